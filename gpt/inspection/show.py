@@ -16,6 +16,7 @@ from gpt.inspection.tracing.activation_cache import Edits, one_text
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.model import GPT
 
@@ -82,6 +83,15 @@ def shapes(model: GPT, tokenizer: Tokenizer, text: TextOrIds) -> Page:
     """
     idx = one_text(model, text, tokenizer, 1, "gpt.show.shapes")
     return Page("trace", "Shapes", "", trace_view(model, tokenizer, idx))
+
+
+def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
+    """Show the whole model as one picture, with the numbers of each part for any token of a text.
+
+    Arguments and errors are those of `attention`; edits of the residual stream itself are refused.
+    """
+    idx = one_text(model, text, tokenizer, 1, "gpt.show.picture")
+    return Page("picture", "The model as one picture", "", picture_view(model, tokenizer, idx, edits))
 
 
 def parameters(model: GPT) -> Table:

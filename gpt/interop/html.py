@@ -13,6 +13,7 @@ from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
+from gpt.inspection.views.picture import sizes_of
 from gpt.inspection.views.tokens import kind_of, labels_of
 from gpt.interop.coverage import require_covered
 from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
@@ -74,10 +75,8 @@ def render_model_page(
             f"a browser reads at most {MAX_BYTES / 1e6:,.0f} MB of weights from a page, and these have "
             f"{len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
         )
-    config = model.config
-    sizes = {"n_kv_head": config.kv_heads, "head_dim": config.head_dim, "mlp_hidden": config.mlp_hidden}
     data = {
-        "config": {**config.model_dump(), **sizes},
+        "config": sizes_of(model.config),
         "tensors": tensors,
         "tokenizer": page_tokenizer,
         "labels": labels_of(tokenizer, range(model.vocab_size)),

@@ -20,6 +20,8 @@ MODULES = {
     "engine/tokenizer.js": ("Tokenizer",),
     "engine/weights.js": ("decodeBase64",),
     "views/heads.js": ("Heads",),
+    "views/picture_numbers.js": ("Numbers",),
+    "views/picture_parts.js": ("describeParts",),
     "views/kinds.js": ("measureHeads", "mostTelling"),
     "views/parting.js": ("markParting",),
 }

@@ -15,6 +15,7 @@ from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View, labels_of
 from gpt.interop.html import render_model_page
@@ -66,9 +67,11 @@ def test_every_view_is_that_of_the_package(name: str, ablate: list[list[int]]) -
     const {{ weights, ...attention }} = await source.attention(request);
     const filtered = newSource(true, {{ temperature: 0.7, topK: 9, topP: 0.8 }});
     const rest = [await source.lens(request), await filtered.surprisal(request)];
-    return [[...weights], attention, ...rest, await source.continuation({{ ...request, count: 7 }})];
+    const picture = await source.picture(request);
+    for (const key of ["added", "weights"]) picture[key] = [...picture[key]];
+    return [[...weights], attention, ...rest, await source.continuation({{ ...request, count: 7 }}), picture];
     """
-    weights, attention, lens, surprisal, continuation = ask(model, code)
+    weights, attention, lens, surprisal, continuation, picture = ask(model, code)
     expected = attention_view(model, CHARS, IDS, edits)
     rows, columns = torch.tril_indices(len(TEXT), len(TEXT)).unbind()
     triangles = expected["weights"][:, :, rows, columns].flatten()
@@ -76,6 +79,8 @@ def test_every_view_is_that_of_the_package(name: str, ablate: list[list[int]]) -
     shape = {"layers": model.config.n_layer, "heads": model.config.n_head}
     assert attention == {"labels": expected["labels"], **shape}
     assert_views(lens, lens_view(model, CHARS, IDS, 10, edits=edits))
+    wanted = picture_view(model, CHARS, IDS, edits)
+    assert_views(picture, {**wanted, "added": wanted["added"].flatten().tolist(), "weights": triangles.tolist()})
     params = SamplingParams(temperature=0.7, top_k=9, top_p=0.8)
     assert_views(surprisal, surprisal_view(model, CHARS, IDS, params, 10, edits=edits))
     ids, probabilities = greedy(model, IDS[-9:].tolist(), 7, edits)  # the others leave no room in the window

@@ -11,6 +11,7 @@ from gpt.cli.explain import (
     mathematics,
     memory,
     params,
+    picture,
     scaling,
     shapes,
     surprisal,
@@ -18,7 +19,7 @@ from gpt.cli.explain import (
 )
 from gpt.cli.shared_options import load_given_plugins
 
-VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, scaling, walk, mathematics)
+VIEWS = (shapes, picture, attention, lens, surprisal, params, flops, memory, scaling, walk, mathematics)
 """Each has a SUMMARY, the options of an EXAMPLE, `add_options(parser)` and `run(arguments)`."""
 
 

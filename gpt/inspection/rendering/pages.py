@@ -18,8 +18,9 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
 
     Args:
         kind: one of `KINDS`.
-        view: what `attention_view`, `lens_view`, `surprisal_view` or `trace_view` returned; the one of attention
-            may also have `layer` and `head`, the ones to start with, else the page takes the most telling head.
+        view: what `attention_view`, `lens_view`, `surprisal_view`, `trace_view` or `picture_view` returned; the one
+            of attention may also have `layer` and `head`, the ones to start with, else the page takes the most telling
+            head.
         framed: whether it is shown in a frame that is as high as its content.
 
     Raises:
@@ -32,13 +33,22 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
 
 
 def page_data(kind: str, view: View) -> View:
-    """Return a view as plain data for a page: numbers shortened, attention weights packed."""
-    return _attention_data(view) if kind == "attention" else _shortened(view)
+    """Return a view as plain data for a page: numbers shortened, attention weights and vectors packed."""
+    if kind == "attention":
+        return _attention_data(view)
+    if kind == "picture":
+        return {**_shortened(view), "weights": _pack(view["weights"]), **_packed_vectors(view["added"])}
+    return _shortened(view)
 
 
 def packed_bytes(layers: int, heads: int, tokens: int) -> int:
     """Return the length of the attention weights of a text in `page_data`."""
     return -(-layers * heads * tokens * (tokens + 1) // 3) * 4
+
+
+def picture_bytes(layers: int, heads: int, width: int, tokens: int) -> int:
+    """Return about the length of the vectors and weights of a text in `page_data`."""
+    return packed_bytes(layers, heads, tokens) + (2 * layers + 2) * tokens * width * 8 // 3
 
 
 def _shortened(value: Any) -> Any:
@@ -73,3 +83,10 @@ def _pack(weights: Tensor) -> str:
     rows, columns = torch.tril_indices(*weights.shape[2:]).unbind()
     steps = (weights[:, :, rows, columns] * 65535).round().clamp(0, 65535).int()
     return base64.b64encode(steps.numpy().astype("<u2").tobytes()).decode("ascii")
+
+
+def _packed_vectors(vectors: Tensor) -> View:
+    """Return `added`, base64 of little-endian int16 of vectors (P, T, C), and `scales` (P,): the value of each step."""
+    scales = vectors.abs().amax(dim=(1, 2)).clamp(min=torch.finfo(torch.float32).tiny) / 32767
+    steps = (vectors / scales[:, None, None]).round().clamp(-32767, 32767).short()
+    return {"added": base64.b64encode(steps.numpy().astype("<i2").tobytes()).decode("ascii"), "scales": scales.tolist()}

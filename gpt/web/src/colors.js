@@ -6,6 +6,7 @@ const [LIGHT, DARK] = [
   ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"],
   ["#13161c", "#172c46", "#1a4570", "#1c629c", "#2e80bd", "#4a9fd2", "#75bce1", "#a8d7ea", "#e3edf0"],
 ].map((ramp) => ramp.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))));
+const NEGATIVE = [208, 84, 24]; // the ink of the lowest signed value; the highest is that of the ramp
 // Fixed, so that the same color means the same surprise, -log2 of the probability, on every page.
 const MAX_BITS = 8;
 let darkTheme = null;
@@ -32,6 +33,12 @@ export function colorOf(share) {
   const place = Math.min(1, Math.max(0, share)) * (ramp.length - 1);
   const below = Math.min(Math.floor(place), ramp.length - 2);
   return ramp[below].map((low, channel) => Math.round(low + (ramp[below + 1][channel] - low) * (place - below)));
+}
+
+/** Red, green and blue of a value from -1 to 1; 0 is near the page's background. */
+export function signedColorOf(value) {
+  if (value >= 0) return colorOf(value);
+  return colorOf(0).map((channel, index) => Math.round(channel + (NEGATIVE[index] - channel) * Math.min(1, -value)));
 }
 
 /** Colors an element, with the ink that reads better on it. */

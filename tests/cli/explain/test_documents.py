@@ -64,5 +64,15 @@ def test_a_walk_goes_to_standard_output_or_a_file(here: Path, tmp_path: Path, ru
     assert "| character | `I` | `t` | `␣` | `w` | `a` | `s` |" in page
 
 
+def test_a_picture_is_a_page(here: Path, tmp_path: Path, run: Call) -> None:
+    assert (
+        run(f"explain picture --checkpoint runs/tiny --prompt 'It was' --html {tmp_path}/it.html").out
+        == f"{tmp_path}/it.html\n"
+    )
+    page = (tmp_path / "it.html").read_text(encoding="utf-8")
+    assert '"labels":["I","t","\\u2423","w","a","s"]' in page
+    assert '"parts":["embedding","position","attn","mlp"]' in page
+
+
 def test_a_page_that_cannot_be_written_is_one_line(here: Path, refuse: Callable[..., str]) -> None:
     assert "cannot write missing/page.md" in refuse("explain mathematics --output missing/page.md")

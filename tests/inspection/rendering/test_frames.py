@@ -18,6 +18,7 @@ VIEWS = {
     "lens": gpt.show.lens,
     "surprisal": gpt.show.surprisal,
     "shapes": gpt.show.shapes,
+    "picture": gpt.show.picture,
 }
 
 

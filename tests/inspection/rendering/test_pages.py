@@ -16,6 +16,7 @@ from gpt.inspection.rendering.pages import KINDS, render_page
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
 from tiny import sharp_model
@@ -31,7 +32,8 @@ def view_of(kind: str, text: str = TEXT) -> View:
     idx = torch.as_tensor(tokenizer.encode(text)).long()
     if kind == "surprisal":
         return surprisal_view(model, tokenizer, idx, SamplingParams(temperature=0.7, top_k=3))
-    return {"attention": attention_view, "lens": lens_view, "trace": trace_view}[kind](model, tokenizer, idx)
+    views = {"attention": attention_view, "lens": lens_view, "trace": trace_view, "picture": picture_view}
+    return views[kind](model, tokenizer, idx)
 
 
 class Document(HTMLParser):
@@ -91,6 +93,16 @@ def test_attention_weights_come_through(text: str) -> None:
     expected = view["weights"][:, :, rows, columns].flatten()
     packed = np.frombuffer(base64.b64decode(data["weights"]), dtype="<u2").astype(np.float64)
     torch.testing.assert_close(torch.tensor(packed / 65535), expected.double(), atol=0.5001 / 65535, rtol=0)
+
+
+def test_vectors_of_a_picture_come_through() -> None:
+    view = view_of("picture")
+    data = Document("picture", view).data
+    steps = torch.tensor(np.frombuffer(base64.b64decode(data["added"]), dtype="<i2").astype(np.float32))
+    found = steps.view(view["added"].shape) * torch.tensor(data["scales"])[:, None, None]
+    largest = view["added"].abs().amax(dim=(1, 2), keepdim=True)
+    torch.testing.assert_close(found / largest, view["added"] / largest, atol=1e-4, rtol=0)
+    assert data["weights"] == Document("attention", {key: view[key] for key in ("labels", "weights")}).data["weights"]
 
 
 @pytest.mark.parametrize(("kind", "text"), [("lens", TEXT), ("lens", "t"), ("surprisal", TEXT), ("trace", TEXT)])

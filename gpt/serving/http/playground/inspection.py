@@ -1,4 +1,5 @@
-"""Endpoints that look into a model while it reads a text: attention, logit lens, surprisal, shape trace.
+"""Endpoints that look into a model while it reads a text: attention, logit lens, surprisal, shape trace,
+and all of it as one picture.
 
 Their answers have the shape of the pages that `gpt explain --html` writes, and are shown by the same code.
 """
@@ -17,12 +18,13 @@ from torch import Tensor
 from gpt.checkpoint import Loaded
 from gpt.data.tokenizers import convert_newlines
 from gpt.errors import DataError, InputError
-from gpt.inspection.rendering.pages import packed_bytes, page_data
+from gpt.inspection.rendering.pages import packed_bytes, page_data, picture_bytes
 from gpt.inspection.tracing.activation_cache import Edits
 from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
 from gpt.serving.http.protocol import APIError
@@ -104,6 +106,16 @@ class InspectionAPI:
 
         return await self._answer(request, body, view)
 
+    async def picture(self, request: Request, body: ReadingRequest) -> Response:
+        """Show what each part of the model adds."""
+
+        def view(loaded: Loaded) -> View:
+            idx, edits, config = self._encode(body, loaded), _edits(body, loaded), loaded.model.config
+            self._check_bytes(picture_bytes(config.n_layer, config.n_head, config.n_embd, len(idx)))
+            return page_data("picture", picture_view(loaded.model, loaded.tokenizer, idx, edits, self._memory))
+
+        return await self._answer(request, body, view)
+
     async def continuation(self, request: Request, body: ContinueRequest) -> Response:
         """Continue the text by the most likely tokens."""
 
@@ -179,5 +191,5 @@ def _edits(body: ReadingRequest, loaded: Loaded) -> Edits:
 def add_inspection(app: FastAPI, services: Services) -> None:
     api = InspectionAPI(services)
     views = {"attention": api.attention, "lens": api.lens, "surprisal": api.surprisal, "trace": api.trace}
-    for path, answer in {**views, "continue": api.continuation}.items():
+    for path, answer in {**views, "picture": api.picture, "continue": api.continuation}.items():
         app.add_api_route(f"/api/{path}", answer, methods=["POST"], response_model=None)

@@ -70,6 +70,10 @@ export class Model {
       ...new Array(config.mlp_conv ? CACHES * layers : 0).fill(positions * width),
     ];
     this.config = config;
+    /** Names and shapes of all outside the blocks, and of the first one: the others are like it. */
+    this.parameters = tensors
+      .filter(({ name }) => /^(h\.0\.|(?!h\.))/.test(name))
+      .map(({ name, shape }) => [name, shape]);
     this.arena = createArena(
       sizes.reduce((sum, size) => sum + paddedLength(size), 0),
       useWasm
@@ -134,23 +138,36 @@ export class Model {
    * returns the logits (V) of the next token, which the next call overwrites. The outputs of the heads in `ablated`
    * are zeros. `onWeights(layer, head, weights)` sees each head's attention weights on the positions up to this one;
    * `onLens(row, logits)` the logits of each residual stream: row 0 is the embeddings, row i the stream after i blocks.
+   * `onVector(name, values)` sees in turn what is added to the stream (`embedding`, `position`, then `attn` and `mlp` of
+   * each block) and what the norms give (`ln_1` and `ln_2` of each block); what it is handed changes afterwards.
    */
   step(token, position, options = {}) {
-    const { cache = this.caches[0], wantLogits = true, ablated = NO_HEADS, onWeights = null, onLens = null } = options;
+    const { cache = this.caches[0], wantLogits = true, ablated = NO_HEADS } = options;
+    const { onWeights = null, onLens = null, onVector = null } = options;
     const { n_layer: layers, n_embd: width, mlp_conv: isConvolved } = this.config;
     this.buffers.x.set(this.tensors.get("wte.weight").subarray(token * width, (token + 1) * width));
-    if (this.added) addTo(this.buffers.x, this.added.subarray(position * width, (position + 1) * width));
+    onVector?.("embedding", this.buffers.x);
+    if (this.added) {
+      const added = this.added.subarray(position * width, (position + 1) * width);
+      onVector?.("position", added);
+      addTo(this.buffers.x, added);
+    }
     onLens?.(0, this.computeLogits());
     for (let layer = 0; layer < layers; layer++) {
       this.norm(this.buffers.h, this.buffers.x, `h.${layer}.ln_1`);
+      onVector?.("ln_1", this.buffers.h);
       this.storeKeysAndValues(cache, layer, position);
       const isLast = layer === layers - 1;
-      if (isLast && !wantLogits && !onWeights && !onLens && !isConvolved) return null; // nobody reads what follows
+      const isRead = wantLogits || onWeights || onLens || onVector || isConvolved;
+      if (isLast && !isRead) return null;
       this.attend(cache, layer, position, ablated, onWeights);
+      onVector?.("attn", this.buffers.h);
       addTo(this.buffers.x, this.buffers.h);
       this.norm(this.buffers.h, this.buffers.x, `h.${layer}.ln_2`);
+      onVector?.("ln_2", this.buffers.h);
       if (isConvolved) this.convolve(cache.inputs[layer], `h.${layer}.mlp_conv`, position);
       this.feedForward(`h.${layer}.mlp`);
+      onVector?.("mlp", this.buffers.h);
       addTo(this.buffers.x, this.buffers.h);
       onLens?.(layer + 1, this.computeLogits());
     }

@@ -1,3 +1,4 @@
+import { gatherPicture } from "./picture.js";
 import { bitsOf, byProbability, describeSampling, probabilitiesOf, Twister } from "./sampling.js";
 import { Text } from "./text.js";
 
@@ -159,12 +160,18 @@ export class LocalSource {
   attention(request) {
     const { n_layer: layers, n_head: heads } = this.model.config;
     return this.read(request, 1, (ids) => {
-      const triangle = (ids.length * (ids.length + 1)) / 2;
-      const weights = new Float32Array(layers * heads * triangle);
-      const place = (layer, head, query) => (layer * heads + head) * triangle + (query * (query + 1)) / 2;
-      const options = (query) => ({ onWeights: (layer, head, row) => weights.set(row, place(layer, head, query)) });
-      return { options, view: () => ({ layers, heads, weights }) };
+      const { weights, onWeights } = this.gatherWeights(ids.length);
+      return { options: (query) => ({ onWeights: onWeights(query) }), view: () => ({ layers, heads, weights }) };
     });
+  }
+
+  /** Room for the weights of all heads on `size` tokens, and for each query what puts its rows there. */
+  gatherWeights(size) {
+    const { n_layer: layers, n_head: heads } = this.model.config;
+    const triangle = (size * (size + 1)) / 2;
+    const weights = new Float32Array(layers * heads * triangle);
+    const place = (layer, head, query) => (layer * heads + head) * triangle + (query * (query + 1)) / 2;
+    return { weights, onWeights: (query) => (layer, head, row) => weights.set(row, place(layer, head, query)) };
   }
 
   /** What the model would predict if it stopped after each block. */
@@ -183,6 +190,18 @@ export class LocalSource {
       });
       const next = [...this.labelsOf(ids.slice(1)), null];
       return { options, view: () => ({ rows, top, next, next_probability: came }) };
+    });
+  }
+
+  /** What each part of the model adds to the residual stream, with the attention weights of all heads. */
+  picture(request) {
+    return this.read(request, 1, (ids) => {
+      const { weights, onWeights } = this.gatherWeights(ids.length);
+      const { options, view } = gatherPicture(this.model, this.labels, ids.length);
+      return {
+        options: (query) => ({ ...options(query), onWeights: onWeights(query) }),
+        view: () => ({ ...view, ids, weights, parameters: this.model.parameters }),
+      };
     });
   }
 

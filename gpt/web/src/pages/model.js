@@ -38,7 +38,9 @@ function openPage() {
     follow();
     return follow;
   };
-  const readings = ["attention", "lens", "surprisal"].map((name) => readingView(name, () => model.config.block_size));
+  const readings = ["picture", "attention", "lens", "surprisal"].map((name) =>
+    readingView(name, () => model.config.block_size)
+  );
   const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
   const root = Object.assign(create("div"), { id: "view" });
   main.append(create("div", "shell", nav), root);

@@ -26,7 +26,7 @@ const write = {
     return showWriter(root, context, [{ name: () => context.model }], { written });
   },
 };
-const readings = Object.keys(READINGS).map((name) =>
+const [picture, ...readings] = Object.keys(READINGS).map((name) =>
   readingView(name, ({ facts }) => facts?.block_size ?? UNKNOWN_WINDOW)
 );
 
@@ -73,7 +73,7 @@ async function openPlayground() {
     remember("model", context.model);
     showFacts(context).then(() => refresh()); // views read as much as the model can see
   });
-  const views = [write, comparing(showWriter), ...readings, RUNS, TRAINING];
+  const views = [write, picture, comparing(showWriter), ...readings, RUNS, TRAINING];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
     context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile

@@ -3,6 +3,8 @@ import attention from "./attention.html";
 import { showAttention } from "./attention.js";
 import lens from "./lens.html";
 import { showLens } from "./lens.js";
+import picture from "./picture.html";
+import { showPicture } from "./picture.js";
 import template from "./reading.html";
 import surprisal from "./surprisal.html";
 import { showSurprisal } from "./surprisal.js";
@@ -14,6 +16,7 @@ import { showTrace } from "./trace.js";
  * `choose(params)`: it chooses what an address names. `example` is the most characters that are read unasked.
  */
 export const READINGS = {
+  picture: { title: "Model", least: 1, most: 128, show: showPicture, guide: picture },
   attention: { title: "Attention", least: 1, most: 128, show: showAttention, guide: attention },
   lens: { title: "Logit lens", least: 1, most: 128, show: showLens, guide: lens },
   surprisal: { title: "Surprisal", least: 2, most: 1024, show: showSurprisal, guide: surprisal },
@@ -50,6 +53,10 @@ class Reading {
       event.preventDefault();
       this.last = context.text = readingText.value;
       this.read();
+    });
+    this.parts.body.addEventListener("read", ({ detail: text }) => {
+      this.parts.readingText.value = text; // a view goes on by itself
+      form.requestSubmit();
     });
     form.addEventListener("keydown", (event) => isSubmit(event) && form.requestSubmit());
     this.follow();

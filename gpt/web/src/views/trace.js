@@ -1,4 +1,4 @@
-import { colorOf, drawInTheme, drawLegend } from "../colors.js";
+import { drawInTheme, drawLegend, signedColorOf } from "../colors.js";
 import { create, createButton, fill } from "../dom.js";
 import { makeChoosable } from "../tokens.js";
 import { createRow } from "./lens.js";
@@ -15,7 +15,6 @@ const AXES = {
   F: "hidden units",
   V: "different tokens",
 };
-const NEGATIVE = [208, 84, 24]; // the ink of the lowest value; the highest is that of the ramp
 
 /**
  * The `operations` of a forward pass, as gpt/inspection/views has them. Opens on attention weights. Returns
@@ -156,10 +155,4 @@ function namedShape(axes, shape) {
 /** Four significant digits. */
 function rounded(value) {
   return String(Number(value.toPrecision(4)));
-}
-
-/** Red, green and blue of a value from -1 to 1; 0 is near the page's background. */
-function signedColorOf(value) {
-  if (value >= 0) return colorOf(value);
-  return colorOf(0).map((channel, index) => Math.round(channel + (NEGATIVE[index] - channel) * Math.min(1, -value)));
 }

@@ -16,6 +16,7 @@ WRITTEN = "[...document.querySelectorAll('.pane .status')].every((said) => said.
 READ = "document.querySelector('.reading-body').children.length > 1"
 VIEWS = {
     "write": WRITTEN,
+    "picture": "document.querySelector('.picture .head canvas') !== null",
     "compare": WRITTEN,
     "attention": READ,
     "lens": READ,

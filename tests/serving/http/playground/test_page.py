@@ -50,6 +50,7 @@ def test_a_model_that_is_not_there_is_an_error(server: Served, name: str) -> Non
 
 TITLES = {
     "write": "Write",
+    "picture": "Model",
     "compare": "Compare",
     "attention": "Attention",
     "lens": "Logit lens",

@@ -13,6 +13,7 @@ from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
 from gpt.model import GPT
@@ -22,7 +23,7 @@ from http_server import CharModel, ManualEngine, Serve, Served, assert_is_error,
 from patience import PATIENCE
 
 TEXT = "It was the best"
-NAMES = ("attention", "lens", "surprisal", "trace", "continue")
+NAMES = ("attention", "lens", "surprisal", "trace", "picture", "continue")
 HEADS = [[1, 2], [0, 0], [1, 2]]
 every_view = pytest.mark.parametrize("name", NAMES)
 
@@ -39,6 +40,7 @@ def expected(name: str, model: GPT, tokenizer: CharTokenizer, ablate: list[list[
         "lens": lambda: lens_view(model, tokenizer, idx, 10, edits),
         "surprisal": lambda: surprisal_view(model, tokenizer, idx, SamplingParams(temperature=0.8), 10, edits),
         "trace": lambda: trace_view(model, tokenizer, idx),
+        "picture": lambda: picture_view(model, tokenizer, idx, edits),
         "continue": lambda: continuation_view(model, tokenizer, idx, 5, edits),
     }[name]()
     return page_data(name, view)
@@ -127,7 +129,7 @@ def test_the_limits_are_those_that_were_given(serve: Serve, name: str) -> None:
         assert_is_error(ask(served, name, text="It was"), 400, "text", "6", "5")
 
 
-@pytest.mark.parametrize("name", ["attention", "lens", "surprisal"])
+@pytest.mark.parametrize("name", ["attention", "lens", "surprisal", "picture"])
 def test_an_answer_that_is_too_large_is_refused(serve: Serve, name: str) -> None:
     with serve(limits=Limits(view_bytes=1000)) as served:
         assert_is_error(ask(served, name), 400, "text", "more than this server's limit of 1,000", "shorten")

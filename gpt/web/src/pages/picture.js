@@ -1,0 +1,3 @@
+import { showPicture } from "../views/picture.js";
+
+showPicture(document.querySelector("main"), JSON.parse(document.getElementById("data").textContent));

@@ -1,0 +1,287 @@
+import { drawInTheme, paint } from "../colors.js";
+import { create, createButton, fill, keyIn, within } from "../dom.js";
+import { drawBars, makeChoosable, quoted, unitOf } from "../tokens.js";
+import template from "./picture.html";
+import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
+import { Numbers } from "./picture_numbers.js";
+import { describeParts, percent } from "./picture_parts.js";
+
+const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
+const SWIPE = 40; // pixels
+const TAIL = 14; // characters before what comes next
+const TITLES = {
+  attention: "this head in Attention",
+  lens: "this row in Logit lens",
+  trace: "this operation in Shapes",
+};
+
+/**
+ * Draws a model as one picture; `doors` are the other views that can be opened, `unit` is the word for a token. Returns
+ * a function that chooses the token of an address. Where it has a `source`, the model can go on by itself.
+ * @param {any} source
+ */
+export function showPicture(root, view, source = null) {
+  const picture = new Picture(root, view, source);
+  return (params) => picture.open(params);
+}
+
+class Picture {
+  constructor(root, view, source) {
+    this.root = root;
+    this.view = view;
+    this.source = source;
+    this.doors = [...(view.doors ?? []), ...(source?.trace ? ["trace"] : [])];
+    this.numbers = new Numbers(view);
+    this.token = this.numbers.size - 1;
+    this.shown = []; // parts with their elements
+    this.parts = fill(root, template);
+    this.build();
+    this.pickToken = makeChoosable(this.parts.line, this.tokens, Infinity, (token) => this.chooseToken(token));
+    const items = this.shown.map(({ item }) => item);
+    const choose = (index) => {
+      this.chosen = index;
+      const block = items[index].closest("details");
+      if (block) block.open = true;
+      this.explain(index);
+    };
+    this.pickPart = makeChoosable(this.parts.flow, items, 1, choose, (index) => this.explain(index ?? this.chosen));
+    this.listen();
+    this.stage = this.stages[0];
+    this.pickToken(this.token);
+    this.pickPart(0);
+    this.watchParts();
+    drawInTheme(root, () => this.draw());
+  }
+
+  /** Chooses the token that an address names. */
+  open(params) {
+    const token = params.get("token");
+    if (/^\d+$/.test(token) && Number(token) in this.tokens) this.pickToken(Number(token));
+  }
+
+  build() {
+    const { before, blocks, after } = describeParts(this.numbers, unitOf(this.view));
+    const { line, flow } = this.parts;
+    this.tokens = this.view.labels.map((label) => Object.assign(create("span", "token", label), { role: "button" }));
+    line.append(...this.tokens);
+    this.isFolded = blocks.length * this.numbers.config.n_head > OPEN_HEADS;
+    this.bars = create("ol", "bars");
+    this.tail = create("span", "tail");
+    this.next = create("span", "guess");
+    this.goOn = createButton("", "", () => this.follow());
+    this.stages = [
+      this.createStage(0, "text", ...before.map((part) => this.createRow(part))),
+      ...blocks.map((block, layer) => this.createBlock(block, layer)),
+      this.createStage(
+        blocks.length,
+        "logits",
+        ...after.map((part) => this.createRow(part)),
+        this.bars,
+        this.createEnd()
+      ),
+    ];
+    flow.append(...this.stages);
+  }
+
+  createStage(row, name, ...children) {
+    const stage = create("section", "stage-of", ...children);
+    Object.assign(stage.dataset, { row, name });
+    stage.setAttribute("aria-label", name);
+    return stage;
+  }
+
+  createBlock({ parameters, attention, middle, mlp, stream }, layer) {
+    const summary = create("summary", "", create("b", "", `Block ${layer}`), create("span", "note", parameters));
+    const block = create(
+      "details",
+      "block",
+      summary,
+      this.createBranch(attention),
+      this.createRow(middle),
+      this.createBranch(mlp)
+    );
+    block.open = !this.isFolded || layer === 0;
+    return this.createStage(layer, `block ${layer}`, block, this.createRow(stream));
+  }
+
+  /** A way out of the stream and back, with the heads as tiles below attention. */
+  createBranch(parts) {
+    const tiles = create("div", "head-tiles");
+    const branch = create("div", "branch");
+    for (const part of parts) {
+      if (part.kind === "head") tiles.append(this.createHead(part));
+      else branch.append(this.createRow(part));
+      if (part.kind === "attention") branch.append(tiles);
+    }
+    return branch;
+  }
+
+  /** A row of the picture: a button with name and shape, what is drawn, and figures. */
+  createRow(part) {
+    const value = create("span", "value");
+    const guess = part.guess ? create("span", "guess") : null;
+    const drawn = part.vector ? create("canvas", "strip") : create("span", "middle", part.middle ?? "");
+    const row = createButton(`part ${part.kind}`, "", () => {});
+    row.append(
+      create("span", "node"),
+      create("span", "name", part.name, create("span", "note", part.shape)),
+      drawn,
+      create("span", "figures", guess ?? value, create("span", "note", ...(guess ? [value] : [part.note])))
+    );
+    this.shown.push({ part, item: row, value, guess, drawn });
+    return row;
+  }
+
+  createHead(part) {
+    const [value, drawn] = [create("span", "note"), create("canvas", "arcs-of-head")];
+    const tile = createButton("head", "", () => {});
+    tile.append(create("span", "name", part.name), drawn, value);
+    this.shown.push({ part, item: tile, value, drawn });
+    return tile;
+  }
+
+  createCell(index) {
+    const { labels, ids } = this.view;
+    return create("span", index === this.token ? "id chosen" : "id", labels[index], create("span", "note", ids[index]));
+  }
+
+  createEnd() {
+    const sentence = create("p", "next-line", this.tail, this.next);
+    return create("div", "picture-end", sentence, create("p", "actions", this.goOn));
+  }
+
+  /** Arrow keys and swipes choose another token wherever the reader is. */
+  listen() {
+    const { flow } = this.parts;
+    const move = (by) => this.pickToken(within(this.token + by, this.tokens.length - 1));
+    const keys = { ArrowLeft: -1, ArrowRight: 1 };
+    flow.addEventListener(
+      "keydown",
+      (event) => {
+        const by = keyIn(keys, event);
+        if (!by) return;
+        event.preventDefault();
+        event.stopPropagation();
+        move(by);
+      },
+      { capture: true }
+    );
+    let from = null;
+    flow.addEventListener("touchstart", ({ touches: [touch] }) => (from = touch), { passive: true });
+    flow.addEventListener("touchend", ({ changedTouches: [to] }) => {
+      const [across, down] = [to.clientX - from.clientX, to.clientY - from.clientY];
+      if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(down)) move(across < 0 ? 1 : -1);
+    });
+    for (const block of flow.querySelectorAll("details")) block.addEventListener("toggle", () => this.draw());
+  }
+
+  /** Tells the story while the page scrolls: explains the part that passes a line across the window. */
+  watchParts() {
+    let [tells, isFirst] = [true, true];
+    const { flow } = this.parts;
+    for (const event of ["wheel", "touchmove"])
+      this.parts.picture.addEventListener(event, () => (tells = true), { passive: true });
+    for (const event of ["keydown", "click"]) flow.addEventListener(event, () => (tells = false));
+    const places = new Map(this.shown.map(({ item }, index) => [item, index]));
+    places.set(this.bars, this.shown.length - 1);
+    const pass = (entries) => {
+      if (isFirst) {
+        isFirst = false; // nobody has scrolled yet
+        return;
+      }
+      const there = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);
+      const stage = there.find((target) => this.stages.includes(target));
+      const part = there.find((target) => places.has(target));
+      if (stage) this.showStage(stage);
+      if (part && tells) this.pickPart(places.get(part));
+    };
+    const root = getComputedStyle(flow).overflowY === "auto" ? flow : null; // a frame has no window of its own
+    const observer = new IntersectionObserver(pass, { root, rootMargin: "-45% 0px -55% 0px" });
+    for (const element of [...this.stages, ...places.keys()]) observer.observe(element);
+  }
+
+  showStage(stage) {
+    this.stage = stage;
+    const { row, name } = stage.dataset;
+    this.parts.stage.textContent = stage === this.stages.at(-1) ? name : `${name}, so far`;
+    showGuess(this.parts.guess, this.view.lens[row][this.token]);
+  }
+
+  chooseToken(token) {
+    this.token = token;
+    const { line } = this.parts;
+    this.tokens.forEach((item, index) => item.classList.toggle("later", index > token));
+    const item = this.tokens[token];
+    line.scrollLeft = item.offsetLeft - (line.clientWidth - item.offsetWidth) / 2;
+    this.draw();
+    if (this.chosen !== undefined) this.explain(this.chosen);
+  }
+
+  draw() {
+    const { token, numbers } = this;
+    const inks = mixInks();
+    for (const { part, item, value, guess, drawn } of this.shown) {
+      const block = item.closest("details");
+      if (block && !block.open) continue;
+      value.textContent = part.value(token);
+      if (part.vector) drawStrip(drawn, part.vector(token), inks);
+      if (part.weights) drawArcs(drawn, part.weights(token), numbers.size, inks);
+      if (part.tokens) drawn.replaceChildren(...part.tokens(token).map((index) => this.createCell(index)));
+      if (guess) showGuess(guess, part.guess(token));
+    }
+    this.showStage(this.stage);
+    this.drawEnd();
+  }
+
+  drawEnd() {
+    const { labels, top } = this.view;
+    const [first] = top[this.token];
+    const came = labels[this.token + 1];
+    drawBars(this.bars, top[this.token], (index) => (top[this.token][index][0] === came ? "came" : ""));
+    const read = labels.slice(0, this.token + 1).join("");
+    this.tail.textContent = [...read].slice(-TAIL).join("");
+    showGuess(this.next, first);
+    this.goOn.textContent = came === undefined ? `Write ${quoted(first[0])} and go on` : `Go on with ${quoted(came)}`;
+    this.goOn.hidden = came === undefined && !this.source;
+  }
+
+  explain(index) {
+    const { part, item } = this.shown[index];
+    const { title, about, door } = this.parts;
+    const block = item.closest(".stage-of").dataset.name;
+    title.textContent = `${part.name}${part.kind === "head" || item.closest("details") ? `, ${block}` : ""}`;
+    about.textContent = part.about(this.token);
+    const [view, query] = part.door(this.token) ?? [];
+    door.hidden = !this.doors.length;
+    door.style.visibility = this.doors.includes(view) ? "visible" : "hidden";
+    if (this.doors.includes(view)) door.href = `#${view}?${new URLSearchParams(query)}`;
+    door.textContent = `Open ${TITLES[view] ?? ""}`;
+    const weights = part.weights?.(this.token) ?? [];
+    this.tokens.forEach((token, key) => {
+      if (key < weights.length) paint(token, Math.sqrt(weights[key]));
+      else token.style.backgroundColor = token.style.color = "";
+    });
+  }
+
+  /** Goes on with the token that comes, or with the one that the model expects most, which it writes. */
+  async follow() {
+    const { source, view, token } = this;
+    this.root.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+    this.parts.flow.scrollTop = 0;
+    if (token + 1 < this.tokens.length) {
+      this.pickToken(token + 1);
+      return;
+    }
+    let written = "";
+    const greedy = { model: view.model, prompt: view.text, count: 1, temperature: 0, seed: 0 };
+    await source.write(greedy, (tokens) => (written += tokens.map(({ text }) => text).join("")));
+    this.root.dispatchEvent(new CustomEvent("read", { detail: written, bubbles: true }));
+  }
+}
+
+/** A token as a tile in the color of its probability. */
+function showGuess(element, [label, probability]) {
+  const tile = create("span", "tile", label);
+  paint(tile, probability);
+  element.replaceChildren(tile, percent(probability));
+}

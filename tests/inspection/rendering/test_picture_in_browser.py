@@ -1,0 +1,91 @@
+"""The model as one picture in a browser: by keyboard and mouse, folded where it is long, and without a layout shift."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from browser import Page
+from gpt.data.tokenizers import CharTokenizer
+from gpt.inspection.rendering.pages import render_page
+from gpt.inspection.views.picture import picture_view
+from tiny import sharp_model
+
+TEXT = "the key,\nthe door"
+CHARS = CharTokenizer(TEXT)
+Open = Callable[..., Page]
+CHOSEN = "[...document.querySelectorAll('.picture-line .token')].findIndex((item) => item.ariaCurrent)"
+PLACES = (
+    "[...document.querySelectorAll('.part, .head, .bars, .picture-about, .tail')]"
+    ".map((item) => [item.offsetTop, item.offsetHeight])"
+)
+PART = "document.querySelector('.picture-flow [aria-current] .name').firstChild.textContent"
+
+
+@pytest.fixture
+def open_picture(tmp_path: Path, visit: Open) -> Open:
+    def show(**options: object) -> Page:
+        model = sharp_model(vocab_size=CHARS.vocab_size, block_size=len(TEXT), **options)
+        view = picture_view(model, CHARS, torch.tensor(CHARS.encode(TEXT).tolist()))
+        file = tmp_path / "picture.html"
+        file.write_text(render_page("picture", view, "A title", "a note"), encoding="utf-8")
+        return visit(file.as_uri(), width=1000)
+
+    return show
+
+
+def test_arrow_keys_choose_the_token_and_the_part_and_nothing_moves(open_picture: Open) -> None:
+    page = open_picture()
+    assert (page.run(CHOSEN), page.run(PART)) == (len(TEXT) - 1, "text")
+    assert page.text(".ids .value") == f"id {CHARS.encode('r').tolist()[0]}"
+    places, bars = page.run(PLACES), page.text(".bars")
+    page.run("document.querySelector('.part').focus()")
+    page.press("ArrowLeft")
+    assert page.run(CHOSEN) == len(TEXT) - 2
+    assert page.text(".ids .value") == f"id {CHARS.encode('o').tolist()[0]}"
+    assert page.text(".bars") != bars
+    assert page.run(PLACES) == places
+    for _ in range(5):
+        page.press("ArrowDown")
+    assert page.run(PART) == "attention"
+    assert "a query of 'o' with the keys of the 16 characters so far" in page.text(".picture-about p")
+    page.press("ArrowDown")
+    assert page.text(".picture-about h2") == "head 0, block 0"
+    painted = (
+        "[...document.querySelectorAll('.picture-line .token')].map((item) => Boolean(item.style.backgroundColor))"
+    )
+    assert page.run(painted) == [True] * 16 + [False]
+    assert page.run("document.querySelector('.door').hidden")  # a page of one view
+    assert page.console == []
+
+
+def test_the_end_leads_to_the_next_token(open_picture: Open) -> None:
+    page = open_picture()
+    page.run("document.querySelector('.picture-line .token').click()")
+    assert page.text(".picture-end button") == "Go on with 'h'"
+    assert page.text(".tail") == "t"
+    page.run("document.querySelector('.picture-end button').click()")
+    assert page.run(CHOSEN) == 1
+    page.run("document.querySelector('.picture-line .token:last-child').click()")
+    assert page.run("document.querySelector('.picture-end button').hidden")  # there is no model that could write
+
+
+def test_many_heads_are_folded_and_open_on_the_way_down(open_picture: Open) -> None:
+    page = open_picture(n_layer=10)
+    opened = "[...document.querySelectorAll('.block')].map((block) => block.open)"
+    assert page.run(opened) == [True] + [False] * 9
+    page.run("document.querySelectorAll('.stage-of')[1].querySelector('.stage-of > .stream').click()")
+    assert page.text(".picture-about h2") == "after block 0"
+    page.press("ArrowDown")
+    assert page.run(opened) == [True] * 2 + [False] * 8
+    assert page.text(".picture-about h2") == "norm, block 1"
+
+
+def test_the_page_tells_its_story_while_it_is_scrolled(open_picture: Open) -> None:
+    page = open_picture()
+    assert page.text(".picture-guess").startswith("text, so far")
+    page.run("document.querySelectorAll('.block')[1].querySelector('.addition').scrollIntoView({ block: 'center' })")
+    page.wait_for("document.querySelector('.picture-guess').textContent.startsWith('block 1, so far')")
+    page.run("scrollTo(0, document.body.scrollHeight)")
+    page.wait_for("document.querySelector('.picture-guess').textContent.startsWith('logits')")
