@@ -75,8 +75,9 @@ def render_model_page(
             f"a browser reads at most {MAX_BYTES / 1e6:,.0f} MB of weights from a page, and these have "
             f"{len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
         )
+    config = model.config
     data = {
-        "config": sizes_of(model.config),
+        "config": sizes_of(config),
         "tensors": tensors,
         "tokenizer": page_tokenizer,
         "labels": labels_of(tokenizer, range(model.vocab_size)),
