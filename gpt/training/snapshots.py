@@ -1,8 +1,8 @@
 """Snapshots of the model while it trains, so that one can watch it learn."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from gpt.errors import GPTError
 from gpt.files import write_atomic
 from gpt.generation import TextBatch
 from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
+from gpt.generation.request import TextChunk
 from gpt.model import GPT, eval_mode
 from gpt.training.compiling import without_compilation
 from gpt.training.monitor import Monitor
@@ -23,14 +24,15 @@ from gpt.training.plan import Plan
 
 Take = Callable[[GPT, Tokenizer, Tensor, str], bytes]
 """Makes the file of a snapshot from a model, its tokenizer, the ids (T,) of a line, and a sample."""
+Chunks = Mapping[int, TextChunk]
 LINE_TOKENS = 32
 MOST = 40
 """Snapshots at evaluations, at the most."""
 EARLY = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Shares of a run after which there is one too, since a model changes most at first."""
-SHARE = 0.005
-"""How much of a run's time the early snapshots may take, and their samples as much again."""
-SAMPLE_LINES, SAMPLE_TOKENS = 5, 40
+SHARE, SAMPLE_SHARE = 0.003, 0.007
+"""How much of a run's time the early snapshots may take, and their samples."""
+SAMPLE_LINES, SAMPLE_TOKENS = 8, 40
 """An early sample has several short lines, since computing them side by side takes no longer than one."""
 
 
@@ -42,13 +44,17 @@ class Snapshots(Monitor):
 
     Args:
         take: makes the file with this sample.
-        open_batch: begins to write so many lines; None: samples are not wanted.
+        write_lines: yields what each of a few lines goes on with, by its number, once per token.
     """
 
     def __init__(
-        self, folder: Path, train: TrainConfig, take: Callable[[str], bytes], open_batch: Callable[[], TextBatch] | None
+        self,
+        folder: Path,
+        train: TrainConfig,
+        take: Callable[[str], bytes],
+        write_lines: Callable[[], Iterator[Chunks]],
     ) -> None:
-        self._folder, self._train, self._take, self._open_batch = folder, train, take, open_batch
+        self._folder, self._train, self._take, self._write_lines = folder, train, take, write_lines
         evaluations = -(-train.max_steps // train.eval_interval)
         self._interval = train.eval_interval * -(-evaluations // MOST)
         self._early = {max(1, round(share * train.max_steps)) for share in EARLY}
@@ -71,7 +77,7 @@ class Snapshots(Monitor):
             if step % self._interval == 0 or step == self._train.max_steps:
                 self._write(step, "")
         elif step in self._early and self._spent <= SHARE * whole:
-            sample = self._sample(SHARE / len(EARLY) * whole)
+            sample = self._sample(SAMPLE_SHARE / len(EARLY) * whole)
             written = time.perf_counter()
             self._write(step, sample)
             self._spent += time.perf_counter() - written
@@ -79,14 +85,16 @@ class Snapshots(Monitor):
 
     def _sample(self, seconds: float) -> str:
         """Return lines that were written in so many seconds, about; there may be none."""
-        if self._open_batch is None:
-            return ""
         end, lines = time.perf_counter() + seconds, [""] * SAMPLE_LINES
-        with suppress(GPTError):  # not finite, which the training reports itself
-            batch = self._open_batch()
-            while batch.active and time.perf_counter() < end:
-                for row, chunk in batch.step().items():
+        with (
+            suppress(GPTError),
+            closing(self._write_lines()) as steps,
+        ):  # the training itself reports what is not finite
+            for chunks in steps:
+                for row, chunk in chunks.items():
                     lines[row] += chunk.text.replace("\n", "⏎")
+                if time.perf_counter() > end:
+                    break
         return "\n".join(lines).strip("\n")
 
     def _write(self, step: int, sample: str) -> None:
@@ -101,7 +109,9 @@ def build_snapshots(plan: Plan, model: GPT, make: Take) -> Snapshots:
     """Return what writes snapshots of the model with its attention to the first tokens of the validation split."""
     config, dataset, params = plan.config, plan.dataset, plan.config.sample
     line = dataset.val[: min(LINE_TOKENS, config.model.block_size)]
-    short = params.model_copy(update={"max_new_tokens": SAMPLE_TOKENS, "empty_prompt": "start"})
+    short = params.model_copy(
+        update={"max_new_tokens": min(SAMPLE_TOKENS, config.train.sample_tokens), "empty_prompt": "start"}
+    )
     seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
 
     def take(sample: str) -> bytes:
@@ -109,10 +119,14 @@ def build_snapshots(plan: Plan, model: GPT, make: Take) -> Snapshots:
         with without_compilation(model), eval_mode(model):
             return make(model, dataset.tokenizer, idx, sample)
 
-    def open_batch() -> TextBatch:
-        return TextBatch(EagerRuntime(model, DecodeOptions()), dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds)
+    def write_lines() -> Iterator[Chunks]:
+        with without_compilation(model):
+            runtime = EagerRuntime(model, DecodeOptions())
+            batch = TextBatch(runtime, dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds)
+            while batch.active:
+                yield batch.step()
 
-    return Snapshots(plan.run.snapshots, config.train, take, open_batch if config.train.sample_tokens else None)
+    return Snapshots(plan.run.snapshots, config.train, take, write_lines)
 
 
 def snapshot_file(folder: Path, step: int) -> Path:
