@@ -1,7 +1,7 @@
 """Snapshots of the model while it trains, so that one can watch it learn."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from gpt.training.plan import Plan
 
 Take = Callable[[GPT, Tokenizer, Tensor, str], bytes]
 """Makes the file of a snapshot from a model, its tokenizer, the ids (T,) of a line, and a sample."""
-Chunks = Mapping[int, TextChunk]
+WriteLines = Callable[[], Generator[Mapping[int, TextChunk], None, None]]
 LINE_TOKENS = 32
 MOST = 40
 """Snapshots at evaluations, at the most."""
@@ -47,13 +47,7 @@ class Snapshots(Monitor):
         write_lines: yields what each of a few lines goes on with, by its number, once per token.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        train: TrainConfig,
-        take: Callable[[str], bytes],
-        write_lines: Callable[[], Iterator[Chunks]],
-    ) -> None:
+    def __init__(self, folder: Path, train: TrainConfig, take: Callable[[str], bytes], write_lines: WriteLines) -> None:
         self._folder, self._train, self._take, self._write_lines = folder, train, take, write_lines
         evaluations = -(-train.max_steps // train.eval_interval)
         self._interval = train.eval_interval * -(-evaluations // MOST)
@@ -86,10 +80,7 @@ class Snapshots(Monitor):
     def _sample(self, seconds: float) -> str:
         """Return lines that were written in so many seconds, about; there may be none."""
         end, lines = time.perf_counter() + seconds, [""] * SAMPLE_LINES
-        with (
-            suppress(GPTError),
-            closing(self._write_lines()) as steps,
-        ):  # the training itself reports what is not finite
+        with suppress(GPTError), closing(self._write_lines()) as steps:  # what is not finite, the training reports
             for chunks in steps:
                 for row, chunk in chunks.items():
                     lines[row] += chunk.text.replace("\n", "⏎")
@@ -109,9 +100,8 @@ def build_snapshots(plan: Plan, model: GPT, make: Take) -> Snapshots:
     """Return what writes snapshots of the model with its attention to the first tokens of the validation split."""
     config, dataset, params = plan.config, plan.dataset, plan.config.sample
     line = dataset.val[: min(LINE_TOKENS, config.model.block_size)]
-    short = params.model_copy(
-        update={"max_new_tokens": min(SAMPLE_TOKENS, config.train.sample_tokens), "empty_prompt": "start"}
-    )
+    length = min(SAMPLE_TOKENS, config.train.sample_tokens)
+    short = params.model_copy(update={"max_new_tokens": length, "empty_prompt": "start"})
     seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
 
     def take(sample: str) -> bytes:
@@ -119,7 +109,7 @@ def build_snapshots(plan: Plan, model: GPT, make: Take) -> Snapshots:
         with without_compilation(model), eval_mode(model):
             return make(model, dataset.tokenizer, idx, sample)
 
-    def write_lines() -> Iterator[Chunks]:
+    def write_lines() -> Generator[Mapping[int, TextChunk], None, None]:
         with without_compilation(model):
             runtime = EagerRuntime(model, DecodeOptions())
             batch = TextBatch(runtime, dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds)

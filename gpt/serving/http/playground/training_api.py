@@ -143,15 +143,16 @@ def add_training(app: FastAPI, trainings: Trainings | None, services: Services) 
         characters: Annotated[int, Query(ge=0, le=2**40)] = 0,
         vocabulary: Annotated[int, Query(ge=1, le=2**21)] | None = None,
         corpus: Annotated[str, Query(max_length=1000)] | None = None,
+        measured: bool = True,
     ) -> Choices:
         """Return what can be trained, and how long it would take on so many characters, of so many distinct ones.
 
-        These are counted where a corpus is named.
+        These are counted where a corpus is named. Unless `measured`, it answers at once, with rougher times.
         """
         known = allowed(request)
         if corpus is not None:
             vocabulary = await asyncio.to_thread(known.corpora.vocabulary, corpus)
-        describe = partial(known.recipes.describe, characters, vocabulary)
+        describe = partial(known.recipes.describe, characters, vocabulary, measured=measured)
         recipes = await asyncio.get_running_loop().run_in_executor(services.executor, describe)  # measures once
         return Choices(recipes, await asyncio.to_thread(known.corpora.available), TEXT_BYTES, UTILIZATION)
 
