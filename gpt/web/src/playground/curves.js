@@ -1,4 +1,6 @@
+import { fill } from "../dom.js";
 import { Chart } from "./chart.js";
+import template from "./curves.html";
 import { compact, describeSeconds, withCommas } from "./words.js";
 
 const MAX_KEPT = 2000; // points of a curve that was followed; then it is asked for anew, thinned
@@ -8,9 +10,15 @@ const NATS = { title: "Loss", unit: "nats per token", format: (value) => value.t
 const RATE = { title: "Learning rate", unit: "no unit", format: writeRate, height: 200, base: 0 };
 const SPEED = { title: "Throughput", unit: "training tokens per second", format: compact, height: 200, base: 0 };
 const AXES = {
-  step: { name: "optimizer steps", format: (value) => `step ${withCommas(value)}`, tick: compact },
-  seconds: { name: "time of training, evaluations included", format: describeSeconds, tick: describeSeconds },
+  step: { of: "step", name: "optimizer steps", format: (value) => `step ${withCommas(value)}`, tick: compact },
+  seconds: {
+    of: "seconds",
+    name: "time of training, evaluations included",
+    format: describeSeconds,
+    tick: describeSeconds,
+  },
 };
+AXES.log = { ...AXES.step, name: "optimizer steps, logarithmic", isLog: true };
 
 /** Curves of runs, fetched once and then followed: `update(name)` asks for what is new. */
 export class FollowedCurves {
@@ -50,23 +58,64 @@ function grown(known, run) {
   return more.training_curve.step.length > MAX_KEPT ? null : more;
 }
 
-/**
- * Fills three elements with the plots of runs. Returns `draw(chosen, { across, isLog })`; `chosen`: { run, hue } each; a
- * hue beyond the last is an earlier one, dashed.
- */
-export function showCurves({ loss, rate, speed }) {
-  const [losses, rates, speeds] = [new Chart(loss, NATS), new Chart(rate, RATE), new Chart(speed, SPEED)];
-  return (chosen, { across = "step", isLog = false } = {}) => {
-    const axis = AXES[across];
-    const seriesOf = (kind, curve, column, label = "") =>
-      chosen.map(({ run, hue }) => ({ group: run.name, hue, kind, label, points: pairs(run[curve], across, column) }));
-    const training = seriesOf("training", "training_curve", "loss", "training");
-    const validation = seriesOf("validation", "validation_curve", "loss", "validation");
-    const both = training.flatMap((entry, index) => [entry, validation[index]]);
-    losses.show(both, axis, isLog);
-    rates.show(seriesOf("steady", "training_curve", "learning_rate"), axis, false);
-    speeds.show(seriesOf("steady", "training_curve", "tokens_per_second"), axis, false);
-  };
+/** The plots of runs in an element, of which a reader chooses the axes. */
+export class RunCurves {
+  constructor(root) {
+    this.parts = fill(root, template);
+    const { loss, rate, speed, across, log } = this.parts;
+    this.losses = new Chart(loss, NATS);
+    this.rates = new Chart(rate, RATE);
+    this.speeds = new Chart(speed, SPEED);
+    this.chosen = [];
+    for (const setting of [across, log]) setting.addEventListener("change", () => this.show(this.chosen));
+  }
+
+  /** Plots `chosen`: { run, hue } each; a hue beyond the last is an earlier one, dashed. */
+  show(chosen) {
+    this.chosen = chosen;
+    const { across, log } = this.parts;
+    const axis = AXES[across.value];
+    const isAlone = chosen.length === 1;
+    const seriesOf = (kind, curve, column, more = {}) =>
+      chosen.map(({ run, hue }) => ({
+        group: run.name,
+        hue,
+        kind,
+        label: "",
+        points: pairs(run[curve], axis.of, column),
+        ...more,
+      }));
+    const training = seriesOf("training", "training_curve", "loss", { label: "training" });
+    const smooth = training.map((entry) => ({ ...entry, kind: "smooth", label: null, points: smoothed(entry.points) }));
+    const validation = seriesOf("validation", "validation_curve", "loss", { label: "validation" });
+    if (isAlone) {
+      smooth[0].name = "training";
+      Object.assign(validation[0], { name: "validation", hue: chosen[0].hue + 1 });
+    } else for (const entry of validation) entry.name = shortened(entry.group);
+    this.losses.show([...training, ...smooth, ...validation], axis, log.checked);
+    this.rates.show(seriesOf("steady", "training_curve", "learning_rate"), axis, false);
+    this.speeds.show(seriesOf("steady", "training_curve", "tokens_per_second"), axis, false);
+  }
+
+  /** Reads the losses at a step, where steps are plotted; null: the last ones. */
+  mark(step) {
+    if (AXES[this.parts.across.value].of === "step") this.losses.read(step);
+  }
+}
+
+/** The means of neighboring points, about a thirtieth of them, without the noise of single batches. */
+function smoothed(points) {
+  const known = points.filter(([, y]) => y !== null);
+  const reach = Math.ceil(known.length / 60);
+  return known.map(([x], index) => {
+    const left = Math.min(reach, index); // as many on both sides where the loss falls fast
+    const near = known.slice(index - left, index + left + 1);
+    return [x, near.reduce((sum, [, y]) => sum + y, 0) / near.length];
+  });
+}
+
+function shortened(name) {
+  return name.length > 14 ? `${name.slice(0, 13)}…` : name;
 }
 
 function pairs(columns, across, column) {
