@@ -6,7 +6,7 @@ import { compact, describeSeconds, withCommas } from "./words.js";
 const MAX_KEPT = 2000; // points of a curve that was followed; then it is asked for anew, thinned
 const POLL_MILLISECONDS = 2500;
 
-const NATS = { title: "Loss", unit: "nats per token", format: (value) => value.toFixed(4) };
+const NATS = { title: "Loss", unit: "nats per token", format: (value) => value.toFixed(4), height: 220 };
 const RATE = { title: "Learning rate", unit: "no unit", format: writeRate, height: 200, base: 0 };
 const SPEED = { title: "Throughput", unit: "training tokens per second", format: compact, height: 200, base: 0 };
 const AXES = {
@@ -58,11 +58,11 @@ function grown(known, run) {
   return more.training_curve.step.length > MAX_KEPT ? null : more;
 }
 
-/** The plots of runs in an element, of which a reader chooses the axes. */
+/** The plots of runs in three elements of a view, `curves`, `rate` and `speed`; a reader chooses the axes. */
 export class RunCurves {
-  constructor(root) {
-    this.parts = fill(root, template);
-    const { loss, rate, speed, across, log } = this.parts;
+  constructor({ curves, rate, speed }) {
+    this.parts = fill(curves, template);
+    const { loss, across, log } = this.parts;
     this.losses = new Chart(loss, NATS);
     this.rates = new Chart(rate, RATE);
     this.speeds = new Chart(speed, SPEED);

@@ -26,7 +26,7 @@ class Runs {
     this.context = context;
     this.source = context.source;
     this.curves = new FollowedCurves(this.source);
-    this.plots = new RunCurves(this.parts.curves);
+    this.plots = new RunCurves(this.parts);
     this.growth = new Growth(this.parts.samples, this.source, (step) => this.plots.mark(step));
     this.growth.want(context.params.get("step"));
     this.rows = new Map();
