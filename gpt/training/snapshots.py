@@ -32,7 +32,7 @@ EARLY = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Shares of a run after which there is one too, since a model changes most at first."""
 SHARE, SAMPLE_SHARE = 0.003, 0.007
 """How much of a run's time the early snapshots may take, and their samples."""
-SAMPLE_LINES, SAMPLE_TOKENS = 8, 40
+SAMPLE_LINES, SAMPLE_TOKENS = 6, 40
 """An early sample has several short lines, since computing them side by side takes no longer than one."""
 
 

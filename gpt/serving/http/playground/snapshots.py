@@ -59,5 +59,5 @@ def _read(folder: RunFolder, step: int) -> Snapshot:
         raise APIError(404, f"the run {folder.path.name!r} has no snapshot of step {step}")
     try:
         return read_snapshot(file)
-    except CheckpointError as error:
-        raise APIError(500, str(error)) from None
+    except CheckpointError:
+        raise APIError(500, f"the run {folder.path.name!r} has a damaged snapshot of step {step}") from None

@@ -47,6 +47,7 @@ export class Chart {
     this.isLog = false;
     this.xs = [];
     this.at = null; // the x that is read; null: the last one
+    this.marked = null; // an x that something else on the page shows
     this.width = 0;
     this.listen();
   }
@@ -87,6 +88,12 @@ export class Chart {
     this.draw();
   }
 
+  mark(x) {
+    if (x === this.marked) return;
+    this.marked = x;
+    this.draw();
+  }
+
   draw() {
     const { svg, readout, axis } = this.parts;
     const drawn = this.series.filter(({ points }) => points.some(([, y]) => this.isDrawable(y)));
@@ -104,6 +111,10 @@ export class Chart {
     this.drawAxes();
     for (const entry of drawn) this.drawSeries(entry);
     this.drawNames(drawn.filter(({ name }) => name));
+    if (this.marked !== null) {
+      const place = this.scales.x(this.marked);
+      this.add("line", { class: "chart-marked", x1: place, x2: place, y1: TOP, y2: this.height - BOTTOM });
+    }
     this.marker = this.add("line", { class: "chart-marker", y1: TOP, y2: this.height - BOTTOM });
     this.read(this.at);
   }

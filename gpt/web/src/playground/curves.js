@@ -67,12 +67,14 @@ export class RunCurves {
     this.rates = new Chart(rate, RATE);
     this.speeds = new Chart(speed, SPEED);
     this.chosen = [];
+    this.step = null; // that is marked
     for (const setting of [across, log]) setting.addEventListener("change", () => this.show(this.chosen));
   }
 
   /** Plots `chosen`: { run, hue } each; a hue beyond the last is an earlier one, dashed. */
   show(chosen) {
     this.chosen = chosen;
+    this.mark(this.step);
     const { across, log } = this.parts;
     const axis = AXES[across.value];
     const isAlone = chosen.length === 1;
@@ -86,7 +88,8 @@ export class RunCurves {
         ...more,
       }));
     const training = seriesOf("training", "training_curve", "loss", { label: "training" });
-    const smooth = training.map((entry) => ({ ...entry, kind: "smooth", label: null, points: smoothed(entry.points) }));
+    const kind = isAlone ? "smooth" : "smooth several";
+    const smooth = training.map((entry) => ({ ...entry, kind, label: null, points: smoothed(entry.points) }));
     const validation = seriesOf("validation", "validation_curve", "loss", { label: "validation" });
     if (isAlone) {
       smooth[0].name = "training";
@@ -97,9 +100,10 @@ export class RunCurves {
     this.speeds.show(seriesOf("steady", "training_curve", "tokens_per_second"), axis, false);
   }
 
-  /** Reads the losses at a step, where steps are plotted; null: the last ones. */
+  /** Marks a step among the losses, where steps are plotted; null: none. */
   mark(step) {
-    if (AXES[this.parts.across.value].of === "step") this.losses.read(step);
+    this.step = step;
+    this.losses.mark(AXES[this.parts.across.value].of === "step" ? step : null);
   }
 }
 

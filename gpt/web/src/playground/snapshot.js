@@ -137,7 +137,7 @@ export class Heads {
     pen.putImageData(image, 0, 0);
   }
 
-  say(text = "Layers downward, heads across; each row is a character, dark where it looks back.") {
+  say(text = "Layers downward, heads across; each row is a character, and marks what it looks at.") {
     this.weight.textContent = text;
   }
 
