@@ -40,7 +40,8 @@ export class FollowedCurves {
 
   async ask(name) {
     const known = this.known.get(name);
-    const run = await this.source.run({ name, after: known?.last_step ?? -1 });
+    const after = (known?.last_step ?? 0) - 1; // of the last known step itself there may be an evaluation to come
+    const run = await this.source.run({ name, after: Math.max(-1, after) });
     this.known.set(name, grown(known, run) ?? (await this.source.run({ name })));
     return this.known.get(name);
   }
@@ -52,8 +53,11 @@ function grown(known, run) {
   if (run.last_step === null || run.last_step < known.last_step) return null;
   const more = { ...run, every: known.every };
   for (const curve of ["training_curve", "validation_curve"]) {
+    const kept = known[curve].step.filter((step) => step < known.last_step).length;
     const columns = Object.entries(known[curve]);
-    more[curve] = Object.fromEntries(columns.map(([name, values]) => [name, [...values, ...run[curve][name]]]));
+    more[curve] = Object.fromEntries(
+      columns.map(([name, values]) => [name, [...values.slice(0, kept), ...run[curve][name]]])
+    );
   }
   return more.training_curve.step.length > MAX_KEPT ? null : more;
 }

@@ -157,11 +157,11 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
 
 def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Serve, visit: Open) -> None:
     shutil.copytree(runs, place / "runs")
-    at = f"Number({PART.format('sample-step')}?.value)"
+    at = PART.format("sample-at") + "?.textContent"
     with training_site(serve, place, folder=place / "runs") as site:
         site.post("/start", {"recipe": "tiny", "text": TEXT, "name": "watched"})
         page = visit(f"{site.served.url}/#training?step=x", hurry=25)
-        page.wait_for(f"{at} === 2", PATIENCE)  # by itself
+        page.wait_for(f"{at} === 'step 6'", PATIENCE)  # by itself
         page.wait_for(f"{LINE.format('training')} === 6 && {LINE.format('validation')} === 3", PATIENCE)
         colors = "['smooth', 'validation'].map((kind) => getComputedStyle(document.querySelector('.' + kind)).stroke)"
         assert len(set(page.run(colors))) == 2
@@ -170,17 +170,17 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         page.wait_for(f"document.querySelectorAll('.map-token').length === {len(set(TEXT))}", PATIENCE)
         assert page.run("document.querySelector('.heads').width") == 2 * 17 - 1
         where = "document.querySelector('.map-token').style.transform"
-        last = page.run(where)
+        last = json.dumps(page.run(where))
         page.run(f"{PART.format('map')}.focus()")
         page.press("ArrowRight")
         assert page.run("document.querySelectorAll('.map-token.near').length") == 4
         page.point(PART.format("play"), click=True)
-        page.wait_for(f"{at} === 0 && {where} !== {json.dumps(last)}")
-        page.wait_for(f"{at} === 2 && {where} === {json.dumps(last)}", PATIENCE)
-        page.run("location.hash = '#training?step=4'")
-        page.wait_for(f"{PART.format('sample-at')}.textContent === 'step 3'")
-        page.run("location.hash = '#runs?step=1'")
-        page.wait_for(f"{PART.format('sample-at')}?.textContent === 'step 0'")
+        page.wait_for(f"{at} === 'step 0' && {where} !== {last}", PATIENCE)
+        page.wait_for(f"{at} === 'step 6' && {where} === {last}", PATIENCE)
+        page.run("location.hash = '#training?step=5'")
+        page.wait_for(f"{at} === 'step 3'", PATIENCE)
+        page.run("location.hash = '#runs?step=0'")
+        page.wait_for(f"{at} === 'step 0'", PATIENCE)
 
 
 def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(place: Path, serve: Serve, visit: Open) -> None:
