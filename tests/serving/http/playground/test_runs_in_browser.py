@@ -174,8 +174,11 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         page.run(f"{PART.format('map')}.focus()")
         page.press("ArrowRight")
         assert page.run("document.querySelectorAll('.map-token.near').length") == 4
-        page.point(PART.format("play"), click=True)
+        page.run(f"{PART.format('sample-step')}.focus()")
+        for _ in range(4):
+            page.press("ArrowLeft")
         page.wait_for(f"{at} === 'step 0' && {where} !== {last}", PATIENCE)
+        page.point(PART.format("play"), click=True)
         page.wait_for(f"{at} === 'step 6' && {where} === {last}", PATIENCE)
         page.run("location.hash = '#training?step=5'")
         page.wait_for(f"{at} === 'step 3'", PATIENCE)
