@@ -91,7 +91,7 @@ class Snapshots(Monitor):
     def _write(self, step: int, sample: str) -> None:
         try:
             content = self._take(sample)
-        except GPTError:  # attention of one's own has no weights to show
+        except (GPTError, KeyError, AttributeError):  # attention of one's own may have no weights to show
             return
         write_atomic(snapshot_file(self._folder, step), content)
 
