@@ -15,6 +15,7 @@ from gpt.data import Tokenizer
 from gpt.inspection.rendering.curves import WIDTH, Point, loss_curves
 from gpt.inspection.rendering.pictures import attention_picture, require_matplotlib, to_pixels
 from gpt.inspection.views.attention import attention_view
+from gpt.inspection.views.snapshots import take_snapshot
 from gpt.model import GPT
 from gpt.progress import in_notebook
 from gpt.training.monitor import Monitor
@@ -31,7 +32,7 @@ def build_displays(config: TrainConfig) -> Displays:
     """
     if config.attention_interval:
         require_matplotlib()
-    return Displays(LiveCurve if in_notebook() else Displays.progress, draw_attention)
+    return Displays(LiveCurve if in_notebook() else Displays.progress, draw_attention, take_snapshot)
 
 
 def draw_attention(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> NDArray[np.uint8]:

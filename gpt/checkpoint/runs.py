@@ -45,6 +45,10 @@ class RunFolder:
         return self.path / "samples"
 
     @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
     def is_checkpoint(self) -> bool:
         """Return whether the folder is itself a checkpoint, as `gpt quantize` writes one."""
         return (self.path / MANIFEST).is_file()
@@ -109,7 +113,7 @@ class RunFolder:
         Raises:
             CheckpointError: it cannot be made or written.
         """
-        for path in (self.samples, self.path / "checkpoints", self.metrics):
+        for path in (self.samples, self.snapshots, self.path / "checkpoints", self.metrics):
             if path.is_symlink():
                 raise CheckpointError(f"{path} is a link; a run writes only below its own folder, set run.dir instead")
         try:

@@ -180,6 +180,11 @@ class RunConfig(Section):
         False,
         description="Ask torch for deterministic kernels on CUDA. On a CPU runs are bitwise reproducible either way.",
     )
+    snapshots: bool = Field(
+        True,
+        description="Keep small snapshots of the token embedding and of the attention to one line, at evaluations and "
+        "early in the run, by which the page shows the model learn; not with fsdp.",
+    )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
         description="CPU threads of a process; null: one per core, shared equally by the processes of a machine.",

@@ -18,7 +18,7 @@ AUTO = "auto"
 
 HARMLESS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads", "run.deterministic"),
-    *("run.parallel", "run.memory"),
+    *("run.parallel", "run.memory", "run.snapshots"),
     *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes", "data.shard_tokens", "data.workers"),
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),

@@ -40,6 +40,7 @@ from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
 from gpt.training.saving import CheckpointWriter
 from gpt.training.signals import SignalWatch
+from gpt.training.snapshots import Take, build_snapshots
 from gpt.training.step import Stepper
 from gpt.training.throughput import SpeedMeter
 from gpt.training.trainer import Trainer
@@ -59,10 +60,12 @@ class Displays:
     Attributes:
         progress: makes the monitor that shows a run, from its name and number of steps.
         picture: draws the attention that `train.attention_interval` asks for; None: it is not drawn.
+        snapshot: makes the files that `run.snapshots` asks for; None: none are written.
     """
 
     progress: Callable[[str, int], Monitor] = show_progress
     picture: Picture | None = None
+    snapshot: Take | None = None
 
 
 def open_session(
@@ -112,7 +115,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         validation=_build_validation(plan, model, signals, world, displays),
         writer=CheckpointWriter(config, dataset, plan.run, world, report),
         run_folder=plan.run,
-        monitor=_build_monitor(plan, displays, report) if world.is_main else Monitor(),
+        monitor=_build_monitor(plan, model, displays, request) if world.is_main else Monitor(),
         meter=_build_meter(config, compute, world),
         signals=signals,
         report=report,
@@ -197,10 +200,13 @@ def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World
     return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, stream, picture)
 
 
-def _build_monitor(plan: Plan, displays: Displays, report: Report) -> Monitor:
-    run, config = plan.run, plan.config
+def _build_monitor(plan: Plan, model: GPT, displays: Displays, request: Request) -> Monitor:
+    run, config, report = plan.run, plan.config, request.report
     files = [MetricsFile(run.metrics), IncidentsFile(run.incidents), SampleFiles(run.samples)]
     shown = [] if report is silent else [displays.progress(run.path.name, config.train.max_steps)]
+    is_sharded = request.world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model
+    if config.run.snapshots and displays.snapshot is not None and not is_sharded:
+        shown.append(build_snapshots(plan, model, displays.snapshot))
     return MonitorGroup([*files, TensorBoard(run.path, config), *shown], report)
 
 

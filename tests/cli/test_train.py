@@ -26,7 +26,8 @@ def config_of(run: Path) -> Config:
 def test_a_run_leaves_what_the_readme_describes(trained: Path) -> None:
     run = trained / RUN
     names = {path.name.split(".")[0] if "tfevents" in path.name else path.name for path in run.iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "events", "samples", "checkpoints", "best.json", "last.json"}
+    files = {"config.yaml", "metrics.jsonl", "best.json", "last.json"}
+    assert names == {*files, "events", "samples", "snapshots", "checkpoints"}
     files = {"model.safetensors", "ngrams.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json"}
     assert {path.name for path in (run / "checkpoints/step-000006").iterdir()} == {*files, "manifest.json"}
     assert {path.name for path in (run / "samples").iterdir()} == {f"step-00000{step}.txt" for step in (0, 3, 6)}

@@ -20,6 +20,7 @@ from gpt.inspection.views.tokens import Kind, kind_of
 from gpt.serving.http.playground.generate import add_generate
 from gpt.serving.http.playground.inspection import add_inspection
 from gpt.serving.http.playground.runs import Runs, add_runs
+from gpt.serving.http.playground.snapshots import add_snapshots
 from gpt.serving.http.responses import Services
 from gpt.web.document import PLAYGROUND, content_policy, render_document
 
@@ -53,7 +54,9 @@ def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None
     _add_model_info(app, services)
     add_generate(app, services)
     add_inspection(app, services)
-    add_runs(app, Runs(services.models.runs))
+    runs = Runs(services.models.runs)
+    add_runs(app, runs)
+    add_snapshots(app, runs)
 
 
 def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:

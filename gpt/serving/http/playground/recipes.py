@@ -25,10 +25,14 @@ VOCABULARY = 100
 UTILIZATION = (0.1, 0.6)
 """Model FLOP/s of training as a share of this machine's matmul rate, at worst and at best: small models are at the low
 end, above all where a processor has instructions for bfloat16."""
+ASSUMED_RATE = 5e10
+"""Matmul FLOP/s of a thread where nothing has been measured yet."""
 START_SECONDS = 10
 """To load torch, to encode the corpus, to measure the matmul rate."""
 MIN_STEPS = 20
 """Least number of steps from which the pace of a run predicts that of another one."""
+
+Measure = Callable[[RunConfig], float]
 
 
 @dataclass(frozen=True)
@@ -65,17 +69,21 @@ class Recipes:
         measure: returns the matmul rate of a run, in FLOP/s.
     """
 
-    def __init__(self, folder: Path, runs: Runs, measure: Callable[[RunConfig], float] | None = None) -> None:
+    def __init__(self, folder: Path, runs: Runs, measure: Measure | None = None) -> None:
         self._folder, self._runs, self._measure = folder, runs, measure or measure_rate
 
     def path(self, name: str) -> Path | None:
         """Return the file of a recipe, which is one of this folder's; None: there is no such recipe."""
         return next((path for path, _ in self._configs() if path.stem == name), None)
 
-    def describe(self, characters: int, vocabulary: int | None = None) -> list[Recipe]:
-        """Describe all recipes for a corpus of this many characters, so many of them distinct, the quickest first."""
+    def describe(self, characters: int, vocabulary: int | None = None, *, measured: bool = True) -> list[Recipe]:
+        """Describe all recipes for a corpus of this many characters, so many of them distinct, the quickest first.
+
+        With `measured` their times rest on this machine's matmul rate, which takes a second at the first call.
+        """
         distinct = vocabulary or VOCABULARY
-        recipes = [self._recipe(path, config, characters, distinct) for path, config in self._configs()]
+        measure = self._measure if measured else lambda run: ASSUMED_RATE * (run.threads or torch.get_num_threads())
+        recipes = [self._recipe(path, config, characters, distinct, measure) for path, config in self._configs()]
         return sorted(recipes, key=lambda recipe: recipe.seconds)
 
     def _configs(self) -> Iterator[tuple[Path, Config]]:
@@ -88,12 +96,12 @@ class Recipes:
             if config.model.vocab_size is None:
                 yield path, config
 
-    def _recipe(self, path: Path, config: Config, characters: int, vocabulary: int) -> Recipe:
+    def _recipe(self, path: Path, config: Config, characters: int, vocabulary: int, measure: Measure) -> Recipe:
         model, train, tokenizer = config.model, config.train, config.data.tokenizer
         like, pace = self._pace(config)
         if pace is None:
             sized = config.model_copy(update={"model": model.model_copy(update={"vocab_size": VOCABULARY})})
-            flops, rate = whole_flops(sized, characters), self._measure(config.run)
+            flops, rate = whole_flops(sized, characters), measure(config.run)
             low, high = (START_SECONDS + flops / (rate * share) for share in reversed(UTILIZATION))
         else:
             low = high = START_SECONDS + pace * (train.max_steps + train.teacher_steps)

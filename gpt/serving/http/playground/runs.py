@@ -17,6 +17,7 @@ from gpt.errors import ConfigError
 from gpt.files import parse_json
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
 from gpt.serving.http.protocol import APIError
+from gpt.training.snapshots import snapshot_steps
 
 MAX_SAMPLES = 200
 SAMPLE_CHARACTERS = 10_000
@@ -71,13 +72,14 @@ class RunList:
 
 @dataclass(frozen=True)
 class RunDetails(Run):
-    """One run with its curves, see `Curves`, and the steps of its samples."""
+    """One run with its curves, see `Curves`, and the steps of its samples and snapshots."""
 
     training_curve: Columns | None = None
     validation_curve: Columns | None = None
     every: int = 1
     last_step: int | None = None
     samples: Sequence[int] = ()
+    snapshots: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class Runs:
             every=curves.every,
             last_step=curves.last_step,
             samples=_sample_steps(folder),
+            snapshots=snapshot_steps(folder.snapshots),
         )
 
     def sample(self, name: str, step: int) -> Sample:

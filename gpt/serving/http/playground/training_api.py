@@ -23,7 +23,7 @@ from gpt.config.sections import RunName
 from gpt.errors import GPTError
 from gpt.serving.http.playground.corpora import TEXT_BYTES, Corpus
 from gpt.serving.http.playground.launcher import BusyError
-from gpt.serving.http.playground.recipes import UTILIZATION, Recipe
+from gpt.serving.http.playground.recipes import Recipe
 from gpt.serving.http.playground.trainings import Training, Trainings
 from gpt.serving.http.protocol import APIError
 from gpt.serving.http.responses import Services
@@ -66,12 +66,11 @@ class Status:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a training can be made of; `utilization` is that of estimates without a past run, see `UTILIZATION`."""
+    """What a training can be made of."""
 
     recipes: list[Recipe]
     corpora: list[Corpus]
     text_bytes: int
-    utilization: tuple[float, float]
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -143,17 +142,18 @@ def add_training(app: FastAPI, trainings: Trainings | None, services: Services) 
         characters: Annotated[int, Query(ge=0, le=2**40)] = 0,
         vocabulary: Annotated[int, Query(ge=1, le=2**21)] | None = None,
         corpus: Annotated[str, Query(max_length=1000)] | None = None,
+        measured: bool = True,
     ) -> Choices:
         """Return what can be trained, and how long it would take on so many characters, of so many distinct ones.
 
-        These are counted where a corpus is named.
+        These are counted where a corpus is named. Unless `measured`, it answers at once, with rougher times.
         """
         known = allowed(request)
         if corpus is not None:
             vocabulary = await asyncio.to_thread(known.corpora.vocabulary, corpus)
-        describe = partial(known.recipes.describe, characters, vocabulary)
+        describe = partial(known.recipes.describe, characters, vocabulary, measured=measured)
         recipes = await asyncio.get_running_loop().run_in_executor(services.executor, describe)  # measures once
-        return Choices(recipes, await asyncio.to_thread(known.corpora.available), TEXT_BYTES, UTILIZATION)
+        return Choices(recipes, await asyncio.to_thread(known.corpora.available), TEXT_BYTES)
 
     async def change(request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
         """Do what a body asks for, which is read only when the request may ask for it."""

@@ -1,18 +1,18 @@
 import { create, createIn, fill, keyIn, within } from "../dom.js";
-import { logTicks, niceTicks } from "./ticks.js";
+import { logTicks, niceTicks, spread } from "./ticks.js";
 
 const LEFT = 58;
 const RIGHT = 14;
+const LETTER = 7; // about as wide as one of a label
 const TOP = 10;
 const BOTTOM = 24;
 const MAX_DOTS = 60;
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
 const TEMPLATE = `
-  <h3 data-part="title"></h3>
-  <output class="readout" data-part="readout"></output>
+  <div class="chart-head"><h3 data-part="title"></h3><output class="readout" data-part="readout"></output></div>
   <svg class="chart" data-part="svg" tabindex="0" role="img"></svg>
   <p class="hint chart-axis" data-part="axis"></p>`;
-const COLORS = [
+export const COLORS = [
   "light-dark(#0b62b0, #5db1f5)",
   "light-dark(#c04a00, #ff9a5c)",
   "light-dark(#00775a, #43c9a0)",
@@ -47,6 +47,7 @@ export class Chart {
     this.isLog = false;
     this.xs = [];
     this.at = null; // the x that is read; null: the last one
+    this.marked = null; // an x that something else on the page shows
     this.width = 0;
     this.listen();
   }
@@ -78,11 +79,18 @@ export class Chart {
 
   /**
    * Each of `series` is of a `group`, such as a run, and has a `label` in it, a `hue` from 0, a `kind` (a class of its
-   * line; "validation" has dots) and `points`, pairs of x and y in order, where a y of null is a gap. `across` is the x
-   * axis, with `name`, `format(x)` for reading and `tick(x)`.
+   * line; "validation" has dots) and `points`, pairs of x and y in order, where a y of null is a gap; at its end it may
+   * have a `name`. One whose label is null is not read. `across` is the x axis, with `name`, `format(x)` for reading and
+   * `tick(x)`; one with `isLog` has log(1 + x).
    */
   show(series, across, isLog) {
     Object.assign(this, { series, across, isLog });
+    this.draw();
+  }
+
+  mark(x) {
+    if (x === this.marked) return;
+    this.marked = x;
     this.draw();
   }
 
@@ -102,6 +110,11 @@ export class Chart {
     this.scales = this.makeScales(drawn);
     this.drawAxes();
     for (const entry of drawn) this.drawSeries(entry);
+    this.drawNames(drawn.filter(({ name }) => name));
+    if (this.marked !== null) {
+      const place = this.scales.x(this.marked);
+      this.add("line", { class: "chart-marked", x1: place, x2: place, y1: TOP, y2: this.height - BOTTOM });
+    }
     this.marker = this.add("line", { class: "chart-marker", y1: TOP, y2: this.height - BOTTOM });
     this.read(this.at);
   }
@@ -124,20 +137,23 @@ export class Chart {
     const room = (most - least) * 0.05 || Math.abs(most) * 0.1 || 1;
     const [low, high] = [least === this.base ? least : least - room, most + room];
     const [first, last] = [this.xs[0], this.xs.at(-1)];
-    const across = (this.width - LEFT - RIGHT) / (last - first || 1);
+    const [along, back] = this.across.isLog ? [Math.log1p, Math.expm1] : [(x) => x, (x) => x];
+    const longest = series.reduce((most, { name = "" }) => Math.max(most, name.length), 0);
+    this.right = this.width - RIGHT - longest * LETTER;
+    const across = (this.right - LEFT) / (along(last) - along(first) || 1);
     const up = this.height - TOP - BOTTOM;
     return {
       bounds: [first, last, low, high],
-      x: (value) => LEFT + (value - first) * across,
+      x: (value) => LEFT + (along(value) - along(first)) * across,
       y: (value) => TOP + (1 - (bend(value) - low) / (high - low)) * up,
-      invert: (place) => first + (place - LEFT) / across,
+      invert: (place) => back(along(first) + (place - LEFT) / across),
     };
   }
 
   drawAxes() {
     const { width, height, scales } = this;
     const [first, last, low, high] = scales.bounds;
-    const [bottom, right] = [height - BOTTOM, width - RIGHT];
+    const [bottom, right] = [height - BOTTOM, this.right];
     for (const value of this.isLog ? logTicks(low, high) : niceTicks(low, high, height / 45)) {
       const y = scales.y(value);
       const isLong = Math.abs(value) >= 1000 || (value !== 0 && Math.abs(value) < 0.001);
@@ -145,7 +161,8 @@ export class Chart {
       this.add("line", { class: "chart-grid", x1: LEFT, x2: right, y1: y, y2: y });
       this.add("text", { class: "chart-tick", x: LEFT - 7, y: y + 4, "text-anchor": "end" }, text);
     }
-    for (const value of niceTicks(first, last, width < 500 ? 4 : 8)) {
+    const powers = [0, 1, 10, 100, 1e3, 1e4, 1e5, 1e6].filter((value) => value >= first && value <= last);
+    for (const value of this.across.isLog ? powers : niceTicks(first, last, width < 500 ? 4 : 8)) {
       const x = scales.x(value);
       const anchor = x > width - 40 ? "end" : "middle";
       this.add("line", { class: "chart-grid", x1: x, x2: x, y1: bottom, y2: bottom + 4 });
@@ -168,6 +185,21 @@ export class Chart {
     for (const [x, y] of drawn) dress(this.add("circle", { class: "dot", cx: across(x), cy: up(y), r: 3 }), hue);
   }
 
+  /** Names lines where they end, so that no legend has to be matched with them. */
+  drawNames(named) {
+    const ends = named.map((entry) => ({ ...entry, end: entry.points.findLast(([, y]) => this.isDrawable(y)) }));
+    ends.sort((a, b) => b.end[1] - a.end[1]);
+    const places = spread(
+      ends.map(({ end }) => this.scales.y(end[1])),
+      14,
+      this.height - BOTTOM
+    );
+    ends.forEach(({ hue, name }, index) => {
+      const place = { class: "series-name", x: this.right + 7, y: places[index] + 4 };
+      dress(this.add("text", place, name), hue);
+    });
+  }
+
   /** Writes the values at x, or the last ones. */
   read(x) {
     this.at = x;
@@ -176,20 +208,18 @@ export class Chart {
     this.marker.setAttribute("x1", place);
     this.marker.setAttribute("x2", place);
     this.marker.classList.toggle("hidden", x === null);
-    const groups = new Map();
-    for (const { group, hue, label, points } of this.series) {
-      const y = valueAt(points, x);
-      if (y === null) continue;
-      if (!groups.has(group)) groups.set(group, { hue, values: [] });
-      groups.get(group).values.push(`${label} ${this.format(y)}`.trim());
-    }
     const isAlone = new Set(this.series.map(({ group }) => group)).size < 2;
-    const entries = [...groups].map(([group, { hue, values }]) => {
-      const swatch = dress(create("span", "swatch"), hue);
-      return create("span", "", swatch, `${isAlone ? "" : `${group} `}${values.join(", ")}`);
-    });
+    const entries = new Map(); // by color
+    for (const { group, hue, label, points } of this.series) {
+      const y = label === null ? null : valueAt(points, x);
+      if (y === null) continue;
+      const read = `${label} ${this.format(y)}`.trim();
+      const head = isAlone ? "" : `${group} `;
+      if (entries.has(hue)) entries.get(hue).append(`, ${read}`);
+      else entries.set(hue, create("span", "", dress(create("span", "swatch"), hue), head + read));
+    }
     const when = create("span", "", x === null ? "last" : this.across.format(x));
-    this.parts.readout.replaceChildren(when, ...entries);
+    this.parts.readout.replaceChildren(when, ...entries.values());
   }
 }
 

@@ -1,6 +1,7 @@
-import { create, fill, partsOf, say, setOptions } from "../dom.js";
+import { create, fill, say } from "../dom.js";
 import { dress, HUES } from "./chart.js";
-import { FollowedCurves, pollWhileVisible, showCurves } from "./curves.js";
+import { FollowedCurves, pollWhileVisible, RunCurves } from "./curves.js";
+import { Growth } from "./growth.js";
 import template from "./runs.html";
 import { describeRough, joined, withCommas } from "./words.js";
 
@@ -8,9 +9,14 @@ export const RUNS = {
   name: "runs",
   title: "Runs",
   sentence:
-    "Look for where the validation loss stops falling while the training loss goes on: from there a model learns its " +
-    "text by heart. In the samples, letters come first, then words, then lines that make sense.",
-  show: (root, context) => new Runs(root, context).poll,
+    "Play a run from its first step: noise becomes letters, then words, and alike characters find each other. Where " +
+    "the validation loss stops falling while the training loss goes on, a model begins to learn its text by heart.",
+  more:
+    "The loss is in nats per token: 1 nat is 1.44 bits. The faint line is the loss of each batch, the line through it " +
+    "their mean; the dots are evaluations on text that is not trained on. Embeddings are drawn in the plane in which " +
+    "those of the last snapshot vary most, with the same scale at all steps, and neighbors are those with the largest " +
+    "cosine in all dimensions. Attention is that to one line of the validation text.",
+  show: (root, context) => new Runs(root, context).reopen,
 };
 
 /** The runs, their curves and samples. */
@@ -20,15 +26,18 @@ class Runs {
     this.context = context;
     this.source = context.source;
     this.curves = new FollowedCurves(this.source);
-    this.draw = showCurves(this.parts);
-    this.samples = new Samples(this.parts.samples, this.source);
+    this.plots = new RunCurves(this.parts);
+    this.growth = new Growth(this.parts.samples, this.source, (step) => this.plots.mark(step));
+    this.growth.want(context.params.get("step"));
     this.rows = new Map();
     this.hues = new Map(); // of the chosen runs
     this.models = new Set(); // names that the server can load
     this.isFirst = true;
-    this.parts.across.addEventListener("change", () => this.follow());
-    this.parts.log.addEventListener("change", () => this.follow());
-    this.poll = pollWhileVisible(root, () => this.ask());
+    const poll = pollWhileVisible(root, () => this.ask());
+    this.reopen = () => {
+      this.growth.want(context.params.get("step"));
+      poll();
+    };
   }
 
   async ask() {
@@ -46,8 +55,9 @@ class Runs {
   }
 
   setRuns(runs) {
-    const { none, list } = this.parts;
+    const { none, some, list } = this.parts;
     none.hidden = runs.length > 0;
+    some.hidden = !runs.length;
     for (const { name } of runs) if (!this.rows.has(name)) this.rows.set(name, this.createRow(name));
     const names = new Set(runs.map(({ name }) => name));
     for (const name of [...this.rows.keys()].filter((name) => !names.has(name))) {
@@ -109,11 +119,11 @@ class Runs {
     const behind = [...this.hues.keys()].filter((name) => !isDone(name));
     await Promise.all(behind.map((name) => this.curves.update(name)));
     const chosen = [...this.hues].map(([name, hue]) => ({ run: known.get(name), hue })).filter(({ run }) => run);
-    const { across, log, thinned } = this.parts;
-    this.draw(chosen, { across: across.value, isLog: log.checked });
+    const { thinned } = this.parts;
+    this.plots.show(chosen);
     const sparse = chosen.filter(({ run }) => run.every > 1).map(({ run }) => `${run.name}: one of ${run.every}`);
     thinned.textContent = sparse.length ? `Points of the training loss that are plotted: ${sparse.join(", ")}.` : "";
-    this.samples.set(chosen.map(({ run }) => run));
+    this.growth.set(chosen.map(({ run }) => run));
   }
 }
 
@@ -136,57 +146,4 @@ export function createModelLinks(name, context) {
     link.addEventListener("click", () => context.chooseModel(name));
     return link;
   });
-}
-
-/** The samples of one of several runs by step. */
-class Samples {
-  constructor(root, source) {
-    this.root = root;
-    this.parts = partsOf(root);
-    this.source = source;
-    this.runs = [];
-    this.shown = "";
-    this.isLast = true; // the last sample is followed until another is chosen
-    const { sampleRun, sampleStep } = this.parts;
-    sampleRun.addEventListener("change", () => {
-      this.isLast = true;
-      this.setRange();
-    });
-    sampleStep.addEventListener("input", () => {
-      this.isLast = sampleStep.value === sampleStep.max;
-      this.setRange();
-    });
-  }
-
-  set(runs) {
-    this.runs = runs.filter(({ samples }) => samples.length);
-    this.root.hidden = !this.runs.length;
-    if (!this.runs.length) return;
-    setOptions(
-      this.parts.sampleRun,
-      this.runs.map(({ name }) => name)
-    );
-    this.setRange();
-  }
-
-  setRange() {
-    const { sampleRun, sampleStep: range } = this.parts;
-    const { samples } = this.runs.find(({ name }) => name === sampleRun.value);
-    const place = this.isLast ? samples.length - 1 : Math.min(Number(range.value), samples.length - 1);
-    range.max = samples.length - 1;
-    range.value = place;
-    range.disabled = samples.length < 2;
-    this.show(sampleRun.value, samples[place]);
-  }
-
-  async show(name, step) {
-    const { sampleAt, sampleStep, sampleText } = this.parts;
-    sampleAt.textContent = `step ${withCommas(step)}`;
-    sampleStep.setAttribute("aria-valuetext", `step ${step}`);
-    const key = `${name} ${step}`;
-    if (this.shown === key) return;
-    this.shown = key;
-    const sample = await this.source.sample({ name, step }).catch((error) => ({ text: error.message }));
-    if (this.shown === key) sampleText.textContent = sample.text + (sample.truncated ? "…" : "");
-  }
 }

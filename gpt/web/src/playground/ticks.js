@@ -19,3 +19,15 @@ export function logTicks(low, high) {
   const inside = ticks.filter((tick) => Math.log10(tick) >= low && Math.log10(tick) <= high);
   return inside.length >= 3 ? inside : niceTicks(10 ** low, 10 ** high, 6).filter((tick) => tick > 0);
 }
+
+/** Places of labels, in order, as far apart as `least` and none beyond `most`. */
+export function spread(places, least, most) {
+  const apart = [...places];
+  for (let index = 1; index < apart.length; index++) apart[index] = Math.max(apart[index], apart[index - 1] + least);
+  let below = most + least;
+  for (let index = apart.length - 1; index >= 0; index--) {
+    apart[index] = Math.min(apart[index], below - least);
+    below = apart[index];
+  }
+  return apart;
+}

@@ -1,5 +1,6 @@
 import { fill, say } from "../dom.js";
-import { FollowedCurves, pollWhileVisible, showCurves } from "./curves.js";
+import { FollowedCurves, pollWhileVisible, RunCurves } from "./curves.js";
+import { Growth } from "./growth.js";
 import { createModelLinks } from "./runs.js";
 import template from "./training.html";
 import { TrainingForm } from "./training_form.js";
@@ -12,9 +13,12 @@ export const TRAINING = {
   name: "training",
   title: "Train",
   sentence:
-    "Choose a text and a recipe, and watch a model learn it. Look for the steep fall of the loss in the first steps, " +
-    "when the model learns how often each letter comes, and for the slow one after it, when it learns words.",
-  show: (root, context) => new Training(root, context).poll,
+    "Choose a text and a recipe, and watch a model learn it. The loss falls steeply while it learns how often each " +
+    "letter comes, and slowly while it learns words.",
+  more:
+    "The slider follows the training until you move it, and goes on with it from its last step. Early steps have short " +
+    "samples, several side by side, since whole ones would take too much of the training's time.",
+  show: (root, context) => new Training(root, context).reopen,
 };
 
 /** A form that starts a training, and the one that runs. */
@@ -24,16 +28,21 @@ class Training {
     this.context = context;
     this.source = context.source;
     this.curves = new FollowedCurves(this.source);
-    this.draw = showCurves(this.parts);
+    this.plots = new RunCurves(this.parts);
+    this.growth = new Growth(this.parts.samples, this.source, (step) => this.plots.mark(step));
+    this.growth.want(context.params.get("step"));
     this.form = null; // built once training is allowed
     this.token = "";
-    this.shownSample = "";
     this.isActing = false;
     this.isRefused = false;
     const { stop, resume, name } = this.parts;
     stop.addEventListener("click", () => this.act("stop", { name: name.textContent }));
     resume.addEventListener("click", () => this.act("resume", { name: name.textContent }));
     this.poll = pollWhileVisible(root, () => this.ask());
+    this.reopen = () => {
+      this.growth.want(context.params.get("step"));
+      this.poll();
+    };
   }
 
   async ask() {
@@ -113,16 +122,9 @@ class Training {
   }
 
   async followRun(name) {
-    const { sample, sampleTitle, sampleText } = this.parts;
     const run = await this.curves.update(name);
-    this.draw([{ run, hue: 0 }]);
-    const step = run.samples.at(-1);
-    sample.hidden = step === undefined;
-    if (step === undefined || this.shownSample === `${name} ${step}`) return;
-    this.shownSample = `${name} ${step}`;
-    const { text } = await this.source.sample({ name, step });
-    sampleTitle.textContent = `What it wrote at step ${withCommas(step)}`;
-    sampleText.textContent = text;
+    this.plots.show([{ run, hue: 0 }]);
+    this.growth.set([run]);
   }
 }
 

@@ -52,19 +52,22 @@ export class TrainingForm {
 
   /** Asks for the recipes, and how long they take on the chosen text. */
   async load() {
-    const { measuring, fault } = this.parts;
+    const { fault } = this.parts;
     const text = this.describeText();
     const key = JSON.stringify(text);
     if (key === this.asked) return;
     this.asked = key;
     try {
-      const choices = await this.source.trainingChoices(text);
-      this.setCorpora(choices);
-      if (this.asked === key) this.setRecipes(choices); // else they are of another text
+      // at first there is something to choose before the machine has been measured
+      for (const measured of this.recipes.length ? [true] : [false, true]) {
+        const choices = await this.source.trainingChoices({ ...text, measured });
+        this.setCorpora(choices);
+        if (this.asked !== key) return; // they are of another text
+        this.setRecipes(choices, measured);
+      }
     } catch (error) {
       if (this.asked !== key) return;
       this.asked = "";
-      measuring.hidden = true;
       if (error.status !== 403) fault.textContent = error.message;
     }
   }
@@ -98,19 +101,16 @@ export class TrainingForm {
     if (!this.isTextChosen && isThere) this.parts.corpus.value = suited;
   }
 
-  setRecipes({ recipes, utilization }) {
-    const { recipes: list, measuring, noRecipes, estimate } = this.parts;
+  setRecipes({ recipes }, isMeasured) {
+    const { recipes: list, noRecipes, estimate } = this.parts;
     this.recipes = recipes;
     const isFocused = list.contains(document.activeElement);
     list.replaceChildren(...this.createRecipes());
     if (isFocused) list.querySelector(":checked")?.focus();
-    measuring.hidden = true;
     noRecipes.hidden = recipes.length > 0;
-    const [low, high] = utilization.map((share) => `${Math.round(100 * share)} %`);
-    estimate.textContent =
-      "Where a run is named, the time follows from its pace. The others are rough: they assume that training reaches " +
-      `${low} to ${high} of the matmul rate that was measured on this machine. Other work on it, such as answering ` +
-      "requests, makes training slower.";
+    estimate.textContent = isMeasured
+      ? "A time with a run's name follows from its pace; the others are rough."
+      : "These times are rough: this machine is being measured.";
     this.setStart();
   }
 

@@ -39,6 +39,15 @@ def test_time_is_flops_by_the_rate_of_this_machine(place: Path) -> None:
     assert recipe.like is None
 
 
+def test_before_a_measurement_times_rest_on_an_assumption(place: Path) -> None:
+    def measure(run: object) -> float:
+        raise AssertionError("it was measured")
+
+    recipes = Recipes(place / "configs", Runs(place / "runs"), measure)
+    (tiny, endless) = recipes.describe(10**6, measured=False)
+    assert tiny.seconds[0] < tiny.seconds[1] < endless.seconds[0]
+
+
 def test_what_is_recomputed_takes_time_too(place: Path) -> None:
     file = place / "configs" / "tiny.yaml"
     model = load_config(file).config.model.model_copy(update={"vocab_size": VOCABULARY})

@@ -155,8 +155,39 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
         assert count in page.text(".run-facts")
 
 
+def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Serve, visit: Open) -> None:
+    shutil.copytree(runs, place / "runs")
+    at = PART.format("sample-at") + "?.textContent"
+    with training_site(serve, place, folder=place / "runs") as site:
+        site.post("/start", {"recipe": "tiny", "text": TEXT, "name": "watched"})
+        page = visit(f"{site.served.url}/#training?step=x", hurry=25)
+        page.wait_for(f"{at} === 'step 6'", PATIENCE)  # by itself
+        page.wait_for(f"{LINE.format('training')} === 6 && {LINE.format('validation')} === 3", PATIENCE)
+        colors = "['smooth', 'validation'].map((kind) => getComputedStyle(document.querySelector('.' + kind)).stroke)"
+        assert len(set(page.run(colors))) == 2
+        names = "[...document.querySelectorAll('.series-name')].map((name) => name.textContent).sort().join()"
+        assert page.run(names) == "training,validation"
+        page.wait_for(f"document.querySelectorAll('.map-token').length === {len(set(TEXT))}", PATIENCE)
+        assert page.run("document.querySelector('.heads').width") == 2 * 17 - 1
+        where = "document.querySelector('.map-token').style.transform"
+        last = json.dumps(page.run(where))
+        page.run(f"{PART.format('map')}.focus()")
+        page.press("ArrowRight")
+        assert page.run("document.querySelectorAll('.map-token.near').length") == 4
+        page.run(f"{PART.format('sample-step')}.focus()")
+        for _ in range(4):
+            page.press("ArrowLeft")
+        page.wait_for(f"{at} === 'step 0' && {where} !== {last}", PATIENCE)
+        page.point(PART.format("play"), click=True)
+        page.wait_for(f"{at} === 'step 6' && {where} === {last}", PATIENCE)
+        page.run("location.hash = '#training?step=5'")
+        page.wait_for(f"{at} === 'step 3'", PATIENCE)
+        page.run("location.hash = '#runs?step=0'")
+        page.wait_for(f"{at} === 'step 0'", PATIENCE)
+
+
 def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(place: Path, serve: Serve, visit: Open) -> None:
-    """Before there is something to choose, nothing can be started."""
+    """There is something to choose before the machine has been measured."""
     measured = threading.Event()
 
     def measure(run: object) -> float:
@@ -168,11 +199,11 @@ def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(place: Path, se
     with training_site(serve, place, measure) as site:
         page = visit(f"{site.served.url}/#training", hurry=25)
         page.wait_for(f"{PART.format('allowed')}?.hidden === false")
-        assert part(page, "measuring") == "Measuring how fast this machine computes…"
-        assert page.run(f"{PART.format('start')}.disabled && {PART.format('corpus')}.disabled")
-        measured.set()
         page.wait_for("document.querySelectorAll('.recipe').length === 3")
-        assert page.run(f"{PART.format('measuring')}.hidden")
+        assert part(page, "estimate") == "These times are rough: this machine is being measured."
+        assert not page.run(f"{PART.format('start')}.disabled || {PART.format('corpus')}.disabled")
+        measured.set()
+        page.wait_for(f"{PART.format('estimate')}.textContent.startsWith('A time with a run')")
         assert not page.run(f"{PART.format('start')}.disabled || {PART.format('corpus')}.disabled")
         names = "[...document.querySelectorAll('{} .recipe-name')].map((name) => name.textContent)"
         assert page.run(names.format(".recipe-list > .recipe")) == ["quickstart", "tiny"]

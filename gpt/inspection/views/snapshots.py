@@ -1,0 +1,83 @@
+"""Snapshots of a model in training: its token embedding and its attention to one line, small enough to keep many."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from gpt.data.tokenizers import Tokenizer
+from gpt.errors import CheckpointError, explained
+from gpt.inspection.views.attention import attention_patterns
+from gpt.inspection.views.tokens import labels_of
+from gpt.model import GPT
+
+MAX_VOCABULARY = 512
+"""Embeddings of more tokens are left out: a map of them could not be read, and would take much of the disk."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A model at one step.
+
+    Attributes:
+        tokens: one label for each row of `embedding`.
+        line: one label for each token of the line that was read.
+        embedding: (V, C) float32; (0, C) where the vocabulary is large.
+        attention: (n_layer, H, T, T) float32.
+        sample: what the model wrote; empty where an evaluation writes the sample of this step.
+    """
+
+    tokens: list[str]
+    line: list[str]
+    embedding: Tensor
+    attention: Tensor
+    sample: str
+
+
+def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str) -> bytes:
+    """Return a file of a snapshot, in float16; `idx` (T,) is the line.
+
+    Raises:
+        InputError: attention is a part of one's own that cannot be shown.
+    """
+    known = tokenizer.vocab_size if tokenizer.vocab_size <= MAX_VOCABULARY else 0
+    tensors = {"embedding": model.wte.weight.detach()[:known], "attention": attention_patterns(model, idx)}
+    words = {"tokens": labels_of(tokenizer, range(known)), "line": labels_of(tokenizer, idx.tolist()), "sample": sample}
+    small = {name: tensor.to("cpu", torch.float16).contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(small, {name: json.dumps(value) for name, value in words.items()})
+
+
+def read_snapshot(file: Path) -> Snapshot:
+    """Read what `take_snapshot` returned from a file; CheckpointError: it is damaged."""
+    try:
+        with safe_open(file, "pt") as opened:
+            words = {name: json.loads(value) for name, value in opened.metadata().items()}
+            return Snapshot(**{name: opened.get_tensor(name).float() for name in opened.keys()}, **words)  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the snapshot {file} cannot be read: {explained(error)}") from None
+
+
+def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:
+    """Place embeddings (V, C) in the plane in which those of another step vary most: (V, 2).
+
+    That step's principal components, in a unit in which its own points reach 1, so that maps of many steps are of one
+    plane and one scale. Each component is turned so that its points are skewed to the right.
+    """
+    centered = final - final.mean(dim=0)
+    axes = torch.linalg.svd(centered, full_matrices=False).Vh[:2].T  # (C, 2)
+    own = centered @ axes
+    turned = axes * torch.where(own.pow(3).sum(dim=0) < 0, -1.0, 1.0)
+    points = (embedding - embedding.mean(dim=0)) @ turned / own.abs().max().clamp(min=1e-12)
+    return torch.nn.functional.pad(points, (0, 2 - points.size(1)))  # of one token there is one component
+
+
+def nearest_tokens(embedding: Tensor, count: int) -> list[list[int]]:
+    """Return the rows whose embeddings have the largest cosine with each row of (V, C), at most so many, best first."""
+    unit = torch.nn.functional.normalize(embedding, dim=-1)
+    cosines = (unit @ unit.T).fill_diagonal_(-torch.inf)
+    nearest: list[list[int]] = cosines.topk(max(0, min(count, len(unit) - 1))).indices.tolist()
+    return nearest

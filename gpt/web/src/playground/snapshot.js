@@ -1,0 +1,160 @@
+import { colorOf, drawInTheme } from "../colors.js";
+import { create, createIn, keyIn, within } from "../dom.js";
+import { COLORS } from "./chart.js";
+
+const KEYS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
+// A token is of the first that fits.
+const CLASSES = [
+  { name: "white space", fits: /^([␣⏎⇥]+|CR)$/u, color: COLORS[7] },
+  { name: "vowels", fits: /^[aeiouyäöüáéíóúàèâêîôû]$/u, color: COLORS[0] },
+  { name: "other letters", fits: /^\p{Ll}$/u, color: COLORS[2] },
+  { name: "capitals", fits: /^\p{Lu}$/u, color: COLORS[1] },
+  { name: "digits", fits: /^\p{N}$/u, color: COLORS[3] },
+  { name: "all else", fits: /./su, color: COLORS[4] },
+];
+
+/** Tokens in a plane, which move there from step to step. */
+export class EmbeddingMap {
+  constructor({ map, classes, nearest }) {
+    this.map = map;
+    this.classes = classes;
+    this.nearest = nearest;
+    this.tokens = [];
+    this.labels = [];
+    this.at = null; // the token that is pointed at
+    map.addEventListener("pointermove", (event) => {
+      const frame = map.getBoundingClientRect();
+      this.point(
+        this.closest(
+          100 * ((event.clientX - frame.left) / frame.width),
+          100 * ((event.clientY - frame.top) / frame.height)
+        )
+      );
+    });
+    map.addEventListener("pointerleave", () => this.point(null));
+    map.addEventListener("keydown", (event) => {
+      const by = keyIn(KEYS, event);
+      if (by === undefined) return;
+      event.preventDefault();
+      this.point(within((this.at ?? 0) + by, this.tokens.length - 1));
+    });
+  }
+
+  show({ tokens, points, nearest, step }) {
+    if (tokens.join() !== this.tokens.join()) this.create(tokens);
+    this.neighbors = nearest;
+    this.places = points.map(([x, y]) => [50 + 46 * x, 50 - 46 * y]);
+    this.places.forEach(([x, y], index) => {
+      this.labels[index].style.transform = `translate(${x}px, ${y}px)`;
+    });
+    this.map.setAttribute(
+      "aria-label",
+      `The tokens' embeddings at step ${step}; the arrow keys go from token to token`
+    );
+    this.point(this.at);
+  }
+
+  create(tokens) {
+    this.tokens = tokens;
+    this.at = null;
+    const kinds = tokens.map((token) => CLASSES.find(({ fits }) => fits.test(token)) ?? CLASSES.at(-1));
+    this.labels = tokens.map((token, index) => {
+      const label = createIn(this.map, "text", { class: "map-token" }, token);
+      label.style.fill = kinds[index].color;
+      return label;
+    });
+    this.map.replaceChildren(...this.labels);
+    const named = CLASSES.filter((kind) => kinds.includes(kind)).map(({ name, color }) => {
+      const item = create("span", "", name);
+      item.style.color = color;
+      return item;
+    });
+    this.classes.replaceChildren(...named);
+  }
+
+  closest(x, y) {
+    const distance = ([left, top]) => (left - x) ** 2 + (top - y) ** 2;
+    return this.places.reduce(
+      (best, place, index) => (distance(place) < distance(this.places[best]) ? index : best),
+      0
+    );
+  }
+
+  /** Shows which embeddings point most nearly where a token's does; null: none is pointed at. */
+  point(index) {
+    this.at = index;
+    const near = index === null ? [] : this.neighbors[index];
+    this.labels.forEach((label, each) => {
+      label.classList.toggle("pointed", each === index);
+      label.classList.toggle("near", near.includes(each));
+    });
+    const names = near.map((each) => this.tokens[each]).join("  ");
+    this.nearest.textContent =
+      index === null ? "Point at a character for its neighbors." : `${this.tokens[index]}: nearest ${names}`;
+  }
+}
+
+/** The weights of all heads in small: layers below each other, heads side by side. */
+export class Heads {
+  constructor({ heads, line, weight }) {
+    this.heads = heads;
+    this.line = line;
+    this.weight = weight;
+    this.snapshot = null;
+    heads.addEventListener("pointermove", (event) => this.read(event));
+    heads.addEventListener("pointerleave", () => this.say());
+  }
+
+  show(snapshot) {
+    const { attention, line, step } = snapshot;
+    const isNew = !this.snapshot;
+    this.snapshot = snapshot;
+    this.size = line.length + 1; // with a gap
+    this.line.textContent = `In “${line.map((label) => (label === "␣" ? " " : label)).join("")}”`;
+    this.heads.width = attention[0].length * this.size - 1;
+    this.heads.height = attention.length * this.size - 1;
+    this.heads.setAttribute(
+      "aria-label",
+      `The attention of ${attention.length} layers of ${attention[0].length} heads at step ${step}`
+    );
+    drawInTheme(this.heads, () => this.draw());
+    if (isNew) this.say();
+  }
+
+  draw() {
+    const pen = this.heads.getContext("2d");
+    const image = pen.createImageData(this.heads.width, this.heads.height);
+    this.snapshot.attention.forEach((heads, layer) => {
+      heads.forEach((rows, head) => {
+        rows.forEach((row, query) => {
+          for (let key = 0; key <= query; key++) {
+            const place = (layer * this.size + query) * image.width + head * this.size + key;
+            image.data.set([...colorOf(row[key]), 255], 4 * place);
+          }
+        });
+      });
+    });
+    pen.putImageData(image, 0, 0);
+  }
+
+  say(text = "Layers downward, heads across; each row is a character, and marks what it looks at.") {
+    this.weight.textContent = text;
+  }
+
+  read(event) {
+    const { attention, line } = this.snapshot;
+    const frame = this.heads.getBoundingClientRect();
+    const x = Math.floor(((event.clientX - frame.left) / frame.width) * this.heads.width);
+    const y = Math.floor(((event.clientY - frame.top) / frame.height) * this.heads.height);
+    const [head, key, layer, query] = [
+      Math.floor(x / this.size),
+      x % this.size,
+      Math.floor(y / this.size),
+      y % this.size,
+    ];
+    const value = attention[layer]?.[head]?.[query]?.[key];
+    if (value === undefined || key > query) this.say();
+    else
+      this.say(`layer ${layer}, head ${head}: ${line[query]} looks at ${line[key]} with ${Math.round(100 * value)} %`);
+  }
+}

@@ -1,0 +1,57 @@
+"""Snapshots: what is kept of a model, and the map that is made of its embeddings."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt.data.tokenizers import CharTokenizer
+from gpt.errors import CheckpointError
+from gpt.inspection.views import snapshots
+from gpt.inspection.views.attention import attention_patterns
+from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot, take_snapshot
+from tiny import sharp_model
+
+IDX = torch.tensor([0, 3, 1, 2, 2, 5])
+
+
+def test_a_snapshot_keeps_embedding_attention_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = CharTokenizer("\n abcé")
+    model = sharp_model(vocab_size=tokenizer.vocab_size)
+    file = tmp_path / "snapshot"
+    file.write_bytes(take_snapshot(model, tokenizer, IDX, "ab\ncé"))
+    shown = read_snapshot(file)
+    assert (shown.tokens, shown.sample) == (["⏎", "␣", "a", "b", "c", "é"], "ab\ncé")
+    assert shown.line == [shown.tokens[each] for each in IDX]
+    assert torch.allclose(shown.embedding, model.wte.weight, atol=1e-3)
+    assert torch.allclose(shown.attention, attention_patterns(model, IDX), atol=1e-3)
+    monkeypatch.setattr(snapshots, "MAX_VOCABULARY", 5)
+    file.write_bytes(take_snapshot(model, tokenizer, IDX, ""))
+    assert (read_snapshot(file).tokens, read_snapshot(file).embedding.numel()) == ([], 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x02\0\0\0\0\0\0\0{}", b"junk" * 20])
+def test_a_damaged_snapshot_is_an_error_of_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "snapshot").write_bytes(content)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_snapshot(tmp_path / "snapshot")
+
+
+def test_maps_of_all_steps_have_the_plane_and_the_scale_of_the_last() -> None:
+    """Three axes of deviation 3, 2 and 1, turned anyhow: the first two are those of the map."""
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(200, 3, generator=generator).abs() * torch.tensor([3.0, 2.0, 0.1])
+    turn = torch.linalg.qr(torch.randn(3, 3, generator=generator)).Q
+    final = map_embedding(spread @ turn.T, spread @ turn.T)
+    assert final.abs().max() == pytest.approx(1)
+    centered = spread - spread.mean(dim=0)
+    assert torch.corrcoef(torch.stack([final[:, 0], centered[:, 0]]))[0, 1] > 0.99  # and not mirrored
+    assert torch.corrcoef(torch.stack([final[:, 1], centered[:, 1]]))[0, 1] > 0.99
+    assert torch.allclose(map_embedding(spread @ turn.T / 4 + 7, spread @ turn.T), final / 4, atol=1e-5)
+    assert map_embedding(torch.ones(1, 4), torch.ones(1, 4)).tolist() == [[0, 0]]
+
+
+def test_the_nearest_tokens_are_those_of_the_smallest_angle() -> None:
+    embedding = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 2.0], [-1.0, -0.1]])
+    assert nearest_tokens(embedding, 2) == [[1, 2], [0, 2], [1, 0], [2, 0]]
+    assert nearest_tokens(embedding[:1], 2) == [[]]

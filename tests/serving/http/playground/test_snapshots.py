@@ -1,0 +1,36 @@
+"""What /api/runs tells of a run's snapshots."""
+
+from pathlib import Path
+
+import torch
+
+from gpt.data.tokenizers import CharTokenizer
+from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, take_snapshot
+from http_server import Serve
+from tiny import sharp_model
+
+
+def test_a_snapshot_is_seen_in_the_plane_of_another(trained: Path, tmp_path: Path, serve: Serve) -> None:
+    (tmp_path / "tiny").symlink_to(trained / "runs" / "tiny")
+    folder = tmp_path / "run" / "snapshots"
+    folder.mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_bytes((trained / "runs/tiny/config.yaml").read_bytes())
+    tokenizer = CharTokenizer("abcdef")
+    models = [sharp_model(seed=seed, vocab_size=6) for seed in (0, 1)]
+    for step, model in zip((0, 7), models, strict=True):
+        content = take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc")
+        (folder / f"step-{step:06d}.safetensors").write_bytes(content)
+    (folder / "step-000008.safetensors").write_bytes(b"damaged")
+    with serve(folder=tmp_path) as site:
+        assert site.get("/api/runs/run").json()["snapshots"] == [0, 7, 8]
+        shown = site.get("/api/runs/run/snapshots/0?basis=7").json()
+        assert (shown["step"], shown["sample"], shown["line"], shown["tokens"]) == (0, "abc", [*"abc"], [*"abcdef"])
+        first, last = (model.wte.weight.detach().half().float() for model in models)
+        assert torch.allclose(torch.tensor(shown["points"]), map_embedding(first, last), atol=1e-3)
+        assert shown["nearest"] == nearest_tokens(first, 4)
+        assert [len(heads) for heads in shown["attention"]] == [models[0].config.n_head] * models[0].config.n_layer
+        for path in ("0?basis=3", "3?basis=0", "99999999999999999999?basis=0", "0?basis=-1", "x?basis=0"):
+            assert site.get(f"/api/runs/run/snapshots/{path}").status_code in (404, 422, 400), path
+        damaged = site.get("/api/runs/run/snapshots/8?basis=7")
+        assert (damaged.status_code, "damaged snapshot" in damaged.json()["error"]["message"]) == (500, True)
+        assert str(tmp_path) not in damaged.text
