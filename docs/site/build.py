@@ -1,0 +1,140 @@
+"""The whole site: chapters executed side by side, pages collected below build/pages, then MkDocs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nbformat
+import yaml
+
+from docs.site import reference
+from docs.site.chapters import CHAPTERS, ROOT, execute, notebook, read
+from docs.site.links import adapt, place
+from docs.site.pages import page
+from gpt.cli.commands import COMMANDS
+
+GUIDES = {
+    "Start": ["installing", "python", "data", "training", "generation", "inspection"],
+    "Go on": ["export", "interop", "serving", "performance", "scaling", "distributed", "reliability"],
+    "How it works": ["architecture", "changing", "one_character", "mathematics", "dependencies"],
+}
+SHARED_RUN = 'name="book"'
+"""Chapters that have it train one run: the first of them does, and the others find it."""
+
+
+def build(folder: Path, is_executed: bool = True) -> Path:
+    """Build the site below a folder, and return where it is; without executing, its chapters have no outputs.
+
+    Raises:
+        ChapterError: a cell failed.
+        subprocess.CalledProcessError: MkDocs refuses the pages, as with a link that leads nowhere; it has said why.
+    """
+    pages, work = folder / "pages", folder / "book"
+    for old in (pages, work, folder / "site"):
+        shutil.rmtree(old, ignore_errors=True)
+    chapters = execute_all(CHAPTERS, work) if is_executed else {path: read(path) for path in CHAPTERS}
+    for path, chapter in chapters.items():
+        _write_chapter(path, chapter, pages, work / path.stem / "shown")
+    _write_generated(pages)
+    _write_documents(pages)
+    nav = _nav()
+    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(pages), "site_dir": str(folder / "site"), "nav": nav}
+    (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(folder / "mkdocs.yml")]
+    subprocess.run(mkdocs, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, cwd=ROOT)
+    return folder / "site"
+
+
+def execute_all(chapters: Iterable[Path], work: Path) -> dict[Path, nbformat.NotebookNode]:
+    """Execute chapters, one on each core, and return them with their outputs, in order."""
+    sharing = [path for path in chapters if SHARED_RUN in path.read_text(encoding="utf-8")]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        first = [*sharing[:1], *(path for path in chapters if path not in sharing)]
+        jobs = {path: pool.submit(execute, path, work) for path in first}
+        for path in sharing[:1]:
+            jobs[path].result()
+        jobs |= {path: pool.submit(execute, path, work) for path in sharing[1:]}
+        return {path: jobs[path].result() for path in chapters}
+
+
+def _write_chapter(path: Path, chapter: nbformat.NotebookNode, pages: Path, shown: Path) -> None:
+    for cell in chapter.cells:
+        if cell.cell_type == "markdown":
+            cell.source, linked = adapt(cell.source, f"docs/book/{path.name}")
+            _write_linked(linked, pages)
+    _write(pages / "book" / path.name, page(chapter, path.stem))
+    nbformat.write(notebook(path), pages / "book" / f"{path.stem}.ipynb")
+    if shown.is_dir():
+        shutil.copytree(shown, pages / "book" / path.stem)
+
+
+def _write_generated(pages: Path) -> None:
+    """Write the pages that the program itself fills in."""
+    for name in reference.NAMES:
+        _write(pages / "reference" / f"{name}.md", reference.names(name))
+    for name in COMMANDS:
+        _write(pages / "commands" / f"{name}.md", reference.command(name))
+    _write(pages / "keys.md", reference.keys())
+
+
+def _write_documents(pages: Path) -> None:
+    """Write docs/, the README, and every file that a page links to."""
+    shutil.copy(Path(__file__).with_name("site.css"), pages)
+    for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.png")]:
+        if path.suffix == ".md":
+            _write_linked({f"docs/{path.name}"}, pages)
+        else:
+            shutil.copy(path, pages)
+    _write_linked({"README.md"}, pages)
+
+
+def _write_linked(files: set[str], pages: Path) -> None:
+    """Write the page of each file, and of those that it links to; what is no Markdown is shown as it is."""
+    for name in sorted(files):
+        path, target = ROOT / name, pages / place(name)
+        if target.exists() or not path.is_file():
+            continue  # MkDocs reports a link that leads nowhere
+        text = path.read_text(encoding="utf-8")
+        if path.suffix != ".md":
+            _write(target, f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n````{_language(path)}\n{text}\n````\n")
+            continue
+        adapted, linked = adapt(text.replace("<!-- chapters -->", _contents()), name)
+        _write(target, adapted)
+        _write_linked(linked, pages)
+
+
+def _language(path: Path) -> str:
+    return {".py": "python", ".yaml": "yaml", ".h": "cpp", ".cpp": "cpp", ".js": "js"}.get(path.suffix, "text")
+
+
+def _title(path: Path) -> str:
+    return re.search(r"^# (.+)", path.read_text(encoding="utf-8"), re.MULTILINE)[1]  # type: ignore[index]
+
+
+def _contents() -> str:
+    return "\n".join(f"- [{_title(path)}](book/{path.name})" for path in CHAPTERS)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _nav() -> list[object]:
+    """Return the site's sections."""
+    chapters = [f"book/{path.name}" for path in CHAPTERS]
+    questions = [name for name in ("questions.md", "help.md") if (ROOT / "docs" / name).is_file()]
+    return [
+        "index.md",
+        *([{"Book": [*chapters, *questions[:1]]}] if chapters else []),
+        *({"Help": name} for name in questions[1:]),
+        {"Guides": [{title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()]},
+        {"Commands": [f"commands/{name}.md" for name in COMMANDS]},
+        {"Reference": ["keys.md", *(f"reference/{name}.md" for name in reference.NAMES)]},
+        {"Project": ["readme.md"]},
+    ]
