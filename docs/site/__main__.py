@@ -1,29 +1,31 @@
-"""`python -m docs.site`: build the site, check one chapter, or write the notebooks."""
+"""`python -m docs.site`: build the site in build/site, check one chapter, or write the notebooks."""
 
 import argparse
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from docs.site.build import build
-from docs.site.chapters import ChapterError, execute, problems
+import nbformat
+
+from docs.site.build import build, execute_all
+from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems, read
 from docs.site.pages import page
 
+FOLDER = Path("build").absolute()
 
-def check(path: Path, work: Path, output: Path | None) -> None:
-    """Check and execute a chapter, and write its page if asked to.
+
+def check(paths: list[Path], output: Path | None) -> None:
+    """Check and execute chapters, in folders whose runs are kept between calls; write the page if asked to.
 
     Raises:
         ChapterError: what is wrong, a line each.
     """
-    if found := list(problems(path)):
+    if found := [problem for path in paths for problem in problems(path)]:
         raise ChapterError("\n".join(found))
-    start = time.monotonic()
-    notebook = execute(path, work)
-    if output:
-        output.write_text(page(notebook, path.stem), encoding="utf-8")
-    print(f"{path}: {time.monotonic() - start:.1f} s")
+    for path in paths:
+        executed = execute(path, FOLDER / "book")
+        if output:
+            output.write_text(page(executed, path.stem), encoding="utf-8")
 
 
 def main() -> int:
@@ -31,20 +33,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.site", description=__doc__)
     commands = parser.add_subparsers(required=True, dest="command")
     building = commands.add_parser("build", help="build the site")
-    building.add_argument("folder", type=Path, nargs="?", default=Path("build"), help="it will be in FOLDER/site")
     building.add_argument("--no-outputs", action="store_true", help="do not execute the chapters")
+    commands.add_parser("notebooks", help="write the notebooks of the chapters into notebooks/")
     checking = commands.add_parser("check", help="execute chapters and say which cell fails")
     checking.add_argument("chapters", type=Path, nargs="+")
     checking.add_argument("--output", type=Path, help="write the page, in Markdown")
-    checking.add_argument("--work", type=Path, default=Path("build/book"), help="its runs/ are kept between calls")
     options = parser.parse_args()
     try:
         if options.command == "build":
-            site = build(options.folder.resolve(), is_executed=not options.no_outputs)
-            print(f"the site is {site / 'index.html'}")
-            return 0
-        for path in options.chapters:
-            check(path, options.work, options.output)
+            is_plain = options.no_outputs
+            chapters = {path: read(path) for path in CHAPTERS} if is_plain else execute_all(CHAPTERS, FOLDER / "book")
+            print(f"the site is {build(FOLDER, chapters) / 'index.html'}")
+        elif options.command == "notebooks":
+            for path in CHAPTERS:
+                nbformat.write(notebook(path), NOTEBOOKS / f"{path.stem}.ipynb")
+        else:
+            check(options.chapters, options.output)
     except (ChapterError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import nbformat
 import yaml
 
 from docs.site import reference
-from docs.site.chapters import CHAPTERS, ROOT, execute, notebook, read
+from docs.site.chapters import CHAPTERS, NOTEBOOKS, ROOT, execute
 from docs.site.links import adapt, place
 from docs.site.pages import page
 from gpt.cli.commands import COMMANDS
@@ -23,36 +23,36 @@ GUIDES = {
     "Go on": ["export", "interop", "serving", "performance", "scaling", "distributed", "reliability"],
     "How it works": ["architecture", "changing", "one_character", "mathematics", "dependencies"],
 }
-SHARED_RUN = 'name="book"'
-"""Chapters that have it train one run: the first of them does, and the others find it."""
 
 
-def build(folder: Path, is_executed: bool = True) -> Path:
-    """Build the site below a folder, and return where it is; without executing, its chapters have no outputs.
+def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
+    """Build the site of executed chapters below a folder that has their working folders, and return where it is.
 
     Raises:
-        ChapterError: a cell failed.
         subprocess.CalledProcessError: MkDocs refuses the pages, as with a link that leads nowhere; it has said why.
     """
-    pages, work = folder / "pages", folder / "book"
-    for old in (pages, work, folder / "site"):
+    pages = folder / "pages"
+    for old in (pages, folder / "site"):
         shutil.rmtree(old, ignore_errors=True)
-    chapters = execute_all(CHAPTERS, work) if is_executed else {path: read(path) for path in CHAPTERS}
     for path, chapter in chapters.items():
-        _write_chapter(path, chapter, pages, work / path.stem / "shown")
+        _write_chapter(path, chapter, pages, folder / "book" / path.stem / "shown")
     _write_generated(pages)
     _write_documents(pages)
-    nav = _nav()
-    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(pages), "site_dir": str(folder / "site"), "nav": nav}
-    (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(folder / "mkdocs.yml")]
+    places = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(pages), "site_dir": str(folder / "site")}
+    _write(folder / "mkdocs.yml", yaml.safe_dump({**places, "nav": _nav()}))
+    mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
     subprocess.run(mkdocs, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, cwd=ROOT)
     return folder / "site"
 
 
-def execute_all(chapters: Iterable[Path], work: Path) -> dict[Path, nbformat.NotebookNode]:
-    """Execute chapters, one on each core, and return them with their outputs, in order."""
-    sharing = [path for path in chapters if SHARED_RUN in path.read_text(encoding="utf-8")]
+def execute_all(chapters: Sequence[Path], work: Path) -> dict[Path, nbformat.NotebookNode]:
+    """Execute chapters, one on each core, in fresh folders below `work`; return them with their outputs, in order.
+
+    Raises:
+        ChapterError: a cell failed.
+    """
+    shutil.rmtree(work, ignore_errors=True)
+    sharing = sharing_a_run(chapters)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         first = [*sharing[:1], *(path for path in chapters if path not in sharing)]
         jobs = {path: pool.submit(execute, path, work) for path in first}
@@ -62,13 +62,17 @@ def execute_all(chapters: Iterable[Path], work: Path) -> dict[Path, nbformat.Not
         return {path: jobs[path].result() for path in chapters}
 
 
+def sharing_a_run(chapters: Sequence[Path]) -> list[Path]:
+    """Return the chapters that train one run: the first does, and the others find it."""
+    return [path for path in chapters if 'name="book"' in path.read_text(encoding="utf-8")]
+
+
 def _write_chapter(path: Path, chapter: nbformat.NotebookNode, pages: Path, shown: Path) -> None:
     for cell in chapter.cells:
         if cell.cell_type == "markdown":
             cell.source, linked = adapt(cell.source, f"docs/book/{path.name}")
             _write_linked(linked, pages)
     _write(pages / "book" / path.name, page(chapter, path.stem))
-    nbformat.write(notebook(path), pages / "book" / f"{path.stem}.ipynb")
     if shown.is_dir():
         shutil.copytree(shown, pages / "book" / path.stem)
 
@@ -83,14 +87,14 @@ def _write_generated(pages: Path) -> None:
 
 
 def _write_documents(pages: Path) -> None:
-    """Write docs/, the README, and every file that a page links to."""
-    shutil.copy(Path(__file__).with_name("site.css"), pages)
-    for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.png")]:
-        if path.suffix == ".md":
-            _write_linked({f"docs/{path.name}"}, pages)
-        else:
-            shutil.copy(path, pages)
-    _write_linked({"README.md"}, pages)
+    """Write docs/, the notebooks, the README, and every file that a page links to."""
+    here, book = Path(__file__).parent, pages / "book"
+    book.mkdir(exist_ok=True)
+    for path in [here / "site.css", here / "iframe-worker.js", *(ROOT / "docs").glob("*.png")]:
+        shutil.copy(path, pages)
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        shutil.copy(path, book)
+    _write_linked({"README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))}, pages)
 
 
 def _write_linked(files: set[str], pages: Path) -> None:
@@ -130,7 +134,7 @@ def _nav() -> list[object]:
     chapters = [f"book/{path.name}" for path in CHAPTERS]
     questions = [name for name in ("questions.md", "help.md") if (ROOT / "docs" / name).is_file()]
     return [
-        "index.md",
+        {"Home": "index.md"},
         *([{"Book": [*chapters, *questions[:1]]}] if chapters else []),
         *({"Help": name} for name in questions[1:]),
         {"Guides": [{title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()]},

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,16 @@ import jupytext
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "docs" / "book").glob("[0-9]_*.md"))
+NOTEBOOKS = ROOT / "notebooks"
 EXERCISE = ["exercise", "solution", "check"]
 LAST = "## What you have read"
+INSTALL = """GPT = ""  # where `gpt` is not installed, as in Colab: "git+" and the address of its repository, or a wheel
+if GPT:
+    %pip install --quiet {GPT}"""
 _HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"  # else it is what most blocks are written in
 _DECIMAL = re.compile(r"(?<!Python )(?<![\w.])\d+\.\d+(?![.\w]*\w*\()")
 _CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
@@ -81,13 +86,14 @@ def execute(path: Path, folder: Path) -> NotebookNode:
     for shared in ("runs", "data"):
         (folder / shared).mkdir(exist_ok=True)
         (place / shared).symlink_to(folder.resolve() / shared)
-    notebook = read(path)
+    notebook, start = read(path), time.monotonic()
     quiet = ["--log-level=40"]  # it warns of TCP
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", coalesce_streams=True, extra_arguments=quiet)
     with client.setup_kernel(env=_environment(), cwd=str(place)):
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "code":
                 _run(client, path, number)
+    print(f"{path.name}: {time.monotonic() - start:.1f} s", flush=True)
     return notebook
 
 
@@ -95,7 +101,7 @@ def _environment() -> dict[str, str]:
     """Return what a kernel sees: this checkout, its `gpt`, no network, one core, since chapters run side by side."""
     first = {"PYTHONPATH": ROOT, "PATH": Path(sys.executable).parent}
     joined = {name: os.pathsep.join([str(value), os.environ.get(name, "")]) for name, value in first.items()}
-    return {**os.environ, **joined, "GPT_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    return {**os.environ, **joined, "GPT_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
 
 def _run(client: NotebookClient, path: Path, number: int) -> None:
@@ -124,8 +130,9 @@ def _plain(error: CellExecutionError) -> str:
 
 
 def notebook(path: Path) -> NotebookNode:
-    """Return the notebook of a chapter, for notebooks/: no outputs, the solutions folded, links to other notebooks."""
+    """Return the notebook of a chapter: first what installs the package, no outputs, the solutions folded."""
     cells = read(path).cells
+    cells.insert(1, new_code_cell(INSTALL, id="install"))
     for number, cell in enumerate(cells):
         if cell.cell_type == "markdown":
             cell.source = re.sub(r"\]\((\d_\w+)\.md", r"](\1.ipynb", cell.source.replace("](../", "](../docs/"))

@@ -27,21 +27,17 @@ def place(path: str) -> str:
 
 
 def adapt(text: str, path: str) -> tuple[str, set[str]]:
-    """Return the Markdown of a file of the checkout as the site has it, and the files outside docs/ that it links to."""
+    """Return the Markdown of a file of the checkout for the site, and the files outside docs/ that it links to."""
     found = set[str]()
 
     def replaced(match: re.Match[str]) -> str:
         if link := match["link"]:
             return f"]({_link(link, path, found)})"
         if formula := match["display"]:
-            return _block(convert(formula.strip(), display="block"))
-        return convert(match["inline"]) if match["inline"] else match[0]
+            return f'<div class="formula">{convert(formula.strip(), display="block")}</div>'
+        return f"<span>{convert(match['inline'])}</span>" if match["inline"] else match[0]
 
     return _PARTS.sub(replaced, text), found
-
-
-def _block(formula: str) -> str:
-    return f'<div class="formula">{formula}</div>'
 
 
 def _link(link: str, path: str, found: set[str]) -> str:

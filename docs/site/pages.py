@@ -32,8 +32,12 @@ def _code(cell: NotebookNode) -> str:
 
 
 def _outputs(cell: NotebookNode, name: str) -> list[str]:
-    """Return the outputs of a cell as HTML that Markdown leaves alone: no blank lines, no line that begins a block."""
-    found = [_output(output) for output in cell.get("outputs", [])]
+    """Return the outputs of a cell: source that it printed as code, all else as HTML that Markdown leaves alone."""
+    outputs = cell.get("outputs", [])
+    if "inspect.getsource(" in cell.source and all(output.get("name") == "stdout" for output in outputs):
+        source = textwrap.dedent("".join(output.text for output in outputs)).rstrip()
+        return [f"````{{.python .printed}}\n{source}\n````"]
+    found = [_output(output) for output in outputs]
     found = [text.replace('="shown/', f'="{name}/') for text in found if text]
     return [f'<div class="output">{text}</div>' for text in found]
 

@@ -44,11 +44,11 @@ def command(name: str) -> str:
 
 
 def _help(name: str, *words: str) -> str:
-    """Return what `gpt NAME --help` prints in a terminal of 100 columns, whatever runs this."""
+    """Return what `gpt NAME --help` prints in a terminal of 80 columns, whatever runs this."""
     main, printed = import_module(f"gpt.cli.{COMMANDS[name].file}").main, io.StringIO()
     with (
         patch.object(sys, "argv", ["gpt"]),
-        patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"),
+        patch.dict(os.environ, COLUMNS="80", NO_COLOR="1"),
         contextlib.redirect_stdout(printed),
         contextlib.suppress(SystemExit),
     ):
