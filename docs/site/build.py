@@ -83,7 +83,7 @@ def _write_generated(pages: Path) -> None:
         _write(pages / "reference" / f"{name}.md", reference.names(name))
     for name in COMMANDS:
         _write(pages / "commands" / f"{name}.md", reference.command(name))
-    _write(pages / "keys.md", reference.keys())
+    _write(pages / "keys.md", reference.configuration_keys())
 
 
 def _write_documents(pages: Path) -> None:

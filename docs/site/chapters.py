@@ -23,6 +23,7 @@ LAST = "## What you have read"
 INSTALL = """GPT = ""  # where `gpt` is not installed, as in Colab: "git+" and the address of its repository, or a wheel
 if GPT:
     %pip install --quiet {GPT}"""
+_NOTEBOOK_LINKS = {r"\]\(\.\./(?!\.\./)": "](../docs/", r"\]\(\.\./\.\./": "](../", r"\]\((\d_\w+)\.md": r"](\1.ipynb"}
 _HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"  # else it is what most blocks are written in
 _DECIMAL = re.compile(r"(?<!Python )(?<![\w.])\d+\.\d+(?![.\w]*\w*\()")
 _CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
@@ -135,7 +136,8 @@ def notebook(path: Path) -> NotebookNode:
     cells.insert(1, new_code_cell(INSTALL, id="install"))
     for number, cell in enumerate(cells):
         if cell.cell_type == "markdown":
-            cell.source = re.sub(r"\]\((\d_\w+)\.md", r"](\1.ipynb", cell.source.replace("](../", "](../docs/"))
+            for link, there in _NOTEBOOK_LINKS.items():
+                cell.source = re.sub(link, there, cell.source)
         elif tag(cell) == "solution":
             folded = f"<details><summary>Solution</summary>\n\n```python\n{cell.source}\n```\n\n</details>"
             cells[number] = new_markdown_cell(folded, id=cell.id)

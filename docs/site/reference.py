@@ -53,10 +53,11 @@ def _help(name: str, *words: str) -> str:
         contextlib.suppress(SystemExit),
     ):
         main([*words, "--help"])
-    return f"```text\n{printed.getvalue().strip()}\n```"
+    usage, description, options = printed.getvalue().strip().split("\n\n", maxsplit=2)
+    return f"{description}\n\n```text\n{usage}\n\n{options}\n```"
 
 
-def keys() -> str:
+def configuration_keys() -> str:
     """Return the page with the keys of a configuration, a table for each section."""
     schema = json.loads((ROOT / "configs" / "schema.json").read_text(encoding="utf-8"))
     text = "# Keys of a configuration\n\nEvery key can be left out; it then has its default."
