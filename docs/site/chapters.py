@@ -73,10 +73,10 @@ def _place(path: Path, cell: NotebookNode, within: str = "") -> str:
 
 
 def execute(path: Path, folder: Path) -> NotebookNode:
-    """Execute a chapter in a kernel, and return it with its outputs.
+    """Execute a chapter in a kernel, in a fresh folder below `folder`, and return it with its outputs.
 
-    The folder that it works in is fresh; `runs` and `data` in it are those of `folder`, which chapters share. The check
-    of an exercise must fail after the stub, and pass after the solution.
+    A run called `book` is kept in `folder`, from where the next chapter gets a copy, since a run is locked while a
+    chapter uses it. The check of an exercise must fail after the stub, and pass after the solution.
 
     Raises:
         ChapterError: a cell failed, or a check passed with the stub.
@@ -84,16 +84,18 @@ def execute(path: Path, folder: Path) -> NotebookNode:
     place = folder / path.stem
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    for shared in ("runs", "data"):
-        (folder / shared).mkdir(exist_ok=True)
-        (place / shared).symlink_to(folder.resolve() / shared)
+    kept, run = folder / "runs" / "book", place / "runs" / "book"
+    if kept.exists():
+        shutil.copytree(kept, run)
     notebook, start = read(path), time.monotonic()
     quiet = ["--log-level=40"]  # it warns of TCP
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3", coalesce_streams=True, extra_arguments=quiet)
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True, extra_arguments=quiet)
     with client.setup_kernel(env=_environment(), cwd=str(place)):
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "code":
                 _run(client, path, number)
+    if run.exists() and not kept.exists():
+        shutil.copytree(run, kept)
     print(f"{path.name}: {time.monotonic() - start:.1f} s", flush=True)
     return notebook
 
