@@ -39,7 +39,7 @@ def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
     _write_generated(pages)
     _write_documents(pages)
     places = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(pages), "site_dir": str(folder / "site")}
-    _write(folder / "mkdocs.yml", yaml.safe_dump({**places, "nav": _nav()}))
+    _write(folder / "mkdocs.yml", yaml.safe_dump({**places, "nav": navigation()}))
     mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
     subprocess.run(mkdocs, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, cwd=ROOT)
     return folder / "site"
@@ -129,7 +129,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _nav() -> list[object]:
+def navigation() -> list[object]:
     """Return the site's sections."""
     chapters = [f"book/{path.name}" for path in CHAPTERS]
     questions = [name for name in ("questions.md", "help.md") if (ROOT / "docs" / name).is_file()]
