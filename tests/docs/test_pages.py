@@ -43,6 +43,8 @@ def test_printed_text_reads_as_in_a_terminal(printed: str, read: str) -> None:
 def test_the_richest_form_is_shown_without_a_line_that_ends_it() -> None:
     text = shown("f()", display(text_html='<iframe src="shown/x.html">\n\n</iframe>', text_plain="x"))
     assert '<div class="output"><iframe src="1_sample/x.html">\n</iframe></div>' in text
+    text = shown("f()", display(text_html='<iframe srcdoc="a\n\nb"></iframe>'))
+    assert '<iframe srcdoc="a&#10;&#10;b"></iframe>' in text
     assert 'src="data:image/png;base64,AAAA"' in shown("f()", display(image_png="AAAA\n"))
 
 
