@@ -74,7 +74,7 @@ def _write_chapter(path: Path, chapter: nbformat.NotebookNode, pages: Path, show
         if cell.cell_type == "markdown":
             cell.source, linked = adapt(cell.source, f"docs/book/{path.name}")
             _write_linked(linked, pages)
-    _write(pages / "book" / path.name, page(chapter, path.stem))
+    _write(pages / "book" / path.name, f"---\nsearch:\n  boost: 2\n---\n\n{page(chapter, path.stem)}")
     if shown.is_dir():
         shutil.copytree(shown, pages / "book" / path.stem)
 
