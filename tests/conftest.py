@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from training.sessions import quick_beginnings
 
 NOT_COLLECTED = {
     **({"fake_cuda": "this torch has CUDA of its own"} if torch.version.cuda else {}),
+    **({} if all(map(find_spec, ("jupytext", "material", "mkdocstrings"))) else {"docs": "it needs the extra site"}),
     **({} if torch.cuda.is_available() or "GPT_TEST_DEVICE" in os.environ else {"cuda": "torch sees no CUDA device"}),
 }
 """Folders of tests that cannot run here, and why: said at the end of a run."""

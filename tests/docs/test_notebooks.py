@@ -1,4 +1,4 @@
-"""The notebooks as a learner runs them: every cell, in a kernel of their own, without network."""
+"""The notebooks beside the book as a learner runs them: every cell, in a kernel of their own, without network."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def run(name: str, folder: Path) -> list[list[dict[str, Any]]]:
@@ -43,23 +43,8 @@ def test_no_outputs_are_kept(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_shows_its_curve_in_place_and_no_line_for_each_step(tmp_path: Path) -> None:
-    outputs = run("1_train_and_sample", tmp_path)
-    training = next(cell for cell in outputs if "step 300 of 300" in html_of(cell))
-    displays = [output for output in training if output["output_type"] == "display_data"]
-    assert len(displays) == 1
-    assert "a sample at step 300" in html_of(displays)
-    assert len(re.findall("<circle", html_of(displays))) == 4  # an evaluation each 100 steps
-    assert "grad norm" not in printed(training)
-    assert not any(output.get("name") == "stderr" for cell in outputs for output in cell)
-    shown = [html_of(cell) for cell in outputs]
-    for part in ("<svg", "Parameters by component", "CharTokenizer of"):
-        assert any(part in page for page in shown), part
-
-
-@pytest.mark.slow
 def test_a_head_that_copies_is_found_and_missed(tmp_path: Path) -> None:
-    outputs = run("2_look_inside", tmp_path)
+    outputs = run("a_head_that_copies", tmp_path)
     whole, without = map(float, re.findall(r"([\d.]+) bits", "".join(map(printed, outputs))))
     assert whole < 0.5
     assert without > whole + 1
@@ -68,7 +53,7 @@ def test_a_head_that_copies_is_found_and_missed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_parts_of_ones_own_train_and_sample(tmp_path: Path) -> None:
-    outputs = run("3_change_the_model", tmp_path)
+    outputs = run("your_own_parts", tmp_path)
     assert (tmp_path / "my_parts.py").is_file()
     plain, filtered = re.findall(r"only_surprises=[\d.]+\n(.*?)(?=---|\Z)", "".join(map(printed, outputs)), re.DOTALL)
     assert plain != filtered

@@ -1,0 +1,59 @@
+"""`python -m docs.site`: build the site in build/site, check one chapter, or write the notebooks."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+
+from docs.site.build import build, execute_all
+from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems, read
+from docs.site.pages import page
+
+FOLDER = Path("build").absolute()
+
+
+def check(paths: list[Path], output: Path | None) -> None:
+    """Check and execute chapters, in folders whose runs are kept between calls; write the page if asked to.
+
+    Raises:
+        ChapterError: what is wrong, a line each.
+    """
+    if found := [problem for path in paths for problem in problems(path)]:
+        raise ChapterError("\n".join(found))
+    for path in paths:
+        executed = execute(path, FOLDER / "book")
+        if output:
+            output.write_text(page(executed, path.stem), encoding="utf-8")
+
+
+def main() -> int:
+    """Run a subcommand; return 0, or 2 with a line on each mistake of a chapter."""
+    parser = argparse.ArgumentParser(prog="python -m docs.site", description=__doc__)
+    commands = parser.add_subparsers(required=True, dest="command")
+    building = commands.add_parser("build", help="build the site")
+    building.add_argument("--no-outputs", action="store_true", help="do not execute the chapters")
+    commands.add_parser("notebooks", help="write the notebooks of the chapters into notebooks/")
+    checking = commands.add_parser("check", help="execute chapters and say which cell fails")
+    checking.add_argument("chapters", type=Path, nargs="+")
+    checking.add_argument("--output", type=Path, help="write the page, in Markdown")
+    options = parser.parse_args()
+    try:
+        if options.command == "build":
+            is_plain = options.no_outputs
+            chapters = {path: read(path) for path in CHAPTERS} if is_plain else execute_all(CHAPTERS, FOLDER / "book")
+            print(f"the site is {build(FOLDER, chapters) / 'index.html'}")
+        elif options.command == "notebooks":
+            for path in CHAPTERS:
+                nbformat.write(notebook(path), NOTEBOOKS / f"{path.stem}.ipynb")
+        else:
+            check(options.chapters, options.output)
+    except (ChapterError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

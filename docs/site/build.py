@@ -1,0 +1,146 @@
+"""The whole site: chapters executed side by side, pages collected below build/pages, then MkDocs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nbformat
+import yaml
+
+from docs.site import reference
+from docs.site.chapters import CHAPTERS, NOTEBOOKS, ROOT, execute
+from docs.site.links import adapt, place
+from docs.site.pages import page
+from gpt.cli.commands import COMMANDS
+
+GUIDES = {
+    "Start": ["installing", "python", "data", "training", "generation", "inspection"],
+    "Go on": ["export", "interop", "serving", "performance", "scaling", "distributed", "reliability"],
+    "How it works": ["architecture", "changing", "one_character", "mathematics", "dependencies"],
+}
+
+
+def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
+    """Build the site of executed chapters below a folder that has their working folders, and return where it is.
+
+    Raises:
+        subprocess.CalledProcessError: MkDocs refuses the pages, as with a link that leads nowhere; it has said why.
+    """
+    pages = folder / "pages"
+    for old in (pages, folder / "site"):
+        shutil.rmtree(old, ignore_errors=True)
+    for path, chapter in chapters.items():
+        _write_chapter(path, chapter, pages, folder / "book" / path.stem / "shown")
+    _write_generated(pages)
+    _write_documents(pages)
+    places = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(pages), "site_dir": str(folder / "site")}
+    _write(folder / "mkdocs.yml", yaml.safe_dump({**places, "nav": navigation()}))
+    mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
+    subprocess.run(mkdocs, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, cwd=ROOT)
+    for path in (folder / "site").rglob("*.html"):  # the theme gives its search no name
+        _write(path, path.read_text(encoding="utf-8").replace('role="dialog"', 'role="dialog" aria-label="Search"'))
+    return folder / "site"
+
+
+def execute_all(chapters: Sequence[Path], work: Path) -> dict[Path, nbformat.NotebookNode]:
+    """Execute chapters, two at a time, in fresh folders below `work`; return them with their outputs, in order.
+
+    Raises:
+        ChapterError: a cell failed.
+    """
+    shutil.rmtree(work, ignore_errors=True)
+    sharing = sharing_a_run(chapters)
+    with ThreadPoolExecutor(2) as pool:  # more would disturb the chapters that measure times
+        first = [*sharing[:1], *(path for path in chapters if path not in sharing)]
+        jobs = {path: pool.submit(execute, path, work) for path in first}
+        for path in sharing[:1]:
+            jobs[path].result()
+        jobs |= {path: pool.submit(execute, path, work) for path in sharing[1:]}
+        return {path: jobs[path].result() for path in chapters}
+
+
+def sharing_a_run(chapters: Sequence[Path]) -> list[Path]:
+    """Return the chapters that train one run: the first does, and the others find it."""
+    return [path for path in chapters if 'name="book"' in path.read_text(encoding="utf-8")]
+
+
+def _write_chapter(path: Path, chapter: nbformat.NotebookNode, pages: Path, shown: Path) -> None:
+    for cell in chapter.cells:
+        if cell.cell_type == "markdown":
+            cell.source, linked = adapt(cell.source, f"docs/book/{path.name}")
+            _write_linked(linked, pages)
+    _write(pages / "book" / path.name, f"---\nsearch:\n  boost: 2\n---\n\n{page(chapter, path.stem)}")
+    if shown.is_dir():
+        shutil.copytree(shown, pages / "book" / path.stem)
+
+
+def _write_generated(pages: Path) -> None:
+    """Write the pages that the program itself fills in."""
+    for name in reference.NAMES:
+        _write(pages / "reference" / f"{name}.md", reference.names(name))
+    for name in COMMANDS:
+        _write(pages / "commands" / f"{name}.md", reference.command(name))
+    _write(pages / "keys.md", reference.configuration_keys())
+
+
+def _write_documents(pages: Path) -> None:
+    """Write docs/, the notebooks, the README, and every file that a page links to."""
+    here, book = Path(__file__).parent, pages / "book"
+    book.mkdir(exist_ok=True)
+    for path in [here / "site.css", here / "iframe-worker.js", *(ROOT / "docs").glob("*.png")]:
+        shutil.copy(path, pages)
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        shutil.copy(path, book)
+    _write_linked({"README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))}, pages)
+
+
+def _write_linked(files: set[str], pages: Path) -> None:
+    """Write the page of each file, and of those that it links to; what is no Markdown is shown as it is."""
+    for name in sorted(files):
+        path, target = ROOT / name, pages / place(name)
+        if target.exists() or not path.is_file():
+            continue  # MkDocs reports a link that leads nowhere
+        text = path.read_text(encoding="utf-8")
+        if path.suffix != ".md":
+            _write(target, f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n````{_language(path)}\n{text}\n````\n")
+            continue
+        adapted, linked = adapt(text.replace("<!-- chapters -->", _contents()), name)
+        _write(target, adapted)
+        _write_linked(linked, pages)
+
+
+def _language(path: Path) -> str:
+    return {".py": "python", ".yaml": "yaml", ".h": "cpp", ".cpp": "cpp", ".js": "js"}.get(path.suffix, "text")
+
+
+def _title(path: Path) -> str:
+    return re.search(r"^# (.+)", path.read_text(encoding="utf-8"), re.MULTILINE)[1]  # type: ignore[index]
+
+
+def _contents() -> str:
+    return "\n".join(f"- [{_title(path)}](book/{path.name})" for path in CHAPTERS)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def navigation() -> list[object]:
+    """Return the site's sections."""
+    chapters = [f"book/{path.name}" for path in CHAPTERS]
+    questions = [name for name in ("questions.md", "help.md") if (ROOT / "docs" / name).is_file()]
+    return [
+        {"Home": "index.md"},
+        *([{"Book": [*chapters, *questions[:1]]}] if chapters else []),
+        *({"Help": name} for name in questions[1:]),
+        {"Guides": [{title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()]},
+        {"Commands": [f"commands/{name}.md" for name in COMMANDS]},
+        {"Reference": ["keys.md", *(f"reference/{name}.md" for name in reference.NAMES)]},
+        {"Project": ["readme.md"]},
+    ]

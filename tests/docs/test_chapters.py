@@ -1,0 +1,99 @@
+"""The book: what all chapters have in common, and every block of each, executed."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems
+from docs.site.pages import page
+
+WHOLE = "# A title\n\n{}\n\n## What you have read\n"
+EXERCISE = """```python tags=["exercise"]
+{}
+```
+
+```python tags=["solution"]
+answer = 2
+```
+
+```python tags=["check"]
+assert answer == 2, "it is two"
+```"""
+ELSEWHERE = re.compile(r"(?:src|data)=[\"']https?:|<link[^>]+https?:|url\(\s*[\"']?https?:|@import\s+[\"']https?:")
+
+
+def chapter(folder: Path, text: str) -> Path:
+    path = folder / "1_sample.md"
+    path.write_text(WHOLE.format(text), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_chapters_are_built_alike(path: Path) -> None:
+    assert list(problems(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("A loss of 1.52, as `0.1` in Python 3.11 is not.", "1_sample.md:3: 1.52 in the text"),
+        ("# Another title", "not one title"),
+        (EXERCISE.format("pass").replace("solution", "answer"), "unknown tag 'answer'"),
+        (EXERCISE.format("pass").rpartition("\n\n")[0], "1_sample.md:4: an exercise is three cells"),
+    ],
+)
+def test_what_breaks_the_contract_is_found(text: str, problem: str, tmp_path: Path) -> None:
+    assert problem in "\n".join(problems(chapter(tmp_path, text)))
+
+
+def test_a_chapter_without_its_last_section_is_found(tmp_path: Path) -> None:
+    path = chapter(tmp_path, "Text.")
+    path.write_text(path.read_text(encoding="utf-8").replace("have read", "will read"), encoding="utf-8")
+    assert "no section" in "\n".join(problems(path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # it may wait for a chapter that another process executes
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_every_block_of_a_chapter_runs(path: Path, executed, work: Path) -> None:  # type: ignore[no-untyped-def]
+    text = page(executed(path), path.stem)
+    assert ELSEWHERE.findall(text) == []
+    assert str(work) not in text
+    assert str(Path.home()) not in text
+
+
+@pytest.mark.slow
+def test_a_check_must_fail_after_the_stub_and_pass_after_the_solution(tmp_path: Path) -> None:
+    cells = execute(chapter(tmp_path, EXERCISE.format("answer = ...")), tmp_path).cells
+    assert not any(cell.get("outputs") for cell in cells)
+    with pytest.raises(ChapterError, match=r"1_sample\.md:4: the check passes with the stub"):
+        execute(chapter(tmp_path, EXERCISE.format("answer = 2")), tmp_path)
+    with pytest.raises(ChapterError, match="NameError: name 'answer'"):
+        execute(chapter(tmp_path, EXERCISE.format("pass")), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_is_named_by_its_line(tmp_path: Path) -> None:
+    path = chapter(tmp_path, "```python\nfine = 1\n```\n\n```sh\ngpt --version\nfalse\n```")
+    with pytest.raises(ChapterError, match=r"1_sample\.md:8: (?s:.*)non-zero exit status 1"):
+        execute(path, tmp_path)
+
+
+def test_notebooks_are_those_of_the_chapters() -> None:
+    assert [path.stem for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))] == [path.stem for path in CHAPTERS]
+    for path in CHAPTERS:
+        kept = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4)
+        assert kept == notebook(path), f"{path.name} has changed: run make site"
+
+
+def test_a_notebook_folds_solutions_and_links_to_notebooks(tmp_path: Path) -> None:
+    links = "[next](2_next.md#there), [training](../training.md), [source](../../gpt/model/gpt.py)"
+    hidden = '```python tags=["hide-input"]\nplot()\n```'
+    cells = notebook(chapter(tmp_path, f"{links}\n\n{hidden}\n\n{EXERCISE.format('...')}")).cells
+    assert "(2_next.ipynb#there), [training](../docs/training.md), [source](../gpt/model/gpt.py)" in cells[0].source
+    assert "%pip install" in cells[1].source
+    assert cells[2].metadata["jupyter"] == {"source_hidden": True}
+    assert [cell.cell_type for cell in cells[3:6]] == ["code", "markdown", "code"]
+    assert cells[4].source.startswith("<details><summary>Solution</summary>\n\n```python\nanswer = 2\n")

@@ -1,0 +1,68 @@
+"""The built site: what it has, that it needs nothing from elsewhere, and how it is read from a folder."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+import gpt
+from browser import Page
+from docs.site.build import build
+from docs.site.chapters import CHAPTERS
+from gpt.cli.commands import COMMANDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test waits for every chapter
+LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?(https?:)?//[^>]*")
+THEME = ("landmark-unique: #__code_", "scrollable-region-focusable: #__code_")
+"""The theme's own: each button that copies has a landmark, and code can be scrolled by keyboard once it is in sight."""
+SEARCHED = "document.querySelectorAll('.md-search-result__item a').length > 0"
+
+
+@pytest.fixture(scope="session")
+def site(work: Path, executed) -> Path:  # type: ignore[no-untyped-def]
+    """The site, which MkDocs refuses to build if a link or an anchor in it leads nowhere."""
+    with FileLock(work / "site.lock"):
+        return work / "site" if (work / "site").exists() else build(work, {path: executed(path) for path in CHAPTERS})
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    assert LOADED.search('<link rel="stylesheet" href="https://fonts.example/css">')
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    assert len(pages) > 50
+    assert {path.name: match[0] for path, text in pages.items() if (match := LOADED.search(text))} == {}
+    styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
+    assert not any(re.search(r"@import|url\([\"']?(https?:)?//", style) for style in styles)
+
+
+def test_everything_has_its_page(site: Path) -> None:
+    assert all((site / "commands" / f"{name}.html").is_file() for name in COMMANDS)
+    assert all((site / "book" / f"{path.stem}.{kind}").is_file() for path in CHAPTERS for kind in ("html", "ipynb"))
+    reference = "".join(path.read_text(encoding="utf-8") for path in (site / "reference").glob("*.html"))
+    names = {*gpt.__all__, "model.attention.Attention", "errors.ConfigError"} - {"GPTError"}
+    assert [name for name in names if f'id="gpt.{name}"' not in reference] == []
+
+
+@pytest.mark.parametrize(("width", "height", "dark"), [(1280, 800, False), (400, 800, True)], ids=["desk", "phone"])
+def test_a_reader_finds_a_page_by_a_word(
+    site: Path, visit: Callable[..., Page], width: int, height: int, dark: bool
+) -> None:
+    page = visit((site / "index.html").as_uri(), width=width, height=height, dark=dark)
+    page.run("document.querySelector('[data-md-toggle=search]').click()")
+    page.run("document.querySelector('.md-search__input').focus()")
+    page.type("bigram")
+    page.press("x")  # the theme reads what was typed when a key comes up
+    page.wait_for(SEARCHED)
+    page.run("document.querySelector('.md-search-result__item a').click()")
+    page.wait_for("location.pathname.includes('/book/') && document.readyState === 'complete'")
+    assert "bigram" in page.text("article").lower()
+    assert page.run("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
+    assert not [address for address in page.requests if not address.startswith(("file:", "data:", "about:", "blob:"))]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_chapter_breaks_no_rule_of_accessibility(site: Path, visit: Callable[..., Page], dark: bool) -> None:
+    page = visit((site / "book" / f"{CHAPTERS[0].stem}.html").as_uri(), dark=dark)
+    own = [each for each in page.violations() if not each.startswith(THEME)]
+    assert own == []
