@@ -99,13 +99,14 @@ class Snapshots(Monitor):
 def build_snapshots(plan: Plan, model: GPT, make: Take) -> Snapshots:
     """Return what writes snapshots of the model with its attention to the first tokens of the validation split."""
     config, dataset, params = plan.config, plan.dataset, plan.config.sample
+    device = plan.compute.device  # else the plan, and with it a checkpoint, would stay in memory
     line = dataset.val[: min(LINE_TOKENS, config.model.block_size)]
     length = min(SAMPLE_TOKENS, config.train.sample_tokens)
     short = params.model_copy(update={"max_new_tokens": length, "empty_prompt": "start"})
     seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
 
     def take(sample: str) -> bytes:
-        idx = torch.from_numpy(np.asarray(line).astype(np.int64)).to(plan.compute.device)
+        idx = torch.from_numpy(np.asarray(line).astype(np.int64)).to(device)
         with without_compilation(model), eval_mode(model):
             return make(model, dataset.tokenizer, idx, sample)
 

@@ -7,6 +7,7 @@ import pytest
 
 import gpt
 from docs.site import reference
+from gpt.cli.explain import VIEWS
 from docs.site.chapters import ROOT
 from gpt.cli.commands import COMMANDS
 
@@ -30,7 +31,7 @@ def test_the_page_of_a_command_is_its_help_without_anything_of_this_machine(name
 def test_the_page_of_explain_has_every_view() -> None:
     text = reference.command("explain")
     assert "## gpt explain attention\n\nShow where" in text
-    assert text.count("\n## ") == 10
+    assert text.count("\n## ") == len(VIEWS)
 
 
 def test_every_key_has_its_row() -> None:
