@@ -7,9 +7,9 @@ import pytest
 
 import gpt
 from docs.site import reference
-from gpt.cli.explain import VIEWS
 from docs.site.chapters import ROOT
 from gpt.cli.commands import COMMANDS
+from gpt.cli.explain import VIEWS
 
 
 def test_every_public_name_is_in_the_reference_once() -> None:
