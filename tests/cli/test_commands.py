@@ -105,12 +105,6 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], word: str, to
     assert told in error
 
 
-def test_a_module_of_a_command_is_no_program() -> None:
-    done = subprocess.run([sys.executable, "-m", "gpt.cli.sample"], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert f"{sys.executable} -m gpt COMMAND" in done.stderr
-
-
 def test_a_module_that_hides_the_package_is_told(tmp_path: Path) -> None:
     def told() -> str:
         command = [sys.executable, str(ROOT / "scripts/train.py"), "--config", "quickstart", "--print-config"]
