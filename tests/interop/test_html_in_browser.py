@@ -163,7 +163,7 @@ def test_a_character_that_the_model_does_not_know_is_named_and_an_empty_prompt_s
     page.run("document.getElementById('prompt').select()")
     page.type("the #1")
     page.press("Enter", CONTROL)
-    assert page.text(".status").startswith("The model does not know '#', '1'")
+    page.wait_for("""document.querySelector('.status').textContent.startsWith("The model does not know '#', '1'")""")
     assert page.run(WRITTEN) == ""
     page.run("document.getElementById('prompt').value = ''")
     assert write(page, "", count=20, temperature=0) == "\n" + generate(
