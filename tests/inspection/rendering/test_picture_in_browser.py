@@ -75,7 +75,7 @@ def test_many_heads_are_folded_and_open_on_the_way_down(open_picture: Open) -> N
     page = open_picture(n_layer=10)
     opened = "[...document.querySelectorAll('.block')].map((block) => block.open)"
     assert page.run(opened) == [True] + [False] * 9
-    page.run("document.querySelectorAll('.stage-of')[1].querySelector('.stage-of > .stream').click()")
+    page.run("document.querySelectorAll('.picture-stage')[1].querySelector('.picture-stage > .stream').click()")
     assert page.text(".picture-about h2") == "after block 0"
     page.press("ArrowDown")
     assert page.run(opened) == [True] * 2 + [False] * 8
