@@ -88,7 +88,7 @@ def _pack(weights: Tensor) -> str:
 
 
 def _packed_vectors(vectors: Tensor) -> View:
-    """Return `added`, base64 of little-endian int16 of vectors (P, T, C), and `scales` (P * T,), the value of each step.
+    """Return `added`, base64 of little-endian int16 of vectors (P, T, C), and `scales` (P * T,), their steps.
 
     Each vector has its own: the first token's is often a thousand times as long as the others.
     """
