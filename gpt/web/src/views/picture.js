@@ -187,7 +187,7 @@ class Picture {
       if (["ArrowUp", "ArrowDown"].includes(event.key)) movedAt = performance.now();
     });
     const places = new Map(this.shown.map(({ item }, index) => [item, index]));
-    places.set(this.bars, this.shown.length - 1);
+    places.set(this.stages.at(-1), this.shown.length - 1); // what follows the last part belongs to it
     const pass = (entries) => {
       if (isFirst) {
         isFirst = false; // nobody has scrolled yet
@@ -195,7 +195,7 @@ class Picture {
       }
       const there = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);
       const stage = there.find((target) => this.stages.includes(target));
-      const part = there.find((target) => places.has(target));
+      const part = there.filter((target) => places.has(target)).at(-1);
       if (stage) this.showStage(stage);
       if (part && performance.now() - movedAt > PAUSE) this.pickPart(places.get(part));
     };
