@@ -1,6 +1,5 @@
 """The words and doors of the model as one picture, for every kind of model."""
 
-import math
 import re
 
 import pytest
@@ -79,7 +78,7 @@ def test_figures_are_those_of_the_activations() -> None:
         names = ("hook_attn_out", "hook_resid_mid", "hook_mlp_out", "hook_resid_post")
         assert found == pytest.approx([lengths[f"blocks.{layer}.{name}"] for name in names], abs=1e-4)
         change = found[0] / lengths[f"blocks.{layer}.hook_resid_pre"]
-        assert block[6]["value"] == f"adds {math.floor(100 * change + 0.5)}%"
+        assert block[6]["value"] == f"adds {100 * change:.{int(change < 0.9995)}f}%"
     best = logits[0, TOKEN].softmax(-1).max(-1)
     assert blocks[-1][-1]["guess"][1] == pytest.approx(float(best.values), abs=1e-5)
-    assert after[1]["value"].endswith(f" {math.floor(100 * float(best.values) + 0.5)}%")
+    assert after[1]["value"].endswith(f" {100 * float(best.values):.1f}%")
