@@ -2,7 +2,7 @@
 
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_state, verify_checkpoint, write_checkpoint
 from gpt.checkpoint.loading import Loaded, bare_checkpoint, build_model, load_trained, load_weights, weights_of
-from gpt.checkpoint.runs import RunFolder, find_checkpoint
+from gpt.checkpoint.runs import RunFolder, find_checkpoint, step_files
 
 __all__ = [
     "Checkpoint",
@@ -15,6 +15,7 @@ __all__ = [
     "load_weights",
     "read_checkpoint",
     "read_state",
+    "step_files",
     "verify_checkpoint",
     "weights_of",
     "write_checkpoint",

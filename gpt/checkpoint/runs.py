@@ -20,6 +20,7 @@ from gpt.errors import CheckpointError
 from gpt.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
+_STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """What network filesystems without locks answer."""
 PROBE_SECONDS = 0.5
@@ -28,7 +29,7 @@ PROBE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`runs/<name>`: config.yaml, logs, samples/, checkpoints/, best.json, last.json."""
+    """`runs/<name>`: config.yaml, logs, samples/, snapshots/, checkpoints/, best.json, last.json."""
 
     path: Path
 
@@ -47,6 +48,10 @@ class RunFolder:
     @property
     def snapshots(self) -> Path:
         return self.path / "snapshots"
+
+    def snapshot(self, step: int) -> Path:
+        """Return where the snapshot of a step is."""
+        return self.snapshots / f"{_folder_name(step)}.safetensors"
 
     @property
     def is_checkpoint(self) -> bool:
@@ -169,13 +174,20 @@ class RunFolder:
         return folder
 
     def continue_from(self, folder: Path, state: dict[str, Any]) -> None:
-        """Point `last` to the checkpoint that training continues from, if it is one of this run.
+        """Drop samples and snapshots of later steps, and point `last` to a checkpoint of this run to continue from.
 
         After an earlier one was chosen by its path, a run that is killed before it saves continues from there.
 
         Raises:
-            CheckpointError: the pointer cannot be written.
+            CheckpointError: the pointer cannot be written, or a file not removed.
         """
+        try:
+            for files in (self.samples, self.snapshots):
+                for step, file in step_files(files).items():
+                    if step > state["step"]:
+                        file.unlink()
+        except OSError as error:
+            raise self._unwritable(error) from None
         if folder.resolve().parent == (self.path / "checkpoints").resolve() and folder != self.pointed("last"):
             self._point("last", folder, state)
 
@@ -246,9 +258,15 @@ class RunFolder:
         """Remove what a killed process left; no other one writes here."""
         for folder in (self.path / "checkpoints").glob(".*.tmp"):
             shutil.rmtree(folder, ignore_errors=True)
-        for file in self.path.glob(".*.tmp"):
+        for file in (*self.path.glob(".*.tmp"), *self.snapshots.glob(".*.tmp")):
             with suppress(OSError):
                 file.unlink()
+
+
+def step_files(folder: Path) -> dict[int, Path]:
+    """Return the samples or snapshots in a folder, which may be missing, by their steps in order."""
+    found = ((_STEP_FILE.fullmatch(path.name), path) for path in folder.glob("step-*"))
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
 def _folder_name(step: int) -> str:

@@ -206,7 +206,7 @@ def _build_monitor(plan: Plan, model: GPT, displays: Displays, request: Request)
     shown = [] if report is silent else [displays.progress(run.path.name, config.train.max_steps)]
     is_sharded = request.world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model
     if config.run.snapshots and displays.snapshot is not None and not is_sharded:
-        shown.append(build_snapshots(plan, model, displays.snapshot))
+        shown.append(build_snapshots(plan, model, displays.snapshot, report))
     return MonitorGroup([*files, TensorBoard(run.path, config), *shown], report)
 
 

@@ -1,23 +1,24 @@
 """Snapshots of the model while it trains, so that one can watch it learn."""
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gpt.checkpoint import RunFolder
 from gpt.config import TrainConfig
 from gpt.config.sections import SEEDS
 from gpt.data import Tokenizer
-from gpt.errors import GPTError
+from gpt.errors import explained
 from gpt.files import write_atomic
 from gpt.generation import TextBatch
 from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
 from gpt.generation.request import TextChunk
 from gpt.model import GPT, eval_mode
+from gpt.progress import Report
 from gpt.training.compiling import without_compilation
 from gpt.training.monitor import Monitor
 from gpt.training.plan import Plan
@@ -27,7 +28,9 @@ Take = Callable[[GPT, Tokenizer, Tensor, str], bytes]
 WriteLines = Callable[[], Generator[Mapping[int, TextChunk], None, None]]
 LINE_TOKENS = 32
 MOST = 40
-"""Snapshots at evaluations, at the most."""
+"""Snapshots at evaluations, at the most, without that of step 0."""
+LEAST_SECONDS, EVALUATION_SHARE = 1.0, 0.01
+"""What those may take in any run, and how much of the time of a long one."""
 EARLY = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Shares of a run after which there is one too, since a model changes most at first."""
 SHARE, SAMPLE_SHARE = 0.003, 0.007
@@ -37,50 +40,80 @@ SAMPLE_LINES, SAMPLE_TOKENS = 6, 40
 
 
 class Snapshots(Monitor):
-    """Writes `snapshots/step-000250.safetensors`; a resumed run first removes those after its step.
+    """Writes `snapshots/step-000250.safetensors`.
 
-    There is one before the first step, one at each evaluation, of many every so many, and early ones, which also have a
-    sample, while they take less than `SHARE` of the time that the steps will take.
+    There is one before the first step, one at each evaluation, of many every so many, one at the end of the run, and
+    early ones, which also have a sample, while they take less than `SHARE` of the time that the steps will take. One
+    that cannot be taken is reported and is the last, and the training goes on.
 
     Args:
         take: makes the file with this sample.
         write_lines: yields what each of a few lines goes on with, by its number, once per token.
     """
 
-    def __init__(self, folder: Path, train: TrainConfig, take: Callable[[str], bytes], write_lines: WriteLines) -> None:
-        self._folder, self._train, self._take, self._write_lines = folder, train, take, write_lines
+    def __init__(
+        self, run: RunFolder, train: TrainConfig, take: Callable[[str], bytes], write_lines: WriteLines, report: Report
+    ) -> None:
+        self._run, self._train, self._take, self._write_lines, self._report = run, train, take, write_lines, report
         evaluations = -(-train.max_steps // train.eval_interval)
         self._interval = train.eval_interval * -(-evaluations // MOST)
         self._early = {max(1, round(share * train.max_steps)) for share in EARLY}
-        self._fastest, self._spent = float("inf"), 0.0
+        self._fastest, self._spent_early, self._spent_later = float("inf"), 0.0, 0.0
+        self._has_failed = False
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        self._folder.mkdir(exist_ok=True)
-        later = [snapshot_file(self._folder, each) for each in snapshot_steps(self._folder) if each > step]
-        for file in [*self._folder.glob(".*.tmp"), *later]:
-            file.unlink()
+        self._run.snapshots.mkdir(exist_ok=True)
+        self._step = self._newest = step
         if step == 0:
-            self._write(step, "")
-        self._last = time.perf_counter()
+            self._write(step)
+        self._began = time.perf_counter()
+        self._timed = step, self._began
 
     def progress(self, step: int, loss: float | None) -> None:
         begin = time.perf_counter()
-        self._fastest = min(self._fastest, begin - self._last)
-        whole = self._fastest * self._train.max_steps
-        if step % self._train.eval_interval == 0 or step == self._train.max_steps:
-            if step % self._interval == 0 or step == self._train.max_steps:
-                self._write(step, "")
-        elif step in self._early and self._spent <= SHARE * whole:
-            sample = self._sample(SAMPLE_SHARE / len(EARLY) * whole)
-            written = time.perf_counter()
-            self._write(step, sample)
-            self._spent += time.perf_counter() - written
-        self._last = time.perf_counter()
+        since, timed = self._timed
+        pace = (begin - timed) / (step - since)
+        if loss is not None:  # read back from the device, which has computed all of these steps
+            self._fastest = min(self._fastest, pace)
+            self._timed = step, begin
+        self._step = step
+        if step == self._train.max_steps or (step % self._interval == 0 and self._may_write(begin - self._began)):
+            self._spent_later += self._write(step)
+        elif step in self._early:
+            whole = self._train.max_steps * (self._fastest if self._fastest < float("inf") else pace)
+            if self._spent_early <= SHARE * whole:
+                has_sample = step % self._train.eval_interval == 0  # of its evaluation
+                self._spent_early += self._write(step, 0 if has_sample else SAMPLE_SHARE / len(EARLY) * whole)
+
+    def close(self) -> None:
+        """Take the last one of a run that ends before its last step."""
+        if self._step > self._newest:
+            self._write(self._step)
+
+    def _may_write(self, seconds: float) -> bool:
+        return self._spent_later <= max(LEAST_SECONDS, EVALUATION_SHARE * seconds)
+
+    def _write(self, step: int, sample_seconds: float = 0) -> float:
+        """Write a snapshot with a sample that takes so long; return the seconds of the rest."""
+        if self._has_failed:
+            return 0
+        try:
+            sample = self._sample(sample_seconds) if sample_seconds else ""
+            begin = time.perf_counter()
+            content = self._take(sample)
+        except Exception as error:  # a picture must not end a training, whatever part of one's own it meets
+            self._has_failed = True
+            self._report(f"warning: no snapshots from step {step} on: {explained(error)}; training continues")
+            return 0
+        write_atomic(self._run.snapshot(step), content)
+        self._newest = step
+        self._timed = step, time.perf_counter()
+        return self._timed[1] - begin
 
     def _sample(self, seconds: float) -> str:
         """Return lines that were written in so many seconds, about; there may be none."""
         end, lines = time.perf_counter() + seconds, [""] * SAMPLE_LINES
-        with suppress(GPTError), closing(self._write_lines()) as steps:  # what is not finite, the training reports
+        with closing(self._write_lines()) as steps:
             for chunks in steps:
                 for row, chunk in chunks.items():
                     lines[row] += chunk.text.replace("\n", "⏎")
@@ -88,15 +121,8 @@ class Snapshots(Monitor):
                     break
         return "\n".join(lines).strip("\n")
 
-    def _write(self, step: int, sample: str) -> None:
-        try:
-            content = self._take(sample)
-        except (GPTError, KeyError, AttributeError):  # attention of one's own may have no weights to show
-            return
-        write_atomic(snapshot_file(self._folder, step), content)
 
-
-def build_snapshots(plan: Plan, model: GPT, make: Take) -> Snapshots:
+def build_snapshots(plan: Plan, model: GPT, make: Take, report: Report) -> Snapshots:
     """Return what writes snapshots of the model with its attention to the first tokens of the validation split."""
     config, dataset, params = plan.config, plan.dataset, plan.config.sample
     device = plan.compute.device  # else the plan, and with it a checkpoint, would stay in memory
@@ -117,15 +143,4 @@ def build_snapshots(plan: Plan, model: GPT, make: Take) -> Snapshots:
             while batch.active:
                 yield batch.step()
 
-    return Snapshots(plan.run.snapshots, config.train, take, write_lines)
-
-
-def snapshot_file(folder: Path, step: int) -> Path:
-    """Return where the snapshot of a step is."""
-    return folder / f"step-{step:06d}.safetensors"
-
-
-def snapshot_steps(folder: Path) -> Sequence[int]:
-    """Return the steps that have a snapshot in a folder, which may be missing."""
-    names = (path.stem.removeprefix("step-") for path in folder.glob("step-*.safetensors"))
-    return sorted(int(name) for name in names if name.isdecimal())
+    return Snapshots(plan.run, config.train, take, write_lines, report)

@@ -68,7 +68,8 @@ def _copy(module: Any) -> Any:
     state = {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
     state.pop("_compiled_call_impl", None)
     state["_modules"] = {name: child and _copy(child) for name, child in module._modules.items()}
-    if isinstance(wrapper := state.get("forward"), MethodType):  # as of activation checkpointing
+    wrapper = state.get("forward")
+    if isinstance(wrapper, MethodType) and wrapper.__self__ is module:  # as of activation checkpointing
         state["forward"] = MethodType(wrapper.__func__, copy)
     copy.__dict__.update(state)
     return copy

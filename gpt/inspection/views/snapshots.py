@@ -10,13 +10,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import CheckpointError, explained
+from gpt.errors import CheckpointError, InputError, explained
+from gpt.files import parse_json
 from gpt.inspection.views.attention import attention_patterns
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
 
 MAX_VOCABULARY = 512
 """Embeddings of more tokens are left out: a map of them could not be read, and would take much of the disk."""
+MAX_BYTES = 32 * 2**20
+LARGEST = torch.finfo(torch.float16).max
 
 
 @dataclass(frozen=True)
@@ -42,23 +45,44 @@ def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str) ->
     """Return a file of a snapshot, in float16; `idx` (T,) is the line.
 
     Raises:
-        InputError: attention is a part of one's own that cannot be shown.
+        InputError: attention is a part of one's own that cannot be shown, or numbers are not finite.
     """
     known = tokenizer.vocab_size if tokenizer.vocab_size <= MAX_VOCABULARY else 0
     tensors = {"embedding": model.wte.weight.detach()[:known], "attention": attention_patterns(model, idx)}
     words = {"tokens": labels_of(tokenizer, range(known)), "line": labels_of(tokenizer, idx.tolist()), "sample": sample}
     small = {name: tensor.to("cpu", torch.float16).contiguous() for name, tensor in tensors.items()}
+    if not all(tensor.isfinite().all() for tensor in small.values()):
+        raise InputError("the model's numbers are not finite")
     return safetensors.torch.save(small, {name: json.dumps(value) for name, value in words.items()})
 
 
 def read_snapshot(file: Path) -> Snapshot:
     """Read what `take_snapshot` returned from a file; CheckpointError: it is damaged."""
     try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
         with safe_open(file, "pt") as opened:
-            words = {name: json.loads(value) for name, value in opened.metadata().items()}
-            return Snapshot(**{name: opened.get_tensor(name).float() for name in opened.keys()}, **words)  # noqa: SIM118
+            words = {name: parse_json(value) for name, value in opened.metadata().items()}
+            tensors = {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
+        snapshot = Snapshot(**tensors, **words)
+        _require_whole(snapshot)
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the snapshot {file} cannot be read: {explained(error)}") from None
+    return snapshot
+
+
+def _require_whole(shown: Snapshot) -> None:
+    """Raise ValueError where a snapshot that somebody else may have made is not what its class says."""
+    words, known, length = (shown.tokens, shown.line, [shown.sample]), len(shown.tokens), len(shown.line)
+    if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
+        raise ValueError("its words are no text")
+    embedding, attention = shown.embedding, shown.attention
+    if known > MAX_VOCABULARY or embedding.dim() != 2 or len(embedding) != known or not embedding.size(1):
+        raise ValueError("its embedding has a wrong shape")
+    if attention.dim() != 4 or attention.shape[2:] != (length, length) or not attention.numel():
+        raise ValueError("its attention has a wrong shape")
+    if not all((tensor.abs() <= LARGEST).all() for tensor in (embedding, attention)):
+        raise ValueError("its numbers are not those of float16")
 
 
 def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:

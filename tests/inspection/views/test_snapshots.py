@@ -1,12 +1,15 @@
 """Snapshots: what is kept of a model, and the map that is made of its embeddings."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, InputError
 from gpt.inspection.views import snapshots
 from gpt.inspection.views.attention import attention_patterns
 from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot, take_snapshot
@@ -35,6 +38,54 @@ def test_a_damaged_snapshot_is_an_error_of_one_line(tmp_path: Path, content: byt
     (tmp_path / "snapshot").write_bytes(content)
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_snapshot(tmp_path / "snapshot")
+
+
+GOOD = {"embedding": torch.zeros(2, 3), "attention": torch.zeros(1, 2, 3, 3)}
+WORDS = {"tokens": ["a", "b"], "line": ["a", "b", "a"], "sample": ""}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"embedding": torch.zeros(2)},
+        {"embedding": torch.zeros(3, 3)},
+        {"embedding": torch.zeros(2, 0)},
+        {"embedding": torch.full((2, 3), torch.nan)},
+        {"embedding": torch.full((2, 3), 1e30)},
+        {"embedding": torch.zeros(513, 1), "tokens": ["a"] * 513},
+        {"attention": torch.zeros(2, 3, 3)},
+        {"attention": torch.zeros(1, 2, 3, 2)},
+        {"attention": torch.zeros(0, 2, 3, 3)},
+        {"attention": torch.full((1, 2, 3, 3), torch.inf)},
+        {"tokens": 7},
+        {"tokens": "ab"},
+        {"tokens": ["a", 1]},
+        {"line": {"a": 1, "b": 2, "c": 3}},
+        {"sample": None},
+        {"more": ""},
+    ],
+    ids=str,
+)
+def test_a_snapshot_that_is_none_is_an_error_of_one_line(tmp_path: Path, bad: dict[str, Any]) -> None:
+    def write(fields: dict[str, Any]) -> None:
+        tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
+        words = {name: json.dumps(value) for name, value in fields.items() if name not in tensors}
+        (tmp_path / "snapshot").write_bytes(safetensors.torch.save(tensors, words))
+
+    write(GOOD | WORDS)
+    assert read_snapshot(tmp_path / "snapshot").tokens == ["a", "b"]
+    write(GOOD | WORDS | bad)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_snapshot(tmp_path / "snapshot")
+
+
+def test_numbers_that_are_not_finite_are_not_kept() -> None:
+    tokenizer = CharTokenizer("abc")
+    model = sharp_model(vocab_size=3)
+    with torch.no_grad():
+        model.wte.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match="not finite"):
+        take_snapshot(model, tokenizer, torch.tensor([0, 1]), "")
 
 
 def test_maps_of_all_steps_have_the_plane_and_the_scale_of_the_last() -> None:

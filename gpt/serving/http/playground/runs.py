@@ -1,6 +1,5 @@
 """`/api/runs`: the runs of a folder, their curves and their samples, also while they train."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -10,14 +9,13 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 
 from gpt.accounting.parameters import count_parameters
-from gpt.checkpoint import RunFolder
+from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, ModelConfig
 from gpt.config.loading import load_saved_config
 from gpt.errors import ConfigError
 from gpt.files import parse_json
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
 from gpt.serving.http.protocol import APIError
-from gpt.training.snapshots import snapshot_steps
 
 MAX_SAMPLES = 200
 SAMPLE_CHARACTERS = 10_000
@@ -27,7 +25,6 @@ SHOWN = (
     *("train.grad_accum_steps", "train.max_steps"),
 )
 """Keys of the configuration that are shown; paths on this machine are not among them."""
-_SAMPLE = re.compile(r"step-(\d{1,18})\.txt")
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ class Runs:
             every=curves.every,
             last_step=curves.last_step,
             samples=_sample_steps(folder),
-            snapshots=snapshot_steps(folder.snapshots),
+            snapshots=list(step_files(folder.snapshots)),
         )
 
     def sample(self, name: str, step: int) -> Sample:
@@ -214,12 +211,9 @@ def _parameters(model: ModelConfig) -> int | None:
 
 def _sample_steps(folder: RunFolder) -> list[int]:
     """Return the steps that have a sample, at most `MAX_SAMPLES` of them, the last one included."""
-    if not folder.samples.is_dir():
-        return []
-    matches = (_SAMPLE.fullmatch(path.name) for path in folder.samples.iterdir())
-    steps = sorted(int(match[1]) for match in matches if match)
-    stride = -(-len(steps) // MAX_SAMPLES) or 1
-    return steps[::-1][::stride][::-1]
+    steps = list(step_files(folder.samples))
+    stride = -(-len(steps) // (MAX_SAMPLES - 1)) or 1
+    return sorted({*steps[::stride], *steps[-1:]})  # from the first on, so that those listed stay as there come more
 
 
 def add_runs(app: FastAPI, runs: Runs) -> None:

@@ -1,22 +1,24 @@
-import { fill, setOptions } from "../dom.js";
+import { fill, say, setOptions } from "../dom.js";
 import template from "./growth.html";
 import { EmbeddingMap, Heads } from "./snapshot.js";
 import { withCommas } from "./words.js";
 
 const FRAME_MILLISECONDS = 700;
+const UNITS = { char: "character", byte: "byte" }; // of a tokenizer; of others tokens
 
 /** What the models of runs wrote and were at each step, along a slider that follows a training until a reader moves it. */
 export class Growth {
-  /** `mark(step)` is called with a chosen step, and with null where the last one is followed. */
+  /** `mark(step)` is called with the step that is shown, and with null where the last one is followed. */
   constructor(root, source, mark) {
     this.root = root;
     this.parts = fill(root, template);
     this.source = source;
     this.mark = mark;
     this.runs = [];
-    this.answers = new Map();
-    this.isLast = true;
-    this.wanted = null; // a step of the address
+    this.answers = new Map(); // of the run and the last snapshot in `basis`
+    this.basis = null;
+    this.ends = new Map(); // the last step of each run
+    this.step = null; // that was chosen, here or by the address; null: the last one is followed
     this.timer = null;
     this.map = new EmbeddingMap(this.parts);
     this.heads = new Heads(this.parts);
@@ -31,13 +33,22 @@ export class Growth {
 
   /** Chooses a step of the address; another value is ignored. */
   want(step) {
-    if (/^\d+$/.test(step ?? "")) this.wanted = Number(step);
+    if (/^\d+$/.test(step ?? "")) this.step = Number(step);
   }
 
   set(runs) {
     this.runs = runs.map((run) => ({ ...run, steps: stepsOf(run) })).filter(({ steps }) => steps.length);
     this.root.hidden = !this.runs.length;
-    if (!this.runs.length) return;
+    if (!this.runs.length) {
+      this.stop();
+      return;
+    }
+    // one was replaced, or goes on from an earlier step
+    if (this.runs.some((run) => run.last_step < this.ends.get(run.name))) {
+      this.basis = null;
+      this.shown = null;
+    }
+    for (const run of this.runs) this.ends.set(run.name, run.last_step);
     const { sampleRun, of } = this.parts;
     of.hidden = this.runs.length < 2;
     setOptions(
@@ -51,35 +62,50 @@ export class Growth {
     return this.runs.find(({ name }) => name === this.parts.sampleRun.value);
   }
 
+  get isAtEnd() {
+    const { sampleStep: range } = this.parts;
+    return range.value === range.max;
+  }
+
   setRange() {
     const { sampleStep: range } = this.parts;
     const { steps } = this.run;
     range.max = String(steps.length - 1);
     range.disabled = steps.length < 2;
-    const before = steps.findLastIndex((step) => step <= this.wanted);
-    if (this.wanted !== null) this.choose(Math.max(0, before));
-    else this.choose(this.isLast ? steps.length - 1 : Math.min(Number(range.value), steps.length - 1));
+    const isFollowed = this.step === null;
+    this.move(
+      isFollowed
+        ? steps.length - 1
+        : Math.max(
+            0,
+            steps.findLastIndex((step) => step <= this.step)
+          )
+    );
   }
 
+  /** Goes where a reader wants to be, from then on. */
   choose(place) {
-    const { sampleStep: range, sampleAt } = this.parts;
     const { steps } = this.run;
-    const step = steps[place];
+    this.step = place === steps.length - 1 ? null : steps[place];
+    this.move(place);
+  }
+
+  move(place) {
+    const { sampleStep: range, sampleAt } = this.parts;
+    const step = this.run.steps[place];
     range.value = String(place);
-    this.isLast = place === steps.length - 1;
-    this.wanted = null;
     sampleAt.textContent = `step ${withCommas(step)}`;
     range.setAttribute("aria-valuetext", `step ${step}`);
-    this.mark(this.isLast ? null : step);
+    this.mark(this.isAtEnd ? null : step);
     this.show(this.run, step);
   }
 
   play() {
     const { play, sampleStep: range } = this.parts;
     play.textContent = "Pause";
-    if (this.isLast) this.choose(0);
+    if (this.isAtEnd) this.choose(0);
     this.timer = setInterval(() => {
-      if (!this.root.isConnected || this.isLast) this.stop();
+      if (!this.root.isConnected || this.isAtEnd) this.stop();
       else this.choose(Number(range.value) + 1);
     }, FRAME_MILLISECONDS);
   }
@@ -91,31 +117,39 @@ export class Growth {
   }
 
   async show(run, step) {
-    const { sampleText, mapped, attended } = this.parts;
+    const { sampleText, failed, mapped, attended } = this.parts;
     const taken = run.snapshots.findLast((place) => place <= step) ?? run.snapshots[0];
-    const key = JSON.stringify([run.name, step, run.snapshots.at(-1)]);
+    const last = run.snapshots.at(-1);
+    const isSampled = run.samples.includes(step); // which it is only after its snapshot
+    const key = JSON.stringify([run.name, step, last, isSampled]);
     if (this.shown === key) return;
     this.shown = key;
-    const asked = { name: run.name, step: taken, basis: run.snapshots.at(-1) };
+    const basis = JSON.stringify([run.name, last]);
+    if (this.basis !== basis) this.answers.clear();
+    this.basis = basis;
     const [snapshot, written] = await Promise.all([
-      taken === undefined ? null : this.ask("snapshot", asked),
-      run.samples.includes(step) ? this.ask("sample", { name: run.name, step }) : null,
+      taken === undefined ? null : this.ask("snapshot", { name: run.name, step: taken, basis: last }),
+      isSampled ? this.ask("sample", { name: run.name, step }) : null,
     ]);
     if (this.shown !== key) return;
-    sampleText.textContent = written ? written.text + (written.truncated ? "…" : "") : (snapshot?.sample ?? "");
+    const problem = snapshot?.problem ?? written?.problem ?? "";
+    if (problem) this.shown = null; // to be asked for again
+    say(failed, problem, true);
+    sampleText.textContent = written ? (written.text ?? "") + (written.truncated ? "…" : "") : (snapshot?.sample ?? "");
     mapped.hidden = !snapshot?.tokens?.length;
     attended.hidden = !snapshot?.attention;
-    if (!mapped.hidden) this.map.show(snapshot);
-    if (!attended.hidden) this.heads.show(snapshot);
+    const unit = UNITS[run.config?.["data.tokenizer"]] ?? "token";
+    if (!mapped.hidden) this.map.show(snapshot, unit);
+    if (!attended.hidden) this.heads.show(snapshot, unit);
   }
 
-  /** Asks once; an error stands in place of a text. */
+  /** Asks once, and again after an error, which is returned as `problem`. */
   ask(what, request) {
     const key = what + JSON.stringify(request);
     if (!this.answers.has(key)) {
       const failed = (error) => {
         this.answers.delete(key);
-        return { text: error.message };
+        return { problem: error.message };
       };
       this.answers.set(key, this.source[what](request).catch(failed));
     }

@@ -114,7 +114,7 @@ class Runs {
     const { known } = this.curves;
     const isDone = (name) => {
       const run = this.rows.get(name)?.run;
-      return known.has(name) && !run?.training && known.get(name).step === run?.step;
+      return known.get(name)?.training === false && !run?.training && known.get(name).step === run?.step;
     };
     const behind = [...this.hues.keys()].filter((name) => !isDone(name));
     await Promise.all(behind.map((name) => this.curves.update(name)));

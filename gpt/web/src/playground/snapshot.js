@@ -40,7 +40,8 @@ export class EmbeddingMap {
     });
   }
 
-  show({ tokens, points, nearest, step }) {
+  show({ tokens, points, nearest, step }, unit) {
+    this.unit = unit;
     if (tokens.join() !== this.tokens.join()) this.create(tokens);
     this.neighbors = nearest;
     this.places = points.map(([x, y]) => [50 + 46 * x, 50 - 46 * y]);
@@ -90,7 +91,7 @@ export class EmbeddingMap {
     });
     const names = near.map((each) => this.tokens[each]).join("  ");
     this.nearest.textContent =
-      index === null ? "Point at a character for its neighbors." : `${this.tokens[index]}: nearest ${names}`;
+      index === null ? `Point at a ${this.unit} for its neighbors.` : `${this.tokens[index]}: nearest ${names}`;
   }
 }
 
@@ -105,7 +106,8 @@ export class Heads {
     heads.addEventListener("pointerleave", () => this.say());
   }
 
-  show(snapshot) {
+  show(snapshot, unit) {
+    this.unit = unit;
     const { attention, line, step } = snapshot;
     const isNew = !this.snapshot;
     this.snapshot = snapshot;
@@ -137,7 +139,7 @@ export class Heads {
     pen.putImageData(image, 0, 0);
   }
 
-  say(text = "Layers downward, heads across; each row is a character, and marks what it looks at.") {
+  say(text = `Layers downward, heads across; each row is a ${this.unit}, and marks what it looks at.`) {
     this.weight.textContent = text;
   }
 

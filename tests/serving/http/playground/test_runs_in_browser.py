@@ -186,6 +186,40 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         page.wait_for(f"{at} === 'step 0'", PATIENCE)
 
 
+def test_what_comes_last_is_shown_and_what_was_replaced_is_not(
+    place: Path, runs: Path, serve: Serve, visit: Open
+) -> None:
+    shutil.copytree(runs, place / "runs")
+    at, text = PART.format("sample-at") + "?.textContent", PART.format("sample-text") + "?.textContent"
+    dots = "document.querySelectorAll('[data-part=loss] .dot').length"
+    with training_site(serve, place, folder=place / "runs") as site:
+        site.post("/start", {"recipe": "tiny", "text": TEXT, "name": "watched"})
+        site.wait_for(lambda training: training["state"] == "ended")
+        run = RunFolder(place / "runs" / "watched")
+        lines = run.metrics.read_text().splitlines(keepends=True)
+        sample = run.samples / "step-000006.txt"
+        written = sample.read_text()
+        sample.unlink()  # as it is while the last evaluation lasts
+        run.metrics.write_text("".join(lines[:-1]))
+        run.lock()
+        try:
+            page = visit(f"{site.served.url}/#runs", hurry=25)
+            page.wait_for(f"{at} === 'step 6' && {dots} === 2", PATIENCE)
+            sample.write_text(written)
+            page.wait_for(f"{text} === {json.dumps(written[:-1])}", PATIENCE)  # of the step that is shown already
+        finally:
+            run.metrics.write_text("".join(lines))
+            run.unlock()
+        page.wait_for(f"{dots} === 3", PATIENCE)  # with the last look, after the run's end
+        run.snapshot(6).write_bytes(b"damaged")
+        page.run("location.reload()")
+        page.wait_for(f"{PART.format('failed')}?.textContent.includes('damaged')", PATIENCE)
+        assert page.run(text) == written[:-1]
+        page.point(PART.format("play"), click=True)
+        page.run("document.querySelectorAll('.run input:checked').forEach((box) => box.click())")
+        page.wait_for(f"{PART.format('samples')}.hidden && {PART.format('play')}.textContent === 'Play'", PATIENCE)
+
+
 def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(place: Path, serve: Serve, visit: Open) -> None:
     """There is something to choose before the machine has been measured."""
     measured = threading.Event()

@@ -21,16 +21,21 @@ def test_a_snapshot_is_seen_in_the_plane_of_another(trained: Path, tmp_path: Pat
         content = take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc")
         (folder / f"step-{step:06d}.safetensors").write_bytes(content)
     (folder / "step-000008.safetensors").write_bytes(b"damaged")
+    other = take_snapshot(sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), "")
+    (folder / "step-000009.safetensors").write_bytes(other)
     with serve(folder=tmp_path) as site:
-        assert site.get("/api/runs/run").json()["snapshots"] == [0, 7, 8]
+        assert site.get("/api/runs/run").json()["snapshots"] == [0, 7, 8, 9]
         shown = site.get("/api/runs/run/snapshots/0?basis=7").json()
         assert (shown["step"], shown["sample"], shown["line"], shown["tokens"]) == (0, "abc", [*"abc"], [*"abcdef"])
         first, last = (model.wte.weight.detach().half().float() for model in models)
         assert torch.allclose(torch.tensor(shown["points"]), map_embedding(first, last), atol=1e-3)
         assert shown["nearest"] == nearest_tokens(first, 4)
         assert [len(heads) for heads in shown["attention"]] == [models[0].config.n_head] * models[0].config.n_layer
-        for path in ("0?basis=3", "3?basis=0", "99999999999999999999?basis=0", "0?basis=-1", "x?basis=0"):
-            assert site.get(f"/api/runs/run/snapshots/{path}").status_code in (404, 422, 400), path
+        assert shown["points"] == [[round(x, 3), round(y, 3)] for x, y in shown["points"]]
+        for path, status in {"0?basis=3": 404, "3?basis=0": 404, "0?basis=9": 400}.items():
+            assert site.get(f"/api/runs/run/snapshots/{path}").status_code == status, path
+        for path in ("9" * 260 + "?basis=0", "0?basis=" + "9" * 260, "0?basis=-1", "-1?basis=0", "x?basis=0"):
+            assert site.get(f"/api/runs/run/snapshots/{path}").status_code == 400, path
         damaged = site.get("/api/runs/run/snapshots/8?basis=7")
         assert (damaged.status_code, "damaged snapshot" in damaged.json()["error"]["message"]) == (500, True)
         assert str(tmp_path) not in damaged.text
