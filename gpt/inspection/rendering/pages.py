@@ -11,6 +11,8 @@ from gpt.inspection.views.tokens import View
 from gpt.web.document import VIEWS, not_finite, render_document
 
 KINDS = VIEWS
+SCALE_BYTES = 12
+"""About the length of a number with five digits."""
 
 
 def render_page(kind: str, view: View, title: str, note: str, framed: bool = False) -> str:
@@ -48,7 +50,7 @@ def packed_bytes(layers: int, heads: int, tokens: int) -> int:
 
 def picture_bytes(layers: int, heads: int, width: int, tokens: int) -> int:
     """Return about the length of the vectors and weights of a text in `page_data`."""
-    return packed_bytes(layers, heads, tokens) + (2 * layers + 2) * tokens * width * 8 // 3
+    return packed_bytes(layers, heads, tokens) + (2 * layers + 2) * tokens * (width * 8 // 3 + SCALE_BYTES)
 
 
 def _shortened(value: Any) -> Any:
@@ -86,7 +88,11 @@ def _pack(weights: Tensor) -> str:
 
 
 def _packed_vectors(vectors: Tensor) -> View:
-    """Return `added`, base64 of little-endian int16 of vectors (P, T, C), and `scales` (P,): the value of each step."""
-    scales = vectors.abs().amax(dim=(1, 2)).clamp(min=torch.finfo(torch.float32).tiny) / 32767
-    steps = (vectors / scales[:, None, None]).round().clamp(-32767, 32767).short()
-    return {"added": base64.b64encode(steps.numpy().astype("<i2").tobytes()).decode("ascii"), "scales": scales.tolist()}
+    """Return `added`, base64 of little-endian int16 of vectors (P, T, C), and `scales` (P * T,), their steps.
+
+    Each vector has its own: the first token's is often a thousand times as long as the others.
+    """
+    scales = vectors.abs().amax(dim=2, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 32767
+    steps = (vectors / scales).round().clamp(-32767, 32767).short()
+    added = base64.b64encode(steps.numpy().astype("<i2").tobytes()).decode("ascii")
+    return {"added": added, "scales": _shortened(scales.flatten().tolist())}

@@ -128,7 +128,6 @@ function neighbors(place, columns) {
     ArrowRight: column < columns - 1 ? place + 1 : place,
     ArrowUp: place - columns,
     ArrowDown: place + columns,
-    Home: place - column,
-    End: place - column + columns - 1,
+    ...(columns > 1 && { Home: place - column, End: place - column + columns - 1 }), // else they are the page's
   };
 }

@@ -20,14 +20,26 @@ PLACES = (
     "[...document.querySelectorAll('.part, .head, .bars, .picture-about, .tail')]"
     ".map((item) => [item.offsetTop, item.offsetHeight])"
 )
+ABOUT = "document.querySelector('.picture-about h2').textContent"
+STAGE = "document.querySelector('.picture-flow [aria-current]').closest('.picture-stage').dataset.name"
+EDGE = "document.querySelector('{}').getBoundingClientRect().{}"
 PART = "document.querySelector('.picture-flow [aria-current] .name').firstChild.textContent"
+
+
+def longer(value: object, word: str) -> object:
+    """Return labels, wherever they are, with the word in place of 'k'."""
+    if isinstance(value, (list, tuple)):
+        return [longer(entry, word) for entry in value]
+    return word if word and value == "k" else value
 
 
 @pytest.fixture
 def open_picture(tmp_path: Path, visit: Open) -> Open:
-    def show(**options: object) -> Page:
+    def show(word: str = "", **options: object) -> Page:
         model = sharp_model(vocab_size=CHARS.vocab_size, block_size=len(TEXT), **options)
         view = picture_view(model, CHARS, torch.tensor(CHARS.encode(TEXT).tolist()))
+        for key in ("labels", "lens", "top"):
+            view[key] = longer(view[key], word)
         file = tmp_path / "picture.html"
         file.write_text(render_page("picture", view, "A title", "a note"), encoding="utf-8")
         return visit(file.as_uri(), width=1000)
@@ -51,13 +63,49 @@ def test_arrow_keys_choose_the_token_and_the_part_and_nothing_moves(open_picture
     assert page.run(PART) == "attention"
     assert "a query of 'o' with the keys of the 16 characters so far" in page.text(".picture-about p")
     page.press("ArrowDown")
-    assert page.text(".picture-about h2") == "head 0, block 0"
+    assert page.text(".picture-about h2") == "layer 0, head 0"
     painted = (
         "[...document.querySelectorAll('.picture-line .token')].map((item) => Boolean(item.style.backgroundColor))"
     )
     assert page.run(painted) == [True] * 16 + [False]
     assert page.run("document.querySelector('.door').hidden")  # a page of one view
     assert page.console == []
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_nothing_moves_where_labels_are_long_and_the_chosen_token_is_seen(open_picture: Open, width: int) -> None:
+    page = open_picture("representation")
+    page.send(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    )
+    places = page.run(PLACES)
+    for token in range(len(TEXT)):
+        page.run(f"document.querySelectorAll('.picture-line .token')[{token}].click()")
+        assert page.run(PLACES) == places
+        for item, box in ((".ids .chosen", ".ids .middle"), (".picture-line [aria-current]", ".picture-line")):
+            left, right = ([page.run(EDGE.format(part, side)) for part in (item, box)] for side in ("left", "right"))
+            assert left[0] >= left[1] - 0.5
+            assert right[0] <= right[1] + 0.5
+    assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def test_a_swipe_chooses_another_token_and_two_fingers_none(open_picture: Open) -> None:
+    page = open_picture()
+    page.run("document.querySelector('.picture-flow').scrollIntoView()")
+
+    def swipe(*fingers: tuple[int, int]) -> int:
+        """Move fingers from one x to another; return the token that is then chosen."""
+        for kind, end in (("touchStart", 0), ("touchMove", 1)):
+            points = [{"x": finger[end], "y": 300, "id": number} for number, finger in enumerate(fingers)]
+            page.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        page.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        return page.run(CHOSEN)
+
+    last = len(TEXT) - 1
+    assert swipe((300, 400)) == last - 1
+    assert swipe((300, 320)) == last - 1
+    assert swipe((300, 200), (350, 450)) == last - 1
+    assert swipe((400, 300)) == last
 
 
 def test_the_end_leads_to_the_next_token(open_picture: Open) -> None:
@@ -75,7 +123,7 @@ def test_many_heads_are_folded_and_open_on_the_way_down(open_picture: Open) -> N
     page = open_picture(n_layer=10)
     opened = "[...document.querySelectorAll('.block')].map((block) => block.open)"
     assert page.run(opened) == [True] + [False] * 9
-    page.run("document.querySelectorAll('.stage-of')[1].querySelector('.stage-of > .stream').click()")
+    page.run("document.querySelectorAll('.picture-stage')[1].querySelector('.picture-stage > .stream').click()")
     assert page.text(".picture-about h2") == "after block 0"
     page.press("ArrowDown")
     assert page.run(opened) == [True] * 2 + [False] * 8
@@ -87,5 +135,12 @@ def test_the_page_tells_its_story_while_it_is_scrolled(open_picture: Open) -> No
     assert page.text(".picture-guess").startswith("text, so far")
     page.run("document.querySelectorAll('.block')[1].querySelector('.addition').scrollIntoView({ block: 'center' })")
     page.wait_for("document.querySelector('.picture-guess').textContent.startsWith('block 1, so far')")
+    page.wait_for(f"{STAGE} === 'block 1' && {ABOUT}.includes('1')")
     page.run("scrollTo(0, document.body.scrollHeight)")
     page.wait_for("document.querySelector('.picture-guess').textContent.startsWith('logits')")
+    page.wait_for(f"{ABOUT} === 'logits' && {PART} === 'logits'")
+    page.run("document.querySelector('.part').click()")
+    page.run("scrollTo(0, 0)")
+    page.wait_for("!document.querySelector('.picture-guess').textContent.startsWith('logits')")
+    page.run("scrollTo(0, document.body.scrollHeight)")
+    page.wait_for(f"{ABOUT} === 'logits'")

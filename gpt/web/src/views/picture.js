@@ -1,13 +1,14 @@
-import { drawInTheme, paint } from "../colors.js";
+import { drawInTheme, paint, unpaint } from "../colors.js";
 import { create, createButton, fill, keyIn, within } from "../dom.js";
-import { drawBars, makeChoosable, quoted, unitOf } from "../tokens.js";
+import { drawBars, makeChoosable, percent, quoted, unitOf } from "../tokens.js";
 import template from "./picture.html";
 import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
 import { Numbers } from "./picture_numbers.js";
-import { describeParts, percent } from "./picture_parts.js";
+import { describeParts } from "./picture_parts.js";
 
 const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
 const SWIPE = 40; // pixels
+const PAUSE = 500; // milliseconds after ↑ or ↓, whose focus may scroll the page
 const TAIL = 14; // characters before what comes next
 const TITLES = {
   attention: "this head in Attention",
@@ -17,7 +18,7 @@ const TITLES = {
 
 /**
  * Draws a model as one picture; `doors` are the other views that can be opened, `unit` is the word for a token. Returns
- * a function that chooses the token of an address. Where it has a `source`, the model can go on by itself.
+ * a function that chooses the token of an address. With a `source`, an event `goon` asks for what the model writes next.
  * @param {any} source
  */
 export function showPicture(root, view, source = null) {
@@ -34,6 +35,7 @@ class Picture {
     this.numbers = new Numbers(view);
     this.token = this.numbers.size - 1;
     this.shown = []; // parts with their elements
+    const hadFocus = root.contains(document.activeElement);
     this.parts = fill(root, template);
     this.build();
     this.pickToken = makeChoosable(this.parts.line, this.tokens, Infinity, (token) => this.chooseToken(token));
@@ -44,13 +46,13 @@ class Picture {
       if (block) block.open = true;
       this.explain(index);
     };
-    this.pickPart = makeChoosable(this.parts.flow, items, 1, choose, (index) => this.explain(index ?? this.chosen));
+    this.pickPart = makeChoosable(this.parts.flow, items, 1, choose);
     this.listen();
     this.stage = this.stages[0];
-    this.pickToken(this.token);
+    drawInTheme(root, () => this.pickToken(this.token));
     this.pickPart(0);
     this.watchParts();
-    drawInTheme(root, () => this.draw());
+    if (hadFocus) this.goOn.focus({ preventScroll: true });
   }
 
   /** Chooses the token that an address names. */
@@ -84,7 +86,7 @@ class Picture {
   }
 
   createStage(row, name, ...children) {
-    const stage = create("section", "stage-of", ...children);
+    const stage = create("section", "picture-stage", ...children);
     Object.assign(stage.dataset, { row, name });
     stage.setAttribute("aria-label", name);
     return stage;
@@ -167,8 +169,10 @@ class Picture {
       { capture: true }
     );
     let from = null;
-    flow.addEventListener("touchstart", ({ touches: [touch] }) => (from = touch), { passive: true });
+    const begin = ({ touches: [touch, second] }) => (from = second ? null : touch);
+    flow.addEventListener("touchstart", begin, { passive: true });
     flow.addEventListener("touchend", ({ changedTouches: [to] }) => {
+      if (!from) return; // two fingers
       const [across, down] = [to.clientX - from.clientX, to.clientY - from.clientY];
       if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(down)) move(across < 0 ? 1 : -1);
     });
@@ -177,11 +181,11 @@ class Picture {
 
   /** Tells the story while the page scrolls: explains the part that passes a line across the window. */
   watchParts() {
-    let [tells, isFirst] = [true, true];
+    let [isFirst, movedAt] = [true, -Infinity];
     const { flow } = this.parts;
-    for (const event of ["wheel", "touchmove"])
-      this.parts.picture.addEventListener(event, () => (tells = true), { passive: true });
-    for (const event of ["keydown", "click"]) flow.addEventListener(event, () => (tells = false));
+    flow.addEventListener("keydown", (event) => {
+      if (["ArrowUp", "ArrowDown"].includes(event.key)) movedAt = performance.now();
+    });
     const places = new Map(this.shown.map(({ item }, index) => [item, index]));
     places.set(this.bars, this.shown.length - 1);
     const pass = (entries) => {
@@ -193,9 +197,10 @@ class Picture {
       const stage = there.find((target) => this.stages.includes(target));
       const part = there.find((target) => places.has(target));
       if (stage) this.showStage(stage);
-      if (part && tells) this.pickPart(places.get(part));
+      if (part && performance.now() - movedAt > PAUSE) this.pickPart(places.get(part));
     };
-    const root = getComputedStyle(flow).overflowY === "auto" ? flow : null; // a frame has no window of its own
+    // Not the window: in a frame that would be another page's, of which a browser may tell nothing.
+    const root = getComputedStyle(flow).overflowY === "auto" ? flow : document;
     const observer = new IntersectionObserver(pass, { root, rootMargin: "-45% 0px -55% 0px" });
     for (const element of [...this.stages, ...places.keys()]) observer.observe(element);
   }
@@ -248,8 +253,8 @@ class Picture {
   explain(index) {
     const { part, item } = this.shown[index];
     const { title, about, door } = this.parts;
-    const block = item.closest(".stage-of").dataset.name;
-    title.textContent = `${part.name}${part.kind === "head" || item.closest("details") ? `, ${block}` : ""}`;
+    const block = item.closest(".picture-stage").dataset.name;
+    title.textContent = part.title ?? (item.closest("details") ? `${part.name}, ${block}` : part.name);
     about.textContent = part.about(this.token);
     const [view, query] = part.door(this.token) ?? [];
     door.hidden = !this.doors.length;
@@ -259,23 +264,16 @@ class Picture {
     const weights = part.weights?.(this.token) ?? [];
     this.tokens.forEach((token, key) => {
       if (key < weights.length) paint(token, Math.sqrt(weights[key]));
-      else token.style.backgroundColor = token.style.color = "";
+      else unpaint(token);
     });
   }
 
-  /** Goes on with the token that comes, or with the one that the model expects most, which it writes. */
-  async follow() {
-    const { source, view, token } = this;
+  /** Goes on with the token that comes, or asks for the one that the model expects most. */
+  follow() {
     this.root.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
     this.parts.flow.scrollTop = 0;
-    if (token + 1 < this.tokens.length) {
-      this.pickToken(token + 1);
-      return;
-    }
-    let written = "";
-    const greedy = { model: view.model, prompt: view.text, count: 1, temperature: 0, seed: 0 };
-    await source.write(greedy, (tokens) => (written += tokens.map(({ text }) => text).join("")));
-    this.root.dispatchEvent(new CustomEvent("read", { detail: written, bubbles: true }));
+    if (this.token + 1 < this.tokens.length) this.pickToken(this.token + 1);
+    else this.root.dispatchEvent(new CustomEvent("goon", { detail: this.view.text }));
   }
 }
 

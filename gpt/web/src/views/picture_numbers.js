@@ -63,7 +63,7 @@ export class Numbers {
   }
 }
 
-/** Vectors of little-endian int16, each part with the value of a step. */
+/** Vectors of little-endian int16, each with the value of a step. */
 function unpack(text, scales) {
   const bytes = decodeBase64(text);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);

@@ -1,5 +1,5 @@
 import { lengthOf } from "../engine/picture.js";
-import { quoted } from "../tokens.js";
+import { percent, quoted } from "../tokens.js";
 
 const NORMS = {
   layernorm: ["LayerNorm", "layer_norm"],
@@ -9,12 +9,8 @@ const CELLS = 8; // tokens with their ids
 const ACTIVATIONS = { gelu: "GELU", gelu_tanh: "GELU", relu: "ReLU", relu2: "squared ReLU", swiglu: "SwiGLU" };
 
 /** Three significant digits. */
-export function rounded(value) {
+function rounded(value) {
   return Number(value.toPrecision(3)).toLocaleString("en");
-}
-
-export function percent(share) {
-  return share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`;
 }
 
 function many(count, word) {
@@ -24,7 +20,7 @@ function many(count, word) {
 /**
  * The parts of a model in the order in which it computes: `before` the blocks, `blocks`, each with the branches `attention`
  * and `mlp`, the stream in the `middle` and the `stream` that leaves it, and `after` them. A part has
- * - `kind`, `name` and `shape`, and `note`, its parameters or what else does not change;
+ * - `kind`, `name`, `title` where that is not the name, and `shape`; and `note`, its parameters or what else does not change;
  * - `value(token)`, a short figure, and `about(token)`, two sentences;
  * - `vector(token)` where there is one to draw, `guess(token)`, the lens's candidate, or `weights(token)` of a head;
  * - `door(token)`: the view that shows more, and the parameters of its address.
@@ -49,7 +45,8 @@ export function describeParts(numbers, unit) {
     tokens: (token) => Array.from({ length: Math.min(token + 1, CELLS) }, (_, back) => token - back).reverse(),
     about: (token) =>
       `The model does not see letters: ${named(token)} is number ${ids[token]} of ${vocabulary.toLocaleString("en")}. ` +
-      `It has read ${many(token, unit)} before it, and has room for ${config.block_size.toLocaleString("en")}.`,
+      `${token ? `It comes after ${many(token, unit)}` : "It is the first one"}; there is room for ` +
+      `${config.block_size.toLocaleString("en")}.`,
     door: traced("idx"),
   };
 
@@ -135,7 +132,8 @@ export function describeParts(numbers, unit) {
       note: parameters("h.0.attn"),
       value: (token) => `${many(token + 1, "key")}`,
       about: (token) =>
-        `Each head compares a query of ${named(token)} with the keys of the ${many(token + 1, unit)} so far, and takes ` +
+        `Each head compares a query of ${named(token)} with ` +
+        `${token ? `the keys of the ${many(token + 1, unit)} so far` : "its own key, the only one so far"}, and adds up ` +
         `their values by the weights below.${prepared ? ` Queries and keys are ${prepared} first.` : ""}`,
       door: traced(`h.${layer}.attn.core.softmax`),
     };
@@ -152,6 +150,7 @@ export function describeParts(numbers, unit) {
     return {
       kind: "head",
       name: `head ${head}`,
+      title: `layer ${layer}, head ${head}`,
       value: (token) =>
         numbers
           .strongest(layer, head, token)
@@ -159,9 +158,9 @@ export function describeParts(numbers, unit) {
           .join("  "),
       weights: (token) => numbers.weightsOf(layer, head, token),
       about: (token) =>
-        `Head ${head} of block ${layer} puts ${looks(token).join(", and ")}. ` +
+        `Head ${head} of layer ${layer} puts ${looks(token).join(", and ")}. ` +
         (group > 1
-          ? `It shares keys and values with the other heads of ${first} to ${first + group - 1}.`
+          ? `Heads ${first} ${group > 2 ? "to" : "and"} ${first + group - 1} have the same keys and values.`
           : "The thicker an arc, the more weight is on where it ends."),
       door: (token) => ["attention", { layer, head, token }],
     };

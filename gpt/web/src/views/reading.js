@@ -22,6 +22,7 @@ export const READINGS = {
   surprisal: { title: "Surprisal", least: 2, most: 1024, show: showSurprisal, guide: surprisal },
   trace: { title: "Shapes", least: 1, most: 128, example: 32, show: showTrace, guide: trace },
 };
+const LONGEST_CHARACTER = 4; // tokens, each of one byte
 const DOORS = ["attention", "lens", "surprisal"]; // views whose addresses may name a token
 
 /** A view for the shell that reads a text; `windowOf(context)` is the most characters that the model takes. */
@@ -54,10 +55,7 @@ class Reading {
       this.last = context.text = readingText.value;
       this.read();
     });
-    this.parts.body.addEventListener("read", ({ detail: text }) => {
-      this.parts.readingText.value = text; // a view goes on by itself
-      form.requestSubmit();
-    });
+    this.parts.body.addEventListener("goon", ({ detail: text }) => this.goOn(text));
     form.addEventListener("keydown", (event) => isSubmit(event) && form.requestSubmit());
     this.follow();
   }
@@ -79,22 +77,47 @@ class Reading {
   /** Reads what the field has, of a text longer than the window only the end, and chooses what an address names. */
   async read(params = new URLSearchParams()) {
     const { readingText, status, body } = this.parts;
-    this.running?.abort();
-    this.running = new AbortController();
-    const { signal } = this.running;
     const { source, model, facts } = this.context;
     this.reader = model;
-    const most = this.window();
-    const characters = [...readingText.value];
-    const text = characters.slice(-most).join("");
-    say(status, "Reading…");
-    try {
+    const text = endOf(readingText.value, this.window());
+    const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
+    await this.instead("Reading…", async (signal) => {
       const answer = await source[this.name]({ model, text, signal });
       if (signal.aborted) return;
-      say(status, characters.length > most ? `Only the last ${most} of ${characters.length} characters are read.` : "");
+      say(status, read < all ? `Only the last ${read} of ${all} characters are read.` : "");
       const view = { ...answer, model, text, unit: facts?.token, doors: this.doorsOf(text) };
       this.choose = this.reading.show(body, view, source);
       this.choose(params);
+    });
+  }
+
+  /** Reads a text with what the model writes after it, unless another one was typed meanwhile or the view was left. */
+  async goOn(text) {
+    const { form, readingText, status } = this.parts;
+    const { source, model } = this.context;
+    const before = readingText.value;
+    await this.instead("Writing…", async (signal) => {
+      const tokens = [];
+      const request = { model, prompt: text, count: LONGEST_CHARACTER, temperature: 0, seed: 0, signal };
+      await source.write(request, (more) => tokens.push(...more));
+      if (signal.aborted) return;
+      const first = tokens.find((token) => !token.isGiven && token.text);
+      say(status, first ? "" : "The model writes nothing here that has a text.");
+      if (!first || readingText.value !== before || !form.isConnected) return;
+      readingText.value = text + first.text;
+      form.requestSubmit();
+    });
+  }
+
+  /** Does this in place of what is under way; the line of status says so, and what went wrong. */
+  async instead(message, work) {
+    this.running?.abort();
+    this.running = new AbortController();
+    const { signal } = this.running;
+    const { status } = this.parts;
+    say(status, message);
+    try {
+      await work(signal);
     } catch (error) {
       if (!signal.aborted) say(status, error.message, true);
     }

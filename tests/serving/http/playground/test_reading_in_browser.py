@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from browser import CONTROL, Page
+from gpt.generation import generate
 from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.operations import trace_view
@@ -133,8 +134,9 @@ def test_of_a_long_text_the_end_is_read(open_page: Open) -> None:
     page = open_page("lens")
     page.wait_for("document.getElementById('facts').textContent.includes('sees')")
     read(page, "lens", TEXT * 3)
-    assert page.text(".view .status") == "Only the last 64 of 72 characters are read."
-    assert page.run("document.querySelectorAll('#lens-table thead th').length") == 65
+    assert page.text(".view .status") == "Only the last 61 of 72 characters are read."  # from the start of a word
+    assert page.run("document.querySelectorAll('#lens-table thead th').length") == 62
+    assert len(texts_of(page, ".doors a")) == 2  # the other views cut it at the same place
 
 
 def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page: Open) -> None:
@@ -163,3 +165,41 @@ def test_a_view_opens_with_the_end_of_a_long_text_from_the_start_of_a_word(open_
     page.run("location.hash = 'lens'")
     page.wait_for("document.querySelectorAll('.view-lens #lens-table').length === 1")
     assert page.run("document.querySelector('.view-lens textarea').value") == "rooms " * 10 + "best"
+
+
+FIELD = "document.querySelector('.view-picture textarea').value"
+GO_ON = "document.querySelector('.picture-end button').click()"
+
+
+def test_the_picture_goes_on_and_keeps_what_was_typed_meanwhile(open_page: Open, char_model: CharModel) -> None:
+    """A writing that was refused says why; one that comes too late is dropped."""
+    model, tokenizer = char_model
+    wanted = generate(model, tokenizer, TEXT, max_new_tokens=1, temperature=0.0)
+    page = open_page("picture")
+    read(page, "picture")
+    page.run(GO_ON)
+    page.wait_for(f"{FIELD} === {json.dumps(TEXT + wanted)} && {IDLE}")
+    page.run(
+        "globalThis.own = fetch; globalThis.fetch = async (...asked) => {"
+        " if (String(asked[0]).includes('generate')) await new Promise((go) => { globalThis.go = go; });"
+        " return own(...asked); }"
+    )
+    page.run(GO_ON)
+    assert page.text(".view .status") == "Writing…"
+    page.run(f"{FIELD} = 'my own'; go()")
+    page.wait_for(IDLE)
+    assert page.run(FIELD) == "my own"
+    page.run(GO_ON)
+    page.run("globalThis.left = document.querySelector('.view-picture .status'); location.hash = 'surprisal'")
+    page.wait_for("document.querySelector('.view-surprisal') !== null")
+    page.run("go()")
+    page.wait_for("left.textContent === ''")
+    page.run("location.hash = 'picture'")
+    page.wait_for(f"document.querySelector('.view-picture') !== null && {IDLE}")
+    assert page.run(FIELD) == "my own"
+    assert page.console == []
+    page.run("globalThis.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+    page.run(GO_ON)
+    page.wait_for("document.querySelector('.view .status.wrong') !== null")
+    assert page.text(".view .status") == "the server does not answer"
+    assert page.console == []
