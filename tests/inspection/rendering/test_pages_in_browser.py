@@ -129,6 +129,8 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     found.thumbnail = inks(document.querySelectorAll(".thumbnail canvas")[4], [4, 5])[0];
     found.legend = getComputedStyle(document.querySelector(".legend-bar")).backgroundImage;
     found.thumbnails = document.querySelectorAll(".thumbnail").length;
+    const [one, other, below] = [0, 1, 3].map((head) => document.querySelectorAll(".thumbnail")[head].offsetTop);
+    found.grid = [one === other, below > one];
     const names = [...document.querySelectorAll(".thumbnail")].map((button) => button.textContent);
     found.names = [names.slice(0, 3), names.slice(3)];
     const arcs = () => [...document.querySelectorAll("#arcs path")].map((arc) => [
@@ -173,6 +175,7 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     assert [set(name.split()) for name in found["classes"]] == [{"looking", "seen"}, *[{"later"}] * 5]
     assert found["ablation"]  # is hidden: there is nobody to compute it
     assert found["thumbnails"] == 6
+    assert found["grid"] == [True, True]  # heads across, layers down
     assert found["start"][:2] == ["Layer 1, head 1: previous", "From 'z' at 5 to '</script>' at 4: 0.750"]
     assert found["start"][2].startswith(
         "On average 0.800 of its weight is on the previous token; an even head would have 0.290"
