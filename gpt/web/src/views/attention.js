@@ -96,7 +96,7 @@ class AttentionView {
     const buttons = Array.from({ length: layers * heads }, () => createButton("thumbnail", create("canvas"), null));
     buttons.forEach((button, head) => {
       button.append(create("span", "kind"));
-      if (head % heads === 0) grid.append(create("span", "", head / heads));
+      if (head % heads === 0) grid.append(create("span", "layer", head / heads));
       grid.append(button);
     });
     return buttons;
