@@ -180,7 +180,7 @@ def test_a_text_that_is_too_short_leaves_no_reading_of_another(open_page: Open) 
     page.run("document.querySelector('textarea').select()")
     page.type("I")
     page.press("Enter", CONTROL)
-    page.wait_for("document.querySelector('.status').textContent === 'The text is too short to be read.'")
+    page.wait_for("document.querySelector('.view .status').textContent === 'The text is too short to be read.'")
     assert page.run("document.querySelector('.reading-body').children.length") == 0
 
 
