@@ -1,7 +1,7 @@
 """What heads are named after, on weights that look at one kind of place only."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -55,7 +55,9 @@ def head(keys: Keys, strength: float = 1.0) -> Tensor:
     return weights
 
 
-def measure(heads: list[Tensor], code: str = "measured.map(({ kind }) => kind)", labels: str = TEXT) -> object:
+def measure(
+    heads: list[Tensor], code: str = "measured.map(({ kind }) => kind)", labels: Sequence[str] = TEXT
+) -> object:
     view: View = {"labels": list(labels), "weights": torch.stack(heads)[None]}
     data = json.dumps(page_data("attention", view))
     known = f"const view = {data}; const measured = measureHeads(new Heads(view), view.labels);"
@@ -80,6 +82,18 @@ def test_the_measure_is_an_average_over_the_queries_that_have_such_a_key() -> No
     even = (1 / 3 + 1 / 4 + 2 / 5 + 2 / 6) / 4
     expected = {"name": "duplicate", "weight": 0.5 / 4, "even": even, "lead": 0.5 / 4 - even}
     assert measures == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_has_no_glyph_is_no_part_of_a_word_and_a_line_may_start_with_white_space() -> None:
+    labels = ["a", "b", "CR⏎", "⏎␣", "c", "d", "e", "f", "U+200B", "#12", "g", "h", "i", "j"]
+    found = measure(
+        [torch.eye(len(labels))],
+        "['line start', 'word start'].map((kind) => measured[0].measures.find(({ name }) => name === kind).even)",
+        labels,
+    )
+    lines = sum(2 / (query + 1) for query in range(6, 14)) / 8
+    words = sum(2 / (query + 1) for query in (6, 7, 12, 13)) / 4
+    assert found == pytest.approx([lines, words])
 
 
 def test_too_few_queries_name_nothing() -> None:

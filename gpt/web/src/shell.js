@@ -31,9 +31,13 @@ export function startShell(nav, root, views, context) {
     document.body.dataset.view = view.name;
     document.title = `${view.title} · ${title}`;
     const known = opened.get(view);
-    const place = known ?? { section: createSection(view), refresh: null };
+    const place = known ?? { section: createSection(view), refresh: null, scrolled: [] };
     opened.set(view, place);
-    if (!place.section.isConnected) root.replaceChildren(place.section); // else it would lose the focus
+    if (!place.section.isConnected) {
+      for (const other of opened.values()) if (other.section.isConnected) other.scrolled = scrolledIn(other.section);
+      root.replaceChildren(place.section); // else it would lose the focus
+      for (const [box, offsets] of place.scrolled) box.scrollTo(offsets);
+    }
     if (known) place.refresh?.();
     else place.refresh = view.show(place.section.lastChild, context);
   }
@@ -41,6 +45,13 @@ export function startShell(nav, root, views, context) {
   addEventListener("hashchange", open);
   open();
   return open;
+}
+
+/** The boxes in a section that are scrolled, which they lose outside the document, and how far. */
+function scrolledIn(section) {
+  return [...section.querySelectorAll("*")]
+    .map((box) => [box, { left: box.scrollLeft, top: box.scrollTop }])
+    .filter(([, { left, top }]) => left || top);
 }
 
 function createSection({ name, title, sentence, more = "" }) {

@@ -32,8 +32,9 @@ export function createBar(className, share) {
   return bar;
 }
 
-/** The surprise at what had this probability. */
+/** The surprise at what had this probability, which is 0 where it is smaller than its type can say. */
 export function surprise(probability) {
+  if (probability === 0) return "more than 100 bits, a probability of <0.1%";
   return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits, a probability of ${percent(probability)}`;
 }
 

@@ -129,6 +129,8 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     found.thumbnail = inks(document.querySelectorAll(".thumbnail canvas")[4], [4, 5])[0];
     found.legend = getComputedStyle(document.querySelector(".legend-bar")).backgroundImage;
     found.thumbnails = document.querySelectorAll(".thumbnail").length;
+    const [one, other, below] = [0, 1, 3].map((head) => document.querySelectorAll(".thumbnail")[head].offsetTop);
+    found.grid = [one === other, below > one];
     const names = [...document.querySelectorAll(".thumbnail")].map((button) => button.textContent);
     found.names = [names.slice(0, 3), names.slice(3)];
     const arcs = () => [...document.querySelectorAll("#arcs path")].map((arc) => [
@@ -173,9 +175,10 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     assert [set(name.split()) for name in found["classes"]] == [{"looking", "seen"}, *[{"later"}] * 5]
     assert found["ablation"]  # is hidden: there is nobody to compute it
     assert found["thumbnails"] == 6
+    assert found["grid"] == [True, True]  # heads across, layers down
     assert found["start"][:2] == ["Layer 1, head 1: previous", "From 'z' at 5 to '</script>' at 4: 0.750"]
     assert found["start"][2].startswith(
-        "On average 0.800 of its weight is on the previous token; an even head would have 0.290"
+        "On average 0.800 of its weight is on the previous token; uniform attention would have 0.290"
     )
     assert found["names"] == [["itself"] * 3, ["itself", "previous", "itself"]]
     strong, weak, hidden, nothing = found["pixels"]
@@ -320,6 +323,38 @@ def test_one_token_has_a_page(open_page: Browse) -> None:
     one |= {"rows": ["x"], "top": [[[("b", 1.0)]]], "next": [None], "next_probability": [[None]]}
     del one["weights"]
     assert open_page("lens", read, one)["said"] == "The text ends here, so there is no next character."
+    one |= {"bits": [None], "before": [[]], "after": [[]], "mean_bits": 0.0, "settings": "x"}
+    assert "nothing to predict it from" in open_page("surprisal", read, one)["said"]
+
+
+def test_a_probability_of_zero_is_small(open_page: Browse) -> None:
+    """The type that it comes in has no smaller one."""
+    view = lens() | {"next_probability": [[0.0] * SIZE] * 3}
+    said = open_page("lens", 'found.said = read("readout");', view)["said"]
+    assert said.endswith(": more than 100 bits, a probability of <0.1%, in this row.")
+
+
+def test_a_matrix_settles_at_every_width(tmp_path: Path, visit: Callable[..., Page]) -> None:
+    """The letters at its edges, which grow with its cells, leave them the room that they were given."""
+    weights = torch.eye(24)[None, None]
+    view: View = {"labels": list("abcdefgh" * 3), "weights": weights}
+    (tmp_path / "page.html").write_text(render_page("attention", view, "A title", ""), encoding="utf-8")
+    page = visit((tmp_path / "page.html").as_uri(), width=400, height=900)
+    count = """(async () => {
+      const { style } = document.getElementById("matrix");
+      const sizes = [];
+      for (let frame = 0; frame < 12; frame++) {
+        await new Promise(requestAnimationFrame);
+        sizes.push(style.getPropertyValue("--cell"));
+      }
+      return new Set(sizes.slice(4)).size;
+    })()"""
+    for width in (396, 422, 450):
+        page.send(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        assert page.run(count) == 1
 
 
 @pytest.mark.parametrize("width", [1280, 400])
@@ -336,6 +371,15 @@ def test_a_matrix_of_128_characters_fits_and_follows_a_finger(
     box = "(({ scrollWidth, clientWidth, scrollHeight, clientHeight }) => "
     fits = "[scrollWidth <= clientWidth, scrollHeight <= clientHeight, clientHeight < innerHeight])"
     assert page.run(f"{box}{fits}(document.getElementById('box'))") == [True] * 3
+    seen = """["keys", "queries"].map((axis) => {
+      const [box, letter] = [`#${axis}`, `#${axis} .on`].map((part) =>
+        document.querySelector(part).getBoundingClientRect());
+      const isIn = letter.left > box.left - 1 && letter.right < box.right + 1;
+      return isIn && letter.top > box.top - 1 && letter.bottom < box.bottom + 1;
+    })"""
+    for token in (0, 127):
+        page.run(f"document.querySelectorAll('#text .token')[{token}].click()")
+        assert page.run(seen) == [True, True]
     plot = "document.getElementById('plot').getBoundingClientRect()"
     left, top, side, scrolled = page.run(f"(({{ left, top, width }}) => [left, top, width, scrollY])({plot})")
     at = [{"x": left + (column + 0.5) * side / 128, "y": top + (row + 0.5) * side / 128} for column, row in PLACES]

@@ -1,5 +1,5 @@
 import { colorOf, drawInTheme, drawLegend, paint, unpaint } from "../colors.js";
-import { create, createButton, fill } from "../dom.js";
+import { create, createButton, fill, markMore } from "../dom.js";
 import { decimals, makeChoosable, nameOf, unitOf, writeText } from "../tokens.js";
 import { showAblation } from "./ablation.js";
 import { showArcs } from "./arcs.js";
@@ -40,11 +40,15 @@ class AttentionView {
     const { text, arcs, stretch } = this.parts;
     this.tokens = writeText(text, this.labels);
     this.thumbnails = this.addThumbnails(view);
+    markMore(this.parts.headsBox);
     this.drawArcs = showArcs(arcs, this.labels, (query) => this.chooseQuery(query));
     this.ablation = source && this.allowAblation(root, view, source);
     this.chooseHead = makeChoosable(this.parts.heads, this.thumbnails, view.heads, (head) => {
       this.head = head;
       this.drawChosenHead();
+      const { offsetLeft, offsetWidth } = this.thumbnails[head];
+      const box = this.parts.headsBox;
+      box.scrollLeft = offsetLeft - box.offsetLeft - (box.clientWidth - offsetWidth) / 2;
     });
     this.chooseQuery = makeChoosable(
       text,
@@ -92,7 +96,7 @@ class AttentionView {
     const buttons = Array.from({ length: layers * heads }, () => createButton("thumbnail", create("canvas"), null));
     buttons.forEach((button, head) => {
       button.append(create("span", "kind"));
-      if (head % heads === 0) grid.append(create("span", "", head / heads));
+      if (head % heads === 0) grid.append(create("span", "layer", head / heads));
       grid.append(button);
     });
     return buttons;
@@ -123,11 +127,12 @@ class AttentionView {
   nameHeads() {
     this.thumbnails.forEach((button, head) => {
       const { kind } = this.measured[head];
+      const what = kind ? `looks at ${this.kinds[kind]}` : "has no name: no kind of place stands out";
       const isAblated = button.classList.contains("ablated-head");
-      const words = [this.heads.nameOf(head), isAblated ? "ablated" : (kind ?? "none of the kinds")];
+      const words = [this.heads.nameOf(head), isAblated ? "ablated" : (kind ?? "no name")];
       button.lastChild.textContent = isAblated ? "ablated" : (kind ?? "–");
       button.setAttribute("aria-label", words.join(", "));
-      button.title = kind ? `looks at ${this.kinds[kind]}` : "looks at no such place in particular";
+      button.title = isAblated ? "ablated" : what;
     });
   }
 
@@ -182,7 +187,7 @@ class AttentionView {
     const { matrixTitle, summary, plot, canvas } = this.parts;
     const name = this.heads.nameOf(this.head);
     const { kind } = this.measured[this.head];
-    matrixTitle.textContent = `${name.replace("l", "L")}: ${kind ?? "none of the kinds"}`;
+    matrixTitle.textContent = `${name.replace("l", "L")}${kind ? `: ${kind}` : ""}`;
     summary.textContent = this.describeHead();
     plot.setAttribute("aria-label", `weights of ${name}; the arrow keys move through them`);
     this.drawHead(canvas, this.head, 1, this.inks());
@@ -194,10 +199,10 @@ class AttentionView {
     const { measures, kind } = this.measured[this.head];
     const { distance, entropy } = this.heads.summarize(this.head);
     const rest = `It looks back ${distance.toFixed(1)} positions, with an entropy of ${entropy.toFixed(1)} bits.`;
-    if (!kind) return `It looks at no such place in particular. ${rest}`;
+    if (!kind) return `No kind of place stands out in what it looks at. ${rest}`;
     const { weight, even } = measures.find(({ name }) => name === kind);
     const share = `${decimals(weight)} of its weight is on ${this.kinds[kind]}`;
-    return `On average ${share}; an even head would have ${decimals(even)} there. ${rest}`;
+    return `On average ${share}; uniform attention would have ${decimals(even)} there. ${rest}`;
   }
 
   chooseCell(query, key) {

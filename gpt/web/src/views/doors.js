@@ -7,10 +7,15 @@ const WORDS = {
   surprisal: "how surprising it was",
 };
 
-/** Fills a line with links to other views of the same text at one of its tokens: to the `doors` of a view, their names. */
-export function drawDoors(line, view, token) {
-  const names = view.doors ?? [];
-  const links = names.map((name) => Object.assign(create("a", "", WORDS[name]), { href: `#${name}?token=${token}` }));
+/**
+ * Fills a line with links to other views of the same text at one of its tokens: to the `doors` of a view, their names.
+ * `others` has, by such a name, the words and the token of a link that leads elsewhere than to `token`.
+ */
+export function drawDoors(line, view, token, others = {}) {
+  const links = (view.doors ?? [])
+    .map((name) => [name, ...(others[name] ?? [WORDS[name], token])])
+    .filter(([, , place]) => place in view.labels)
+    .map(([name, words, place]) => Object.assign(create("a", "", words), { href: `#${name}?token=${place}` }));
   line.hidden = links.length === 0;
   line.replaceChildren(`This ${unitOf(view)}: `, ...links.flatMap((link, index) => (index ? [" · ", link] : [link])));
 }

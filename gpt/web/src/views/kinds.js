@@ -1,7 +1,9 @@
-const LEAST_LEAD = 0.2; // over an even head, below which a head has no name
+const LEAST_LEAD = 0.2; // over uniform attention, below which a head has no name
 const LEAST_QUERIES = 4; // that an average is made of
 const DULL = ["first", "itself"]; // where a head looks that has nothing to do, or does nothing yet
-const [STARTS_IN_WORD, ENDS_IN_WORD] = [/^[\p{L}\p{N}_]/u, /[\p{L}\p{N}_]$/u];
+const INVISIBLE = /^(CR⏎?|U\+[0-9A-F]+|#\d+)$/; // labels of what has no glyph
+const startsInWord = (label) => /^[\p{L}\p{N}_]/u.test(label) && !INVISIBLE.test(label);
+const endsInWord = (label) => /[\p{L}\p{N}_]$/u.test(label) && !INVISIBLE.test(label);
 
 /** The kinds of heads by their names, and what such a head looks at; `unit` is a character or a token. */
 export function describeKinds(unit) {
@@ -11,7 +13,7 @@ export function describeKinds(unit) {
     induction: `what followed the same ${unit} earlier in the text`,
     "line start": `the start of its line: the line break before it and its first ${unit}`,
     "word start": `the start of its word: its first ${unit} and the one before`,
-    first: `the first ${unit} of the text, often to do nothing`,
+    first: `the first ${unit} of the text`,
     itself: "itself",
   };
 }
@@ -27,9 +29,9 @@ function keysByKind(labels) {
   const [lines, words] = [[], []]; // where the line and the word of each query start
   labels.forEach((label, query) => {
     const before = labels[query - 1] ?? "";
-    lines.push(before.endsWith("⏎") ? query : lines[query - 1]);
-    const continues = STARTS_IN_WORD.test(label) && ENDS_IN_WORD.test(before);
-    words.push(continues ? words[query - 1] : ENDS_IN_WORD.test(label) ? query : undefined);
+    lines.push(before.includes("⏎") ? query : lines[query - 1]);
+    const continues = startsInWord(label) && endsInWord(before);
+    words.push(continues ? words[query - 1] : endsInWord(label) ? query : undefined);
   });
   const only = (key) => (_, query) => (query ? [key(query)] : []); // the first query has no choice
   // Nearer to its start a query cannot be told from one that looks at the previous token.
@@ -47,7 +49,7 @@ function keysByKind(labels) {
 
 /**
  * What every head of `heads` looks at in a text with these labels: `measures`, for each kind the average `weight` on such
- * keys over the queries that have any, the share `even` that a head would have there which looks everywhere alike, and
+ * keys over the queries that have any, the share `even` that uniform attention would have there, and
  * the `lead` over it; and the `kind` of the largest lead, null where that is small.
  */
 export function measureHeads(heads, labels) {

@@ -48,6 +48,7 @@ export class Matrix {
     });
     zoom.addEventListener("input", () => {
       this.isZoomed = true;
+      this.parts.plot.classList.add("zoomed");
       this.setCellSize(Number(zoom.value));
       this.reveal();
     });
@@ -73,10 +74,14 @@ export class Matrix {
     box.scrollTop += Math.min(0, mark.top - top) + Math.max(0, mark.bottom - bottom);
   }
 
-  /** Makes all of the matrix fit its place, unless the reader has chosen another size. */
+  /**
+   * Makes all of the matrix fit its place, unless the reader has chosen another size. The axes are measured at their
+   * widest: they grow with the cells, and would otherwise never settle.
+   */
   fit() {
     const { place, box, queries, keys } = this.parts;
     if (this.isZoomed) return;
+    this.setCellSize(LARGEST);
     const width = place.clientWidth - queries.offsetWidth - 2;
     const height = Number.parseFloat(getComputedStyle(box).maxHeight) - keys.offsetHeight - 2;
     const cell = within(Math.min(width, height) / this.size, LARGEST);

@@ -48,11 +48,13 @@ class Reading {
     this.running = null;
     this.last = null; // the text written last
     this.reader = null; // the model that has read
-    this.choose = (/** @type {URLSearchParams} */ _params) => {};
+    this.params = new URLSearchParams(); // of the address that was opened last, until a text is typed
+    this.choose = ignore;
     const { form, readingText } = this.parts;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.last = context.text = readingText.value;
+      this.params = new URLSearchParams();
       this.read();
     });
     this.parts.body.addEventListener("goon", ({ detail: text }) => this.goOn(text));
@@ -65,29 +67,36 @@ class Reading {
     const { text, model, params } = this.context;
     const field = this.parts.readingText;
     const isSame = text === this.last;
+    this.params = params;
     if (isSame && model === this.reader) {
       this.choose(params);
       return;
     }
     this.last = text;
     if (!isSame) field.value = endOf(text, this.reading.example ?? this.window());
-    if ([...field.value].length >= this.reading.least) this.read(params);
+    this.read();
   }
 
   /** Reads what the field has, of a text longer than the window only the end, and chooses what an address names. */
-  async read(params = new URLSearchParams()) {
+  async read() {
     const { readingText, status, body } = this.parts;
     const { source, model, facts } = this.context;
     this.reader = model;
+    this.choose = ignore;
     const text = endOf(readingText.value, this.window());
     const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
+    if (read < this.reading.least) {
+      this.running?.abort();
+      body.replaceChildren();
+      return say(status, model ? "The text is too short to be read." : "");
+    }
     await this.instead("Reading…", async (signal) => {
       const answer = await source[this.name]({ model, text, signal });
       if (signal.aborted) return;
       say(status, read < all ? `Only the last ${read} of ${all} characters are read.` : "");
       const view = { ...answer, model, text, unit: facts?.token, doors: this.doorsOf(text) };
       this.choose = this.reading.show(body, view, source);
-      this.choose(params);
+      this.choose(this.params);
     });
   }
 
@@ -119,7 +128,9 @@ class Reading {
     try {
       await work(signal);
     } catch (error) {
-      if (!signal.aborted) say(status, error.message, true);
+      if (signal.aborted) return;
+      this.reader = null; // it is tried again when the view is opened again
+      say(status, error.message, true);
     }
   }
 
@@ -130,11 +141,14 @@ class Reading {
   }
 }
 
-/** The last characters of a text, at most so many, from the start of a word where there is one. */
+/** Chooses nothing: there is nothing to choose from yet. */
+function ignore(/** @type {URLSearchParams} */ _params) {}
+
+/** The last characters of a text, at most so many, from the start of a word where one is near. */
 function endOf(text, most) {
   const characters = [...text];
   if (characters.length <= most) return text;
   const end = characters.slice(-most).join("");
-  const isCut = /\S/.test(characters.at(-most - 1));
-  return (isCut && end.replace(/^\S+\s+/, "")) || end;
+  const [cut] = /\S/.test(characters.at(-most - 1)) ? (end.match(/^\S+\s+/) ?? [""]) : [""];
+  return cut.length <= most / 4 ? end.slice(cut.length) : end;
 }

@@ -34,7 +34,7 @@ export function showSurprisal(root, view) {
   function showDetails(index) {
     parts.detailsTitle.textContent = nameOf(labels, index);
     parts.readout.textContent = describe(index);
-    drawDoors(parts.doors, view, index);
+    drawDoors(parts.doors, view, index, { lens: ["what each block expected here", index - 1] });
     for (const [list, entries] of [
       [parts.before, before[index]],
       [parts.after, after[index]],
@@ -52,7 +52,7 @@ export function showSurprisal(root, view) {
   parts.afterTitle.textContent = `With ${settings}`;
   const choose = makeReadable(parts.text, tokens, labels.length, showDetails);
   drawInTheme(root, draw);
-  choose(bits.indexOf(Math.max(...bits)));
+  choose(Math.max(0, bits.indexOf(Math.max(...bits))));
   return (params) => {
     const token = placeIn(params, "token", labels.length - 1);
     if (token !== null) choose(token);

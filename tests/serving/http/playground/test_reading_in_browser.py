@@ -156,6 +156,39 @@ def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page
     page.run("document.querySelectorAll('.view-attention .text .token')[9].click()")
     page.run("document.querySelector('.doors a[href^=\"#lens\"]').click()")
     page.wait_for("document.getElementById('details-title')?.textContent === \"block 1, after 'e' at 9\"")
+    page.run("document.querySelector('.doors a[href^=\"#surprisal\"]').click()")  # of the next one
+    page.wait_for("document.getElementById('details-title')?.textContent === \"'␣' at 10\"")
+    page.run("document.querySelector('.doors a[href^=\"#lens\"]').click()")  # where it was expected
+    page.wait_for("document.getElementById('details-title')?.textContent === \"block 1, after 'e' at 9\"")
+
+
+def test_a_view_is_left_and_found_again_as_it_was_scrolled(open_page: Open) -> None:
+    page = open_page("lens")
+    read(page, "lens", TEXT * 2)
+    before = page.run("document.getElementById('lens-box').scrollLeft")
+    assert before > 0
+    page.run("location.hash = 'write'")
+    page.wait_for("document.getElementById('lens-box') === null")
+    page.run("location.hash = 'lens'")
+    page.wait_for("document.getElementById('lens-box') !== null")
+    assert page.run("document.getElementById('lens-box').scrollLeft") == before
+
+
+def test_a_text_that_is_too_short_leaves_no_reading_of_another(open_page: Open) -> None:
+    page = open_page("surprisal")
+    read(page, "surprisal")
+    page.run("document.querySelector('textarea').select()")
+    page.type("I")
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('.view .status').textContent === 'The text is too short to be read.'")
+    assert page.run("document.querySelector('.reading-body').children.length") == 0
+
+
+def test_a_long_word_is_not_lost_to_start_with_a_whole_one(open_page: Open) -> None:
+    page = open_page("surprisal")
+    page.wait_for("document.getElementById('facts').textContent.includes('sees')")
+    read(page, "surprisal", "o" * 80 + " I")
+    assert page.text(".view .status") == "Only the last 64 of 82 characters are read."
 
 
 def test_a_view_opens_with_the_end_of_a_long_text_from_the_start_of_a_word(open_page: Open) -> None:

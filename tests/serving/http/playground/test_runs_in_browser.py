@@ -168,7 +168,7 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         names = "[...document.querySelectorAll('.series-name')].map((name) => name.textContent).sort().join()"
         assert page.run(names) == "training,validation"
         page.wait_for(f"document.querySelectorAll('.map-token').length === {len(set(TEXT))}", PATIENCE)
-        assert page.run("document.querySelector('.heads').width") == 2 * 17 - 1
+        assert page.run("document.querySelector('.growth-heads').width") == 2 * 17 - 1
         where = "document.querySelector('.map-token').style.transform"
         last = json.dumps(page.run(where))
         page.run(f"{PART.format('map')}.focus()")
