@@ -140,6 +140,7 @@ export class Growth {
     attended.hidden = !snapshot?.attention;
     const unit = UNITS[run.config?.["data.tokenizer"]] ?? "token";
     if (!mapped.hidden) this.map.show(snapshot, unit);
+    mapped.dataset.step = taken;
     if (!attended.hidden) this.heads.show(snapshot, unit);
   }
 

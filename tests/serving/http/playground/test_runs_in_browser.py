@@ -167,7 +167,9 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         assert len(set(page.run(colors))) == 2
         names = "[...document.querySelectorAll('.series-name')].map((name) => name.textContent).sort().join()"
         assert page.run(names) == "training,validation"
-        page.wait_for(f"document.querySelectorAll('.map-token').length === {len(set(TEXT))}", PATIENCE)
+        drawn = PART.format("mapped") + "?.dataset.step"
+        page.wait_for(f"{drawn} === '6'", PATIENCE)
+        assert page.run("document.querySelectorAll('.map-token').length") == len(set(TEXT))
         assert page.run("document.querySelector('.growth-heads').width") == 2 * 17 - 1
         where = "document.querySelector('.map-token').style.transform"
         last = json.dumps(page.run(where))
@@ -177,7 +179,7 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         page.run(f"{PART.format('sample-step')}.focus()")
         for _ in range(4):
             page.press("ArrowLeft")
-        page.wait_for(f"{at} === 'step 0' && {where} !== {last}", PATIENCE)
+        page.wait_for(f"{at} === 'step 0' && {drawn} === '0' && {where} !== {last}", PATIENCE)
         page.point(PART.format("play"), click=True)
         page.wait_for(f"{at} === 'step 6' && {where} === {last}", PATIENCE)
         page.run("location.hash = '#training?step=5'")
@@ -218,6 +220,8 @@ def test_what_comes_last_is_shown_and_what_was_replaced_is_not(
         page.point(PART.format("play"), click=True)
         page.run("document.querySelectorAll('.run input:checked').forEach((box) => box.click())")
         page.wait_for(f"{PART.format('samples')}.hidden && {PART.format('play')}.textContent === 'Play'", PATIENCE)
+        assert all("/snapshots/6" in line for line in page.console)  # which the browser reports, too
+        page.console.clear()
 
 
 def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(place: Path, serve: Serve, visit: Open) -> None:
