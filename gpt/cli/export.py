@@ -121,8 +121,8 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
         f"context of {shape.block_size} tokens; {weights} weights. The model runs in this page; nothing leaves it."
     )
     prompt, name = arguments.prompt or "", _name(loaded)
-    of = (loaded.model, loaded.tokenizer, weights, sample, prompt, name, note)
-    page = render_model_page(*of, example=example_of(loaded))
+    model, tokenizer, example = loaded.model, loaded.tokenizer, example_of(loaded, prompt)
+    page = render_model_page(model, tokenizer, weights, sample, prompt, name, note, example)
     staged.write_text(page, encoding="utf-8", newline="\n")
     lost = not_applied(sample, SAMPLING)
     if (node := find_node()) is None:

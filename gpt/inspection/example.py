@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpt.checkpoint import Loaded, RunFolder
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import DataError
+from gpt.errors import DataError, GenerationError
 from gpt.generation import generate
 from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.model import GPT
@@ -15,10 +15,18 @@ LEAST_TOKENS = 2
 """A text with a prediction has one more than it."""
 
 
-def example_of(loaded: Loaded) -> str:
-    """Return a line or so of the last sample of a checkpoint's run; where there is none, the model writes one."""
-    found = _excerpt(_last_sample(loaded.folder), loaded.model, loaded.tokenizer)
-    return found or _written(loaded.model, loaded.tokenizer)
+def example_of(loaded: Loaded, prompt: str = "") -> str:
+    """Return a line or so of a prompt, or of the last sample of a checkpoint's run, or else one that the model writes.
+
+    It is empty where the model can write none.
+    """
+    for text in (prompt, _last_sample(loaded.folder)):
+        if found := _excerpt(text, loaded.model, loaded.tokenizer):
+            return found
+    try:
+        return _written(loaded.model, loaded.tokenizer)
+    except GenerationError:  # its weights are not finite
+        return ""
 
 
 def _written(model: GPT, tokenizer: Tokenizer) -> str:

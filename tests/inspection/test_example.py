@@ -39,6 +39,19 @@ def test_it_begins_with_a_line_and_ends_with_one_or_with_a_word(tmp_path: Path, 
     assert found == expected
 
 
+def test_a_prompt_comes_before_a_sample_and_fits_the_window_too(tmp_path: Path) -> None:
+    model = sharp_model(vocab_size=len(LETTERS), block_size=12)
+    loaded = Loaded(model, CharTokenizer(LETTERS), Config(model=model.config), tmp_path, {}, None)
+    assert example_of(loaded, "the prompt is long") == "the prompt"
+
+
+def test_it_is_empty_where_the_model_can_write_none(tmp_path: Path) -> None:
+    model = sharp_model(vocab_size=len(LETTERS), block_size=12)
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, float("nan"))
+    assert example_of(Loaded(model, CharTokenizer(LETTERS), Config(model=model.config), tmp_path, {}, None)) == ""
+
+
 def test_it_fits_the_window_in_tokens_and_needs_no_spaces(tmp_path: Path) -> None:
     assert example(tmp_path, ByteTokenizer(), 64, step_000001="é" * 300) == "é" * 27
 

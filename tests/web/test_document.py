@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import gpt
+from gpt.web.document import STYLES
 
 WEB = Path(gpt.__file__).parent / "web"
 ROOT = WEB.parent.parent
@@ -21,6 +22,10 @@ def test_the_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
     committed = {path.name: path.read_text(encoding="utf-8") for path in (WEB / "built").iterdir()}
     made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     assert committed == made, "gpt/web/built is stale: make web"
+
+
+def test_every_style_sheet_is_applied() -> None:
+    assert sorted(STYLES) == sorted(path.stem for path in (WEB / "styles").iterdir())
 
 
 def test_an_installed_package_has_what_its_pages_are_made_of() -> None:

@@ -23,12 +23,14 @@ class Served:
     Attributes:
         users: number of requests that use it now.
         used: when the last one began, by the monotonic clock.
+        example: a line or so that it has written; None: not asked for yet.
     """
 
     loaded: Loaded
     engine: ServingEngine
     users: int = 0
     used: float = field(default_factory=time.monotonic)
+    example: str | None = None
 
 
 class Models:

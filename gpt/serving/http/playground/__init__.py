@@ -42,7 +42,7 @@ class ModelFacts(BaseModel):
     block_size: int = Field(description="Tokens that it sees at a time.")
     vocab_size: int
     token: Kind = Field(description="What a token is.")
-    example: str = Field(description="A line or so that it has written; it fits its window.")
+    example: str = Field(description="A line or so that it has written; it fits its window. Empty: it can write none.")
     sample: SampleFacts
 
 
@@ -79,6 +79,9 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
         services.responses.check()
         async with services.models.use(name) as served:
             loaded = served.loaded
+            if served.example is None:
+                loop = asyncio.get_running_loop()
+                served.example = await loop.run_in_executor(services.executor, example_of, loaded)
             config, sample = loaded.model.config, loaded.config.sample
             return ModelFacts(
                 model=name,
@@ -88,7 +91,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 block_size=config.block_size,
                 vocab_size=loaded.tokenizer.vocab_size,
                 token=kind_of(loaded.tokenizer),
-                example=await asyncio.get_running_loop().run_in_executor(services.executor, example_of, loaded),
+                example=served.example,
                 sample=SampleFacts.model_validate(sample, from_attributes=True),
             )
 

@@ -142,7 +142,8 @@ class DetailStream:
 
         These are lists of id, label and probability.
         """
-        rows = [row for row, token in enumerate(tokens) if token.top]
+        first = max(0, self._known - self._count)
+        rows = [row for row, token in enumerate(tokens) if token.top and row >= first]
         chances: list[Any] = [None for _ in tokens]
         own: list[Any] = [[] for _ in tokens]
         sampled: list[Any] = [[] for _ in tokens]

@@ -37,10 +37,11 @@ function showWriter(root, context, models, events = {}) {
   const read = () => ({ ...startValues(context.facts ?? unknown), ...recall("write", {}) });
   const start = { ...read(), most: data.mostTokens, filters: data.filters };
   const changed = (values) => remember("write", values);
+  const word = () => (models.length > 1 ? "token" : context.facts.token); // two models may have two
   const writer = new Writer(root, start, context.source, models, { changed, ...events });
   const follow = () => {
     writer.fill(read());
-    if (context.facts) writer.open(context, context.facts.token);
+    if (context.facts) writer.open(context, word());
   };
   follow();
   return follow;
@@ -96,8 +97,10 @@ function chooseModel(name) {
 async function showFacts(context) {
   const { model } = context;
   say(context.facts ? parts.facts : parts.pageStatus, `Loading ${model}…`); // what is shown already does not move
+  parts.model.ariaBusy = "true";
   const answer = await context.source.facts(model).catch((error) => ({ error }));
   if (context.model !== model) return;
+  parts.model.ariaBusy = "false";
   if (!context.text || context.text === context.facts?.example) context.text = answer.example ?? "";
   context.facts = answer.error ? null : answer;
   parts.facts.textContent = answer.error ? "" : describeFacts(answer);
@@ -108,7 +111,7 @@ function describeFacts({ parameters, n_layer: layers, n_head: heads, block_size:
   const count = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
   return (
     `${count(parameters, "parameter")} in ${count(layers, "layer")} of ${count(heads, "head")}; ` +
-    `sees ${count(window, token)}, knows ${size.toLocaleString("en")}`
+    `sees ${count(window, token)}, vocabulary of ${size.toLocaleString("en")}`
   );
 }
 

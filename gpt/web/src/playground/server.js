@@ -30,9 +30,9 @@ export class ServerSource {
   }
 
   /** Logits, up to a constant, from which the token after some ids is sampled; -Infinity for ids that are not told. */
-  async logitsAfter({ model, ids }) {
-    const only = { max_tokens: 1, known: ids.length, alternatives: MOST_ALTERNATIVES, signal: null };
-    const request = { model, prompt: ids, ...only };
+  async logitsAfter({ model, ids, signal }) {
+    const only = { max_tokens: 1, known: ids.length, alternatives: MOST_ALTERNATIVES };
+    const request = { model, prompt: ids, ...only, signal };
     for await (const { tokens } of this.events("/api/generate", request)) {
       if (!tokens.length) continue;
       const [{ sampled }] = tokens; // as the model has them, but for ids without a text

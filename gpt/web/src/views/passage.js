@@ -12,17 +12,19 @@ const TICKS = [
   [1, "0.4%"],
 ];
 const SURPRISING = 0.25;
-const LONG_WORD = 16;
+const LONG_WORD = 16; // characters
+const WORD_END = /[\s\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Thai}]$/u; // a line may end there
 
 /**
  * A text that is being written, whose tokens show what else was possible. A token has `id`, `label`, `text`,
  * `probability` and `chance`, those by the model and of sampling (null where nothing came before it), `own` and
  * `sampled`: the most likely tokens by both, as triples of id, label and probability; `isGiven` is set if it is of the
- * prompt, `isPicked` if a reader chose it. It was sampled with the settings `sampling`, and `word` is what it is.
+ * prompt, `isPicked` if a reader chose it. Those that are added are sampled with the settings `sampling`, and `word` is
+ * what each is.
  *
  * `branch(index, id)` follows a click on an alternative. `settings()` are those of the form, and `describe(settings)`
- * has words for some; where they are not those that the text was sampled with, the bars of the chosen token show them,
- * where they are all such as `isComputed(settings)` can tell, from `logitsAfter(ids)`, the logits of the next token.
+ * has words for some; where they are not those that the chosen token was sampled with, its bars show them, where they
+ * are all such as `isComputed(settings)` can tell, from `logitsAfter(ids, signal)`, the logits of the next token.
  */
 export class Passage {
   constructor(root, events) {
@@ -34,7 +36,9 @@ export class Passage {
     this.items = []; // their elements
     this.unfinished = []; // those of the last word
     this.chosen = null;
+    this.shown = null; // the chosen one, or the one that is pointed at
     this.logits = null; // of the chosen token, once they were asked for
+    this.asking = null; // what cancels that
     const { written, legend } = this.parts;
     this.pick = makeChoosable(
       written,
@@ -56,6 +60,7 @@ export class Passage {
 
   choose(index) {
     this.chosen = index;
+    this.asking?.abort();
     this.logits = null;
     this.show(index);
   }
@@ -64,15 +69,25 @@ export class Passage {
     const { written } = this.parts;
     const isAtEnd = written.scrollTop + written.clientHeight >= written.scrollHeight - 8;
     written.append(...tokens.flatMap((token) => this.addItem(token)));
-    this.hideUnfinished(this.tokens.findLastIndex(({ text, isPicked }) => isPicked || /\s$/.test(text)) + 1);
+    this.hideUnfinished(this.lastWord());
     if (isAtEnd) written.scrollTop = written.scrollHeight;
     if (this.chosen === null) this.pickSurprising(SURPRISING);
   }
 
-  /** Hides the word that begins at an index, unless it is long: it may yet have to move to the next line. */
+  /** The index of the token that begins the last word, by its own space, or else after another's end. */
+  lastWord() {
+    const isEdge = ({ text, isGiven, isPicked }) => isGiven || isPicked || WORD_END.test(text) || /^\s/.test(text);
+    const index = this.tokens.findLastIndex(isEdge);
+    const token = this.tokens[index];
+    return token && !token.isGiven && !token.isPicked && !WORD_END.test(token.text) ? index : index + 1;
+  }
+
+  /** Hides the word that begins at an index, the end of a long one: it may yet have to move to the next line. */
   hideUnfinished(index) {
     for (const item of this.unfinished) item.classList.remove("unfinished");
-    this.unfinished = this.items.slice(index).slice(-LONG_WORD);
+    let [start, characters] = [this.tokens.length, 0];
+    while (start > index && characters < LONG_WORD) characters += this.tokens[--start].text.length;
+    this.unfinished = this.items.slice(start);
     for (const item of this.unfinished) item.classList.add("unfinished");
   }
 
@@ -91,7 +106,7 @@ export class Passage {
     item.setAttribute("aria-label", probability === null ? label : `${label}, ${percent(probability)}`);
     item.tabIndex = -1;
     item.dataset.index = String(this.items.length);
-    this.tokens.push(token);
+    this.tokens.push(Object.assign(token, { sampling: this.sampling }));
     this.items.push(item);
     this.tint(this.items.length - 1);
     return text === "\n" ? [item, "\n"] : [item];
@@ -137,11 +152,12 @@ export class Passage {
   show(index) {
     const { title, choice, pairs } = this.parts;
     const token = this.tokens[index];
+    this.shown = index;
     title.textContent = token ? `${quoted(token.label)} · ${this.word} ${index}` : "What else was possible";
     choice.textContent = token ? describeChoice(token) : "Each choice of the model, as it writes.";
     if (!token) pairs.replaceChildren();
     else if (index === this.chosen) this.follow();
-    else this.draw(token, token, this.sampling);
+    else this.draw(token, token, token.sampling);
   }
 
   /** Draws the alternatives of a token with their probabilities, `chance` and `sampled`, under some settings. */
@@ -156,25 +172,37 @@ export class Passage {
     pairs.replaceChildren(...entries.map((entry) => createAlternative(token, chance, sampled, entry, branch)));
   }
 
-  /** Draws the chosen token's alternatives under the settings of the form, where they are others by now. */
+  /** Draws the chosen token's alternatives, unless another is shown, and under the form's settings if they are others. */
   async follow() {
     const token = this.tokens[this.chosen];
-    if (!token) return;
-    const settings = this.events.settings();
-    const isSampled = this.events.describe(settings) === this.events.describe(this.sampling);
-    const after = isSampled || !token.own.length ? null : await this.probabilitiesUnder(settings);
-    if (token !== this.tokens[this.chosen]) return;
-    const sampled = token.own.map(([id, label]) => [id, label, after?.[id] ?? 0]).filter(([, , chance]) => chance > 0);
-    if (after) this.draw(token, { chance: after[token.id] ?? 0, sampled }, settings);
-    else this.draw(token, token, this.sampling);
+    if (!token || this.shown !== this.chosen) return;
+    this.draw(token, token, token.sampling);
+    if (!token.own.length || !this.isOther(token)) return;
+    const logits = await this.logitsOfChosen();
+    if (!logits || token !== this.tokens[this.shown] || !this.isOther(token)) return;
+    const settings = this.events.settings(); // as they are by now
+    const after = probabilitiesOf(logits, settings);
+    const sampled = token.own.map(([id, label]) => [id, label, after[id] ?? 0]).filter(([, , chance]) => chance > 0);
+    this.draw(token, { chance: after[token.id] ?? 0, sampled }, settings);
   }
 
-  /** Probabilities of the chosen token's place under settings; null where they cannot be computed. */
-  async probabilitiesUnder(settings) {
-    const ids = this.tokens.slice(0, this.chosen).map(({ id }) => id);
-    this.logits ??= Promise.resolve(this.events.logitsAfter(ids)).catch(() => null);
-    const logits = this.events.isComputed(settings) ? await this.logits : null;
-    return logits && probabilitiesOf(logits, settings);
+  /** Whether the settings of the form are others than those of a token, and their effect can be computed. */
+  isOther({ sampling }) {
+    const { settings, describe, isComputed } = this.events;
+    return describe(settings()) !== describe(sampling) && isComputed(settings());
+  }
+
+  /** Logits of the chosen token's place; null where there are none, which is not kept. */
+  async logitsOfChosen() {
+    if (!this.logits) {
+      const ids = this.tokens.slice(0, this.chosen).map(({ id }) => id);
+      this.asking = new AbortController();
+      this.logits = Promise.resolve(this.events.logitsAfter(ids, this.asking.signal)).catch(() => null);
+    }
+    const asked = this.logits;
+    const logits = await asked;
+    if (!logits && this.logits === asked) this.logits = null;
+    return logits;
   }
 }
 

@@ -25,7 +25,7 @@ const TEMPERATURE = {
 };
 const COMPUTED = ["temperature", "top-k", "top-p", "min-p"]; // what engine/sampling.js knows the effect of
 const MOST_ON_A_SLIDER = 50; // of a number without bounds
-const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/;
+const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
 
 /**
  * A form, and a text for each of `models`: `name()` is that of the model, and `heading`, where there is one, an element
@@ -47,8 +47,9 @@ export class Writer {
     this.changed = changed;
     this.written = written;
     this.word = "character"; // for a token of the model
-    this.shown = null; // the model that the view was opened with
+    this.shown = null; // the models that the texts were started with
     this.address = ""; // the parameters that were taken over
+    this.asking = ""; // those whose model was asked for
     this.filters = Object.entries(start.filters).map(([name, schema]) => ({ ...schema, field: fieldOf(name) }));
     const { form, seed, panes, count, prompt } = this.parts;
     this.fields = { prompt, count };
@@ -126,25 +127,30 @@ export class Writer {
 
   /**
    * Follows the page, see `startShell`: takes over what an address names, but for wrong values, and writes. Without
-   * one, it writes when it is shown first, and when the model is another; `word` is that for a token of the model.
+   * one, it writes when it is first shown, and when its model is another; `word` is that for a token of the model.
    */
   open(context, word) {
     const { params, model, models, chooseModel } = context;
     const [asked, address] = [params.get("model"), params.toString()];
     const named = Object.entries(this.fields).filter(([name]) => params.has(name));
     const isNew = address !== this.address && named.length > 0;
-    if (isNew && asked && asked !== model && models.includes(asked)) {
+    if (isNew && asked && asked !== model && models.includes(asked) && address !== this.asking) {
+      this.asking = address; // once: the model may not load, and the reader choose another one
       chooseModel(asked); // which opens it again
       return;
     }
+    this.asking = "";
     this.word = word;
     this.parts.unit.textContent = `${word[0].toUpperCase()}${word.slice(1)}s`;
     if (isNew) for (const [name, field] of named) setIfValid(field, params.get(name));
     if (isNew) this.follow(this.parts.prompt);
     if (isNew) this.address = address;
-    else if (this.address && asked && asked !== model) this.setAddress(""); // another model was chosen
-    if (isNew || this.shown !== model) this.start(isNew);
-    this.shown = model;
+    if (this.address && asked && asked !== model) this.setAddress(""); // another model was chosen
+    if (isNew || this.shown !== this.models()) this.start(isNew);
+  }
+
+  models() {
+    return this.panes.map(({ model }) => model()).join("\n");
   }
 
   values() {
@@ -160,6 +166,7 @@ export class Writer {
   /** Starts all texts anew, unless a setting is wrong, which the form shows; `isAsked`: by the reader. */
   start(isAsked = true) {
     this.stop();
+    this.shown = this.models();
     if (!this.parts.form.reportValidity()) return;
     for (const pane of this.panes) pane.start(this.parts.prompt.value, isAsked);
   }
@@ -189,16 +196,17 @@ export class Writer {
   /** Makes parameters those of the page's address: none where it would tell another text. */
   setAddress(parameters) {
     this.address = parameters;
-    history.replaceState(null, "", `#write${parameters && "?"}${parameters}`);
+    const [view] = location.hash.split("?");
+    history.replaceState(null, "", `${view || "#write"}${parameters && "?"}${parameters}`);
   }
 
-  /** Puts what makes this text into the page's address, and copies it. */
+  /** Puts what makes this text, but for the reader's choices in it, into the page's address, and copies it. */
   async link() {
-    const [{ model, status }] = this.panes;
-    const named = { ...this.values(), ...(model() ? { model: model() } : {}) };
-    this.setAddress(new URLSearchParams(named).toString());
+    const [{ started, passage, status }] = this.panes;
+    this.setAddress(new URLSearchParams(started ?? this.values()).toString());
     const isCopied = await copy(location.href);
-    say(status, `${isCopied ? "The address is copied" : "Copy the page's address"}; it writes this text again.`);
+    const text = passage.tokens.some(({ isPicked }) => isPicked) ? "the text before your choices" : "this text again";
+    say(status, `${isCopied ? "The address is copied" : "Copy the page's address"}; it writes ${text}.`);
   }
 }
 
@@ -208,6 +216,7 @@ class Pane {
     this.writer = writer;
     this.model = model;
     this.running = null;
+    this.started = null; // the form as it was, and the model
     this.status = create("output", "status");
     const body = create("div");
     this.element = create("div", "pane", heading, this.status, body);
@@ -216,12 +225,13 @@ class Pane {
       settings: () => writer.settings(),
       describe: (settings) => writer.describe(settings),
       isComputed: (settings) => writer.isComputed(settings),
-      logitsAfter: (ids) => writer.source.logitsAfter({ model: model(), ids }),
+      logitsAfter: (ids, signal) => writer.source.logitsAfter({ model: model(), ids, signal }),
     });
   }
 
   start(prompt, isAsked) {
     this.isAsked = isAsked;
+    this.started = { ...this.writer.values(), ...(this.model() ? { model: this.model() } : {}) };
     this.passage.truncate(0);
     this.passage.word = this.writer.word;
     this.run(prompt, this.writer.settings(), 0);
@@ -231,6 +241,7 @@ class Pane {
   branch(index, id) {
     if (!this.writer.parts.form.reportValidity()) return;
     this.running?.abort();
+    if (this.writer.address) this.writer.setAddress("");
     this.isAsked = true;
     const { tokens } = this.passage;
     const settings = this.writer.settings();
@@ -330,15 +341,16 @@ function setIfValid(field, value) {
   if (!isValid(field)) field.value = before;
 }
 
-/** A number with a slider. */
-function createSetting({ field, type, minimum, exclusiveMinimum = 0, maximum, description = "" }) {
-  const step = type === "integer" ? 1 : 0.01;
+/** A number with a slider, from a JSON schema, which may have bounds. */
+function createSetting({ field, type, minimum, exclusiveMinimum, maximum, exclusiveMaximum, description = "" }) {
+  const [step, least] = type === "integer" ? [1, 1] : [0.01, 1e-6]; // of the slider, and off an exclusive bound
   const input = Object.assign(create("input"), { type: "number", id: field, required: true });
   input.step = type === "integer" ? "1" : "any";
-  input.min = minimum ?? exclusiveMinimum + 1e-6;
-  const most = maximum ?? MOST_ON_A_SLIDER;
-  if (most !== MOST_ON_A_SLIDER) input.max = maximum;
-  const slider = Object.assign(create("input"), { type: "range", step, max: most, min: minimum ?? step });
+  input.min = minimum ?? (exclusiveMinimum === undefined ? "" : exclusiveMinimum + least);
+  input.max = maximum ?? (exclusiveMaximum === undefined ? "" : exclusiveMaximum - least);
+  const min = minimum ?? (exclusiveMinimum === undefined ? 0 : exclusiveMinimum + step);
+  const max = maximum ?? (exclusiveMaximum === undefined ? min + MOST_ON_A_SLIDER : exclusiveMaximum - step);
+  const slider = Object.assign(create("input"), { type: "range", step, min, max });
   const name = `${field[0].toUpperCase()}${field.slice(1)}`;
   slider.setAttribute("aria-label", `${name}, slider`);
   const row = create("div", "setting", Object.assign(create("label", "", name), { htmlFor: field }), input, slider);

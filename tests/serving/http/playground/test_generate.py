@@ -11,8 +11,9 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
-from gpt.inspection.views.tokens import labels_of
+from gpt.inspection.views.tokens import labels_of, most_likely
 from gpt.model import GPT
+from gpt.serving.http.playground import generate
 from gpt.serving.http.playground.generate import MAX_FED, DetailStream
 from http_server import CharModel, Served, assert_is_error
 
@@ -138,6 +139,23 @@ def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(char_mod
     assert len(found) == 500
     assert [(len(token["own"]), len(token["sampled"])) for token in found] == [(10, 5)] * 500
     assert details.take(0) == []
+
+
+def test_alternatives_are_found_only_for_tokens_that_are_described(
+    char_model: CharModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[int] = []
+
+    def count(probabilities: torch.Tensor, alternatives: int) -> list[list[tuple[int, float]]]:
+        listed.append(len(probabilities))
+        return most_likely(probabilities, alternatives)
+
+    monkeypatch.setattr(generate, "most_likely", count)
+    details = DetailStream(char_model[1], char_model[0].vocab_size, SamplingParams(), given=200, known=150)
+    details.feed([SampledToken(0, -1.0, ((0, -1.0),))] * 100)
+    details.feed([SampledToken(0, -1.0, ((0, -1.0),))] * 100)
+    assert len(details.take(0)) == 50
+    assert listed == [50, 50]  # by the model, and by sampling
 
 
 def described(size: int, params: SamplingParams, *top: tuple[int, float], sampled: int = 0) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from browser import Page
-from http_server import CharModel, Served, assert_is_error
+from gpt.checkpoint import Loaded
+from gpt.serving.http import playground
+from http_server import CharModel, Serve, Served, assert_is_error
 
 
 def test_the_page_asks_nobody_else_and_runs_no_other_script(server: Served) -> None:
@@ -39,6 +41,19 @@ def test_a_model_is_described(server: Served, byte_server: Served, char_model: C
     }
     of_bytes = byte_server.get("/api/models/first").json()
     assert (of_bytes["token"], of_bytes["vocab_size"]) == ("byte", 256)
+
+
+def test_the_example_of_a_served_model_is_found_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Loaded] = []
+
+    def find(loaded: Loaded) -> str:
+        asked.append(loaded)
+        return "It was"
+
+    monkeypatch.setattr(playground, "example_of", find)
+    with serve() as served:
+        assert [served.get("/api/models/second").json()["example"] for _ in range(2)] == ["It was"] * 2
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("name", ["nobody", "..%2fsecond"])
