@@ -215,8 +215,8 @@ def test_a_link_writes_the_same_text_by_the_same_model(open_page: Open, two_mode
 def test_where_the_model_of_a_link_cannot_be_loaded_another_writes(
     open_page: Open, serve: Serve, tmp_path: Path, char_model: CharModel
 ) -> None:
-    add_run(tmp_path, "good")
     add_run(tmp_path, "damaged")
+    add_run(tmp_path, "good")  # the newest, which the server loads
 
     def load(folder: Path) -> Loaded:
         if "damaged" in folder.parts:
@@ -248,7 +248,7 @@ def test_a_filter_of_a_plugin_needs_no_bounds(open_page: Open, serve: Serve, mon
     with serve() as served:
         page = open_page(served=served)
         fields = f"{json.dumps(list(bounds))}.map((name) => document.getElementById(name))"
-        assert page.run(f"{fields}.map((field) => field.validity.valid)") == [False, False, True]  # no value yet
+        page.wait_for(f"{fields}.every((field) => field)")
         page.run(f"{fields}.forEach((field, index) => (field.value = [0, 0, 2][index]))")
         assert page.run(f"{fields}.map((field) => [field.validity.valid, field.min, field.max])") == [
             [True, "", ""], [True, "", ""], [True, "2", "50"]
