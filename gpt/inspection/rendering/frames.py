@@ -13,6 +13,7 @@ FIRST_HEIGHT = 600
 
 FOLLOW_CONTENT = (
     "const page = this.contentDocument.documentElement;"
+    "page.style.overflowY = 'hidden';"  # a scroll bar takes width, by which the height may change to and fro
     "const fit = () => { if (page.offsetHeight) this.style.height = page.offsetHeight + 2 + 'px'; };"
     "new ResizeObserver(fit).observe(page); fit();"
 )
