@@ -1,2 +1,35 @@
-/* iframe-worker 1.0.4, Copyright (c) Martin Donath, MIT license: the worker that searches, for pages opened from a folder. */
-"use strict";(()=>{function c(s,n){parent.postMessage(s,n||"*")}function d(...s){return s.reduce((n,e)=>n.then(()=>new Promise(r=>{let t=document.createElement("script");t.src=e,t.onload=r,document.body.appendChild(t)})),Promise.resolve())}var o=class extends EventTarget{constructor(e){super();this.url=e;this.m=e=>{e.source===this.w&&(this.dispatchEvent(new MessageEvent("message",{data:e.data})),this.onmessage&&this.onmessage(e))};this.e=(e,r,t,i,m)=>{if(r===`${this.url}`){let a=new ErrorEvent("error",{message:e,filename:r,lineno:t,colno:i,error:m});this.dispatchEvent(a),this.onerror&&this.onerror(a)}};let r=document.createElement("iframe");r.hidden=!0,document.body.appendChild(this.iframe=r),this.w.document.open(),this.w.document.write(`<html><body><script>postMessage=${c};importScripts=${d};addEventListener("error",({error})=>{parent.dispatchEvent(new ErrorEvent("error",{filename:"${e}",error}))})<\/script><script src=${e}?${+Date.now()}><\/script></body></html>`),this.w.document.close(),onmessage=this.m,onerror=this.e,this.r=new Promise((t,i)=>{this.w.onload=t,this.w.onerror=i})}terminate(){this.iframe.remove(),onmessage=onerror=null}postMessage(e){this.r.catch().then(()=>{this.w.dispatchEvent(new MessageEvent("message",structuredClone({data:e})))})}get w(){return this.iframe.contentWindow}};window.IFrameWorker=o;location.protocol==="file:"&&(window.Worker=o);})();
+// Browsers refuse workers to pages that are opened from a folder: a hidden frame runs the worker of the search instead.
+// The theme loads such a script from the network unless there is one of this name, and asks for `IFrameWorker`.
+if (location.protocol === "file:") {
+  const load = (target, source) =>
+    new Promise((resolve, reject) => {
+      const script = target.createElement("script");
+      target.body.append(Object.assign(script, { src: source, onload: resolve, onerror: reject }));
+    });
+
+  window.Worker = window.IFrameWorker = class extends EventTarget {
+    constructor(source) {
+      super();
+      this.frame = Object.assign(document.createElement("iframe"), { hidden: true });
+      document.body.append(this.frame);
+      const inside = this.frame.contentWindow;
+      inside.document.open(); // else Firefox would load an empty document over the scripts
+      inside.document.write("<body></body>");
+      inside.document.close();
+      inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      inside.importScripts = async (...sources) => {
+        for (const each of sources) await load(inside.document, each);
+      };
+      this.ready = load(inside.document, source);
+    }
+
+    postMessage(data) {
+      const inside = this.frame.contentWindow;
+      this.ready.then(() => inside.dispatchEvent(new inside.MessageEvent("message", { data })));
+    }
+
+    terminate() {
+      this.frame.remove();
+    }
+  };
+}
