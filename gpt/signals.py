@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,8 @@ ECHO_SECONDS = 0.5
 """
 GRACE_SECONDS = 1.0
 """Time for which a command waits for the processes that it has ended."""
+AGAIN_SECONDS = 0.01
+"""Time after which a signal comes again whose exception Python has ignored."""
 
 
 class Stopped(SystemExit):
@@ -47,6 +50,10 @@ class Requests:
             return 1
         return 0 if now - self._first < ECHO_SECONDS else 2
 
+    def forget(self) -> None:
+        """Take the next signal for the first."""
+        self._first = None
+
 
 @contextmanager
 def unwinding() -> Iterator[None]:
@@ -55,6 +62,7 @@ def unwinding() -> Iterator[None]:
     Both end the processes that this one has started in its session, such as compilers. While a module is imported,
     the first one kills too: there is nothing to clean up, and importing code may swallow an exception. A signal
     that is ignored, as under `nohup`, or that the caller handles is left alone, and so is a thread but the main one.
+    One that arrives where Python ignores exceptions, as in `__del__`, comes again a moment later.
     An error of what cleans up afterwards, because it was interrupted half-way, is not shown.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
@@ -70,13 +78,47 @@ def unwinding() -> Iterator[None]:
             signal.raise_signal(number)
         raise Stopped(number)
 
-    with handling([number for number in WATCHED if signal.getsignal(number) in usual], stop):
+    with (
+        handling([number for number in WATCHED if signal.getsignal(number) in usual], stop),
+        _repeating(requests),
+    ):
         try:
             yield
         except Exception as error:
             if isinstance(error.__context__, Stopped):
                 raise error.__context__ from None
             raise
+
+
+@contextmanager
+def _repeating(requests: Requests) -> Iterator[None]:
+    """Send a signal again inside this context whose `Stopped` was raised where Python ignores exceptions."""
+    former = sys.unraisablehook
+    timers = list[threading.Timer]()
+
+    def take(ignored: "sys.UnraisableHookArgs") -> None:
+        if isinstance(ignored.exc_value, Stopped):
+            requests.forget()
+            timers.append(threading.Timer(AGAIN_SECONDS, _send_to_main, [ignored.exc_value.code - 128]))
+            timers[-1].start()
+        else:
+            former(ignored)
+
+    sys.unraisablehook = take
+    try:
+        yield
+    finally:
+        sys.unraisablehook = former
+        for timer in timers:
+            timer.cancel()
+
+
+def _send_to_main(number: int) -> None:
+    main = threading.main_thread().ident
+    if sys.platform == "win32" or main is None:
+        signal.raise_signal(number)
+    else:
+        signal.pthread_kill(main, number)  # which wakes it, too
 
 
 @contextmanager

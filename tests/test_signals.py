@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,6 +49,20 @@ def test_an_error_of_what_cleans_up_half_of_something_hides_no_signal() -> None:
     assert stopped.value.code == 143
     with pytest.raises(UnboundLocalError), unwinding():
         fail(lambda: 1 // 0)
+
+
+def test_a_signal_whose_exception_is_ignored_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
+    class Resource:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = sys.unraisablehook
+    with pytest.raises(Stopped) as stopped, unwinding():  # noqa: PT012
+        Resource()
+        threading.Event().wait(PATIENCE)
+    assert stopped.value.code == 143
+    assert sys.unraisablehook is hook
+    assert capfd.readouterr().err == ""
 
 
 def test_a_later_signal_kills() -> None:

@@ -213,10 +213,12 @@ def test_what_comes_last_is_shown_and_what_was_replaced_is_not(
             run.metrics.write_text("".join(lines))
             run.unlock()
         page.wait_for(f"{dots} === 3", PATIENCE)  # with the last look, after the run's end
+        whole = run.snapshot(6).read_bytes()
         run.snapshot(6).write_bytes(b"damaged")
         page.run("location.reload()")
         page.wait_for(f"{PART.format('failed')}?.textContent.includes('damaged')", PATIENCE)
         assert page.run(text) == written[:-1]
+        run.snapshot(6).write_bytes(whole)
         page.point(PART.format("play"), click=True)
         page.run("document.querySelectorAll('.run input:checked').forEach((box) => box.click())")
         page.wait_for(f"{PART.format('samples')}.hidden && {PART.format('play')}.textContent === 'Play'", PATIENCE)
