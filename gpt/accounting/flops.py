@@ -1,6 +1,7 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpt.config import Config, ModelConfig
@@ -79,11 +80,16 @@ def run_flops(config: Config, tokens: int) -> int:
     The training split has so many tokens. Evaluations and samples are not counted.
     """
     model, train = config.model, config.train
-    step = training_flops(model, train.sequences, model.block_size)
-    if train.teacher_share is None:
-        return train.max_steps * step
-    predictions = math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)
-    return (train.max_steps + train.teacher_steps) * step + predictions
+    windows = 0 if train.teacher_share is None else math.ceil(tokens / model.block_size)
+    return _in_all_steps(training_flops, config) + windows * forward_flops(model, 1, model.block_size)
+
+
+def _in_all_steps(count: Callable[[ModelConfig, int, int], int], config: Config) -> int:
+    """Add up FLOPs over the steps of a training and of its teacher."""
+    model, train = config.model, config.train
+    tokens = train.sequences * model.block_size
+    phases = config.sequence_lengths(train.max_steps) + config.sequence_lengths(train.teacher_steps)
+    return sum(steps * count(model, tokens // length, length) for length, steps in phases)
 
 
 def whole_flops(config: Config, tokens: int) -> float:
@@ -91,7 +97,7 @@ def whole_flops(config: Config, tokens: int) -> float:
     model, train = config.model, config.train
     flops = run_flops(config, tokens)
     if train.activation_checkpointing:
-        flops += (train.max_steps + train.teacher_steps) * recomputed_flops(model, train.sequences, model.block_size)
+        flops += _in_all_steps(recomputed_flops, config)
     evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
     held_out = min(tokens * config.data.val_fraction, train.eval_max_tokens or math.inf)
     passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging

@@ -4,6 +4,7 @@ A check that needs two keys of a section is in that section's `cross_checks`, so
 of them at once.
 """
 
+import itertools
 import math
 import os
 import re
@@ -39,6 +40,8 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+SHORTEST = 8
+"""Least tokens of a sequence into which `train.length_warmup` cuts a window."""
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
 SIZE_PATTERN = r"(\d{1,9}(?:\.\d+)?) ?([MGTmgt])([Ii]?)[Bb]?"
 Problem = tuple[str, str]
@@ -95,6 +98,7 @@ RunName = Annotated[
 """The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
 Size = Annotated[str, Field(pattern=f"^(auto|{SIZE_PATTERN})$"), BeforeValidator(_check_size)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
+Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
 Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
 
@@ -401,6 +405,12 @@ class TrainConfig(Section):
         "about a third more time, the same results.",
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
+    length_warmup: Shares = Field(
+        (),
+        description="Shares of the steps in which windows are cut into shorter sequences, whose length doubles from "
+        "share to share up to model.block_size: with a block_size of 512 and [0.4, 0.4], of 128 tokens, then of 256, "
+        "and whole windows in the rest of the steps. []: whole windows in all.",
+    )
     init_from: PathText | None = Field(
         None,
         description="Run or checkpoint whose weights, architecture and tokenizer the model begins with, for "
@@ -462,6 +472,8 @@ class TrainConfig(Section):
     def cross_checks(self) -> Iterator[Problem]:
         if self.init_new_characters != "refuse" and self.init_from is None:
             yield "init_new_characters", "is only read with init_from"
+        if math.fsum(self.length_warmup) >= 1:
+            yield "length_warmup", "leaves no steps for whole windows; lower the shares, so that their sum is below 1"
 
 
 @with_filter_fields(after="temperature")
@@ -522,6 +534,22 @@ class Config(Section):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     sample: SamplingParams = Field(default_factory=SamplingParams)
+
+    def cross_checks(self) -> Iterator[Problem]:
+        pieces, size = 2 ** len(self.train.length_warmup), self.model.block_size
+        if pieces > 1 and (size % pieces or size < pieces * SHORTEST):
+            yield (
+                "train.length_warmup",
+                f"cannot cut model.block_size {size} into {pieces} sequences of {SHORTEST} tokens or more; make "
+                f"block_size a multiple of {pieces}, {pieces * SHORTEST} or more, or leave out shares",
+            )
+
+    def sequence_lengths(self, steps: int) -> list[tuple[int, int]]:
+        """Return the lengths of sequences in a training of so many steps, each with the number of its steps."""
+        shares, size = self.train.length_warmup, self.model.block_size
+        bounds = [0, *(round(share * steps) for share in itertools.accumulate(shares)), steps]
+        cuts = range(len(shares), -1, -1)
+        return [(size >> cut, end - begin) for cut, (begin, end) in zip(cuts, itertools.pairwise(bounds), strict=True)]
 
     def leaves(self) -> dict[str, Any]:
         """Return every value, as JSON has it, by its `section.key`."""

@@ -46,7 +46,7 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
     grows = config.train.init_new_characters == "add"
     size = None if grows else saved.model.vocab_size
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
-    return replace(loaded, config=config.model_copy(update={"model": model}))
+    return replace(loaded, config=Config(**{**dict(config), "model": model}))
 
 
 @torch.no_grad()

@@ -37,13 +37,13 @@ class MicroBatches:
         """The positions of the last step's windows, in all processes: (B,) int64."""
         return self.sampler.starts
 
-    def next(self) -> list[StepBatch]:
+    def next(self, length: int) -> list[StepBatch]:
+        """Read the micro-batches of a step, whose windows are cut into sequences of so many tokens."""
         inputs, targets = self.sampler.get_batch(self.sequences, self.rows)
         starts = self.starts if self.rows is None else self.starts[self.rows]
         parts = zip(*(torch.split(tensor, self.size) for tensor in (inputs, targets, starts)), strict=True)
-        if self.complete is None:
-            return [(inputs, targets) for inputs, targets, _ in parts]
-        return [self.complete((inputs, targets), starts) for inputs, targets, starts in parts]
+        complete = self.complete or (lambda batch, _: batch)
+        return [_cut(complete((inputs, targets), starts), length) for inputs, targets, starts in parts]
 
     def state_dict(self) -> dict[str, Any]:
         return self.sampler.state_dict()
@@ -51,3 +51,8 @@ class MicroBatches:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where `state_dict` was called; ValueError: the state is of another order."""
         self.sampler.load_state_dict(state)
+
+
+def _cut(batch: StepBatch, length: int) -> StepBatch:
+    """Cut windows along time, tensors (B, T, ...), into sequences: (B T / length, length, ...)."""
+    return tuple(tensor.reshape(-1, length, *tensor.shape[2:]) for tensor in batch)

@@ -1,5 +1,6 @@
-"""The learning-rate schedule as a pure function of the step: it has no state to save."""
+"""The schedules of the learning rate and of the length of sequences: functions of the step, without a state to save."""
 
+import itertools
 import math
 
 from gpt.config import Config, OptimConfig
@@ -33,6 +34,13 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
         return config.learning_rate * (step + 1) / config.warmup_steps
     shapes = {"cosine": _cosine, "wsd": _warmup_stable_decay, "constant": lambda *_: 1.0}
     return config.min_lr + (config.learning_rate - config.min_lr) * shapes[config.schedule](step, config, max_steps)
+
+
+def sequence_length(step: int, config: Config) -> int:
+    """Return the length of the sequences of update `step`, counted from 0 (Li et al. 2021, 2108.06084)."""
+    lengths = config.sequence_lengths(config.train.max_steps)
+    ends = itertools.accumulate(steps for _, steps in lengths)
+    return next(length for (length, _), end in zip(lengths, ends, strict=True) if step < end)
 
 
 def _cosine(step: int, config: OptimConfig, max_steps: int) -> float:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -211,10 +211,10 @@ def _build_monitor(plan: Plan, model: GPT, displays: Displays, request: Request)
 
 
 def _build_meter(config: Config, compute: Compute, world: World) -> SpeedMeter:
-    sequences, length = config.train.sequences, config.model.block_size
+    tokens = config.train.sequences * config.model.block_size
     return SpeedMeter(
-        sequences * length,
-        training_flops(config.model, sequences, length),
+        tokens,
+        cache(lambda length: training_flops(config.model, tokens // length, length)),
         lambda: world.size * measure_matmul_rate(compute.device, compute.dtype),
         lambda: peak_memory_bytes(compute.device),
     )

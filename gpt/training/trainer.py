@@ -21,7 +21,7 @@ from gpt.training.incidents import LossMonitor
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import INCIDENT, Monitor, weights_and_gradients
 from gpt.training.saving import CheckpointWriter
-from gpt.training.schedule import learning_rate
+from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
 from gpt.training.throughput import SpeedMeter
@@ -141,14 +141,15 @@ class Trainer:
     def _train_one_step(self) -> None:
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
-        micro_batches = self.batches.next()
+        length = sequence_length(self.state.step, self.config)
+        micro_batches = self.batches.next(length)
         self.watch.begin(self.state.step, self.batches.starts)
         result = self.stepper.step(self.state.step, rate, micro_batches)
         self.watch.observe(result.loss, result.gradient_norm, result.is_bad)
         self.state.step += 1
         if self.average is not None:
             self.average.update(self.state.step)
-        self.meter.count_step()
+        self.meter.count_step(length)
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
         if self.watch.is_full:

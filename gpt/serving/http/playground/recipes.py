@@ -152,7 +152,7 @@ def _work(config: Config) -> tuple[object, ...]:
     model, train, run = config.model.model_copy(update={"vocab_size": None}), config.train, config.run
     return (
         *(model, config.optim.name, config.optim.ema_decay),
-        *(train.batch_size, train.grad_accum_steps, train.activation_checkpointing),
+        *(train.batch_size, train.grad_accum_steps, train.activation_checkpointing, train.length_warmup),
         *(run.device, run.dtype, run.kernels, run.compile, run.threads),
     )
 
