@@ -70,6 +70,7 @@ def test_the_shapes_that_follow_from_others(
         (ModelConfig, {"n_head": 3, "n_embd": 6, "position": "rope"}),
         (ModelConfig, {"n_head": 2, "n_embd": 6, "position": "sinusoidal"}),
         (OptimConfig, {"min_lr": 1e-3, "weight_decay": 0, "grad_clip": 0, "warmup_steps": 0, "betas": [0, 0.5]}),
+        (TrainConfig, {"length_warmup": [1e-9, 0.5, 0.499]}),
         (OptimConfig, {"ema_decay": 0, "name": "muon", "muon_rate": 1, "muon_momentum": 0, "muon_weight_decay": 2}),
         (SamplingParams, {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "max_new_tokens": 0}),
     ],
@@ -86,6 +87,8 @@ def test_the_smallest_and_oddest_values_that_make_sense_are_taken(section: type[
     [
         (RunConfig, {"kernels": "cuda"}),
         (RunConfig, {"seed": 2**32}),
+        (TrainConfig, {"length_warmup": [0.5, 0]}),
+        (TrainConfig, {"length_warmup": [0.7, 0.2, 0.1]}),
         (OptimConfig, {"ema_decay": 1}),
         (OptimConfig, {"name": "muon", "muon_rate": 0}),
         (OptimConfig, {"name": "muon", "muon_momentum": 1}),
@@ -122,3 +125,14 @@ def test_what_is_wrong_in_python_is_said_as_in_a_file_and_all_at_once() -> None:
     assert "pydantic" not in message
     with pytest.raises(ConfigError, match=r"^Config: model\.n_embd: .*; train\.max_steps: got 0"):
         Config(model={"n_head": 5}, train={"max_steps": 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("size", "shares", "is_cut"), [(32, 2, True), (24, 2, False), (34, 2, False), (1, 0, True)])
+def test_windows_are_cut_into_whole_sequences_of_eight_tokens_or_more(size: int, shares: int, is_cut: bool) -> None:
+    values = {"model": {"block_size": size}, "train": {"length_warmup": shares * [0.1]}}
+    if is_cut:
+        assert Config.model_validate(values).sequence_lengths(100)[0][0] == (8 if shares else size)
+    else:
+        message = f"train.length_warmup: cannot cut model.block_size {size} into 4 sequences of 8 tokens or more; make "
+        with pytest.raises(ConfigError, match=message + "block_size a multiple of 4, 32 or more, or leave out shares"):
+            Config(**values)

@@ -22,6 +22,7 @@ from gpt.device import Compute
 from gpt.errors import CheckpointError, DeviceError
 from gpt.training import plan
 from gpt.training.distillation import Teacher, predict, require_probabilities_memory, teacher_config
+from gpt.training.schedule import sequence_length
 from gpt.training.trainer import Trainer
 from tiny import TINY, sharp_model
 
@@ -40,12 +41,13 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_teacher_is_a_shorter_run_with_another_seed() -> None:
-    overrides = [*TAUGHT, "optim.schedule=wsd", "optim.decay_steps=3", "train.max_steps=6"]
+    overrides = [*TAUGHT, "optim.schedule=wsd", "optim.decay_steps=3", "train.max_steps=6", "train.length_warmup=[0.5]"]
     loaded = LoadedConfig(parse_config(TINY, "tiny.yaml", overrides), "file")
     teacher = teacher_config(loaded).config
     assert (teacher.run.name, teacher.run.seed) == ("tiny-teacher", loaded.config.run.seed + 1)
     assert (teacher.train.max_steps, teacher.optim.decay_steps, teacher.train.teacher_share) == (4, 2, None)
     assert replace(loaded, config=teacher).config.model == loaded.config.model
+    assert [sequence_length(step, teacher) for step in range(4)] == [8, 8, 16, 16]
 
 
 @pytest.mark.parametrize("count", [16, 50, 64])

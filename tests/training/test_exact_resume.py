@@ -135,7 +135,7 @@ NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(("data.order=shuffled",), id="shuffled"),
+        pytest.param(("data.order=shuffled", "train.length_warmup=[0.5]"), id="shuffled, short sequences first"),
         pytest.param((*MUON, "run.kernels=torch"), id="muon"),
         pytest.param(NATIVE, id="native", marks=needs_compiler),
         pytest.param((*MUON, *NATIVE), id="both", marks=needs_compiler),

@@ -89,6 +89,7 @@ def test_it_resumes_as_if_never_stopped_even_when_the_base_is_gone(tmp_path: Pat
     [
         ("model.n_layer=3", r"model.n_layer is 3, but .*, from which train.init_from begins, has 1"),
         ("model.position=rope", "model.position is rope"),
+        ("train.length_warmup=[0.4, 0.4]", r"train.length_warmup: cannot cut model.block_size 16 into 4 sequences"),
         ("data.tokenizer=byte", "data.tokenizer is byte, but .* has char"),
         ("run.seed=1", r"that the model begins with: '#', 'é'; set train.init_new_characters=add"),
     ],

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config import Config, OptimConfig
-from gpt.training.schedule import fit_schedule, learning_rate
+from gpt.training.schedule import fit_schedule, learning_rate, sequence_length
 
 MAX_STEPS = 110
 
@@ -98,3 +99,24 @@ def test_a_decay_that_does_not_fit_is_told_as_the_schedule_shortens_it() -> None
 def test_a_constant_schedule_is_left_alone() -> None:
     config = config_of(20, schedule="constant", warmup_steps=100)
     assert fit_schedule(config, pytest.fail) == config
+
+
+def lengths(block_size: int, max_steps: int, *shares: float) -> list[int]:
+    values = {"model": {"block_size": block_size}, "train": {"max_steps": max_steps, "length_warmup": list(shares)}}
+    config = Config.model_validate(values)
+    return [sequence_length(step, config) for step in range(max_steps)]
+
+
+def test_the_length_of_sequences_doubles_after_each_share_of_the_steps() -> None:
+    assert lengths(512, 10, 0.4, 0.4) == 4 * [128] + 4 * [256] + 2 * [512]
+    assert lengths(48, 7, 0.3) == 2 * [24] + 5 * [48]
+    assert lengths(48, 3) == 3 * [48]
+
+
+@given(shares=st.lists(st.floats(0.01, 0.24), max_size=4), max_steps=st.integers(1, 300))
+def test_each_length_has_its_share_of_the_steps_to_within_one(shares: list[float], max_steps: int) -> None:
+    found = lengths(128, max_steps, *shares)
+    assert found == sorted(found)
+    parts = [*shares, 1 - sum(shares)]
+    for cut, share in zip(itertools.count(len(shares), -1), parts, strict=False):
+        assert abs(found.count(128 >> cut) - share * max_steps) < 1 + 1e-9

@@ -78,8 +78,9 @@ def test_the_pace_of_a_run_of_the_same_work_says_more_than_flops(trained: Path, 
     assert recipe.like == "tiny"
     assert recipe.seconds == (START_SECONDS + 6 * 0.5, START_SECONDS + 6 * 0.5)
     text = (tmp_path / "tiny.yaml").read_text()
-    (tmp_path / "tiny.yaml").write_text(text.replace("n_embd: 16", "n_embd: 32"))
-    assert recipes_of(tmp_path, tmp_path / "runs").describe(1)[0].like is None
+    for old, new in (("n_embd: 16", "n_embd: 32"), ("max_steps: 6", "max_steps: 6, length_warmup: [0.5]")):
+        (tmp_path / "tiny.yaml").write_text(text.replace(old, new))
+        assert recipes_of(tmp_path, tmp_path / "runs").describe(1)[0].like is None
 
 
 def test_a_recipe_with_a_mistake_is_left_out(place: Path) -> None:
