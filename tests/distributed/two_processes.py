@@ -43,7 +43,7 @@ VARIANTS = {
 """Runs that are compared with those of one process."""
 HALVES = ("train.batch_size=16", "train.grad_accum_steps=2")
 """How one process computes the gradients of `muon` as two do: those of half a batch each, and then their sum."""
-NATIVE = (*EQUAL, "run.kernels=native", "model.n_embd=64", "train.length_warmup=[0.5]")
+NATIVE = (*EQUAL, "run.kernels=native", "model.n_embd=64", "model.position=rope", "train.length_warmup=[0.5]")
 PARTS = ("optim.name=momentum", "model.mlp=prelu", "model.position=alibi", "run.kernels=torch")
 DROPOUT = ("train.max_steps=9", "model.dropout=0.2", "optim.ema_decay=0.9")
 STOPPED_AT = 4
