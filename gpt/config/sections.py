@@ -99,6 +99,7 @@ RunName = Annotated[
 Size = Annotated[str, Field(pattern=f"^(auto|{SIZE_PATTERN})$"), BeforeValidator(_check_size)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)]
+Weights = Annotated[tuple[PositiveFloat, ...], BeforeValidator(_list_to_tuple)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
 Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
 
@@ -410,6 +411,16 @@ class TrainConfig(Section):
         description="Shares of the steps in which windows are cut into shorter sequences, whose length doubles from "
         "share to share up to model.block_size: with a block_size of 512 and [0.4, 0.4], of 128 tokens, then of 256, "
         "and whole windows in the rest of the steps. []: whole windows in all.",
+    )
+    ahead_weights: Weights = Field(
+        (),
+        description="Also learn to predict the tokens after the next one, with these weights beside 1 for the next: "
+        "with [0.5, 0.25] the second and third. They fall linearly to 0 in the first two thirds of the steps.",
+    )
+    temperature: PositiveFloat = Field(
+        1.0,
+        description="Divides the logits in training only. A little below 1 makes the model less certain of its "
+        "predictions, by which one that reads its text several times has a lower validation loss.",
     )
     init_from: PathText | None = Field(
         None,

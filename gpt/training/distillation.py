@@ -7,12 +7,10 @@ predictions are smoother than the text, so that the student overfits later ("bor
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpt.checkpoint import RunFolder, find_checkpoint, load_trained
 from gpt.config import Config
@@ -22,7 +20,7 @@ from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute, require_memory
 from gpt.errors import CheckpointError
-from gpt.evaluation.loss import Batch, summed_cross_entropy, to_device
+from gpt.evaluation.loss import Batch, to_device
 from gpt.model import GPT
 from gpt.progress import Report, counted, silent
 from gpt.training.objective import StepBatch
@@ -48,44 +46,15 @@ def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
     require_memory(needed, "the teacher's probabilities", remedy, torch.device("cpu"))
 
 
-class DistillBatch(NamedTuple):
-    """A batch, (B, T) int64, with the probabilities that a teacher gives to each next token, (B, T, V) float16."""
-
-    inputs: Tensor
-    targets: Tensor
-    soft_targets: Tensor
-
-
-@dataclass(frozen=True)
-class Distillation:
-    """An `Objective`: cross-entropy with a mixture of the targets and of a teacher's probabilities.
-
-    Up to a constant this is `(1 - weight)` times the cross-entropy of the targets plus `weight` times the
-    Kullback-Leibler divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2, at temperature 1).
-    """
-
-    weight: float
-
-    def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute) -> tuple[Tensor, Tensor]:
-        inputs, targets, soft_targets = batch
-        with compute.autocast():
-            logits = forward(to_device(inputs, compute.device))
-        hard = summed_cross_entropy(logits, to_device(targets, compute.device))
-        probabilities = to_device(soft_targets, compute.device).flatten(0, 1).to(logits.dtype)
-        soft = F.cross_entropy(logits.flatten(0, 1), probabilities, reduction="sum")
-        return (1 - self.weight) * hard + self.weight * soft, hard.detach()
-
-
 @dataclass(frozen=True)
 class Teacher:
     """What the teacher predicts for the training split: (N, V) float16, of the token after each of N positions."""
 
     probabilities: Tensor
 
-    def with_soft_targets(self, batch: Batch, starts: Tensor) -> DistillBatch:
-        """Add the predictions to a batch of windows that begin at `starts`, (B,)."""
-        inputs, targets = batch
-        return DistillBatch(inputs, targets, self.probabilities[starts[:, None] + torch.arange(inputs.size(1))])
+    def with_soft_targets(self, batch: Batch, starts: Tensor) -> StepBatch:
+        """Add the predictions, (B, T, V), to a batch of windows that begin at `starts`, (B,)."""
+        return (*batch, self.probabilities[starts[:, None] + torch.arange(batch[0].size(1))])
 
 
 def load_teacher(

@@ -1,24 +1,64 @@
-"""What a training step minimizes; by default the cross-entropy of the text."""
+"""What a training step minimizes: cross-entropy, of the text, of tokens further ahead, with a teacher's predictions."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt.config import TrainConfig
 from gpt.device import Compute
-from gpt.evaluation.loss import summed_loss
+from gpt.evaluation.loss import IGNORE, to_device
 
 StepBatch = tuple[Tensor, ...]
-"""Inputs and targets, each (B, T) int64, on the CPU; and what else an objective reads of each position."""
+"""Inputs and targets, each (B, T) int64, on the CPU; if there is a teacher, also the probabilities that it gives to
+each next token, (B, T, V) float16."""
 
 
-Objective = Callable[[nn.Module, StepBatch, Compute], tuple[Tensor, Tensor]]
-"""Runs `forward`, token ids (B, T) -> logits (B, T, V), on a batch.
+@dataclass(frozen=True)
+class Objective:
+    """Runs `forward`, token ids (B, T) -> logits (B, T, V), on a batch.
 
-Returns what to minimize and the cross-entropy of the targets, both summed over positions, in nats.
-"""
+    Attributes:
+        temperature: divides the logits in training only. Below 1 the model that is trained is less certain of its
+            predictions than one trained at 1, by which one that reads its text several times generalizes better
+            (Guo et al. 2017, 1706.04599, section 4.2, with the temperature chosen before training).
+        ahead: weights of the tokens after the next one, for the same logits (multi-token prediction, Gloeckle et al.
+            2024, 2404.19737, without heads of its own). They fall linearly to 0.
+        ahead_steps: steps after which they are 0.
+        teacher_weight: of what a teacher predicts; the text has the rest. Up to a constant that is the Kullback-Leibler
+            divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2).
+    """
+
+    temperature: float = 1.0
+    ahead: tuple[float, ...] = ()
+    ahead_steps: int = 1
+    teacher_weight: float = 0.0
+
+    def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute, step: int) -> tuple[Tensor, Tensor]:
+        """Return what update `step`, counted from 0, minimizes, and the cross-entropy of the targets.
+
+        Both are summed over positions, in nats. The logits are freed on return: kept during the backward pass, they
+        would raise its peak memory.
+        """
+        inputs, targets, *predicted = (to_device(tensor, compute.device) for tensor in batch)
+        with compute.autocast():
+            logits = forward(inputs)
+        log_probs = F.log_softmax(logits if self.temperature == 1 else logits / self.temperature, dim=-1)
+        loss = minimized = _cross_entropy(log_probs, targets)
+        share = max(0.0, 1 - step / self.ahead_steps)
+        for distance, weight in enumerate(self.ahead if share else (), start=1):
+            further = _cross_entropy(log_probs[:, :-distance], targets[:, distance:])
+            minimized = minimized + share * weight * further
+        for probabilities in predicted:
+            taught = -(probabilities.to(log_probs.dtype) * log_probs).sum()
+            minimized = (1 - self.teacher_weight) * minimized + self.teacher_weight * taught
+        return minimized, loss.detach()
 
 
-def cross_entropy(forward: nn.Module, batch: StepBatch, compute: Compute) -> tuple[Tensor, Tensor]:
-    """Minimize the cross-entropy of the targets; an `Objective`."""
-    loss = summed_loss(forward, batch[0], batch[1], compute)
-    return loss, loss.detach()
+def build_objective(train: TrainConfig) -> Objective:
+    """Return what a configuration asks for; tokens further ahead count in its first two thirds."""
+    return Objective(train.temperature, train.ahead_weights, max(1, train.max_steps * 2 // 3), train.teacher_weight)
+
+
+def _cross_entropy(log_probs: Tensor, targets: Tensor) -> Tensor:
+    return F.nll_loss(log_probs.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")

@@ -26,12 +26,12 @@ from gpt.processor import supported_processors
 from gpt.progress import Report, announced, silent
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
-from gpt.training.distillation import Distillation, Teacher, load_teacher
+from gpt.training.distillation import Teacher, load_teacher
 from gpt.training.finetuning import load_pretrained
 from gpt.training.incidents import MAX_SKIPPED
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Console, IncidentsFile, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
-from gpt.training.objective import cross_entropy
+from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
 from gpt.training.plan import Plan, Request, plan_run
@@ -99,7 +99,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     optimizer.check_restorable()
     skips = MAX_SKIPPED if config.train.on_nonfinite == "skip" else 0
-    objective = cross_entropy if teacher is None else Distillation(config.train.teacher_weight)
+    objective = build_objective(config.train)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, objective, world, forward, no_sync)
     _compile_blocks(stepper, plan, request, teacher)
     if world.rank > 0:

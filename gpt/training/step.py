@@ -17,7 +17,7 @@ from gpt.distributed.sharding import full_tensor
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import IGNORE
 from gpt.model import GPT
-from gpt.training.objective import Objective, StepBatch, cross_entropy
+from gpt.training.objective import Objective, StepBatch
 
 if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
     from gpt.training.optimizers import CombinedOptimizer
@@ -103,7 +103,7 @@ class Stepper:
         compute: Compute,
         grad_clip: float,
         allowed_in_a_row: int = 0,
-        objective: Objective = cross_entropy,
+        objective: Objective = Objective(),  # noqa: B008  # without state
         world: World = World(),  # noqa: B008  # without state
         forward: nn.Module | None = None,
         no_sync: NoSync = nullcontext,
@@ -118,7 +118,7 @@ class Stepper:
         """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_factor"]
-        loss = self.gradients(micro_batches)
+        loss = self.gradients(micro_batches, number)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
         # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
@@ -140,7 +140,7 @@ class Stepper:
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
             raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
 
-    def gradients(self, micro_batches: Sequence[StepBatch]) -> Tensor:
+    def gradients(self, micro_batches: Sequence[StepBatch], step: int = 0) -> Tensor:
         """Set the gradients to those of several micro-batches, as if they were one batch.
 
         Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so that all tokens
@@ -157,7 +157,7 @@ class Stepper:
         with self.compute.training_matmuls():
             for number, batch in enumerate(micro_batches, start=1):
                 with nullcontext() if number == len(micro_batches) else self._no_sync():
-                    minimized, loss = self.objective(self._forward, batch, self.compute)
+                    minimized, loss = self.objective(self._forward, batch, self.compute, step)
                     self.scaler.scale(minimized / tokens).backward()  # type: ignore[no-untyped-call]
                 losses.append(loss / tokens)
         return self._world.all_reduce_mean(torch.stack(losses).sum())

@@ -24,8 +24,8 @@ from gpt.distributed import World, joined
 from gpt.distributed.process_group import ProcessGroup, report_once
 from gpt.environment import Launch, read_launch
 from gpt.errors import DeviceError, GPTError
-from gpt.evaluation.loss import summed_loss
 from gpt.plugins import load_plugins
+from gpt.training.objective import Objective
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from tiny import tiny_config
@@ -149,9 +149,10 @@ def _spoil_a_step(folder: Path, world: World, mode: str) -> list[Any]:
 
     def bad_loss(*arguments: Any) -> Any:
         is_bad = trainer.state.step == 2 and world.rank == 1
-        return summed_loss(*arguments) * (float("nan") if is_bad else 1.0)
+        minimized, loss = Objective()(*arguments)
+        return minimized * (float("nan") if is_bad else 1.0), loss * (float("nan") if is_bad else 1.0)
 
-    with patch("gpt.training.objective.summed_loss", bad_loss):
+    with patch.object(trainer.stepper, "objective", bad_loss):
         try:
             trainer.run()
         except GPTError as error:

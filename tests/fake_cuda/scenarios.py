@@ -42,8 +42,7 @@ from gpt.model.gpt import Block
 from gpt.model.layers import MLP
 from gpt.training.averaging import WeightAverage
 from gpt.training.compiling import compile_blocks
-from gpt.training.distillation import Distillation, DistillBatch
-from gpt.training.objective import cross_entropy
+from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.plan import Request
 from gpt.training.setup import Displays, open_session
@@ -68,7 +67,7 @@ DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")
 FILTERS = {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1}
 IDX = torch.arange(32).view(2, 16) % 23
-BATCHES = ((IDX, IDX), DistillBatch(IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
+BATCHES = ((IDX, IDX), (IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
 Scenario = Callable[[FakeCuda], None]
 
 
@@ -190,7 +189,7 @@ def try_variant(changes: dict[str, Any], optimizer: str, number: int) -> None:
     model = GPT(tiny_config(n_layer=1, dropout=0.1, **changes)).to(DEVICE)
     compute = Compute(DEVICE, (torch.float32, torch.bfloat16, torch.float16)[number % 3], torch.bfloat16)
     optim = build_optimizer(model, OptimConfig.model_validate({"name": optimizer}), DEVICE, torch.bfloat16)
-    objective = (cross_entropy, Distillation(0.5))[number % 2]
+    objective = Objective(temperature=0.9, ahead=(0.5, 0.25), ahead_steps=2, teacher_weight=0.5)
     Stepper(model, optim, compute, 1.0, objective=objective).step(0, 1e-3, [BATCHES[number % 2]])
     mean_loss(model, iter([(IDX, IDX)]), compute)
     runtime = build_runtime(model.eval(), DecodeOptions(("eager", "compiled")[number % 2]))

@@ -67,8 +67,8 @@ def test_a_batch_gets_the_predictions_for_its_own_positions() -> None:
     tokens = np.arange(40) % 23
     teacher = Teacher(torch.nn.functional.one_hot(torch.as_tensor(np.append(tokens[1:], 0)), 23).half())
     sampler = BatchSampler(tokens.astype(np.uint16), 16, seed=0)
-    batch = teacher.with_soft_targets(sampler.get_batch(3), sampler.starts)
-    assert torch.equal(batch.soft_targets.argmax(-1), batch.targets)
+    _, targets, probabilities = teacher.with_soft_targets(sampler.get_batch(3), sampler.starts)
+    assert torch.equal(probabilities.argmax(-1), targets)
 
 
 def test_probabilities_that_do_not_fit_into_memory_are_refused(start: Start, tmp_path: Path) -> None:
