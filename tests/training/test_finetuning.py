@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.checkpoint import Checkpoint, load_trained, read_checkpoint, weights_of, write_checkpoint
+from gpt.checkpoint import Checkpoint, find_checkpoint, load_trained, read_checkpoint, weights_of, write_checkpoint
+from gpt.config.loading import LoadedConfig, parse_config
 from gpt.data import CharTokenizer
 from gpt.errors import CheckpointError, ConfigError, DataError
 from gpt.model.quantized import quantize
+from gpt.training.finetuning import with_architecture
+from gpt.training.resume import ResumePoint
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 
@@ -89,7 +92,6 @@ def test_it_resumes_as_if_never_stopped_even_when_the_base_is_gone(tmp_path: Pat
     [
         ("model.n_layer=3", r"model.n_layer is 3, but .*, from which train.init_from begins, has 1"),
         ("model.position=rope", "model.position is rope"),
-        ("train.length_warmup=[0.4, 0.4]", r"train.length_warmup: cannot cut model.block_size 16 into 4 sequences"),
         ("data.tokenizer=byte", "data.tokenizer is byte, but .* has char"),
         ("run.seed=1", r"that the model begins with: '#', 'é'; set train.init_new_characters=add"),
     ],
@@ -99,6 +101,13 @@ def test_a_contradiction_is_refused(option: str, message: str, tmp_path: Path, b
     with pytest.raises((ConfigError, DataError), match=message):
         start(folder, f"train.init_from={base}", option)
     assert not (folder / "runs/run").exists()
+
+
+def test_windows_of_its_architecture_that_cannot_be_cut_are_refused(base: Path) -> None:
+    loaded = LoadedConfig(parse_config("", "mine.yaml", ["train.length_warmup=[0.4, 0.4]"]), "mine")
+    point = ResumePoint(base, read_checkpoint(find_checkpoint(base, base.parent, prefer="last")))
+    with pytest.raises(ConfigError, match=r"train\.length_warmup: cannot cut model\.block_size 16 into 4 sequences"):
+        with_architecture(loaded, point)
 
 
 @pytest.mark.parametrize("option", ["bpe_vocab_size=300", "tokenizer_file=other.json"])
