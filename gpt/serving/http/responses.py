@@ -54,7 +54,7 @@ class EventLoopBridge:
     def __init__(self) -> None:
         self._lock = Lock()
         self._waiting: dict[Receiver, list[TextChunk]] = {}
-        self._urgent: list[Receiver] = []
+        self._urgent: set[Receiver] = set()
         self._is_idle = True  # no delivery is planned
 
     def to(self, receiver: Receiver) -> OnChunks:
@@ -68,8 +68,9 @@ class EventLoopBridge:
                 self._waiting.setdefault(receiver, []).extend(chunks)
                 if not (is_urgent or self._is_idle):
                     return
-                self._urgent.append(receiver)
-                if len(self._urgent) > 1:
+                is_woken = bool(self._urgent)
+                self._urgent.add(receiver)
+                if is_woken:
                     return
             self._wake(loop)
 
@@ -81,12 +82,12 @@ class EventLoopBridge:
         except RuntimeError:
             # the loop is closed, and its receivers with it
             with self._lock:
-                self._waiting, self._urgent = {}, []
+                self._waiting, self._urgent = {}, set()
 
     def _deliver_urgent(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             urgent = {receiver: self._waiting.pop(receiver, []) for receiver in self._urgent}
-            self._urgent, was_idle, self._is_idle = [], self._is_idle, False
+            self._urgent, was_idle, self._is_idle = set(), self._is_idle, False
         if was_idle:
             loop.call_later(CHUNK_SECONDS, self._deliver_all, loop)
         for receiver, chunks in urgent.items():
