@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
@@ -18,13 +18,6 @@ from gpt.serving.http.prompts import LogprobsStream, Prompt, read_prompts
 from gpt.serving.http.protocol import APIError, Completion, CompletionRequest, Responses
 from gpt.serving.http.responses import CLIENT_GONE, Choice, Response, Services, until_answered
 
-CHUNK_SECONDS = 0.03
-"""Least time between two chunks of a stream: a reader sees no difference, and fewer take less from the computation.
-
-The first chunk and the last do not wait.
-"""
-UNHURRIED_STREAMS = 8
-"""Above this many sequences the interval grows in proportion, so that all together send a bounded number of chunks."""
 EVENTS = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Keep proxies from buffering the events."""
@@ -43,9 +36,9 @@ def add_completions(app: FastAPI, services: Services) -> None:
         response = services.responses.open(served.engine, tokens, values, cleanup)
         scored = []
         for prompt in prompts:
-            if await request.is_disconnected():
-                return HTTPResponse(status_code=CLIENT_GONE)
             is_shown = body.echo and body.logprobs is not None and prompt.ids
+            if is_shown and await request.is_disconnected():
+                return HTTPResponse(status_code=CLIENT_GONE)
             scored.append(await prompt.score(model, services.executor) if is_shown else [])
         # only now do they hold blocks
         for prompt, given in zip(prompts, scored, strict=True):
@@ -106,22 +99,16 @@ async def _bodies(head: dict[str, Any], response: Response, include_usage: bool)
 
 async def parts(response: Response) -> AsyncIterator[dict[str, Any]]:
     """Yield the new parts of a response's choices, see `Choice.take`; raise APIError where one ended early."""
-    clock = asyncio.get_running_loop().time
-    next_time = clock()  # the first token is sent at once
     while True:
         response.changed.clear()
         finished = response.finished
         for choice in response.choices:
             if (part := choice.take()) is not None:
                 yield part
-                next_time = clock() + CHUNK_SECONDS * max(1.0, response.running_beside / UNHURRIED_STREAMS)
         response.check()
         if finished:
             return
         await response.changed.wait()
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(next_time):
-                await response.ended.wait()
 
 
 def stream(bodies: AsyncIterator[dict[str, Any]]) -> StreamingResponse:

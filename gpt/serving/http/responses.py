@@ -24,6 +24,13 @@ REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"
 CLIENT_GONE = 499
 """The status counted if the client disconnected; nobody receives it."""
 POLL_SECONDS = 0.05
+CHUNK_SECONDS = 0.03
+"""Time between two chunks of a stream: a reader sees no difference, and fewer take less from the computation.
+
+The first chunk and the last do not wait.
+"""
+UNHURRIED_STREAMS = 8
+"""Above this many sequences the interval grows in proportion, so that all together send a bounded number of chunks."""
 Receiver = Callable[[list[TextChunk]], None]
 
 
@@ -38,33 +45,62 @@ class TokenStream(Protocol):
 
 
 class EventLoopBridge:
-    """Carries chunks from the engine's thread to the event loop, and wakes it once for all that have accumulated."""
+    """Carries chunks from the engine's thread to the event loop: the first and the last of each request at once.
+
+    The others are delivered together, every `CHUNK_SECONDS`: each time the loop wakes up, it takes a core from the
+    computation, and finds little of its own in the caches.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._waiting: list[tuple[Receiver, list[TextChunk]]] = []
+        self._waiting: dict[Receiver, list[TextChunk]] = {}
+        self._urgent: set[Receiver] = set()
+        self._is_idle = True  # no delivery is planned
 
     def to(self, receiver: Receiver) -> OnChunks:
         """Return a callback for the engine that makes the running event loop call `receiver`; all have one loop."""
-        loop = asyncio.get_running_loop()
-        return lambda chunks: self._put(loop, receiver, chunks)
+        loop, is_first = asyncio.get_running_loop(), True
 
-    def _put(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, chunks: list[TextChunk]) -> None:
-        with self._lock:
-            self._waiting.append((receiver, chunks))
-            if len(self._waiting) > 1:
-                return
+        def put(chunks: list[TextChunk]) -> None:
+            nonlocal is_first
+            is_urgent, is_first = is_first or chunks[-1].finish is not None, False
+            with self._lock:
+                self._waiting.setdefault(receiver, []).extend(chunks)
+                if not (is_urgent or self._is_idle):
+                    return
+                is_woken = bool(self._urgent)
+                self._urgent.add(receiver)
+                if is_woken:
+                    return
+            self._wake(loop)
+
+        return put
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            loop.call_soon_threadsafe(self._deliver)
+            loop.call_soon_threadsafe(self._deliver_urgent, loop)
         except RuntimeError:
             # the loop is closed, and its receivers with it
             with self._lock:
-                self._waiting.clear()
+                self._waiting, self._urgent = {}, set()
 
-    def _deliver(self) -> None:
+    def _deliver_urgent(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for receiver, chunks in waiting:
+            urgent = {receiver: self._waiting.pop(receiver, []) for receiver in self._urgent}
+            self._urgent, was_idle, self._is_idle = set(), self._is_idle, False
+        if was_idle:
+            loop.call_later(CHUNK_SECONDS, self._deliver_all, loop)
+        for receiver, chunks in urgent.items():
+            if chunks:
+                receiver(chunks)
+
+    def _deliver_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            self._is_idle = not waiting
+        if waiting:
+            loop.call_later(CHUNK_SECONDS * max(1.0, len(waiting) / UNHURRIED_STREAMS), self._deliver_all, loop)
+        for receiver, chunks in waiting.items():
             receiver(chunks)
 
 
@@ -160,11 +196,6 @@ class Response:
         except EngineClosedError as error:
             raise APIError(503, str(error)) from None
         self.choices.append(choice)
-
-    @property
-    def running_beside(self) -> int:
-        """Number of sequences that the engine computes now, those of this response included."""
-        return self._engine.stats().running
 
     def cancel(self) -> None:
         for choice in self.choices:

@@ -5,14 +5,15 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gpt.generation import SampledToken, TextChunk
 from gpt.generation.request import OnChunks
-from gpt.serving.http.responses import EventLoopBridge
+from gpt.serving.http.responses import CHUNK_SECONDS, EventLoopBridge
 from http_server import Served, post_bytes
 from patience import PATIENCE
 
@@ -61,14 +62,8 @@ def test_a_client_that_goes_away_is_cancelled_at_once(
     assert manual.engine.cancelled == manual.engine.requests
 
 
-@pytest.mark.parametrize(
-    ("changed", "value"), [("completions.CHUNK_SECONDS", 1000.0), ("responses.Response.running_beside", 8 * 10**6)]
-)
-def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(
-    manual: Served, monkeypatch: pytest.MonkeyPatch, changed: str, value: Any
-) -> None:
-    """Nor those beside so many sequences that chunks are rare."""
-    monkeypatch.setattr(f"gpt.serving.http.{changed}", value)
+def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.serving.http.responses.CHUNK_SECONDS", 1000.0)
     with ask(manual) as connection:
         manual.engine.say("a")
         chunks = events(connection)
@@ -149,6 +144,42 @@ def test_a_reader_that_does_not_read_holds_up_nobody_else(manual: Served) -> Non
         with ask(manual) as other:
             manual.engine.say("ab", "length", 1)
             assert len(list(events(other))) == 1
+
+
+def test_chunks_between_the_first_and_the_last_arrive_together_and_less_often_with_many_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bridge, received = EventLoopBridge(), [list[str]() for _ in range(16)]
+    planned: list[tuple[float, Callable[[], None]]] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_later", lambda delay, *call: planned.append((delay, partial(*call))))
+        puts = [bridge.to(lambda chunks, to=to: to.append("".join(chunk.text for chunk in chunks))) for to in received]
+
+        async def put(text: str, streams: Sequence[OnChunks] = puts, finish: Any = None) -> None:
+            for stream in streams:
+                stream([TextChunk(0, text, None, finish)])
+            await asyncio.sleep(0)
+
+        await put("a")
+        assert received == [["a"]] * 16
+        for text in "bc":
+            await put(text)
+        assert received == [["a"]] * 16
+        planned[0][1]()
+        assert received == [["a", "bc"]] * 16
+        await put("d")
+        await put("e", puts[:1], "length")
+        assert received == [["a", "bc", "de"], *[["a", "bc"]] * 15]
+        planned[1][1]()
+        planned[2][1]()  # nothing is waiting, so that the next one does not have to
+        puts[1]([TextChunk(0, "f", None, None)])
+        await put("g", puts[1:2], "length")  # both before the loop wakes up
+        assert received == [["a", "bc", "de"], ["a", "bc", "d", "fg"], *[["a", "bc", "d"]] * 14]
+
+    asyncio.run(run())
+    assert [delay / CHUNK_SECONDS for delay, _ in planned] == pytest.approx([1, 2, 15 / 8, 1])
 
 
 def test_chunks_for_a_closed_loop_are_dropped_and_those_for_the_next_one_arrive() -> None:
