@@ -1,4 +1,4 @@
-"""The operations between the matmuls of a training step, as one kernel each, with their gradients.
+"""The operations of a training step's blocks, as one kernel each, with their gradients; most matmuls are torch's.
 
 The residual stream is float32; inputs of matmuls have the type `kernels.dtype`. Each function computes the same as a
 few modules of `gpt.model`, in bfloat16 as under autocast, but rounds less often.

@@ -106,7 +106,7 @@ def test_linear(kernels: Kernels, outputs: int, inputs: int) -> None:
 
 
 MATMULS = [(1, 1, 16), (5, 1000, 16), (7, 33, 48), (49, 513, 80), (301, 512, 112), (12, 1100, 272)]
-"""Rows, depth, columns: fewer rows than a tile, and more than a block; depths of a block, of one more, and of several."""
+"""Rows, depth, columns: fewer rows than a tile, more than a block; depths of a block, one more, and of several."""
 
 
 @pytest.mark.parametrize("kernels", [p for p in PROCESSORS_HERE if p.matmul_dtype == torch.float32], indirect=True)
