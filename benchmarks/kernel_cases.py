@@ -21,6 +21,7 @@ from gpt.kernels.training.functions import (
     attention,
     drop_out,
     linear,
+    matmul,
     short_conv,
 )
 from gpt.model import GPT
@@ -114,6 +115,8 @@ def training_cases(kernels: Kernels) -> Iterator[Case]:
     if not is_fast:
         x = torch.randn(ROWS, 4 * WIDTH)
         yield Case("dropout", lambda: drop_out(kernels, x, Dropout(0.2, 1)), lambda: x * 1.25, 5)
+        y = torch.randn(ROWS, WIDTH)
+        yield Case("matmul, float32", lambda: matmul(kernels, y.T, x), lambda: y.T @ x, 3)
 
 
 def optimizer_case(dtype: torch.dtype) -> Case:

@@ -23,6 +23,12 @@ class Arena {
     size_t bytes() const { return used; }
 };
 
+// A Layout of `count` elements.
+template <class T> struct Buffer {
+    T* data;
+    Buffer(Arena& arena, size_t count) : data(arena.alloc<T>(count)) {}
+};
+
 // One block of memory for some Layouts, such as one for each worker. A Layout allocates from an arena in its
 // constructor, so that the same code measures and allocates. Streaming through LARGE_PAGES needs fewer address
 // translations.

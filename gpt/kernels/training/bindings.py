@@ -61,6 +61,13 @@ class WeightGradientArguments(ctypes.Structure):
     _fields_ = fields((Activations, "x dy"), (c_void_p, "dw"), (c_int32, "rows outputs inputs threads"))
 
 
+class MatmulArguments(ctypes.Structure):
+    _fields_ = fields(
+        (c_void_p, "a b c"),
+        (c_int32, "rows columns depth a_row a_column b_row b_column threads"),
+    )
+
+
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "attention_forward": AttentionArguments,
     "attention_backward": AttentionArguments,
@@ -74,8 +81,9 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "short_conv_forward": ShortConvArguments,
     "short_conv_backward": ShortConvArguments,
     "weight_gradient": WeightGradientArguments,
+    "matmul": MatmulArguments,
 }
-"""Arguments of each kernel; the last exists for bfloat16 only, since torch's own matmuls are fast in float32."""
+"""Arguments of each kernel; `weight_gradient` exists for bfloat16 only, and `matmul` for float32 only."""
 
 
 class Kernels:

@@ -28,6 +28,7 @@ from gpt.kernels.training.functions import (
     attention,
     drop_out,
     linear,
+    matmul,
     short_conv,
 )
 
@@ -102,6 +103,25 @@ def test_linear(kernels: Kernels, outputs: int, inputs: int) -> None:
         given = [narrow(kernels, *shape, inputs), *weights]
         check(partial(linear, kernels), lambda x, *weights: F.linear(x, torch.cat(weights)), given, limits)
         check(partial(linear, kernels), F.linear, given[:2], limits[:3])
+
+
+MATMULS = [(1, 1, 16), (5, 1000, 16), (7, 33, 48), (49, 513, 80), (301, 512, 112), (12, 1100, 272)]
+"""Rows, depth, columns: fewer rows than a tile, more than a block; depths of a block, one more, and of several."""
+
+
+@pytest.mark.parametrize("kernels", [p for p in PROCESSORS_HERE if p.matmul_dtype == torch.float32], indirect=True)
+@pytest.mark.parametrize(("rows", "depth", "columns"), MATMULS)
+def test_matmul(kernels: Kernels, rows: int, depth: int, columns: int) -> None:
+    """Of transposes too; the number of threads does not change a bit."""
+    a, b = torch.randn(rows, depth), torch.randn(depth, columns)
+    for left in (a, a.T.contiguous().T):
+        for right in (b, b.T.contiguous().T):
+            results = []
+            for threads in (1, 2, 7):
+                torch.set_num_threads(threads)
+                results.append(matmul(kernels, left, right))
+            assert error(results[0], a.double() @ b.double()) < EXACT
+            assert all(torch.equal(results[0], other) for other in results[1:])
 
 
 def test_weights_are_rounded_to_the_nearest_number_of_the_kernels_type(kernels: Kernels) -> None:

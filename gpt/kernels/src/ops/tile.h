@@ -42,8 +42,8 @@ struct NoPrefetch {
 
 // sum[m][v] += a[m][k] b[k][v] for k in [first, end), in order, so that every sum is computed in the same steps for any
 // M and N.
-template <int M, int N, class B, class Ahead>
-inline void accumulate(floats (&sum)[M][N], const ByRows& a, const B& b, int first, int end, Ahead& prefetch) {
+template <int M, int N, class A, class B, class Ahead>
+inline void accumulate(floats (&sum)[M][N], const A& a, const B& b, int first, int end, Ahead& prefetch) {
     floats total[M][N];  // a copy, since compilers keep an array in memory if it is passed on
     memcpy(total, sum, sizeof sum);
     Ahead ahead = prefetch;

@@ -3,6 +3,7 @@
 #include "../api.h"
 #include "attention_backward.h"
 #include "feed_forward.h"
+#include "matmul_large.h"
 #include "norms.h"
 #include "short_conv.h"
 #include "weight_gradient.h"
@@ -30,6 +31,8 @@ GPT_KERNEL(short_conv_forward, ShortConvArguments)
 GPT_KERNEL(short_conv_backward, ShortConvArguments)
 #ifdef GPT_BFLOAT16
 GPT_KERNEL(weight_gradient, WeightGradientArguments)
+#else
+GPT_KERNEL(matmul, MatmulArguments)
 #endif
 
 GPT_API const Fact* gpt_facts() {
@@ -40,6 +43,7 @@ GPT_API const Fact* gpt_facts() {
                                  GPT_SIZE(ActivationArguments),
                                  GPT_SIZE(ShortConvArguments),
                                  GPT_SIZE(WeightGradientArguments),
+                                 GPT_SIZE(MatmulArguments),
                                  {nullptr, 0}};
     return facts;
 }

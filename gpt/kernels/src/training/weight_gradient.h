@@ -17,11 +17,6 @@ struct WeightGradientArguments {
 
 static const int DEPTH = 512, STEPS = DEPTH / 32;  // positions of a block; steps of a tile matmul over them
 
-template <class T> struct Buffer {
-    T* data;
-    Buffer(Arena& arena, size_t count) : data(arena.alloc<T>(count)) {}
-};
-
 // Rows first to first + 31 of 16 columns, interleaved in pairs: a tile of the factor on the right. Zeros past the last.
 inline void pack_tile(uint32_t* tile, const bf16* x, int stride, int first, int rows) {
     static const bf16 zeros[16] = {};
