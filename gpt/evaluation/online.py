@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from gpt.device import Compute
 from gpt.errors import InputError
@@ -34,7 +35,7 @@ def learning(model: GPT, batches: Iterator[Batch], rate: float) -> tuple[GPT, It
 
 
 def _then_learned_from(model: GPT, batches: Iterator[Batch], rate: float) -> Iterator[Batch]:
-    parameters = list(model.parameters())
+    parameters: list[Tensor] = list(model.parameters())
     compute = Compute(parameters[0].device, torch.float32)
     for number, (inputs, targets) in enumerate(batches):
         yield inputs, targets
