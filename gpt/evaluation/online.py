@@ -12,7 +12,7 @@ from gpt.evaluation.loss import IGNORE, Batch, summed_loss
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
 
-OPTIMIZER, RATE = "sgd", 0.2
+OPTIMIZER, RATE = "sgd", 0.1
 """The update rule and its default learning rate, see benchmarks/LOG.md."""
 
 
