@@ -15,6 +15,7 @@ from gpt.device import Compute
 from gpt.environment import Settings
 from gpt.errors import CheckpointError, ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, evaluate
+from gpt.evaluation.online import RATE, learning
 from gpt.evaluation.windows import sliding_batches
 from gpt.progress import Report, counted
 
@@ -24,22 +25,32 @@ class Windows:
     """How a split is cut into sequences.
 
     Attributes:
-        protocol: full: adjacent blocks; sliding: overlapping windows; random: random crops.
-        batch_size: sequences per batch.
+        protocol: full: adjacent blocks; sliding: overlapping windows; random: random crops; online: adjacent blocks,
+            each learned from after it is scored.
+        batch_size: sequences per batch; None: 64; online: always 1.
         stride: sliding: tokens to move by; None: a quarter of the window.
         batches: random: number of batches; None: 200.
         seed: random: seed of the crops; None: 1337.
+        rate: online: learning rate; None: that of `gpt.evaluation.online`.
     """
 
     protocol: str = "full"
-    batch_size: int = 64
+    batch_size: int | None = None
     stride: int | None = None
     batches: int | None = None
     seed: int | None = None
+    rate: float | None = None
 
     def stride_for(self, block_size: int) -> int:
         """Return the tokens between the starts of windows."""
         return min(self.stride or max(1, block_size // 4), block_size) if self.protocol == "sliding" else block_size
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The rate to learn with what was scored; None: nothing is learned."""
+        if self.protocol != "online":
+            return None
+        return RATE if self.rate is None else self.rate
 
 
 def evaluate_corpus(
@@ -58,6 +69,7 @@ def evaluate_corpus(
     Raises:
         ConfigError: the corpus is unknown or another one, or has no such split or one that is too short.
         CheckpointError: the loss is not finite.
+        InputError: see `learning`.
     """
     if "data" not in loaded.state:
         raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
@@ -75,7 +87,9 @@ def evaluate_corpus(
             f"the {split} split has {len(tokens):,} tokens, too few for protocol {windows.protocol}; "
             "train with more text or a larger data.test_fraction"
         )
-    size = windows.batch_size if is_random else min(windows.batch_size, len(tokens) // stride + 1)
+    rate = windows.learning_rate
+    batch_size = 1 if rate is not None else windows.batch_size or 64
+    size = batch_size if is_random else min(batch_size, len(tokens) // stride + 1)
     require_forward_memory(loaded.config.model, size, compute.device)
     if is_random:
         # nanoGPT's noisy estimate, from random crops
@@ -85,8 +99,11 @@ def evaluate_corpus(
         total = count * size * block_size
     else:
         batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
+    model = loaded.model
+    if rate is not None:
+        model, batches = learning(model, batches, rate)
     with counted(report, f"evaluating {loaded.folder}", total, "tokens") as advance:
-        result = evaluate(loaded.model, _counted(batches, advance), compute)
+        result = evaluate(model, _counted(batches, advance), compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token(tokens))

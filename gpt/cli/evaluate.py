@@ -5,7 +5,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import load_torch, report
-from gpt.cli.shared_options import add_checkpoint_options, add_number, add_weights_option, command, read_text, to_path
+from gpt.cli.shared_options import (
+    add_checkpoint_options,
+    add_number,
+    add_weights_option,
+    command,
+    number,
+    read_text,
+    to_path,
+)
 from gpt.config import RunConfig
 from gpt.config.sections import SEEDS
 from gpt.environment import read_settings
@@ -13,6 +21,7 @@ from gpt.errors import ConfigError
 from gpt.progress import announced
 
 if TYPE_CHECKING:
+    from gpt.api.evaluation import Windows
     from gpt.checkpoint import Loaded
 
 
@@ -22,14 +31,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=("train", "val", "test"), help="split of the corpus (default: val)")
     parser.add_argument(
         "--protocol",
-        choices=("full", "sliding", "random"),
+        choices=("full", "sliding", "random", "online"),
         default="full",
-        help="full (default): the whole split in blocks; sliding: overlapping windows; random: nanoGPT's random crops",
+        help="full (default): the whole split in blocks; sliding: overlapping windows; random: nanoGPT's random "
+        "crops; online: blocks, each learned from after it is scored, to compare with compressors",
     )
-    add_number(parser, "--batch-size", "sequences per batch", 64)
+    add_number(parser, "--batch-size", "sequences per batch (default: 64; online: 1)")
     add_number(parser, "--stride", "sliding: tokens to move by (default: block_size / 4)")
     add_number(parser, "--batches", "random: number of batches (default: 200)")
     add_number(parser, "--seed", "random: seed of the crops (default: 1337)", least=0, most=SEEDS - 1)
+    rate = "online: learning rate (default: 0.1)"
+    parser.add_argument("--rate", type=number(0, kind=float), metavar="R", help=rate)
     parser.add_argument(
         "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text file instead; - reads standard input"
     )
@@ -49,10 +61,12 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.text_file is not None and arguments.split is not None:
         raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
     if arguments.text_file is not None and arguments.protocol == "random":
-        raise ConfigError("--protocol random samples a corpus; use full or sliding with --text-file")
-    for name, protocol in (("stride", "sliding"), ("batches", "random"), ("seed", "random")):
+        raise ConfigError("--protocol random samples a corpus; use another with --text-file")
+    for name, protocol in (("stride", "sliding"), ("batches", "random"), ("seed", "random"), ("rate", "online")):
         if getattr(arguments, name) is not None and arguments.protocol != protocol:
             raise ConfigError(f"--{name} has no effect with --protocol {arguments.protocol}; it is for {protocol}")
+    if arguments.batch_size is not None and arguments.protocol == "online":
+        raise ConfigError("--batch-size has no effect with --protocol online, which reads one block after another")
     if arguments.per_char and arguments.text_file is None:
         raise ConfigError("--per-char needs --text-file")
 
@@ -60,29 +74,34 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.api.evaluation import Windows, evaluate_corpus
     from gpt.checkpoint import load_trained
     from gpt.device import choose_compute
+    from gpt.evaluation.online import OPTIMIZER
 
     compute = choose_compute(RunConfig(device=arguments.device, dtype="float32"), report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
-    windows = Windows(arguments.protocol, arguments.batch_size, arguments.stride, arguments.batches, arguments.seed)
+    names = ("protocol", "batch_size", "stride", "batches", "seed", "rate")
+    windows = Windows(**{name: getattr(arguments, name) for name in names})
     if arguments.text_file is not None:
-        summary = _score_file(arguments, loaded, windows.stride_for(loaded.config.model.block_size))
+        summary = _score_file(arguments, loaded, windows)
     else:
         split = arguments.split or "val"
         summary = evaluate_corpus(loaded, compute, read_settings(arguments.offline), report, split, windows)
         loss, bits = summary["loss"], summary["bits_per_char"]
         report(f"{loaded.folder}: {split} loss {loss:.4f} nats per token, {bits:.4f} bits per character")
-    print(json.dumps({"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **summary}))
+    rate = windows.learning_rate
+    learned = {} if rate is None else {"optimizer": OPTIMIZER, "rate": rate}
+    print(json.dumps({"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **learned, **summary}))
     return 0
 
 
-def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
+def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windows") -> dict[str, Any]:
     """Compute the probability of one text, in float32."""
     from gpt.data.tokenizers import convert_newlines
     from gpt.evaluation.scoring import score_text
 
     text = convert_newlines(read_text(arguments.text_file), loaded.config.data.newlines)
+    stride = windows.stride_for(loaded.config.model.block_size)
     with announced(report, f"scoring {len(text):,} characters"):
-        score = score_text(loaded.model, loaded.tokenizer, text, stride)
+        score = score_text(loaded.model, loaded.tokenizer, text, stride, windows.learning_rate)
     report(
         f"{loaded.folder}: {arguments.text_file} has log-probability {score.logprob:.2f} nats, "
         f"perplexity {score.perplexity:.4f} per token, {score.bits_per_char:.4f} bits per character"

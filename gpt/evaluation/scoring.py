@@ -8,6 +8,7 @@ import torch
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
 from gpt.evaluation.loss import IGNORE
+from gpt.evaluation.online import learning
 from gpt.evaluation.windows import sliding_batches
 from gpt.model import GPT
 from gpt.torch_defaults import widest_dtype, with_own_defaults
@@ -46,17 +47,21 @@ class Score:
 
 @with_own_defaults
 @torch.inference_mode()
-def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None = None) -> Score:
+def score_text(
+    model: GPT, tokenizer: Tokenizer, text: str, stride: int | None = None, rate: float | None = None
+) -> Score:
     """Compute the log-probability of a text, token by token.
 
     Args:
         model: in eval mode.
         stride: tokens between windows, see `sliding_batches`; a small one is slow but gives every token a long
             context. None: `block_size`, for adjacent blocks.
+        rate: learn from each window after it is scored, see `learning`; None: do not.
 
     Raises:
         DataError: characters outside the vocabulary.
         GenerationError: the text has fewer than two tokens, `stride` is below 1, or the logits are not finite.
+        InputError: see `learning`.
     """
     if stride is not None and stride < 1:
         raise GenerationError(f"stride is {stride}, expected at least 1")
@@ -64,8 +69,11 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     if len(ids) < 2:
         raise GenerationError(f"a text of {len(ids)} tokens has nothing to score; give two or more")
     device, block_size = next(model.parameters()).device, model.config.block_size
+    batches = sliding_batches(ids, block_size, 1, min(stride or block_size, block_size))
+    if rate is not None:
+        model, batches = learning(model, batches, rate)
     found = []
-    for inputs, targets in sliding_batches(ids, block_size, 1, min(stride or block_size, block_size)):
+    for inputs, targets in batches:
         # on the CPU, without waiting for a device
         fresh = (targets[0] != IGNORE).nonzero().squeeze(-1)
         logits = model(inputs.to(device))[0, fresh.to(device)]

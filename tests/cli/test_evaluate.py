@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Call
+from gpt.evaluation.online import OPTIMIZER, RATE
 from tiny import CORPUS
 
 
@@ -20,6 +21,22 @@ def test_the_protocols_see_the_tokens_they_say(here: Path, run: Call) -> None:
     full = run("evaluate --protocol full").json
     assert full["tokens"] == run("evaluate --protocol sliding --stride 3").json["tokens"]
     assert run("evaluate --protocol random --batches 5 --batch-size 2").json["tokens"] == 5 * 2 * 16
+
+
+def test_the_online_protocol_learns_what_it_has_scored_and_keeps_none_of_it(here: Path, run: Call) -> None:
+    files = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    full, still = run("evaluate").json, run("evaluate --protocol online --rate 0").json
+    assert still["loss"] == pytest.approx(full["loss"], abs=1e-6)
+    online = run("evaluate --protocol online").json
+    assert (online["protocol"], online["optimizer"], online["tokens"]) == ("online", OPTIMIZER, full["tokens"])
+    assert (online["rate"], still["rate"]) == (RATE, 0)
+    assert online["loss"] < full["loss"] - 0.05  # the corpus repeats itself
+    assert files == {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+
+
+def test_a_text_file_is_learned_from_online(here: Path, run: Call) -> None:
+    losses = [run(f"evaluate --text-file corpus.txt --protocol {name}").json["loss"] for name in ("full", "online")]
+    assert losses[1] < losses[0] - 0.05
 
 
 def test_a_text_file_is_scored_character_by_character(here: Path, tmp_path: Path, run: Call) -> None:
