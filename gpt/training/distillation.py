@@ -80,11 +80,14 @@ def load_teacher(
         )
     report(f"{folder} predicts the training split")
     accelerate(teacher.model)
-    return Teacher(predict(teacher.model, dataset.train, batch_size, compute, report))
+    temperature = teacher.config.train.temperature
+    return Teacher(predict(teacher.model, dataset.train, batch_size, compute, report, temperature))
 
 
 @torch.no_grad()
-def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute, report: Report = silent) -> Tensor:
+def predict(
+    model: GPT, tokens: Tokens, batch_size: int, compute: Compute, report: Report = silent, temperature: float = 1.0
+) -> Tensor:
     """Return the probabilities of the token after each position, (N, V) float16, in adjacent windows.
 
     The last window begins so that it is full, and predicts again what it shares with the one before.
@@ -93,6 +96,7 @@ def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute, repor
         model: in eval mode.
         tokens: N of them, at least as many as the block size.
         batch_size: windows at once.
+        temperature: divides the logits, as in its training and in that of its student.
     """
     length, ids = model.config.block_size, model.config.vocab_size
     assert ids is not None
@@ -103,7 +107,7 @@ def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute, repor
             inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
             with compute.training_matmuls(), compute.autocast():
                 logits = model(to_device(inputs, compute.device))
-            for start, window in zip(batch, logits.float().softmax(-1).half().cpu(), strict=True):
+            for start, window in zip(batch, (logits.float() / temperature).softmax(-1).half().cpu(), strict=True):
                 probabilities[start : start + length] = window
             advance(len(batch))
     return probabilities

@@ -141,12 +141,19 @@ def test_prompts_that_cannot_be_used_are_refused_at_once(make: Make) -> None:
 
 def test_running_and_waiting_requests_are_cancelled_from_any_thread(make: Make) -> None:
     engine = make(max_sequences=1)
-    running, waiting, last = Receiver(), Receiver(), Receiver()
-    first = engine.submit("abc", ENDLESS, running)
+    running, waiting, last, cancelled = Receiver(), Receiver(), Receiver(), threading.Event()
+
+    def hold(chunks: list[TextChunk]) -> None:
+        """Keep the engine from giving the place to another sequence."""
+        running(chunks)
+        assert cancelled.wait(PATIENCE)
+
+    first = engine.submit("abc", ENDLESS, hold)
     second = engine.submit("abc", ENDLESS, waiting)
     engine.submit("abc", SHORT, last)
     assert running.begun.wait(PATIENCE)
     engine.cancel(second)
+    cancelled.set()
     assert (waiting.finish, waiting.text) == ("cancelled", "")
     engine.cancel(first)
     engine.cancel(first)

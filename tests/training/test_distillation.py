@@ -50,15 +50,16 @@ def test_the_teacher_is_a_shorter_run_with_another_seed() -> None:
     assert [sequence_length(step, teacher) for step in range(4)] == [8, 8, 16, 16]
 
 
-@pytest.mark.parametrize("count", [16, 50, 64])
-def test_every_position_is_predicted_once_in_adjacent_windows(count: int) -> None:
+@pytest.mark.parametrize(("count", "temperature"), [(16, 1.0), (50, 0.7), (64, 1.0)])
+def test_every_position_is_predicted_once_in_adjacent_windows(count: int, temperature: float) -> None:
     model, tokens = sharp_model(), np.arange(count) * 7 % 23
-    found = predict(model, tokens.astype(np.uint16), batch_size=2, compute=COMPUTE)
+    found = predict(model, tokens.astype(np.uint16), batch_size=2, compute=COMPUTE, temperature=temperature)
     assert found.shape == (count, 23)
     starts = [*range(0, count - 15, 16)] + ([count - 16] if count % 16 else [])
     for start in starts:
         with torch.no_grad():
-            expected = model(torch.as_tensor(tokens[None, start : start + 16]))[0].softmax(-1)
+            logits = model(torch.as_tensor(tokens[None, start : start + 16]))[0]
+        expected = (logits / temperature).softmax(-1)
         ours = found[start : start + 16] if start == starts[-1] else found[start : min(start + 16, starts[-1])]
         torch.testing.assert_close(ours.float(), expected[: len(ours)], atol=1e-3, rtol=1e-3)
 

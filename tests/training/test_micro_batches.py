@@ -52,7 +52,7 @@ def test_a_step_has_the_gradients_of_a_batch_of_the_short_sequences(
     model, found = GPT(trainer.config.model), []
     gradients = Stepper.gradients
 
-    def compared(stepper: Stepper, micro_batches: list[tuple[Tensor, ...]]) -> Tensor:
+    def compared(stepper: Stepper, micro_batches: list[tuple[Tensor, ...]], step: int) -> Tensor:
         model.load_state_dict(stepper.model.state_dict())
         model.zero_grad()
         length = 8 if trainer.state.step < 2 else 16
@@ -60,7 +60,7 @@ def test_a_step_has_the_gradients_of_a_batch_of_the_short_sequences(
         inputs, targets = read_windows(trainer.dataset.train, starts, length)
         expected = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
         expected.backward()
-        loss = gradients(stepper, micro_batches)
+        loss = gradients(stepper, micro_batches, step)
         torch.testing.assert_close(loss, expected.detach())
         for ours, theirs in zip(stepper.model.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-7)
