@@ -82,7 +82,7 @@ def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]
     tier = next(tier for tier in TIERS if characters <= tier.characters)
     block = max(8, min(BLOCK, shorter_split // 8 * 8 - 8))
     regularized = {"dropout": tier.dropout, "attention_dropout": 0.0} if tier.dropout else {}
-    taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4} if tier.teacher_share else {}
+    taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4, "temperature": 0.8}
     size = {"n_layer": tier.n_layer, "n_head": tier.n_head, "n_embd": 32 * tier.n_head, "block_size": block}
     return {
         "data": {"order": "shuffled"},
@@ -91,7 +91,7 @@ def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]
         "train": {
             "batch_size": BATCH * BLOCK // block,
             "max_steps": tier.steps,
-            **taught,
+            **(taught if tier.teacher_share else {}),
             "eval_interval": tier.steps // 2,
             "eval_first": False,
             "sample_tokens": 200,
