@@ -34,8 +34,7 @@ template <int W> inline void pack_panels(float* out, const float* x, size_t stri
 // The same of the transpose of x.
 template <int W> inline void pack_columns(float* out, const float* x, size_t stride, int depth, Range rows, int width) {
     for (int j = 0; j < width; j++)
-        for (int k = rows.first; k < rows.end; k++)
-            out[(size_t)(j / W * depth + k) * W + j % W] = x[j * stride + k];
+        for (int k = rows.first; k < rows.end; k++) out[(size_t)(j / W * depth + k) * W + j % W] = x[j * stride + k];
 }
 
 // Elements of a, in place or packed.
@@ -70,7 +69,8 @@ inline void add_rows(int rows, float* c, int ldc, int columns, const Strided& a,
 }
 
 // Adds a block of `depth` columns of a, from `first` on, times as many rows of b to up to BLOCK_ROWS rows of c.
-inline void add_block(const MatmulArguments& x, int row, int rows, int first, int depth, float* packed, const float* b) {
+inline void add_block(const MatmulArguments& x, int row, int rows, int first, int depth, float* packed,
+                      const float* b) {
     static const int M = simd::TILE_ROWS;
     const float* data = x.a + (size_t)row * x.a_row + (size_t)first * x.a_column;
     const bool is_packed = x.a_column != 1;
@@ -93,8 +93,7 @@ inline void matmul(const MatmulArguments& x) {
         for (int first = 0; first < x.depth; first += BLOCK_DEPTH) {
             const int depth = std::min(x.depth - first, BLOCK_DEPTH);
             const float* b = x.b + (size_t)first * x.b_row;
-            if (x.b_column == 1)
-                pack_panels<TILE_COLUMNS>(right[0].data, b, x.b_row, depth, w.share(depth), x.columns);
+            if (x.b_column == 1) pack_panels<TILE_COLUMNS>(right[0].data, b, x.b_row, depth, w.share(depth), x.columns);
             else pack_columns<TILE_COLUMNS>(right[0].data, b, x.b_column, depth, w.share(depth), x.columns);
             w.wait();
             for (int row = M * w.first(tiles); row < end; row += BLOCK_ROWS)
