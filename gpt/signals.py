@@ -94,23 +94,29 @@ def unwinding() -> Iterator[None]:
 def _repeating(requests: Requests) -> Iterator[None]:
     """Send a signal again inside this context whose `Stopped` was raised where Python ignores exceptions."""
     former = sys.unraisablehook
-    timers = list[threading.Timer]()
+    timers = dict[threading.Timer, int]()
 
     def take(ignored: "sys.UnraisableHookArgs") -> None:
         if isinstance(ignored.exc_value, Stopped):
             requests.forget()
-            timers.append(threading.Timer(AGAIN_SECONDS, _send_to_main, [ignored.exc_value.code - 128]))
-            timers[-1].start()
+            number = ignored.exc_value.code - 128
+            timer = threading.Timer(AGAIN_SECONDS, _send_to_main, [number])
+            timers[timer] = number
+            timer.start()
         else:
             former(ignored)
 
     sys.unraisablehook = take
+    waiting = list[threading.Timer]()
     try:
         yield
     finally:
         sys.unraisablehook = former
-        for timer in timers:
+        waiting += [timer for timer in timers if timer.is_alive()]
+        for timer in waiting:
             timer.cancel()
+    if waiting:
+        raise Stopped(timers[waiting[0]])
 
 
 def _send_to_main(number: int) -> None:

@@ -51,7 +51,8 @@ def test_an_error_of_what_cleans_up_half_of_something_hides_no_signal() -> None:
         fail(lambda: 1 // 0)
 
 
-def test_a_signal_whose_exception_is_ignored_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("seconds", [PATIENCE, 0])
+def test_a_signal_whose_exception_is_ignored_comes_again(capfd: pytest.CaptureFixture[str], seconds: float) -> None:
     class Resource:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -59,7 +60,7 @@ def test_a_signal_whose_exception_is_ignored_comes_again(capfd: pytest.CaptureFi
     hook = sys.unraisablehook
     with pytest.raises(Stopped) as stopped, unwinding():  # noqa: PT012
         Resource()
-        threading.Event().wait(PATIENCE)
+        threading.Event().wait(seconds)
     assert stopped.value.code == 143
     assert sys.unraisablehook is hook
     assert capfd.readouterr().err == ""

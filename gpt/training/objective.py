@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gpt.config import TrainConfig
 from gpt.device import Compute
-from gpt.evaluation.loss import IGNORE, to_device
+from gpt.evaluation.loss import summed_cross_entropy, to_device
 
 StepBatch = tuple[Tensor, ...]
 """Inputs and targets, each (B, T) int64, on the CPU; if there is a teacher, also the probabilities that it gives to
@@ -43,14 +43,16 @@ class Objective:
         inputs, targets, *predicted = (to_device(tensor, compute.device) for tensor in batch)
         with compute.autocast():
             logits = forward(inputs)
-        log_probs = F.log_softmax(logits if self.temperature == 1 else logits / self.temperature, dim=-1)
-        loss = minimized = _cross_entropy(log_probs, targets)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        loss = minimized = summed_cross_entropy(logits, targets)
         share = max(0.0, 1 - step / self.ahead_steps)
         for distance, weight in enumerate(self.ahead if share else (), start=1):
-            further = _cross_entropy(log_probs[:, :-distance], targets[:, distance:])
+            further = summed_cross_entropy(logits[:, :-distance], targets[:, distance:])
             minimized = minimized + share * weight * further
         for probabilities in predicted:
-            taught = -(probabilities.to(log_probs.dtype) * log_probs).sum()
+            soft = probabilities.flatten(0, 1).to(logits.dtype)
+            taught = F.cross_entropy(logits.flatten(0, 1), soft, reduction="sum")
             minimized = (1 - self.teacher_weight) * minimized + self.teacher_weight * taught
         return minimized, loss.detach()
 
@@ -58,7 +60,3 @@ class Objective:
 def build_objective(train: TrainConfig) -> Objective:
     """Return what a configuration asks for; tokens further ahead count in its first two thirds."""
     return Objective(train.temperature, train.ahead_weights, max(1, train.max_steps * 2 // 3), train.teacher_weight)
-
-
-def _cross_entropy(log_probs: Tensor, targets: Tensor) -> Tensor:
-    return F.nll_loss(log_probs.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
