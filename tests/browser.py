@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +18,10 @@ CONTROL = 2
 
 PATIENCE = 240.0
 """As in patience.py, which the benchmarks do not see."""
+
+
+class NavigatedError(AssertionError):
+    """The page was left before it answered."""
 
 
 class Browser:
@@ -53,6 +58,8 @@ class Browser:
             page = self._pages.get(answer.get("sessionId", ""))
             if page is not None:
                 page.notice(answer.get("method", ""), answer.get("params", {}))
+        if answer.get("error", {}).get("message") == "Inspected target navigated or closed":
+            raise NavigatedError(answer)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -149,10 +156,12 @@ class Page:
         return result["result"].get("value")
 
     def wait_for(self, condition: str, seconds: float = PATIENCE) -> None:
-        """Wait until a JavaScript expression is true."""
-        until = time.monotonic() + seconds
-        while not self.run(condition):
-            assert time.monotonic() < until, f"never true: {condition}"
+        """Wait until a JavaScript expression is true, also of the page that another one leads to."""
+        until, holds = time.monotonic() + seconds, False
+        while not holds:
+            with suppress(NavigatedError):
+                holds = self.run(condition)
+            assert holds or time.monotonic() < until, f"never true: {condition}"
             time.sleep(0.02)
 
     def violations(self) -> list[str]:
