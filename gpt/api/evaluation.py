@@ -91,15 +91,7 @@ def evaluate_corpus(
     batch_size = 1 if rate is not None else windows.batch_size or 64
     size = batch_size if is_random else min(batch_size, len(tokens) // stride + 1)
     require_forward_memory(loaded.config.model, size, compute.device)
-    if is_random:
-        # nanoGPT's noisy estimate, from random crops
-        count, seed = windows.batches or 200, 1337 if windows.seed is None else windows.seed
-        sampler = BatchSampler(tokens, block_size, seed)
-        batches: Iterator[Batch] = (sampler.get_batch(size) for _ in range(count))
-        total = count * size * block_size
-    else:
-        batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
-    model = loaded.model
+    model, (batches, total) = loaded.model, _batches_of(tokens, windows, block_size, size)
     if rate is not None:
         model, batches = learning(model, batches, rate)
     with counted(report, f"evaluating {loaded.folder}", total, "tokens") as advance:
@@ -119,6 +111,16 @@ def _split_of(dataset: Dataset, split: str) -> Tokens:
     if tokens is None:
         raise ConfigError("the corpus has no test split; the run was made with data.test_fraction 0")
     return tokens
+
+
+def _batches_of(tokens: Tokens, windows: Windows, block_size: int, size: int) -> tuple[Iterator[Batch], int]:
+    """Return the batches of a protocol, of `size` sequences each, and how many tokens they predict in all."""
+    if windows.protocol != "random":
+        return sliding_batches(tokens, block_size, size, windows.stride_for(block_size)), len(tokens) - 1
+    # nanoGPT's noisy estimate, from random crops
+    count, seed = windows.batches or 200, 1337 if windows.seed is None else windows.seed
+    sampler = BatchSampler(tokens, block_size, seed)
+    return (sampler.get_batch(size) for _ in range(count)), count * size * block_size
 
 
 def _counted(batches: Iterator[Batch], advance: Callable[[int], None]) -> Iterator[Batch]:

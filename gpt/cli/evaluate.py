@@ -41,7 +41,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--batches", "random: number of batches (default: 200)")
     add_number(parser, "--seed", "random: seed of the crops (default: 1337)", least=0, most=SEEDS - 1)
     rate = "online: learning rate (default: 0.1)"
-    parser.add_argument("--rate", type=number(0, kind=float), metavar="R", help=rate)
+    parser.add_argument("--rate", type=number(0, 1000, kind=float), metavar="R", help=rate)
     parser.add_argument(
         "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text file instead; - reads standard input"
     )

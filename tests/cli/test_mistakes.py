@@ -17,7 +17,7 @@ MISTAKES = [
     ("evaluate --protocol sliding --batches 3", "--batches has no effect"),
     ("evaluate --protocol full --seed 0", "--seed has no effect with --protocol full; it is for random"),
     ("evaluate --rate 0.1", "--rate has no effect with --protocol full; it is for online"),
-    ("evaluate --protocol online --rate -1", "--rate: -1, expected at least 0"),
+    ("evaluate --protocol online --rate -1", "--rate: -1, expected 0 to 1,000"),
     ("evaluate --protocol online --batch-size 2", "--batch-size has no effect with --protocol online"),
     ("evaluate --protocol online --weights int8", "int8 weights cannot be trained, as protocol online does"),
     ("evaluate --per-char", "--per-char needs --text-file"),

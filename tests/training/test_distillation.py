@@ -106,6 +106,12 @@ def test_one_command_plans_and_locks_both_runs_once_before_it_trains_them(
     assert not torch.equal(taught["wte.weight"], alone["wte.weight"])
 
 
+def test_a_teacher_predicts_at_the_temperature_of_its_training(workplace: Path) -> None:
+    with patch("gpt.training.distillation.predict", wraps=predict) as predicted:
+        assert train.main(arguments(workplace, "train.temperature=0.5")) == 0
+    assert predicted.call_args.args[-1] == 0.5
+
+
 def test_a_disk_that_the_teacher_has_filled_refuses_the_student(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

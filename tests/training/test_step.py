@@ -221,6 +221,20 @@ def test_a_step_gives_the_loss_and_the_norm_before_the_update() -> None:
     torch.testing.assert_close(result.gradient_norm, norm)
 
 
+def test_the_objective_is_told_the_number_of_the_step() -> None:
+    stepper, numbers = build_stepper(), []
+    objective = stepper.objective
+
+    def noted(*arguments: Any) -> tuple[Tensor, Tensor]:
+        numbers.append(arguments[-1])
+        return objective(*arguments)
+
+    stepper.objective = noted
+    for number in (0, 7):
+        stepper.step(number, RATE, batches(2))
+    assert numbers == [0, 0, 7, 7]
+
+
 @pytest.mark.parametrize(("grad_clip", "norm"), [(0.01, 0.01), (1e6, None), (0.0, None)])
 def test_gradients_are_clipped_to_the_global_norm_and_only_above_it(grad_clip: float, norm: float | None) -> None:
     stepper = build_stepper(grad_clip=grad_clip)
