@@ -11,8 +11,8 @@ from gpt.environment import Settings
 from gpt.errors import ConfigError
 from gpt.progress import Report
 
-BLOCK = 256
-BATCH = 12
+TOKENS = 3_072
+"""Of a step."""
 LEAST = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""
 ARCHITECTURE = {
@@ -47,6 +47,8 @@ class Tier:
         steps: of the run itself.
         teacher_share: length of its teacher's training, as a share of that; 0: no teacher.
         muon_weight_decay: of the matrices.
+        block_size: most tokens of a sequence; those of 512 are cut into shorter ones at first.
+        temperature: of training; below 1, targets further ahead help too.
     """
 
     characters: float
@@ -56,14 +58,16 @@ class Tier:
     steps: int
     teacher_share: float
     muon_weight_decay: float
+    block_size: int
+    temperature: float
 
 
 TIERS = (
-    Tier(180_000, 4, 4, 0.2, 500, 0.5, 0.3),
-    Tier(300_000, 4, 4, 0.2, 760, 0.0, 0.3),
-    Tier(600_000, 4, 4, 0.1, 1240, 0.0, 0.3),
-    Tier(3_000_000, 4, 4, 0.0, 1720, 0.0, 0.2),
-    Tier(float("inf"), 6, 8, 0.0, 2000, 0.0, 0.1),
+    Tier(180_000, 4, 4, 0.2, 500, 0.5, 0.3, 256, 0.8),
+    Tier(300_000, 4, 4, 0.2, 760, 0.0, 0.3, 512, 0.8),
+    Tier(600_000, 4, 4, 0.1, 1240, 0.0, 0.3, 512, 0.85),
+    Tier(3_000_000, 4, 4, 0.0, 1720, 0.0, 0.2, 512, 0.9),
+    Tier(float("inf"), 6, 8, 0.0, 2000, 0.0, 0.1, 256, 1.0),
 )
 """By the amount of text: the less there is, the more often it is read, and the more regularization pays.
 
@@ -80,24 +84,28 @@ def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]
         shorter_split: characters of its training or validation split, whichever has less, which has to fill a block.
     """
     tier = next(tier for tier in TIERS if characters <= tier.characters)
-    block = max(8, min(BLOCK, shorter_split // 8 * 8 - 8))
+    block = max(8, min(tier.block_size, shorter_split // 8 * 8 - 8))
     regularized = {"dropout": tier.dropout, "attention_dropout": 0.0} if tier.dropout else {}
-    taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4, "temperature": 0.8}
+    taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4} if tier.teacher_share else {}
+    lengthened = {"length_warmup": [0.4, 0.4]} if block == 512 else {}
+    repeated = {"ahead_weights": [0.5, 0.25], "temperature": tier.temperature} if tier.temperature < 1 else {}
     size = {"n_layer": tier.n_layer, "n_head": tier.n_head, "n_embd": 32 * tier.n_head, "block_size": block}
     return {
         "data": {"order": "shuffled"},
         "model": {**size, **regularized, **ARCHITECTURE},
         "optim": {**OPTIMIZER, "decay_steps": round(0.56 * tier.steps), "muon_weight_decay": tier.muon_weight_decay},
         "train": {
-            "batch_size": BATCH * BLOCK // block,
+            "batch_size": TOKENS // block,
             "max_steps": tier.steps,
-            **(taught if tier.teacher_share else {}),
+            **taught,
+            **lengthened,
+            **repeated,
             "eval_interval": tier.steps // 2,
             "eval_first": False,
             "sample_tokens": 200,
         },
         # what was trained to be less certain is sampled at a lower temperature
-        "sample": {"temperature": 0.65 if tier.teacher_share else 0.8},
+        "sample": {"temperature": round(0.8 * tier.temperature, 2)},
     }
 
 

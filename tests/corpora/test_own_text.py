@@ -20,6 +20,7 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
 
 def test_less_text_is_regularized_more_and_read_more_often() -> None:
     assert [tier.dropout for tier in TIERS] == sorted((tier.dropout for tier in TIERS), reverse=True)
+    assert [tier.temperature for tier in TIERS] == sorted(tier.temperature for tier in TIERS)
     amounts = (30_000, 100_000, 500_000, 1_000_000, 50_000_000)
     configs = [Config.model_validate(recipe_for(characters, characters // 10)) for characters in amounts]
     steps = [config.train.max_steps + config.train.teacher_steps for config in configs]
