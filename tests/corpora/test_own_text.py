@@ -16,6 +16,8 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert config.model.block_size * config.train.batch_size == pytest.approx(3072, rel=0.05)
     assert config.data.order == "shuffled"
     assert options_without_effect(config) == []
+    assert config.sequence_lengths(config.train.max_steps)[0][0] <= 256
+    assert config.sample.temperature == pytest.approx(0.8 * config.train.temperature, abs=0.005)
 
 
 def test_less_text_is_regularized_more_and_read_more_often() -> None:
