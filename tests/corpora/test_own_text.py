@@ -17,6 +17,7 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert config.data.order == "shuffled"
     assert options_without_effect(config) == []
     assert config.sequence_lengths(config.train.max_steps)[0][0] <= 256
+    assert bool(config.train.ahead_weights) == (config.train.temperature < 1)
     assert config.sample.temperature == pytest.approx(0.8 * config.train.temperature, abs=0.005)
 
 
