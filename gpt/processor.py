@@ -1,8 +1,10 @@
-"""Processor classes: the dtype of their fastest matmuls, and the compiler flags for their instructions."""
+"""Processor classes: the instruction sets that each needs, and the dtype of its fastest matmuls."""
 
 import platform
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,33 +15,41 @@ from gpt.errors import DeviceError
 class Processor:
     """Processors with the same instructions; the name is shown to users, and a value of `GPT_PROCESSOR`.
 
-    The flags make GCC and Clang use these instructions and no others. Training multiplies matrices of bfloat16 if there
-    are instructions for that; without them torch computes element by element, up to 150 times slower than in float32.
+    Training multiplies matrices of bfloat16 if there are instructions for that; without them torch computes element by
+    element, up to 150 times slower than in float32.
+
+    Attributes:
+        instructions: instruction sets as GCC and Clang name them. Compiled code uses these and no others, and a machine
+            belongs to the class if it has them all.
+        macros: flags that tell the sources more than compilers do.
     """
 
     name: str
-    flags: tuple[str, ...]
+    instructions: tuple[str, ...] = ()
     matmul_dtype: torch.dtype = torch.float32
+    macros: tuple[str, ...] = ()
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:
-        """Return the flags, with the macro by which sources know that there are bfloat16 matmuls."""
-        return (*self.flags, "-DGPT_BFLOAT16") if self.matmul_dtype == torch.bfloat16 else self.flags
+        # named for every x86 processor, because some systems' compilers take newer ones for granted
+        base = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
+        bfloat16 = ("-DGPT_BFLOAT16",) if self.matmul_dtype == torch.bfloat16 else ()
+        return (*base, *(f"-m{name}" for name in self.instructions), *self.macros, *bfloat16)
 
 
-# named for every x86 processor, because some systems' compilers take newer ones for granted
-_BASE = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
-_AVX2 = (*_BASE, "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
-_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
-_AVX512_BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
-_AMX = (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
+_AVX2 = ("avx2", "fma")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX512_BF16 = (*_AVX512, "avx512bf16")
+_AMX = (*_AVX512_BF16, "amx-tile", "amx-bf16", "amx-int8")
 
-AMX = Processor("AMX", _AMX, torch.bfloat16)
+TILES = "-DGPT_TILES"
+"""Macro by which sources multiply by the AMX tile unit."""
+AMX = Processor("AMX", _AMX, torch.bfloat16, (TILES,))
 AVX512_BF16 = Processor("AVX-512 bf16", _AVX512_BF16, torch.bfloat16)
 AVX512 = Processor("AVX-512", _AVX512)
 AVX2 = Processor("AVX2", _AVX2)
-NEON = Processor("NEON", ())
-GENERIC = Processor("generic", (*_BASE, "-DGPT_LANES=4"))
+NEON = Processor("NEON")
+GENERIC = Processor("generic", macros=("-DGPT_LANES=4",))
 
 PROCESSORS = {p.name: p for p in (AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC)}
 """All classes by name, the fastest first; a processor of one class also belongs to those of its family below it."""
@@ -53,16 +63,12 @@ def supported_processors(best: str | None = None) -> list[Processor]:
     Raises:
         DeviceError: there is no such class, or this processor does not belong to it.
     """
-    has = {
-        # torch says yes wherever it need not ask the system; the kernels ask Linux
-        AMX: sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx(),
-        AVX512_BF16: torch.cpu._is_avx512_bf16_supported(),
-        AVX512: torch.cpu._is_avx512_supported(),
-        AVX2: torch.cpu._is_avx2_supported(),
-        NEON: platform.machine() in ("aarch64", "arm64", "ARM64"),
-        GENERIC: True,
-    }
-    supported = [processor for processor, is_there in has.items() if is_there]
+    instructions = _instructions()
+    supported = [p for p in PROCESSORS.values() if p.instructions and instructions.issuperset(p.instructions)]
+    # Linux grants tiles to processes that ask; elsewhere nobody has tried
+    if AMX in supported and not (sys.platform == "linux" and torch.cpu._init_amx()):
+        supported.remove(AMX)
+    supported += [NEON, GENERIC] if platform.machine() in ("aarch64", "arm64", "ARM64") else [GENERIC]
     if best is None:
         return supported
     names = [processor.name for processor in supported]
@@ -71,3 +77,15 @@ def supported_processors(best: str | None = None) -> list[Processor]:
     if best not in names:
         raise DeviceError(f"this processor is not of class {best}; it can act as {', '.join(names)}")
     return supported[names.index(best) :]
+
+
+def _instructions() -> set[str]:
+    """Return the instruction sets that the processor has and the system supports, as compilers name them."""
+    if hasattr(torch.cpu, "get_capabilities"):  # since torch 2.11
+        found = {name for name, is_there in torch.cpu.get_capabilities().items() if is_there is True}
+    else:
+        cpuinfo = Path("/proc/cpuinfo")
+        flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.is_file() else None
+        found = set(flags[1].split()) if flags else set()
+    spelled = {name.replace("avx512_", "avx512").replace("fma3", "fma") for name in found}
+    return spelled | {name.replace("_", "-") for name in spelled}

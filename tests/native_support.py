@@ -1,17 +1,25 @@
 """Where the native kernels can run."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from gpt.kernels.build import find_compiler
-from gpt.processor import Processor, supported_processors
+from gpt.processor import TILES, Processor, supported_processors
 
+TILES_IN_C = Path(__file__).parent / "kernels/emulated_tiles.h"
 EMULATED = [
-    Processor(f"{lanes} lanes, {str(dtype)[6:]}", (f"-DGPT_LANES={lanes}",), dtype)
-    for lanes, dtype in ((4, torch.float32), (8, torch.float32), (16, torch.float32), (16, torch.bfloat16))
+    *(Processor(f"{lanes} lanes", macros=(f"-DGPT_LANES={lanes}",)) for lanes in (4, 8, 16)),
+    Processor(
+        "emulated AMX",
+        matmul_dtype=torch.bfloat16,
+        macros=("-DGPT_LANES=16", TILES, f'-DGPT_EMULATED_TILES="{TILES_IN_C}"'),
+    ),
 ]
-"""What any processor can act as: vectors as wide as others have them, made of whatever instructions there are."""
+"""What any processor can act as: vectors as wide as others have them, made of whatever instructions there are, and the
+AMX tile unit in plain C++."""
 
 PROCESSORS_HERE = [*supported_processors()[:-1], *EMULATED]
 """Every class of processor that native code can be tested for on this machine."""

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-NAMES = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-Wno-psabi")
-"""Flags of every library. Fuse multiplications and additions where possible: Clang's default differs from GCC's."""
+NAMES = ("clang++",) if sys.platform == "win32" else ("c++", "g++", "clang++")
+"""GCC on Windows spills wide registers to a stack that is not aligned for them (bug 54412)."""
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-fvisibility=hidden", "-Wno-psabi")
+"""Flags of every library. Fuse multiplications and additions where possible: Clang's default differs from GCC's. Hide
+all symbols but the interface: inline functions of two libraries, of different classes, would be merged."""
 
 
 @dataclass(frozen=True)

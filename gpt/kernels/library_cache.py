@@ -31,7 +31,7 @@ class CachedLibrary:
 
     @property
     def log(self) -> Path:
-        """The file of the compiler's messages, which exists only after a failure."""
+        """The file of the compiler's messages when it failed."""
         return self.folder / f"{self.key}.log"
 
     def files(self) -> list[Path]:
@@ -49,6 +49,7 @@ class CachedLibrary:
         """
         library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{self.suffix}"
         if not _is_whole(library):  # Windows does not replace a library in use
+            built.chmod(0o644)  # linkers leave a temporary file unreadable to others
             os.replace(built, library)
         self.log.unlink(missing_ok=True)
         return library

@@ -20,6 +20,13 @@ static const int LANES = GPT_LANES, SUMS = LANES == 8 ? 12 : 24, TILE_ROWS = 4, 
 
 inline int round_up(int n, int step) { return (n + step - 1) / step * step; }
 
+// Calls work with a number from FIRST to LAST as a constant.
+template <int FIRST, int LAST, class Work> inline void with_constant(int n, Work work) {
+    if constexpr (FIRST < LAST)
+        if (n > FIRST) return with_constant<FIRST + 1, LAST>(n, work);
+    work(std::integral_constant<int, FIRST>());
+}
+
 namespace simd {
 
 inline floats multiply_add(float a, floats b, floats c) { return fma(broadcast(a), b, c); }

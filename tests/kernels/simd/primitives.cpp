@@ -26,6 +26,7 @@ template <class To, class From> static void copy(To* y, const From* x, int n) {
         map2(y, a, b, n, [](floats v, floats w) { return result; });    \
     }
 
+#pragma GCC visibility push(default)
 extern "C" {
 int count_lanes() { return LANES; }
 

@@ -19,7 +19,7 @@ struct Operands {
 };
 
 #include "matmul_vectors.h"
-#ifdef __AMX_INT8__
+#ifdef GPT_TILES
 #include "matmul_amx.h"
 #else
 struct TileScope {};
@@ -31,7 +31,7 @@ inline int request_tiles() { return 0; }
 
 // Blocks of outputs are shared among the workers.
 inline void matmul(const Worker& w, [[maybe_unused]] const TileScratch& scratch, const Operands& o) {
-#ifdef __AMX_INT8__
+#ifdef GPT_TILES
     if (o.m->kind == INT8_TILES) return matmul_tiles(w, scratch, o);
 #endif
     matmul_blocks(w, o);

@@ -19,36 +19,32 @@ struct TileScratch {
         : digits(a.alloc<int8_t>((size_t)tile_rows(rows) * padded_inputs(inputs))), units(a.alloc<float>(rows)) {}
 };
 
-// Elements k to k + 15 of a row of `count`; zeros past its end.
-inline __m512 load_partial(const float* x, int k, int count) {
-    const int left = count - k;
-    return _mm512_maskz_loadu_ps(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0, x + k);
+// Elements from k on of a row of `count`; zeros past its end.
+inline floats load_partial(const float* x, int k, int count) {
+    return simd::select(simd::lanes() < count - k, simd::load(x + k), floats{});
 }
 
 // Splits a row into digits: (inputs / 64, stride, 64), the first of them in the first of four adjacent rows. Returns
-// the value of a unit of the integers; NaN if an element is not finite.
+// the value of a unit of the integers; NaN if an element is not finite. Rows have room up to a multiple of 64.
 inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
-    __m512 top = _mm512_setzero_ps(), invalid = top;
-    for (int k = 0; k < inputs; k += 16) {
-        const __m512 v = load_partial(x, k, inputs);
-        top = _mm512_max_ps(top, _mm512_abs_ps(v));
-        invalid = _mm512_fmadd_ps(v, _mm512_setzero_ps(), invalid);
+    using namespace simd;
+    floats top = {}, invalid = {};
+    for (int k = 0; k < inputs; k += LANES) {
+        const floats v = load_partial(x, k, inputs);
+        top = max(top, max(v, -v));
+        invalid = fma(v, floats{}, invalid);
     }
     int exponent;
-    std::frexp(_mm512_reduce_max_ps(top), &exponent);  // the largest is less than 2^exponent
+    std::frexp(reduce_max(top), &exponent);  // the largest is less than 2^exponent
     exponent = std::max(exponent, -90);
-    const __m512 factor = _mm512_set1_ps(std::ldexp(1.0f, 30 - exponent));
-    const __m512i half = _mm512_set1_epi32(0x00808080);  // so that digits are from -128 to 127
-    for (int k = 0; k < padded_inputs(inputs); k += 16) {
-        const __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(load_partial(x, k, inputs), factor));
-        const __m512i d = _mm512_xor_si512(_mm512_add_epi32(n, half), half);
+    const float factor = std::ldexp(1.0f, 30 - exponent);
+    const int half = 0x00808080;  // so that digits are from -128 to 127
+    for (int k = 0; k < padded_inputs(inputs); k += LANES) {
+        const ints d = (round(load_partial(x, k, inputs) * factor) + half) ^ half;
         int8_t* out = digits + (size_t)(k / TILE_INPUTS) * stride * TILE_INPUTS + k % TILE_INPUTS;
-        _mm_storeu_si128((__m128i*)out, _mm512_cvtepi32_epi8(d));
-        _mm_storeu_si128((__m128i*)(out + TILE_INPUTS), _mm512_cvtepi32_epi8(_mm512_srli_epi32(d, 8)));
-        _mm_storeu_si128((__m128i*)(out + 2 * TILE_INPUTS), _mm512_cvtepi32_epi8(_mm512_srli_epi32(d, 16)));
-        _mm_storeu_si128((__m128i*)(out + 3 * TILE_INPUTS), _mm512_cvtepi32_epi8(_mm512_srli_epi32(d, 24)));
+        for (int i = 0; i < DIGITS; i++) write(out + i * TILE_INPUTS, __builtin_convertvector(d >> 8 * i, bytes));
     }
-    return std::ldexp(1.0f, exponent - 30) + _mm512_reduce_add_ps(invalid);
+    return std::ldexp(1.0f, exponent - 30) + reduce_add(invalid);
 }
 
 // sums (16, 64) of 16 rows of digits and a block of weights.
@@ -56,11 +52,11 @@ inline void matmul_digits(int32_t* sums, const int8_t* digits, int stride, const
     zero_tiles();
     for (int s = 0; s < steps; s++, digits += (size_t)stride * TILE_INPUTS, weights += 4 * TILE_BYTES) {
         // clang-format off
-        _tile_loadd(4, digits, TILE_INPUTS);
-        _tile_loadd(5, weights, 64); _tile_dpbssd(0, 4, 5);
-        _tile_loadd(6, weights + TILE_BYTES, 64); _tile_dpbssd(1, 4, 6);
-        _tile_loadd(7, weights + 2 * TILE_BYTES, 64); _tile_dpbssd(2, 4, 7);
-        _tile_loadd(5, weights + 3 * TILE_BYTES, 64); _tile_dpbssd(3, 4, 5);
+        LOAD_TILE(4, digits, TILE_INPUTS);
+        LOAD_TILE(5, weights, 64); DOT_TILES("bssd", 0, 4, 5);
+        LOAD_TILE(6, weights + TILE_BYTES, 64); DOT_TILES("bssd", 1, 4, 6);
+        LOAD_TILE(7, weights + 2 * TILE_BYTES, 64); DOT_TILES("bssd", 2, 4, 7);
+        LOAD_TILE(5, weights + 3 * TILE_BYTES, 64); DOT_TILES("bssd", 3, 4, 5);
         // clang-format on
     }
     store_tiles(sums, BLOCK * 4);
@@ -68,17 +64,19 @@ inline void matmul_digits(int32_t* sums, const int8_t* digits, int stride, const
 
 // Combines the sums of a row's four digits to a block of its result.
 inline void finish_row(const Operands& o, int row, int block, const int32_t* sums, float unit) {
+    using namespace simd;
     const Matrix& m = *o.m;
-    const __m512 base = _mm512_set1_ps(256.0f);
-    for (int i = 0; i < BLOCK; i += 16) {
-        __m512 y = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + 3 * BLOCK + i));
-        for (int d = 2; d >= 0; d--)
-            y = _mm512_fmadd_ps(y, base, _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + d * BLOCK + i)));
+    const auto sum = [=](int digit, int i) {
+        return __builtin_convertvector(read<ints>(sums + digit * BLOCK + i), floats);
+    };
+    for (int i = 0; i < BLOCK; i += LANES) {
+        floats y = sum(3, i);
+        for (int d = 2; d >= 0; d--) y = fma(y, broadcast(256.0f), sum(d, i));
         const int output = block * BLOCK + i;
         float* out = o.y + row * o.ldy + output;
-        y = y * unit * _mm512_loadu_ps(m.scales + output);
-        if (m.bias) y += _mm512_loadu_ps(m.bias + output);
-        _mm512_storeu_ps(out, o.add ? y + _mm512_loadu_ps(out) : y);
+        y = y * unit * load(m.scales + output);
+        if (m.bias) y += load(m.bias + output);
+        store(out, o.add ? y + load(out) : y);
     }
 }
 

@@ -28,12 +28,12 @@ template <class Weights, int ROWS, int N> void matmul_vectors(const Operands& o,
     const Matrix& m = *o.m;
     const Weights weights = weights_of<Weights>(m, p.block, first);
     const ByRows x = {o.x + p.row * o.ldx, o.ldx};
-    const float* scales = m.scales + (size_t)p.block * (m.inputs / m.group) * BLOCK + first;
     floats sum[ROWS][N] = {};
     if (p.first > 0) load_tile(sum, p.sums + first, BLOCK);
     if (!m.scales) accumulate(sum, x, weights, p.first, p.end, *p.prefetch);
     else
-        for (int k = p.first; k < p.end; k += m.group, scales += BLOCK) {
+        for (int k = p.first; k < p.end; k += m.group) {
+            const float* scales = m.scales + ((size_t)p.block * m.inputs + k) / m.group * BLOCK + first;
             floats part[ROWS][N] = {};
             accumulate(part, x, weights, k, k + m.group, *p.prefetch);
             for (int r = 0; r < ROWS; r++)
@@ -56,16 +56,6 @@ template <class Weights, int ROWS> void matmul_part(const Operands& o, const Par
     const int end = std::min(BLOCK, o.m->outputs - p.block * BLOCK);  // the rest is padding
     for (int first = 0; first < end; first += N * LANES) matmul_vectors<Weights, ROWS, N>(o, p, first);
 }
-template <class Weights> void matmul_part(const Operands& o, const Part& p, int rows) {
-    switch (rows) {
-        case 1: return matmul_part<Weights, 1>(o, p);
-        case 2: return matmul_part<Weights, 2>(o, p);
-        case 3: return matmul_part<Weights, 3>(o, p);
-        case 4: return matmul_part<Weights, 4>(o, p);
-        case 5: return matmul_part<Weights, 5>(o, p);
-        default: return matmul_part<Weights, 6>(o, p);
-    }
-}
 
 // A block of outputs for the rows in [first, end).
 template <class Weights> void matmul_panel(const Operands& o, int block, int first, int end) {
@@ -81,7 +71,9 @@ template <class Weights> void matmul_panel(const Operands& o, int block, int fir
         Prefetch prefetch = {weights + input_bytes * ahead, input_bytes / passes};
         for (int tile = 0; tile < tiles; tile++) {
             const int row = rows * tile / tiles, count = rows * (tile + 1) / tiles - row;
-            matmul_part<Weights>(o, {block, first + row, k, next, sums + row * BLOCK, &prefetch}, count);
+            with_constant<1, MAX_TILE_ROWS>(count, [&](auto count) {
+                matmul_part<Weights, count>(o, {block, first + row, k, next, sums + row * BLOCK, &prefetch});
+            });
         }
     }
 }
@@ -98,6 +90,7 @@ inline void matmul_blocks(const Worker& w, const Operands& o) {
         case FLOAT32: return matmul_weights<Rows<float>>(w, o);
         case BFLOAT16: return matmul_weights<Rows<bf16>>(w, o);
         case INT8: return matmul_weights<Rows<int8_t>>(w, o);
-        default: return matmul_weights<Int4Rows>(w, o);
+        case INT4: return matmul_weights<Int4Rows>(w, o);
+        default: return;  // tiles, of which only processors with them are given matrices
     }
 }

@@ -18,6 +18,7 @@ inline floats reciprocal(floats x) {
     return t * (floats)_mm512_fnmadd_ps(t, x, broadcast(2.0f));
 }
 inline float reduce_add(floats x) { return _mm512_reduce_add_ps(x); }
+inline ints round(floats x) { return (ints)_mm512_cvtps_epi32(x); }
 
 inline floats load(const bf16* p) {
     return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);

@@ -18,6 +18,12 @@ inline float reduce_add(floats x) {
     return lane[0];
 }
 
+inline ints round(floats x) {
+    ints result;
+    for (int i = 0; i < LANES; i++) result[i] = (int32_t)std::nearbyint(x[i]);
+    return result;
+}
+
 inline floats load(const bf16* p) { return (floats)(__builtin_convertvector(read<halves>(p), words) << 16); }
 inline void store(bf16* p, floats x) { write(p, __builtin_convertvector(to_bf16<words>(x), halves)); }
 // Compilers convert to four times the width element by element, so convert in two steps.

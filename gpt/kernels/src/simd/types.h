@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 typedef uint16_t bf16;  // in memory; computations are in float32
 

@@ -41,12 +41,24 @@ inline void copy_head(element* out, const element* x, size_t stride, const Atten
     zero_padding(out, s);
 }
 
+// Rotates the pairs of elements half a head apart, by the table's angles or back. The halves of a table are alike.
+inline void rotate(float* x, int t, int D, const HeadTransform& p, float direction) {
+    using namespace simd;
+    if (!p.cosine) return;
+    const float *c = p.cosine + (size_t)t * D, *n = p.sine + (size_t)t * D;
+    for (int d = 0, half = D / 2; d < half; d += LANES) {
+        const floats a = load(x + d), b = load(x + half + d), sine = load(n + d) * direction;
+        store(x + d, a * load(c + d) - b * sine);
+        store(x + half + d, b * load(c + d) + a * sine);
+    }
+}
+
 // The same for queries and keys; inverse_rms (T) is kept for the backward pass.
 inline void transform_head(element* out, float* inverse_rms, const element* x, const AttentionShape& s,
                            const HeadTransform& p) {
     using namespace simd;
     float normed[MAX_HEAD_DIM];
-    const int D = s.head_dim, half = D / 2;
+    const int D = s.head_dim;
     const size_t stride = 3 * (size_t)s.stride();
     for (int t = 0; t < s.length; t++) {
         const element* row = x + t * stride;
@@ -62,33 +74,10 @@ inline void transform_head(element* out, float* inverse_rms, const element* x, c
             inverse_rms[t] = inverse;
             for (int d = 0; d < D; d += LANES) store(normed + d, load(normed + d) * inverse * load(p.gain + d));
         }
-        if (p.cosine) {
-            const float *c = p.cosine + (size_t)t * D, *n = p.sine + (size_t)t * D;
-            for (int d = 0; d < half; d += LANES) {
-                const floats a = load(normed + d), b = load(normed + half + d);
-                store(normed + d, a * load(c + d) - b * load(n + d));
-                store(normed + half + d, b * load(c + half + d) + a * load(n + half + d));
-            }
-        }
+        rotate(normed, t, D, p, 1.0f);
         for (int d = 0; d < D; d += LANES) store(out + (size_t)t * D + d, load(normed + d) * p.scale);
     }
     zero_padding(out, s);
-}
-
-// The gradient of one row through the scale and the rotation.
-inline void rotate_back(float* g, const float* dout, int t, int D, const HeadTransform& p) {
-    using namespace simd;
-    const int half = D / 2;
-    if (!p.cosine) {
-        for (int d = 0; d < D; d += LANES) store(g + d, load(dout + d) * p.scale);
-        return;
-    }
-    const float *c = p.cosine + (size_t)t * D, *n = p.sine + (size_t)t * D;
-    for (int d = 0; d < half; d += LANES) {
-        const floats a = load(dout + d) * p.scale, b = load(dout + half + d) * p.scale;
-        store(g + d, a * load(c + d) + b * load(n + half + d));
-        store(g + half + d, b * load(c + half + d) - a * load(n + d));
-    }
 }
 
 // From the gradient of a transformed head (rows, D) to that of the projection; adds to that of the gain.
@@ -101,7 +90,8 @@ inline void transform_head_backward(element* dx, float* dgain, const float* dout
     for (int t = 0; t < s.length; t++) {
         const element* row = x + t * stride;
         element* out = dx + t * stride;
-        rotate_back(g, dout + (size_t)t * D, t, D, p);
+        for (int d = 0; d < D; d += LANES) store(g + d, load(dout + (size_t)t * D + d) * p.scale);
+        rotate(g, t, D, p, -1.0f);
         prefetch_row(out, stride, t, s);
         if (!p.gain) {
             for (int d = 0; d < D; d += LANES) store(out + d, load(g + d));

@@ -9,10 +9,8 @@
 #include "matmul_element.h"
 #ifndef GPT_BFLOAT16
 #include "matmul_float.h"
-#elif defined(__AMX_BF16__)
+#elif defined(GPT_TILES)
 #include "matmul_amx.h"
-#elif defined(__AVX512BF16__)
-#include "matmul_avx512_bf16.h"
 #else
-#include "matmul_plain.h"
+#include "matmul_avx512_bf16.h"
 #endif

@@ -16,23 +16,23 @@ inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int
         for (int s = 0; s < k; s++) {
             const bf16* row = b + (size_t)16 * s * ldb + 32 * j;
             // clang-format off
-            _tile_loadd(4, a + 32 * s, lda * 2);
-            _tile_loadd(5, row, ldb * 2); _tile_dpbf16ps(0, 4, 5);
-            _tile_loadd(6, row + 32, ldb * 2); _tile_dpbf16ps(1, 4, 6);
-            _tile_loadd(5, row + 64, ldb * 2); _tile_dpbf16ps(2, 4, 5);
-            _tile_loadd(6, row + 96, ldb * 2); _tile_dpbf16ps(3, 4, 6);
+            LOAD_TILE(4, a + 32 * s, lda * 2);
+            LOAD_TILE(5, row, ldb * 2); DOT_TILES("bf16ps", 0, 4, 5);
+            LOAD_TILE(6, row + 32, ldb * 2); DOT_TILES("bf16ps", 1, 4, 6);
+            LOAD_TILE(5, row + 64, ldb * 2); DOT_TILES("bf16ps", 2, 4, 5);
+            LOAD_TILE(6, row + 96, ldb * 2); DOT_TILES("bf16ps", 3, 4, 6);
             // clang-format on
         }
         store_tiles(c + 16 * j, ldc * 4);
     }
     for (; j < n; j++) {
-        _tile_zero(0);
+        ZERO_TILE(0);
         for (int s = 0; s < k; s++) {
-            _tile_loadd(4, a + 32 * s, lda * 2);
-            _tile_loadd(5, b + (size_t)16 * s * ldb + 32 * j, ldb * 2);
-            _tile_dpbf16ps(0, 4, 5);
+            LOAD_TILE(4, a + 32 * s, lda * 2);
+            LOAD_TILE(5, b + (size_t)16 * s * ldb + 32 * j, ldb * 2);
+            DOT_TILES("bf16ps", 0, 4, 5);
         }
-        _tile_stored(0, c + 16 * j, ldc * 4);
+        STORE_TILE(0, c + 16 * j, ldc * 4);
     }
 }
 
@@ -46,23 +46,23 @@ inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, con
     if (is_first) {
         zero_tiles();
     } else {
-        _tile_loadd(0, c, stride * 4);
-        if (N > 1) _tile_loadd(1, right, stride * 4);
-        if (M > 1) _tile_loadd(2, below, stride * 4);
-        if (M > 1 && N > 1) _tile_loadd(3, across, stride * 4);
+        LOAD_TILE(0, c, stride * 4);
+        if (N > 1) LOAD_TILE(1, right, stride * 4);
+        if (M > 1) LOAD_TILE(2, below, stride * 4);
+        if (M > 1 && N > 1) LOAD_TILE(3, across, stride * 4);
     }
     for (int k = 0; k < depth; k++) {
-        _tile_loadd(4, a + (size_t)k * TILE, 64);
-        if (M > 1) _tile_loadd(5, a + next_a + (size_t)k * TILE, 64);
-        _tile_loadd(6, b + (size_t)k * next_b, 64);
-        if (N > 1) _tile_loadd(7, b + (size_t)k * next_b + TILE, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        if (N > 1) _tile_dpbf16ps(1, 4, 7);
-        if (M > 1) _tile_dpbf16ps(2, 5, 6);
-        if (M > 1 && N > 1) _tile_dpbf16ps(3, 5, 7);
+        LOAD_TILE(4, a + (size_t)k * TILE, 64);
+        if (M > 1) LOAD_TILE(5, a + next_a + (size_t)k * TILE, 64);
+        LOAD_TILE(6, b + (size_t)k * next_b, 64);
+        if (N > 1) LOAD_TILE(7, b + (size_t)k * next_b + TILE, 64);
+        DOT_TILES("bf16ps", 0, 4, 6);
+        if (N > 1) DOT_TILES("bf16ps", 1, 4, 7);
+        if (M > 1) DOT_TILES("bf16ps", 2, 5, 6);
+        if (M > 1 && N > 1) DOT_TILES("bf16ps", 3, 5, 7);
     }
-    _tile_stored(0, c, stride * 4);
-    if (N > 1) _tile_stored(1, right, stride * 4);
-    if (M > 1) _tile_stored(2, below, stride * 4);
-    if (M > 1 && N > 1) _tile_stored(3, across, stride * 4);
+    STORE_TILE(0, c, stride * 4);
+    if (N > 1) STORE_TILE(1, right, stride * 4);
+    if (M > 1) STORE_TILE(2, below, stride * 4);
+    if (M > 1 && N > 1) STORE_TILE(3, across, stride * 4);
 }

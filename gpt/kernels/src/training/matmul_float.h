@@ -21,48 +21,46 @@ inline const float* pack_transposed(float* out, const float* x, int rows, int co
 
 static const int TILE_COLUMNS = simd::TILE_VECTORS * simd::LANES;
 
-// R rows and N vectors of columns.
-template <int R, int N>
-inline void matmul_tile(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
-    floats sums[R][N] = {};
+// Elements of a left factor: in place, transposed or packed.
+struct Strided {
+    const float* data;
+    size_t row, column;
+    float at(int m, int k) const { return data[m * row + k * column]; }
+};
+
+// M rows and N vectors of c = a b, or of c += a b unless `is_first`.
+template <int M, int N>
+inline void matmul_tile(float* c, size_t ldc, const Strided& a, const float* b, size_t ldb, int depth, bool is_first) {
+    floats sums[M][N] = {};
+    if (!is_first) load_tile(sums, c, ldc);
     NoPrefetch none;
-    accumulate(sums, ByRows{a, (size_t)lda}, Rows<float>{b, (size_t)ldb}, 0, depth, none);
+    accumulate(sums, a, Rows<float>{b, ldb}, 0, depth, none);
     store_tile(c, ldc, sums);
 }
 
-// 16 rows and N vectors of columns, so that these columns of b stay in the nearest cache.
-template <int N>
-inline void matmul_strip(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
-    static const int R = simd::TILE_ROWS, REST = 16 % R;
-    for (int row = 0; row + R <= 16; row += R)
-        matmul_tile<R, N>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, depth);
-    if constexpr (REST > 0)
-        matmul_tile<REST, N>(c + (size_t)(16 - REST) * ldc, ldc, a + (size_t)(16 - REST) * lda, lda, b, ldb, depth);
+// At most TILE_ROWS rows, and TILE_COLUMNS or 16 columns.
+inline void matmul_rows(int rows, int columns, float* c, size_t ldc, const Strided& a, const float* b, size_t ldb,
+                        int depth, bool is_first) {
+    with_constant<1, simd::TILE_ROWS>(rows, [&](auto M) {
+        if (columns >= TILE_COLUMNS) matmul_tile<M, simd::TILE_VECTORS>(c, ldc, a, b, ldb, depth, is_first);
+        else matmul_tile<M, 16 / LANES>(c, ldc, a, b, ldb, depth, is_first);
+    });
 }
 
 inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n) {
-    int j = 0;
-    for (; j + TILE_COLUMNS <= 16 * n; j += TILE_COLUMNS)
-        matmul_strip<simd::TILE_VECTORS>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
-    for (; j < 16 * n; j += simd::LANES) matmul_strip<1>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
+    static const int M = simd::TILE_ROWS;
+    for (int j = 0; j < 16 * n; j += TILE_COLUMNS)  // so that these columns of b stay in the nearest cache
+        for (int i = 0; i < 16; i += M)
+            matmul_rows(16 - i, 16 * n - j, c + (size_t)i * ldc + j, ldc, {a + (size_t)i * lda, (size_t)lda, 1}, b + j,
+                        ldb, 32 * k, true);
 }
 
 // c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c are
 // contiguous.
 inline void add_transposed(float* c, const float* a, int lda, const float* b, int rows, int columns) {
-    using namespace simd;
     static const int ROWS = 4;
     for (int i = 0; i < rows; i += ROWS)
-        for (int j = 0; j < columns; j += TILE_COLUMNS) {
-            float* out = c + (size_t)i * columns + j;
-            floats sums[ROWS][TILE_VECTORS];
-            load_tile(sums, out, columns);
-            for (int k = 0; k < 16; k++)
-                for (int r = 0; r < ROWS; r++)
-                    for (int n = 0; n < TILE_VECTORS; n++) {
-                        const floats right = load(b + (size_t)k * columns + j + n * LANES);
-                        sums[r][n] = multiply_add(a[(size_t)k * lda + i + r], right, sums[r][n]);
-                    }
-            store_tile(out, columns, sums);
-        }
+        for (int j = 0; j < columns; j += TILE_COLUMNS)
+            matmul_tile<ROWS, simd::TILE_VECTORS>(c + (size_t)i * columns + j, columns, {a + i, 1, (size_t)lda}, b + j,
+                                                  columns, 16, false);
 }

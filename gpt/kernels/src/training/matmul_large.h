@@ -37,37 +37,6 @@ template <int W> inline void pack_columns(float* out, const float* x, size_t str
         for (int k = rows.first; k < rows.end; k++) out[(size_t)(j / W * depth + k) * W + j % W] = x[j * stride + k];
 }
 
-// Elements of a, in place or packed.
-struct Strided {
-    const float* data;
-    size_t row, column;
-    float at(int m, int k) const { return data[m * row + k * column]; }
-};
-
-// M rows and N vectors of c, from a panel of b.
-template <int M, int N>
-inline void add_product(float* c, size_t ldc, const Strided& a, const float* b, int depth, bool is_first) {
-    floats sums[M][N] = {};
-    if (!is_first) load_tile(sums, c, ldc);
-    for (int m = 0; m < M; m++) simd::prefetch(c + m * ldc, 0), simd::prefetch(c + m * ldc + N * LANES - 1, 0);
-    NoPrefetch none;
-    accumulate(sums, a, Rows<float>{b, (size_t)TILE_COLUMNS}, 0, depth, none);
-    store_tile(c, ldc, sums);
-}
-
-// At most M rows, and the 16 or TILE_COLUMNS columns of a panel.
-template <int M>
-inline void add_rows(int rows, float* c, int ldc, int columns, const Strided& a, const float* b, int depth,
-                     bool is_first) {
-    if (rows < M) {
-        if constexpr (M > 1) add_rows<M - 1>(rows, c, ldc, columns, a, b, depth, is_first);
-    } else if (columns == TILE_COLUMNS) {
-        add_product<M, simd::TILE_VECTORS>(c, ldc, a, b, depth, is_first);
-    } else {
-        add_product<M, 16 / LANES>(c, ldc, a, b, depth, is_first);
-    }
-}
-
 // Adds a block of `depth` columns of a, from `first` on, times as many rows of b to up to BLOCK_ROWS rows of c.
 inline void add_block(const MatmulArguments& x, int row, int rows, int first, int depth, float* packed,
                       const float* b) {
@@ -79,8 +48,10 @@ inline void add_block(const MatmulArguments& x, int row, int rows, int first, in
         for (int i = 0; i < rows; i += M) {
             const Strided a = is_packed ? Strided{packed + (size_t)i * depth, 1, (size_t)M}
                                         : Strided{data + (size_t)i * x.a_row, (size_t)x.a_row, 1};
-            add_rows<M>(std::min(M, rows - i), x.c + (size_t)(row + i) * x.columns + j, x.columns,
-                        std::min(TILE_COLUMNS, x.columns - j), a, b + (size_t)j * depth, depth, first == 0);
+            const int high = std::min(M, rows - i), wide = std::min(TILE_COLUMNS, x.columns - j);
+            float* c = x.c + (size_t)(row + i) * x.columns + j;
+            for (int m = 0; m < high; m++) simd::prefetch(c + (size_t)m * x.columns, 0);
+            matmul_rows(high, wide, c, x.columns, a, b + (size_t)j * depth, TILE_COLUMNS, depth, first == 0);
         }
 }
 

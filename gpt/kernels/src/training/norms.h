@@ -47,17 +47,12 @@ inline void add_forward(const AddArguments& a) {
     });
 }
 
-// dy = dropout(x), x being the gradient of out
-inline void add_backward(const AddArguments& a) {
-    for_each_row(a, [&](const Worker&, size_t n, const Dropout& drop, uint32_t stream) {
-        drop_row(a.dy + n * a.width, a.x + n * a.width, a.width, drop, stream);
-    });
-}
-
-// out = dropout(x); with the same seed also the backward pass.
+// dropout(x), to dy or else to out: the gradient of y, x being that of out.
 inline void dropout(const AddArguments& a) {
     for_each_row(a, [&](const Worker&, size_t n, const Dropout& drop, uint32_t stream) {
-        drop_row(a.out + n * a.width, a.x + n * a.width, a.width, drop, stream);
+        const size_t at = n * a.width;
+        if (a.dy) drop_row(a.dy + at, a.x + at, a.width, drop, stream);
+        else drop_row(a.out + at, a.x + at, a.width, drop, stream);
     });
 }
 

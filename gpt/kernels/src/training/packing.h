@@ -5,6 +5,7 @@
 #include <immintrin.h>
 #endif
 
+typedef uint32_t __attribute__((may_alias)) word;
 static const int TILE = 16 * 32;  // elements of a tile: 16 rows of 16 words
 
 #ifdef __AVX512F__
@@ -30,7 +31,7 @@ inline void transpose(__m512i r[16]) {
 }
 
 // The same from memory to memory; strides in words.
-inline void transpose(uint32_t* out, size_t out_stride, const uint32_t* in, size_t in_stride) {
+inline void transpose(word* out, size_t out_stride, const word* in, size_t in_stride) {
     __m512i rows[16];
     for (int i = 0; i < 16; i++) rows[i] = _mm512_loadu_si512(in + i * in_stride);
     transpose(rows);
@@ -38,18 +39,18 @@ inline void transpose(uint32_t* out, size_t out_stride, const uint32_t* in, size
 }
 
 // 16 pairs: of each, the first from `even` and the second from `odd`.
-inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
+inline void interleave(word* out, const bf16* even, const bf16* odd) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)even));
     const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)odd));
     _mm512_storeu_si512(out, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
 #else
-inline void transpose(uint32_t* out, size_t out_stride, const uint32_t* in, size_t in_stride) {
+inline void transpose(word* out, size_t out_stride, const word* in, size_t in_stride) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 16; j++) out[i * out_stride + j] = in[j * in_stride + i];
 }
 
-inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
+inline void interleave(word* out, const bf16* even, const bf16* odd) {
     for (int i = 0; i < 16; i++) out[i] = (uint32_t)odd[i] << 16 | even[i];
 }
 #endif
@@ -58,7 +59,7 @@ inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
 inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 2)
         for (int c = 0; c < cols; c += 16)
-            interleave((uint32_t*)(out + (size_t)r * cols + 2 * c), x + (size_t)r * cols + c,
+            interleave((word*)(out + (size_t)r * cols + 2 * c), x + (size_t)r * cols + c,
                        x + (size_t)(r + 1) * cols + c);
     return out;
 }
@@ -67,7 +68,7 @@ inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
 inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c += 32)
-            transpose((uint32_t*)out + (size_t)(c / 2) * rows + r, rows, (const uint32_t*)(x + (size_t)r * cols + c),
+            transpose((word*)out + (size_t)(c / 2) * rows + r, rows, (const word*)(x + (size_t)r * cols + c),
                       cols / 2);
     return out;
 }

@@ -106,30 +106,17 @@ inline void add_pieces(const ShortConvArguments& a, const float* sums, const Wor
         }
 }
 
-// Calls work with the number of taps, 2 to 8, as a constant.
-template <int K = 8, class Work> inline void with_taps(int taps, Work work) {
-    if (taps == K) return work(std::integral_constant<int, K>());
-    if constexpr (K > 2) with_taps<K - 1>(taps, work);
-}
-
-inline void short_conv_forward(const ShortConvArguments& a) {
-    const Memory<ConvScratch> memory(1, a, false);
+template <bool BACKWARD> inline void short_conv(const ShortConvArguments& a) {
+    const Memory<ConvScratch> memory(1, a, BACKWARD);
     const ConvScratch scratch = memory[0];
     scratch.prepare(a);
-    with_taps(a.taps, [&](auto taps) {
-        parallel(a.threads, [&](const Worker& w) { convolve_pieces<taps, false>(a, scratch, a.y, a.h, nullptr, w); });
-    });
-}
-
-inline void short_conv_backward(const ShortConvArguments& a) {
-    const Memory<ConvScratch> memory(1, a, true);
-    const ConvScratch scratch = memory[0];
-    scratch.prepare(a);
-    with_taps(a.taps, [&](auto taps) {
+    with_constant<2, 8>(a.taps, [&](auto taps) {
         parallel(a.threads, [&](const Worker& w) {
-            convolve_pieces<taps, true>(a, scratch, a.dh, a.dy, a.h, w);
-            w.wait();
-            add_pieces(a, scratch.sums, w);
+            convolve_pieces<taps, BACKWARD>(a, scratch, BACKWARD ? a.dh : a.y, BACKWARD ? a.dy : a.h, a.h, w);
+            if (BACKWARD) w.wait(), add_pieces(a, scratch.sums, w);
         });
     });
 }
+
+inline void short_conv_forward(const ShortConvArguments& a) { short_conv<false>(a); }
+inline void short_conv_backward(const ShortConvArguments& a) { short_conv<true>(a); }

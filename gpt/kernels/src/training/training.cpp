@@ -23,7 +23,6 @@ GPT_KERNEL(attention_backward, AttentionArguments)
 GPT_KERNEL(add_norm_forward, AddNormArguments)
 GPT_KERNEL(add_norm_backward, AddNormArguments)
 GPT_KERNEL(add_forward, AddArguments)
-GPT_KERNEL(add_backward, AddArguments)
 GPT_KERNEL(dropout, AddArguments)
 GPT_KERNEL(activation_forward, ActivationArguments)
 GPT_KERNEL(activation_backward, ActivationArguments)
@@ -35,18 +34,9 @@ GPT_KERNEL(weight_gradient, WeightGradientArguments)
 GPT_KERNEL(matmul, MatmulArguments)
 #endif
 
-GPT_API const Fact* gpt_facts() {
-    static const Fact facts[] = {GPT_NUMBERS,
-                                 GPT_SIZE(AttentionArguments),
-                                 GPT_SIZE(AddNormArguments),
-                                 GPT_SIZE(AddArguments),
-                                 GPT_SIZE(ActivationArguments),
-                                 GPT_SIZE(ShortConvArguments),
-                                 GPT_SIZE(WeightGradientArguments),
-                                 GPT_SIZE(MatmulArguments),
-                                 {nullptr, 0}};
-    return facts;
-}
+GPT_FACTS(GPT_SIZE(AttentionArguments), GPT_SIZE(AddNormArguments), GPT_SIZE(AddArguments),
+          GPT_SIZE(ActivationArguments), GPT_SIZE(ShortConvArguments), GPT_SIZE(WeightGradientArguments),
+          GPT_SIZE(MatmulArguments))
 
 // Returns 0, unless the system denies this process the instructions of matmuls.
 GPT_API int gpt_request_matmul() { return request_matmul(); }

@@ -18,7 +18,7 @@ struct WeightGradientArguments {
 static const int DEPTH = 512, STEPS = DEPTH / 32;  // positions of a block; steps of a tile matmul over them
 
 // Rows first to first + 31 of 16 columns, interleaved in pairs: a tile of the factor on the right. Zeros past the last.
-inline void pack_tile(uint32_t* tile, const bf16* x, int stride, int first, int rows) {
+inline void pack_tile(word* tile, const bf16* x, int stride, int first, int rows) {
     static const bf16 zeros[16] = {};
     for (int i = 0; i < 16; i++) {
         const int row = first + 2 * i;
@@ -49,11 +49,11 @@ inline void matmul_transposed(float* c, const bf16* a, const bf16* b, int rows, 
     parallel(threads, [&](const Worker& w) {
         [[maybe_unused]] const MatmulScope scope;
         bf16 *right = shared[0].data, *left = own[w.index].data;
-        alignas(64) uint32_t tile[16 * 16];
+        alignas(64) word tile[16 * 16];
         for (int first = 0; first < rows; first += DEPTH) {
             const int depth = (std::min(rows - first, DEPTH) + 31) / 32;
             for (int i = w.first(depth * columns); i < w.end(depth * columns); i++) {
-                uint32_t* packed = (uint32_t*)(right + (size_t)i * TILE);
+                word* packed = (word*)(right + (size_t)i * TILE);
                 pack_tile(packed, b + i % columns * 16, B, first + i / columns * 32, rows);
             }
             w.wait();
@@ -62,7 +62,7 @@ inline void matmul_transposed(float* c, const bf16* a, const bf16* b, int rows, 
                 for (int m = 0; m < wide; m++)
                     for (int k = 0; k < depth; k++) {
                         pack_tile(tile, a + 16 * (2 * pair + m), A, first + 32 * k, rows);
-                        transpose((uint32_t*)(left + (size_t)(m * STEPS + k) * TILE), 16, tile, 16);
+                        transpose((word*)(left + (size_t)(m * STEPS + k) * TILE), 16, tile, 16);
                     }
                 matmul_rows(c + (size_t)32 * pair * B, wide, left, right, B, depth, first == 0);
             }
@@ -81,7 +81,7 @@ inline void weight_gradient(const WeightGradientArguments& a) {
     parallel(a.threads, [&](const Worker& w) {
         for (size_t i = w.first(a.outputs / 16) * 16; i < (size_t)w.end(a.outputs / 16) * 16; i += 16)
             for (size_t j = 0; j < inputs; j += 16)
-                transpose((uint32_t*)(a.dw + i * inputs + j), inputs, (const uint32_t*)(other + j * outputs + i),
+                transpose((word*)(a.dw + i * inputs + j), inputs, (const word*)(other + j * outputs + i),
                           outputs);
     });
 }
