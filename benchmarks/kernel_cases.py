@@ -12,7 +12,7 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import read_settings
 from gpt.generation import Batch
 from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
-from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.training.functions import (
     Dropout,
     NormOptions,
@@ -69,7 +69,7 @@ def all_cases(report: Report) -> Iterator[Case]:
     settings = read_settings()
     fast = supported_processors(settings.processor)[0].matmul_dtype
     for dtype in dict.fromkeys((torch.float32, fast)):
-        yield from training_cases(Kernels(dtype, settings, report))
+        yield from training_cases(load_kernels(dtype, settings, report))
     yield optimizer_case(fast)
     yield from decoding_cases()
 

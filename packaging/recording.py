@@ -19,9 +19,9 @@ from torch import Tensor
 from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import Settings
 from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.kernels.decoding.engine import Engine, load_engine, sample_rows
+from gpt.kernels.decoding.engine import Engine, load_engine
 from gpt.kernels.decoding.weights import lay_out_weights
-from gpt.kernels.training.bindings import KERNELS, Kernels
+from gpt.kernels.training.bindings import KERNELS, load_kernels
 from gpt.kernels.training.block import replace_blocks
 from gpt.kernels.training.functions import matmul
 from gpt.model import GPT
@@ -114,7 +114,7 @@ def _threads() -> Iterator[None]:
 
 def record_training(path: Path, processor: Processor, settings: Settings) -> None:
     """Record a step of each of `VARIANTS` in the type of a processor's matmuls."""
-    kernels: Any = Kernels(processor.matmul_dtype, settings, processors=[processor])
+    kernels: Any = load_kernels(processor.matmul_dtype, settings, processor=processor)
     kernels._library = recorder = Recorder(kernels._library)
     torch.manual_seed(1)
     with _threads():
@@ -134,7 +134,7 @@ def record_training(path: Path, processor: Processor, settings: Settings) -> Non
 
 def record_decoding(path: Path, processor: Processor, settings: Settings) -> None:
     """Record passes and samples of each of `VARIANTS`, with weights and keys of all types."""
-    recorder: Any = Recorder(load_engine(settings.cache_dir, processor=processor))
+    recorder: Any = Recorder(load_engine(settings, processor=processor)[0])
     torch.manual_seed(1)
     params, uniforms = SamplingParams(temperature=0.9, top_k=20, repetition_penalty=1.1), torch.rand(2, 8)
     formats = ((None, "fp32"), ("int8", "bf16"), ("int4", "int8"))
@@ -145,12 +145,11 @@ def record_decoding(path: Path, processor: Processor, settings: Settings) -> Non
                 laid_out = lay_out_weights(quantize(model, weights) if weights else model, processor)
                 engine = Engine(recorder, laid_out, sequences=2, kv_dtype=kv_dtype, blocks=5)
                 prompt = torch.randint(65, (60,)).tolist()
-                logits = engine.forward(prompt, [0] * 60, range(60), [0, 59])
+                engine.forward(prompt, [0] * 60, range(60), [0, 59])
                 engine.copy_blocks([(2, 0), (3, 1)])
                 seen = torch.zeros(2, 65, dtype=torch.uint8)
                 engine.generate([0, 1], [3, 4], [60, 0], uniforms, params, seen, keep_logits=True)
                 sample = sample_in_c(sampling_in_c(params), 0.4, seen[0], None)
                 engine.step([5], [1], [8], [0], [sample])
-                sample_rows(recorder, logits, params, uniforms[:, 0].contiguous(), seen)
                 del engine
     recorder.write(path)

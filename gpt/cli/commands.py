@@ -66,9 +66,19 @@ def _run(words: list[str]) -> int:
         parser.error(f"there is no command {words[0]!r}{nearest(words[0], COMMANDS)}")
     if parser.parse_args(words).version:
         print(f"gpt {gpt.__version__}, torch {_torch_version()}, Python {sys.version.split()[0]}")
+        _print_unused_kernels()
     else:
         parser.print_help()
     return 0
+
+
+def _print_unused_kernels() -> None:
+    """Print which kernels of this machine are not used, and why, if a trial or a run failed."""
+    from gpt.environment import read_settings
+    from gpt.kernels.verdicts import any_failed
+
+    if any_failed(read_settings().cache_dir / "kernels"):
+        import_module("gpt.kernels.__main__").main()
 
 
 def _torch_version() -> str:

@@ -1,5 +1,6 @@
 """Start a command as a process of its own, which Ctrl-C may interrupt while it imports its modules."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ def start(module: str) -> NoReturn:
     """Import a command's module, run its `main`, and exit with its code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback
+    with suppress(RuntimeError, OSError, ValueError):  # standard error is closed, or has no descriptor
+        faulthandler.enable()
     _warn_of_shadow()
     sys.exit(import_module(module).main())
 

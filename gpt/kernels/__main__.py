@@ -1,11 +1,11 @@
-"""`python -m gpt.kernels`: compile every library for this machine, so that no other command has to wait for it."""
+"""`python -m gpt.kernels`: compile and try every library for this machine, so that no other command has to wait."""
 
 import sys
 
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.kernels.decoding.engine import load_engine
-from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.training.bindings import load_kernels
 from gpt.processor import supported_processors
 from gpt.signals import unwinding
 
@@ -15,9 +15,8 @@ def main() -> int:
     try:
         with unwinding():
             settings = read_settings()
-            processor = supported_processors(settings.processor)[0]
-            Kernels(processor.matmul_dtype, settings, print)
-            load_engine(settings.cache_dir, print, processor)
+            load_kernels(supported_processors(settings.processor)[0].matmul_dtype, settings, print)
+            load_engine(settings, print)
     except GPTError as error:
         print(f"no compiled kernels: {error}", file=sys.stderr)
     return 0

@@ -9,21 +9,54 @@ import hashlib
 import subprocess
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
 from gpt import invocation
+from gpt.environment import Settings
 from gpt.errors import DeviceError
 from gpt.files import temporary_file
 from gpt.kernels.compiler import Compiler, find_compiler
 from gpt.kernels.library_cache import CachedLibrary, writable_folder
+from gpt.kernels.verdicts import Verdict
 from gpt.processor import Processor
 from gpt.progress import Report, announced, silent
 
 SOURCES = Path(__file__).parent / "src"
 PREBUILT = Path(__file__).parent / "prebuilt"
 """Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
+
+
+_LOADED: dict[tuple[object, ...], tuple[ctypes.CDLL, Processor]] = {}
+"""What `load_usable` has loaded in this process."""
+SECONDS = 1800
+"""Longest compilation; Zig's first takes minutes on a busy machine."""
+
+
+def load_usable(
+    source: str, processors: Sequence[Processor], settings: Settings, report: Report, flags: Sequence[str] = ()
+) -> tuple[ctypes.CDLL, Processor]:
+    """Load the library of a source for the first of some classes that may be used here, and return both.
+
+    Raises:
+        DeviceError: none may, or see `load_library`.
+    """
+    if loaded := _LOADED.get(key := (source, *processors, settings.cache_dir)):
+        return loaded
+    for processor, following in zip_longest(processors, processors[1:]):
+        library = _find(source, processor, settings.cache_dir, report, flags, None)
+        verdict = Verdict(library, source, processor.name, writable_folder(settings.cache_dir / "kernels"))
+        reason = verdict.why_not(report)
+        if reason is None:
+            verdict.watch()
+            _LOADED[key] = open_library(library), processor
+            return _LOADED[key]
+        unused = f"the {processor.name} kernels are not used here: {reason}"
+        if following is not None:
+            report(f"{unused}; using {following.name}")
+    raise DeviceError(unused)
 
 
 def load_library(
@@ -48,11 +81,17 @@ def load_library(
         compiler: to use; None: the preferred one of this machine.
 
     Raises:
-        DeviceError: there is no compiler, it fails (its messages are kept in a log, and while that exists and nothing
-            has changed, it is not tried again), the disk is full, or the library cannot be loaded.
+        DeviceError: there is no compiler, it fails (its messages are kept in a log), the disk is full, or the library
+            cannot be loaded.
     """
+    return open_library(_find(source, processor, cache, report, flags, compiler))
+
+
+def _find(
+    source: str, processor: Processor, cache: Path, report: Report, flags: Sequence[str], compiler: Compiler | None
+) -> Path:
     prebuilt = None if compiler else CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
-    return _load(prebuilt or _find_or_compile(source, processor, cache, report, flags, compiler))
+    return prebuilt or _find_or_compile(source, processor, cache, report, flags, compiler)
 
 
 def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -> str:
@@ -80,7 +119,12 @@ def _find_or_compile(
     return library
 
 
-def _load(library: Path) -> ctypes.CDLL:
+def open_library(library: Path) -> ctypes.CDLL:
+    """Load a library's file, whatever is known of it.
+
+    Raises:
+        DeviceError: it cannot be loaded.
+    """
     try:
         _share_openmp_of_torch()
         return ctypes.CDLL(str(library))
@@ -91,18 +135,18 @@ def _load(library: Path) -> ctypes.CDLL:
 def _compile(
     command: list[str], compiler: Compiler, source: str, title: str, cached: CachedLibrary, report: Report
 ) -> Path:
-    failure = f"the C++ compiler failed on {source}; its messages are in {cached.log}"
-    if cached.log.is_file():
-        raise DeviceError(f"{failure}; it is tried again when that file is gone")
     damaged = ", which is damaged in the cache" if cached.files() else ""
     report(f"compiling {title}{damaged}: once, by {compiler.name}, {compiler.duration}")
     start = time.monotonic()
     with announced(report, f"still compiling {title}", seconds=10), temporary_file(cached.log) as built:
         command = [*command, str(SOURCES / source), "-o", str(built)]
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DeviceError(f"the C++ compiler did not end on {source} within {SECONDS} s") from None
         if result.returncode != 0:
             cached.log.write_text(result.stdout + result.stderr, encoding="utf-8")
-            raise DeviceError(failure)
+            raise DeviceError(f"the C++ compiler failed on {source}; its messages are in {cached.log}")
         library = cached.store(built)
     report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
     return library

@@ -1,10 +1,16 @@
 """What the C++ sources know of a model. Whatever is not listed here is computed by PyTorch."""
 
 from collections.abc import Collection
+from functools import lru_cache
+from typing import Any
 
+import torch
 from torch import nn
 
 from gpt.config import ModelConfig
+from gpt.model import GPT
+from gpt.model.meta import meta_device
+from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 
 POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")
@@ -27,14 +33,61 @@ def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
     return None
 
 
-def unknown_parameter(model: nn.Module, config: ModelConfig) -> str | None:
-    """Return the first parameter that is missing, unknown, or of another shape than the sources read; None: all fit."""
-    expected = parameter_shapes(config)
-    found = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    for name in sorted(expected.keys() | found.keys()):
-        if found.get(name) != expected.get(name):
-            return f"{name} of shape {found[name]}" if name in found else f"a model without {name}"
+def changed_module(model: GPT, trains: bool = False) -> str | None:
+    """Return the first module, hook or attribute that is not what the configuration builds; None: all are.
+
+    Args:
+        model: to compare, in training or eval mode.
+        trains: only the blocks matter, dropout too; otherwise the whole model, but no dropout.
+    """
+    configured, modules = _configured_modules(model.config), dict(model.named_modules())
+    for name in sorted(configured.keys() | modules.keys()):
+        if trains and not name.startswith(("drop", "h.")):
+            continue
+        if name not in modules or name not in configured:
+            return f"a model {'with' if name in modules else 'without'} {name}"
+        module, expected = modules[name], configured[name]
+        if has_hooks(module):
+            return f"hooks, and {name or 'the model'} has one"
+        if not _is_equivalent(module, type(expected), trains):
+            return f"modules of class {type(module).__name__}"
+        if _shapes(module) != _shapes(expected):
+            return f"the shapes of {name}"
+        ignored = {"training"} if trains else {"training", "p", "dropout"}
+        known = vars(expected) if type(module) is type(expected) else vars(module)
+        for key, value in vars(module).items():
+            is_own = key not in known if callable(value) else key[0] != "_" and value != known.get(key)
+            if key not in ignored and (is_own or (callable(value) and value != known[key])):
+                return f"{name}.{key}".lstrip(".") + ", which was changed"
     return None
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether calling a module calls hooks."""
+    forward, backward = ("_forward_hooks", "_forward_pre_hooks"), ("_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in (*forward, *backward))
+
+
+def _is_equivalent(module: nn.Module, kind: type[nn.Module], trains: bool) -> bool:
+    """Return whether a module computes the same as `kind`: in eval mode native and quantized ones do."""
+    if type(module) is kind or trains:
+        return type(module) is kind
+    is_native = type(module).__module__.startswith("gpt.kernels.training.") and isinstance(module, kind)
+    return is_native or (kind is nn.Linear and type(module) in (QuantizedLinear, BFloat16Linear))
+
+
+def _shapes(module: Any) -> list[torch.Size | None]:
+    tensors = (getattr(module, name, None) for name in ("weight", "bias", "cos", "sin", "table"))
+    return [None if tensor is None else tensor.shape for tensor in tensors]
+
+
+@lru_cache(maxsize=8)
+def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
+    """Build all modules of a model, without memory; empty where they have parameters that the sources do not know."""
+    with meta_device():
+        model = GPT(config)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return dict(model.named_modules()) if shapes == parameter_shapes(config) else {}
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from benchmarks import kernel_cases, kernel_check
 from benchmarks.kernel_cases import Case, decoding_cases, optimizer_case, training_cases
 from benchmarks.kernel_check import best_seconds, run
 from gpt.environment import read_settings
-from gpt.kernels.training.bindings import KERNELS, Kernels
+from gpt.kernels.training.bindings import KERNELS, Kernels, load_kernels
 from gpt.processor import supported_processors
 
 ARGUMENTS = argparse.Namespace(json=None)
@@ -57,7 +57,7 @@ def test_every_training_kernel_is_timed_beside_what_it_computes(monkeypatch: pyt
     call = Kernels.call
     monkeypatch.setattr(Kernels, "call", lambda self, name, **rest: called.add(name) or call(self, name, **rest))
     for dtype in dict.fromkeys((torch.float32, supported_processors()[0].matmul_dtype)):
-        kernels = Kernels(dtype, read_settings())
+        kernels = load_kernels(dtype, read_settings())
         for case in training_cases(kernels):
             ours, theirs = case.ours(), case.reference()
             if case.name == "dropout":

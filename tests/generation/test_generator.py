@@ -106,7 +106,7 @@ def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT, monkeypatc
 @needs_compiler
 def test_a_model_that_someone_looks_into_is_run_as_it_is(tiny_model: GPT) -> None:
     tiny_model.h[0].register_forward_hook(lambda *_: None)
-    why = "the native backend does not call hooks, and the model has some"
+    why = "the native backend does not cover hooks, and h.0 has one"
     assert runtime_name(tiny_model) == (
         "eager, fp32 cache",
         [f"no native backend, which is several times faster: {why}"],

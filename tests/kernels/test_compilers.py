@@ -15,7 +15,7 @@ from gpt.generation import generate_tokens
 from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.kernels import build
 from gpt.kernels.compiler import FLAGS, Compiler, find_compilers
-from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.training.bindings import load_kernels
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from gpt.processor import supported_processors
@@ -46,7 +46,7 @@ def test_decoding(compiler: Compiler) -> None:
 @needs_compiler
 @pytest.mark.timeout(1800)
 def test_training(compiler: Compiler) -> None:
-    kernels = Kernels(supported_processors()[0].matmul_dtype, read_settings())
+    kernels = load_kernels(supported_processors()[0].matmul_dtype, read_settings())
     model, reference = GPT(tiny_config(n_embd=64, n_head=2)), GPT(tiny_config(n_embd=64, n_head=2))
     reference.load_state_dict(model.state_dict())
     replace_blocks(model, kernels)

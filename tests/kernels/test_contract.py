@@ -15,7 +15,7 @@ from gpt.kernels.contract import check_facts, fields, pointer
 from gpt.kernels.decoding.c_structs import STRUCTURES, CLayer, CMatrix
 from gpt.kernels.decoding.engine import load_engine
 from gpt.kernels.kinds import Activation, Kind
-from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.training.bindings import load_kernels
 from gpt.processor import supported_processors
 
 
@@ -43,7 +43,7 @@ SIZES = {structure: ctypes.sizeof(structure) for structure in (CMatrix, CLonger,
 def test_a_difference_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, structures: Any, changed: dict[str, Any], message: str
 ) -> None:
-    library = load_engine(read_settings().cache_dir)
+    library = load_engine(read_settings())[0]
     check_facts(library, *STRUCTURES)
     for name, numbers in changed.items():
         monkeypatch.setattr(contract, name, numbers)
@@ -56,9 +56,9 @@ def test_both_libraries_are_compared_when_they_are_loaded(monkeypatch: pytest.Mo
     settings, processor = read_settings(), supported_processors()[0]
     monkeypatch.setattr(contract, "Kind", SHORTER)
     with pytest.raises(RuntimeError, match=r"^INT4 is 3 in C\+\+"):
-        load_engine(settings.cache_dir)
+        load_engine(settings)
     with pytest.raises(RuntimeError, match=r"^INT4 is 3 in C\+\+"):
-        Kernels(processor.matmul_dtype, settings, processors=[processor])
+        load_kernels(processor.matmul_dtype, settings)
 
 
 WRONG = [torch.ones(2, 3).double(), torch.ones(2, 3).mT, torch.ones(2, 3, device="meta")]

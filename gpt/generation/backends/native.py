@@ -1,30 +1,26 @@
 """The C++ engine, prepared once for a model, and as a backend that computes next-token logits."""
 
 import ctypes
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gpt.cache.paged import BLOCK, BlockPool, BlockTable
-from gpt.config import ModelConfig, SamplingParams
+from gpt.config import SamplingParams
 from gpt.environment import Settings
 from gpt.generation.backends import TokenIds, Window
-from gpt.generation.backends.agreement import check_logits, why_not_sample
 from gpt.generation.text import check_ids
 from gpt.generation.tokens import OF_TEXTS
+from gpt.kernels import fingerprint
 from gpt.kernels.decoding.c_structs import SAMPLING
 from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
 from gpt.kernels.decoding.weights import Weights, check_native_support, lay_out_weights
+from gpt.kernels.fingerprint import changed_code
 from gpt.model import GPT
-from gpt.processor import supported_processors
 from gpt.progress import Report, announced
 
-Version = tuple[ModelConfig, Settings, int]
-"""What a prepared engine depends on; the number is a checksum of the weights."""
 MakeEngine = Callable[[int], Engine]
 """Makes an engine for a number of sequences."""
 
@@ -40,30 +36,20 @@ class Prepared:
 
     library: ctypes.CDLL
     weights: Weights
-    _sampling: dict[tuple[float, ...], str | None] = field(default_factory=dict)
 
     def why_not_sample(self, params: SamplingParams) -> str | None:
-        """Return why the engine must not sample by these parameters; None if it may. Each are tried once."""
+        """Return why the engine must not sample by these parameters; None if it may."""
         for name, known in type(params).model_fields.items():
             if name not in SAMPLING | OF_TEXTS | {"logprobs"} and getattr(params, name) != known.default:
                 return f"the native engine does not know {name}"
-        key = tuple(getattr(params, name) for name in sorted(SAMPLING))
-        if key not in self._sampling:
-            self._sampling[key] = why_not_sample(self.library, params)
-        return self._sampling[key]
-
-
-_KEPT: WeakKeyDictionary[GPT, tuple[Version, Prepared]] = WeakKeyDictionary()
-"""The results of `prepare`, as long as their models are alive."""
+        return changed_code(fingerprint.SAMPLING)
 
 
 def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
-    """Return the engine for a model, prepared anew only if the model has changed since the last call.
-
-    All weights are read once to detect a change: torch's version counters miss what is written through `.data`.
+    """Return the engine for a model on the CPU.
 
     Args:
-        model: on the CPU.
+        model: its weights are copied.
         settings: say where compiled code is kept, and for which processor.
         report: takes a line if the engine has to be compiled, or if this takes long.
 
@@ -71,27 +57,9 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
         DeviceError: the engine is not available here, or does not compute this model.
     """
     check_native_support(model)
-    version = (model.config, settings, _checksum(model))
-    kept = _KEPT.get(model)
-    if kept is not None and kept[0] == version:
-        return kept[1]
-    processor = supported_processors(settings.processor)[0]
-    library = load_engine(settings.cache_dir, report, processor)
-    with announced(report, "copying the weights for the native engine, and comparing it with the model"):
-        prepared = Prepared(library, lay_out_weights(model, processor))
-        check_logits(model, Engine(library, prepared.weights, sequences=1))
-    _KEPT[model] = version, prepared
-    return prepared
-
-
-def _checksum(model: GPT) -> int:
-    """Return the CRC-32 of all parameters and buffers, with their names, types and shapes."""
-    checksum = 0
-    for tensors in (model.named_parameters(), model.named_buffers()):
-        for name, tensor in tensors:
-            checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
-            checksum = zlib.crc32(tensor.detach().flatten().contiguous().view(torch.uint8).numpy().data, checksum)
-    return checksum
+    library, processor = load_engine(settings, report)
+    with announced(report, "copying the weights for the native engine"):
+        return Prepared(library, lay_out_weights(model, processor))
 
 
 class NativeBackend:

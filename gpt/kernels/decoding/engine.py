@@ -6,7 +6,6 @@ narrower. What it computes for a token does not depend on what else is in the pa
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ from torch import Tensor
 
 from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
+from gpt.environment import Settings
 from gpt.errors import DeviceError
-from gpt.kernels.build import load_library
+from gpt.kernels.build import load_library, load_usable
 from gpt.kernels.contract import check_facts, floats, pointer
 from gpt.kernels.decoding.c_structs import (
     STRUCTURES,
@@ -30,7 +30,8 @@ from gpt.kernels.kinds import Kind
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, silent
 
-VOID = dict.fromkeys(("free", "forward", "step", "sample", "copy_blocks"))
+SOURCE = "decoding/engine.cpp"
+VOID = dict.fromkeys(("free", "forward", "step", "copy_blocks"))
 RESULTS = {**VOID, "create": ctypes.c_void_p, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
 """Return types of the library's functions."""
 FLAGS = ("-ffp-contract=off",)
@@ -49,27 +50,22 @@ class NotFiniteError(ArithmeticError):
         self.row, self.step = row, step
 
 
-def load_engine(cache: Path, report: Report = silent, processor: Processor | None = None) -> ctypes.CDLL:
-    """Load the library of engines, compiled for a processor, by default the best here; see `load_library`."""
-    processor = processor or supported_processors()[0]
-    library = load_library("decoding/engine.cpp", processor, cache, report, FLAGS)
+def load_engine(
+    settings: Settings, report: Report = silent, processor: Processor | None = None
+) -> tuple[ctypes.CDLL, Processor]:
+    """Load the library of engines for a processor class, untried; None: the best here that passes its trial."""
+    if processor is not None:
+        return with_results(load_library(SOURCE, processor, settings.cache_dir, report, FLAGS)), processor
+    library, processor = load_usable(SOURCE, supported_processors(settings.processor), settings, report, FLAGS)
+    return with_results(library), processor
+
+
+def with_results(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Return a library of engines whose structures were compared, and whose functions have their types of results."""
     check_facts(library, *STRUCTURES)
     for name, result in RESULTS.items():
         getattr(library, f"gpt_decoder_{name}").restype = result
     return library
-
-
-def sample_rows(
-    library: ctypes.CDLL, logits: Tensor, params: SamplingParams, uniforms: Tensor, seen: Tensor | None
-) -> list[int]:
-    """Sample a token from each row of logits (B, V) as an engine does, by uniforms (B,) in [0, 1).
-
-    The repetition penalty applies to tokens that are 1 in `seen` (B, V) uint8.
-    """
-    sampled = (ctypes.c_int32 * len(logits))()
-    sizes, sampling = logits.shape, ctypes.byref(sampling_in_c(params))
-    library.gpt_decoder_sample(*sizes, floats(logits), sampling, floats(uniforms), pointer(seen, torch.uint8), sampled)
-    return list(sampled)
 
 
 class Engine:

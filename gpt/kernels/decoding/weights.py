@@ -3,28 +3,21 @@
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gpt.config import ModelConfig
 from gpt.errors import DeviceError
 from gpt.kernels.contract import pointer
-from gpt.kernels.coverage import uncovered, unknown_parameter
+from gpt.kernels.coverage import changed_module, uncovered
 from gpt.kernels.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
 from gpt.kernels.decoding.layout import Matrix, padded
+from gpt.kernels.fingerprint import DECODING, changed_code
 from gpt.model import GPT
-from gpt.model.meta import meta_device
 from gpt.model.positions import LearnedPositions, Rotary
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
-from gpt.processor import Processor
-
-TILES = "-mamx-int8"
-"""Compiler flag of processors that multiply integers in tiles."""
-IRRELEVANT = {"training", "p", "dropout"}
-"""Attributes of modules that have no effect in eval mode."""
+from gpt.processor import TILES, Processor
 
 
 @dataclass(frozen=True)
@@ -39,71 +32,27 @@ class Weights:
 def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
     """Return a copy of the weights of a model in eval mode, in the layout that a processor wants; None: the common one.
 
-    Raises:
-        DeviceError: the model is not on the CPU, or differs from what its configuration builds.
+    The model has passed `check_native_support`.
     """
-    check_native_support(model)
-    copies = _Copies(processor is not None and TILES in processor.flags)
+    copies = _Copies(processor is not None and TILES in processor.macros)
     layers = (CLayer * len(model.h))(*map(copies.layer, model.h))
     return Weights(copies.model(model), layers, copies.tensors)
 
 
 def check_native_support(model: GPT) -> None:
-    """Check that a model is what its configuration builds, since the engine knows nothing else.
+    """Check that an engine computes what a model does.
 
     Raises:
-        DeviceError: it is not on the CPU, or was changed since.
+        DeviceError: the model is not on the CPU, or is not what its configuration and the package's code build.
     """
     if next(model.parameters()).device.type != "cpu":
         raise DeviceError("the native backend runs on a CPU")
-    unknown = uncovered(model.config, ACTIVATIONS)
-    if unknown is not None:
-        raise DeviceError(f"the native backend does not cover {unknown}")
-    configured = _configured_modules(model.config)
-    modules = dict(model.named_modules())
-    if modules.keys() - {"", "h"} != configured.keys():
-        names = sorted(modules.keys() - {"", "h"} ^ configured.keys())
-        raise DeviceError(f"the model differs from its configuration in {names[0]}")
-    for name, module in modules.items():
-        expected = configured.get(name) or module
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise DeviceError("the native backend does not call hooks, and the model has some")
-        if "forward" in vars(module) or not _is_equivalent(module, type(expected)):
-            raise DeviceError(f"the native backend does not know what {type(module).__name__} computes")
-        if _shapes(module) != _shapes(expected) or not _is_made_alike(module, expected):
-            raise DeviceError(f"the model differs from its configuration in {name}")
-    if type(model) is not GPT:
-        raise DeviceError(f"the native backend does not know what {type(model).__name__} computes")
-
-
-@lru_cache(maxsize=8)
-def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
-    """Build all modules of a model except itself and its list of blocks."""
-    with meta_device():
-        model = GPT(config)
-    unknown = unknown_parameter(model, config)
-    if unknown is not None:
-        raise DeviceError(f"the native backend does not cover {unknown}")
-    modules = dict(model.named_modules())
-    return {name: module for name, module in modules.items() if name not in ("", "h")}
-
-
-def _is_equivalent(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a module computes the same as `kind` in eval mode, as those that training puts in its place do."""
-    if kind is nn.Linear and isinstance(module, QuantizedLinear | BFloat16Linear):
-        return True
-    is_native = type(module).__module__.startswith("gpt.kernels.training.")
-    return type(module) is kind or (is_native and isinstance(module, kind))
-
-
-def _shapes(module: Any) -> list[torch.Size | None]:
-    tensors = (getattr(module, name, None) for name in ("weight", "bias", "cos", "sin", "table"))
-    return [None if tensor is None else tensor.shape for tensor in tensors]
-
-
-def _is_made_alike(module: nn.Module, expected: nn.Module) -> bool:
-    names = vars(module).keys() & vars(expected).keys() - IRRELEVANT
-    return all(vars(module)[name] == vars(expected)[name] for name in names if not name.startswith("_"))
+    reason = uncovered(model.config, ACTIVATIONS) or changed_module(model)
+    if reason is not None:
+        raise DeviceError(f"the native backend does not cover {reason}")
+    reason = changed_code(DECODING)
+    if reason is not None:
+        raise DeviceError(reason)
 
 
 class _Copies:

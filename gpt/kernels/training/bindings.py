@@ -1,7 +1,6 @@
 """Call the compiled kernels of `src/training/training.cpp` with tensors."""
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import c_float, c_int32, c_uint32, c_void_p
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from gpt.environment import Settings
 from gpt.errors import DeviceError
-from gpt.kernels.build import load_library
+from gpt.kernels.build import load_library, load_usable
 from gpt.kernels.contract import check_facts, fields, pointer
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, silent
@@ -68,6 +67,7 @@ class MatmulArguments(ctypes.Structure):
     )
 
 
+SOURCE = "training/training.cpp"
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "attention_forward": AttentionArguments,
     "attention_backward": AttentionArguments,
@@ -87,34 +87,13 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
 
 
 class Kernels:
-    """The compiled kernels for one processor class and one type of activations.
+    """The compiled kernels for one processor class, with activations of the type that it multiplies fastest."""
 
-    Args:
-        dtype: type of the matmuls' inputs: float32, or bfloat16, for which not every processor has instructions.
-        settings: say where the library is kept, and for which processor it is.
-        report: receives a line when something is compiled.
-        processors: candidates, the best first; None: those of this machine. `processor` is the one in use.
-
-    Raises:
-        DeviceError: none of the processors has instructions for this type, or the library cannot be compiled.
-    """
-
-    def __init__(
-        self,
-        dtype: torch.dtype,
-        settings: Settings,
-        report: Report = silent,
-        processors: Sequence[Processor] | None = None,
-    ) -> None:
-        self.dtype = dtype
-        candidates = supported_processors(settings.processor) if processors is None else processors
-        for self.processor in candidates:
-            if self.processor.matmul_dtype == dtype:
-                self._library = load_library("training/training.cpp", self.processor, settings.cache_dir, report)
-                check_facts(self._library, *KERNELS.values())
-                if self._library.gpt_request_matmul() == 0:
-                    return
-        raise DeviceError(f"this processor ({candidates[0].name}) has no instructions for {str(dtype)[6:]}")
+    def __init__(self, library: ctypes.CDLL, processor: Processor) -> None:
+        check_facts(library, *KERNELS.values())
+        self._library, self.processor, self.dtype = library, processor, processor.matmul_dtype
+        if library.gpt_request_matmul():
+            raise DeviceError("the system does not grant the AMX tiles")
 
     def call(self, name: str, **values: Tensor | float | None) -> None:
         """Call a kernel of `KERNELS` with torch's number of threads; omitted tensors become null pointers.
@@ -131,3 +110,26 @@ class Kernels:
             setattr(arguments, field, value)
         if getattr(self._library, f"gpt_{name}")(ctypes.byref(arguments)):
             raise DeviceError(f"not enough memory for the scratch of {name}; take a smaller train.batch_size")
+
+
+def load_kernels(
+    dtype: torch.dtype, settings: Settings, report: Report = silent, processor: Processor | None = None
+) -> Kernels:
+    """Load the kernels for a type of activations.
+
+    Args:
+        dtype: float32, or bfloat16, for which not every processor has instructions.
+        settings: say where libraries are kept, and for which processor they are.
+        report: receives a line when something is compiled, or may not be used.
+        processor: class whose library is loaded untried; None: the best of this machine that passes its trial.
+
+    Raises:
+        DeviceError: no processor class has instructions for this type, or see `load_usable`.
+    """
+    if processor is not None:
+        return Kernels(load_library(SOURCE, processor, settings.cache_dir, report), processor)
+    supported = supported_processors(settings.processor)
+    candidates = [each for each in supported if each.matmul_dtype == dtype]
+    if not candidates:
+        raise DeviceError(f"this processor ({supported[0].name}) has no instructions for {str(dtype)[6:]}")
+    return Kernels(*load_usable(SOURCE, candidates, settings, report))

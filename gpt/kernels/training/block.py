@@ -9,9 +9,9 @@ from gpt.config import ModelConfig
 from gpt.device import Compute
 from gpt.environment import Settings
 from gpt.errors import DeviceError
-from gpt.kernels.coverage import uncovered, unknown_parameter
-from gpt.kernels.training.agreement import describe_difference, twin
-from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.coverage import changed_module, has_hooks, uncovered
+from gpt.kernels.fingerprint import TRAINING, changed_code
+from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.training.functions import (
     ACTIVATIONS,
     Dropout,
@@ -84,12 +84,6 @@ class NativeBlock(Block):
         return [Dropout(p, _random_seed() if p else 0) for p in probabilities]
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Return whether calling a module calls hooks."""
-    forward, backward = ("_forward_hooks", "_forward_pre_hooks"), ("_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name) for name in (*forward, *backward))
-
-
 class NativeDropout(nn.Dropout):
     """The dropout of the embeddings, on all threads; torch's generator on a CPU uses only one."""
 
@@ -112,24 +106,18 @@ def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: 
     """Make a model train with native kernels; return a description of the instructions that they use.
 
     Raises:
-        DeviceError: the kernels do not cover this model, or are not available here.
+        DeviceError: the kernels do not cover this model, compute something else than the package's code, or are not
+            available here.
     """
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
-    reason = _uncovered(model.config) or _unknown_module(model)
+    reason = _uncovered(model.config) or changed_module(model, trains=True)
     if reason is not None:
         raise DeviceError(f"the native kernels do not cover {reason}")
-    kernels = Kernels(compute.dtype, settings, report)
-
-    def drop(x: Tensor, p: float) -> Tensor:
-        ones = torch.ones(*x.shape[:-1], x.size(-1) + -x.size(-1) % 16, dtype=torch.float32)
-        return x * drop_out(kernels, ones, Dropout(p, _random_seed()))[..., : x.size(-1)].to(x.dtype)
-
-    native = twin(model)
-    replace_blocks(native, kernels)
-    difference = describe_difference(model, native, compute, drop)
-    if difference is not None:
-        raise DeviceError(difference)
+    reason = changed_code(TRAINING)
+    if reason is not None:
+        raise DeviceError(reason)
+    kernels = load_kernels(compute.dtype, settings, report)
     replace_blocks(model, kernels)
     return f"{kernels.processor.name}, {str(compute.dtype).removeprefix('torch.')}"
 
@@ -154,14 +142,3 @@ def _uncovered(config: ModelConfig) -> str | None:
         f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": hidden % 16 != 0,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def _unknown_module(model: GPT) -> str | None:
-    """Return what the kernels do not know of a model that its configuration does not say; None if there is nothing."""
-    for block in model.h:
-        if type(block) is not Block:
-            return f"blocks of class {type(block).__name__}"
-    for name, module in model.h.named_modules():
-        if has_hooks(module):
-            return f"hooks, and h.{name} has one"
-    return unknown_parameter(model, model.config)

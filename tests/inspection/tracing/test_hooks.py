@@ -175,7 +175,7 @@ def test_blocks_of_a_class_of_ones_own_are_run_as_they_are() -> None:
 
     model, idx = sharp_model(), some_ids()
     plain = model(idx)
-    model.h[1].__class__ = Doubled
+    model.h[0].__class__ = Doubled  # the norm after the last one would hide a factor
     logits, _ = gpt.run_with_cache(model, idx, "*resid_post")
     assert torch.equal(logits, model(idx))
     assert not torch.allclose(logits, plain)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from native_support import needs_compiler
+from native_support import EMULATED, needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
@@ -18,11 +18,11 @@ from gpt.errors import DeviceError
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.sampling import sample as reference_sample
 from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine, sample_rows
+from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
 from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.processor import GENERIC, Processor, supported_processors
+from gpt.processor import Processor, supported_processors
 from tiny import sharp_model
 
 pytestmark = needs_compiler
@@ -37,22 +37,17 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=str)
 WEIGHTS = ("float32", "bf16", "int8", "int4")
-LANES = [
-    Processor(f"generic, {lanes} lanes", (*GENERIC.flags, "-UGPT_LANES", f"-DGPT_LANES={lanes}")) for lanes in (8, 16)
-]
-
-
-PROCESSORS = [*supported_processors(), *LANES]
+PROCESSORS = [*supported_processors(), *EMULATED[1:]]
 
 
 @pytest.fixture(params=PROCESSORS, ids=lambda processor: processor.name)
 def processor(request: pytest.FixtureRequest) -> Processor:
-    """Each class in turn, and plain C++ at every width of vectors."""
+    """Each class in turn, and plain C++ at every width of vectors, and with tiles."""
     return request.param
 
 
 def engine_of(model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32") -> Engine:
-    library = load_engine(read_settings().cache_dir, processor=processor)
+    library = load_engine(read_settings(), processor=processor)[0]
     return Engine(library, lay_out_weights(model, processor), sequences, kv_dtype=kv_dtype)
 
 
@@ -248,13 +243,17 @@ def test_a_step_over_given_tokens_samples_what_generating_sampled() -> None:
     ],
     ids=str,
 )
-def test_tokens_are_drawn_as_the_reference_samples_them(sampling: dict[str, Any]) -> None:
-    params, logits, uniforms = SamplingParams(**sampling), 2 * torch.randn(400, 23), torch.rand(400)
-    logits[::3, 5] = 0.0  # stays, whatever the penalty
+def test_engine_samples_as_the_reference(sampling: dict[str, Any]) -> None:
+    params, logits, uniforms = SamplingParams(**sampling), torch.empty(400, 23), torch.rand(400)
     uniforms[:40], uniforms[40:80] = 0.0, 1 - 2**-24
     seen = torch.rand(400, 23) < 0.3
-    penalized = None if params.repetition_penalty == 1.0 else seen.to(torch.uint8)
-    found = sample_rows(load_engine(read_settings().cache_dir), logits, params, uniforms, penalized)
+    penalized = [None] * 400 if params.repetition_penalty == 1.0 else list(seen.to(torch.uint8))
+    engine, tokens, found = engine_of(sharp_model(block_size=400)), torch.randint(23, (400,)).tolist(), list[int]()
+    rest = zip(uniforms.tolist(), penalized, logits, strict=True)
+    samples = [sample_in_c(sampling_in_c(params), *one) for one in rest]
+    for start in range(0, 400, 50):
+        places = ([0] * 50, range(start, start + 50), range(50))
+        found += engine.step(tokens[start : start + 50], *places, samples[start : start + 50])
     probabilities = next_token_probabilities(logits, params, [row.nonzero().flatten().tolist() for row in seen])
     borders = probabilities.double().cumsum(dim=-1)
     for row, right in enumerate(reference_sample(probabilities, uniforms).tolist()):

@@ -1,5 +1,6 @@
 """Models with native blocks against the same models with torch's, in the kernels' type and in float32."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,10 @@ from gpt.device import Compute
 from gpt.environment import read_settings
 from gpt.errors import DeviceError
 from gpt.evaluation.loss import Batch
-from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.training.block import NativeBlock, replace_blocks, use_native_blocks
 from gpt.model import GPT
 from gpt.model.gpt import Block
-from gpt.processor import GENERIC
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config
@@ -40,7 +40,7 @@ VARIANTS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module", params=[PROCESSORS_HERE[0], EMULATED[1], EMULATED[-1]], ids=lambda one: one.name)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The ones of this machine, and one emulated in each type."""
-    return Kernels(request.param.matmul_dtype, read_settings(), processors=[request.param])
+    return load_kernels(request.param.matmul_dtype, read_settings(), processor=request.param)
 
 
 def compute_of(kernels: Kernels) -> Compute:
@@ -218,4 +218,4 @@ def test_float16_is_refused() -> None:
 
 def test_bfloat16_is_refused_where_the_processor_has_no_instructions_for_it() -> None:
     with pytest.raises(DeviceError, match=r"^this processor \(generic\) has no instructions for bfloat16$"):
-        Kernels(torch.bfloat16, read_settings(), processors=[GENERIC])
+        load_kernels(torch.bfloat16, replace(read_settings(), processor="generic"))

@@ -17,7 +17,7 @@ from native_support import PROCESSORS_HERE, double, error, needs_compiler
 from torch import Tensor
 
 from gpt.environment import read_settings
-from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.training.functions import (
     ACTIVATIONS,
     Dropout,
@@ -44,7 +44,7 @@ LAYER, RMS = NormOptions(True, 1e-5), NormOptions(False, 1e-5)
 @pytest.fixture(scope="module", params=PROCESSORS_HERE, ids=lambda processor: processor.name)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     processor = request.param
-    return Kernels(processor.matmul_dtype, read_settings(), processors=[processor])
+    return load_kernels(processor.matmul_dtype, read_settings(), processor=processor)
 
 
 def rounded(kernels: Kernels) -> float:

@@ -19,12 +19,8 @@ static int sample_token(Decoder& d, const Worker& w, int i, const Sample& s) {
     return sample(d.logits(i), V, s.sampling, s.uniform, s.seen, d.scratch(w).ranks, d.scratch(w).order);
 }
 
-GPT_API const Fact* gpt_facts() {
-    static const Fact facts[] = {GPT_NUMBERS,        GPT_SIZE(Matrix),       GPT_SIZE(Layer),
-                                 GPT_SIZE(Model),    GPT_SIZE(CacheOptions), GPT_SIZE(Batch),
-                                 GPT_SIZE(Sampling), GPT_SIZE(Sample),       {nullptr, 0}};
-    return facts;
-}
+GPT_FACTS(GPT_SIZE(Matrix), GPT_SIZE(Layer), GPT_SIZE(Model), GPT_SIZE(CacheOptions), GPT_SIZE(Batch),
+          GPT_SIZE(Sampling), GPT_SIZE(Sample))
 
 // Returns null on failure; `error` (size) then says why.
 GPT_API Decoder* gpt_decoder_create(const Model* model, const Layer* layers, const CacheOptions* kv, int tokens,
@@ -93,19 +89,6 @@ GPT_API void gpt_decoder_step(Decoder* d, const Batch* b, int wanted, const int3
         d->forward(w, *b, which, wanted);
         for (int i = w.first(wanted); i < w.end(wanted); i++) sampled[i] = sample_token(*d, w, i, samples[i]);
     });
-}
-
-// Samples a token from each row of logits (rows, count), each by a number of `uniforms`, as decoding does: so that it
-// can be compared with sampling in PyTorch. seen: (rows, count), or null.
-GPT_API void gpt_decoder_sample(int rows, int count, const float* logits, const Sampling* sampling,
-                                const float* uniforms, const uint8_t* seen, int32_t* sampled) {
-    std::vector<float> x(count + simd::LANES), ranks(count + simd::LANES);
-    std::vector<int32_t> order(count);
-    for (int i = 0; i < rows; i++) {
-        std::copy_n(logits + (size_t)i * count, count, x.begin());
-        const uint8_t* row_seen = seen ? seen + (size_t)i * count : nullptr;
-        sampled[i] = sample(x.data(), count, *sampling, uniforms[i], row_seen, ranks.data(), order.data());
-    }
 }
 
 // Copies the physical blocks `from` (count) to `to` (count).
