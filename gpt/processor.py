@@ -32,7 +32,7 @@ class Processor:
     @property
     def compiler_flags(self) -> tuple[str, ...]:
         # named for every x86 processor, because some systems' compilers take newer ones for granted
-        base = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
+        base = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") and self.name != "NEON" else ()
         bfloat16 = ("-DGPT_BFLOAT16",) if self.matmul_dtype == torch.bfloat16 else ()
         return (*base, *(f"-m{name}" for name in self.instructions), *self.macros, *bfloat16)
 

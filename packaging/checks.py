@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MAX_BYTES = 8_000_000
-EXPECTED = ("gpt/py.typed", "gpt/web/shell.html", "gpt/kernels/src/simd.h", ".dist-info/licenses/LICENSE")
+EXPECTED = (
+    "gpt/py.typed",
+    "gpt/kernels/fingerprint.json",
+    "gpt/web/shell.html",
+    "gpt/kernels/src/simd.h",
+    ".dist-info/licenses/LICENSE",
+)
 """Files that are easily forgotten, by the ends of their names."""
 UNWANTED = (".pyc", ".log", ".o", ".pdb")
 WINDOWS_LIBRARIES = ("kernel32.dll", "ntdll.dll", "api-ms-win-crt-")

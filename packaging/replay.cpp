@@ -96,6 +96,8 @@ int main(int count, char** arguments) {
     if (count != 3) fail("usage: replay LIBRARY RECORDING");
     void* library = open_library(arguments[1]);
     if (!library) fail(std::string(arguments[1]) + " cannot be loaded");
+    const auto request = (int (*)())find(library, "gpt_request_matmul");  // Linux grants tiles to processes that ask
+    if (request && request()) fail("the system does not grant what its matmuls need");
     Recording recording{fopen(arguments[2], "rb")};
     if (!recording.file) fail(std::string(arguments[2]) + " cannot be read");
     double largest = 0;

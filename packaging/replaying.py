@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,7 +61,10 @@ def replay(platform: Platform, folder: Path, library: Path) -> tuple[bool, str]:
         result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:
         return False, "it has not ended after 10 minutes"
-    return result.returncode == 0, result.stdout.strip() or result.stderr.strip()
+    said = result.stdout.strip() or result.stderr.strip()
+    if result.returncode < 0:
+        said = f"it ended with {signal.Signals(-result.returncode).name} {said}".rstrip()
+    return result.returncode == 0, said
 
 
 def why_not_run(platform: Platform, processor: Processor) -> str | None:

@@ -170,7 +170,9 @@ def main(source: str, name: str, library: str) -> int:
     with suppress(ImportError, OSError, ValueError):  # where a system has this
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        if soft == resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, hard))
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no core, also where a program collects them
     torch.set_num_threads(2)
     trains, processor = source.startswith("training"), PROCESSORS[name]

@@ -74,7 +74,6 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "add_norm_forward": AddNormArguments,
     "add_norm_backward": AddNormArguments,
     "add_forward": AddArguments,
-    "add_backward": AddArguments,
     "dropout": AddArguments,
     "activation_forward": ActivationArguments,
     "activation_backward": ActivationArguments,
