@@ -23,6 +23,7 @@ from gpt.device import Compute
 from gpt.environment import read_settings
 from gpt.filters import FILTERS
 from gpt.kernels.build import open_library
+from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import KV_KINDS, Engine, load_engine, with_results
 from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.kernels.fingerprint import DECODING, FINGERPRINT, SAMPLING, TRAINING, changed_code, current
@@ -113,6 +114,12 @@ def decoding_difference(library: ctypes.CDLL, processor: Processor) -> str | Non
                 for part, start in zip(parts, starts, strict=True)
             ]
         )
+        of_each = engine.blocks_per_sequence
+        engine.copy_blocks([(of_each, 0), (of_each + 1, 1)])  # the first sequence's to the second
+        again = torch.empty(model.vocab_size)
+        engine.step([tokens[-1]], [1], [65], [0], [sample_in_c(sampling_in_c(SamplingParams()), 0.5, None, again)])
+        found = torch.cat((found, again[None]))
+        right = torch.cat((right, right[-1:]))
         if not (distance := _distance(found, right)) <= KV_TOLERANCES[kv_dtype]:
             return f"the logits of {name} ({weights}, {kv_dtype} cache) differed by {distance:.2g} from PyTorch's"
         if kv_dtype == "fp32" and (reason := _sampling_difference(engine, model.vocab_size)):
