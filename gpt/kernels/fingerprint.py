@@ -26,6 +26,8 @@ from torch.utils._device import DeviceContext
 PACKAGE = Path(__file__).parents[1]
 FINGERPRINT = Path(__file__).parent / "fingerprint.json"
 TORCH = str(Path(torch.__file__).parent)
+CALLS = ("__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "forward")
+"""Methods of modules by which a pass goes."""
 TOP_LEVEL = "a statement"
 """Stands for what is neither a definition nor an import: it may replace anything."""
 
@@ -207,7 +209,11 @@ def _replaced_in_torch() -> str | None:
     """Return what of the modules and tensors of torch is not torch's own, or calls something else as well."""
     for kind in (nn.Module, nn.Linear, nn.Embedding, nn.LayerNorm, nn.Dropout, nn.Identity, torch.Tensor):
         for name, value in vars(kind).items():
-            if isinstance(value, FunctionType) and not value.__code__.co_filename.startswith(TORCH):
+            # other packages add methods of new names
+            matters = name in CALLS or (
+                kind is torch.Tensor and (name[:2] == "__" or hasattr(torch._C.TensorBase, name))
+            )
+            if matters and isinstance(value, FunctionType) and not value.__code__.co_filename.startswith(TORCH):
                 return f"{kind.__name__}.{name} of torch was replaced"
             called = value.__code__.co_names if name == "forward" and isinstance(value, FunctionType) else ()
             for owner, each in ((owner, each) for owner in (F, torch) for each in called):

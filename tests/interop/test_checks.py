@@ -36,6 +36,7 @@ LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swigl
 QWEN = LLAMA | {"qk_norm": True, "tie_weights": True, "norm_eps": 0.1, "rope_theta": 50.0}
 SINUSOIDAL = GPT2 | {"position": "sinusoidal", "bias": True, "tie_weights": True, "mlp_width": 80}
 OTHER_LOGITS = r"^the written file computes other logits than the model \(they differ by \d.*, their deviation is \d"
+EDITED = r"^the model is not what its configuration builds: \w+ of gpt/model/\w+\.py was replaced$"
 Export = Callable[[GPT, Path], float]
 
 
@@ -101,17 +102,8 @@ def test_an_edit_of_the_code_is_refused(
     edit: str, changes: dict[str, object], export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     EDITS[edit](monkeypatch)
-    with pytest.raises(InputError, match=OTHER_LOGITS):
+    with pytest.raises(InputError, match=EDITED):
         export(sharp_model(**changes), tmp_path)
-
-
-@pytest.mark.parametrize(("export", "weights"), [(to_html, "fp16"), (to_html, "int8"), (to_gguf, "q8_0")])
-def test_rounded_weights_hide_no_edit(
-    export: Callable[[GPT, Path, str], float], weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    EDITS["another eps"](monkeypatch)
-    with pytest.raises(InputError, match=OTHER_LOGITS):
-        export(sharp_model(**QWEN), tmp_path, weights)
 
 
 def test_a_graph_is_traced_from_edited_code_but_for_the_cores_that_are_replaced(

@@ -75,7 +75,8 @@ static void on_trap(int, siginfo_t*, void* context) {
     greg_t* registers = ((ucontext_t*)context)->uc_mcontext.gregs;
     const uint8_t* code = (const uint8_t*)registers[REG_RIP];
     const int opcode = code[3], prefix = code[2] & 3, modrm = code[4], mod = modrm >> 6, reg = modrm >> 3 & 7;
-    if (code[0] != 0xc4 || (code[1] & 31) != 2 || (opcode != 0x49 && opcode != 0x4b && opcode != 0x5c && opcode != 0x5e)) {
+    if (code[0] != 0xc4 || (code[1] & 31) != 2 ||
+        (opcode != 0x49 && opcode != 0x4b && opcode != 0x5c && opcode != 0x5e)) {
         signal(SIGILL, SIG_DFL);
         return;
     }
