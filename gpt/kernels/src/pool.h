@@ -60,6 +60,8 @@ inline void after_fork(void (*run)()) {
 // What one of the `count` workers of a call does.
 using RunWorker = void (*)(void* data, int index, int count);
 
+namespace {  // which hides what std::thread makes of the class, too
+
 // Is never destroyed, and its threads are detached, so that a process ends without waiting for them.
 class Pool {
     std::mutex mutex;
@@ -113,6 +115,8 @@ class Pool {
         return true;
     }
 };
+
+}  // namespace
 
 static std::atomic<Pool*> kept{nullptr};
 
