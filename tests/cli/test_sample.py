@@ -237,6 +237,7 @@ def test_without_a_compiler_decoding_goes_on_eagerly_and_says_so(
     run: Call, refuse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run("sample --backend eager --prompt It").out
+    monkeypatch.setattr("gpt.kernels.build._LOADED", {})
     monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
     _, out, err = run("sample --prompt It")
     assert out == expected
@@ -305,6 +306,7 @@ def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
     source: str, run: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = run(f"{TEXT} 20 --backend eager").out
+    monkeypatch.setattr("gpt.kernels.build._LOADED", {})
     monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
     _, out, err = run(f"{TEXT} 20 --backend eager --speculate {source}")
     assert out == plain
