@@ -72,12 +72,11 @@ drills: setup $(DEV) ## attack what docs/reliability.md promises, in some 20 min
 
 test-native: test-native-O1 test-native-O2 ## run the kernels' tests under the address and undefined behavior sanitizers (g++, Linux)
 
-test-native-%: SANITIZED = $(CURDIR)/build/sanitized/$*
 test-native-%: setup $(DEV)
-	mkdir -p $(SANITIZED)
-	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@" -$*\n' > $(SANITIZED)/c++
-	chmod +x $(SANITIZED)/c++
-	PATH="$(SANITIZED):$$PATH" XDG_CACHE_HOME="$(SANITIZED)" ASAN_OPTIONS=detect_leaks=0 \
+	mkdir -p build/sanitized/$*
+	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@" -$*\n' > build/sanitized/$*/c++
+	chmod +x build/sanitized/$*/c++
+	PATH="$(CURDIR)/build/sanitized/$*:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized/$*" ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 -k "not zig" tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/backends/test_sharing.py tests/generation/test_speculative.py
 

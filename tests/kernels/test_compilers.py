@@ -29,6 +29,7 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """The one in use."""
     found: Compiler = request.param
     monkeypatch.setattr(build, "find_compiler", lambda: found)
+    monkeypatch.setattr(build, "_LOADED", {})
     return found
 
 
