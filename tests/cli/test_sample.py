@@ -307,7 +307,6 @@ def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
 ) -> None:
     plain = run(f"{TEXT} 20 --backend eager").out
     monkeypatch.setattr("gpt.kernels.build._LOADED", {})
-    monkeypatch.setattr("gpt.kernels.build._LOADED", {})
     monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
     _, out, err = run(f"{TEXT} 20 --backend eager --speculate {source}")
     assert out == plain
