@@ -7,11 +7,13 @@ are safetensors, the rest tensors and plain values: reading one cannot run code.
 import hashlib
 import io
 import json
+import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
@@ -24,7 +26,7 @@ from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import available_bytes
-from gpt.errors import CheckpointError, explained
+from gpt.errors import CheckpointError, explained, quoted
 from gpt.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 from gpt.plugins import require_plugins
 
@@ -72,8 +74,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"cannot write {folder}: {explained(error)}") from error
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read and verify a checkpoint.
+def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
+    """Read and verify a checkpoint; without `training`, that of it stays empty.
 
     Raises:
         CheckpointError: a file is missing, damaged or not of this format, or a plugin is missing; the message names it.
@@ -84,7 +86,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         name = "model.safetensors"
         model = safetensors.torch.load(files[name])
         name = "optimizer.pt"
-        training = torch.load(io.BytesIO(files[name]), map_location="cpu", weights_only=True)
+        states = load_pickle(io.BytesIO(files[name])) if training else {}
         name = "state.json"
         state = json.loads(files[name])
         require_plugins(state.get("plugins"))
@@ -101,10 +103,28 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {explained(error)}") from None
-    for name, value in (("optimizer.pt", training), ("state.json", state)):
+    for name, value in (("optimizer.pt", states), ("state.json", state)):
         if not isinstance(value, dict):
             raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
-    return Checkpoint(model, training, state, config, tokenizer, ngrams)
+    return Checkpoint(model, states, state, config, tokenizer, ngrams)
+
+
+def load_pickle(file: BinaryIO) -> Any:
+    """Return what `torch.save` wrote; nothing of it is executed, and no entry is larger than the file.
+
+    Raises:
+        ValueError: it would be executed or inflated, or cannot be read.
+    """
+    try:
+        entries = torch._C.PyTorchFileReader(file)  # torch's own, since two readers of zip may see two archives
+        if sum(map(entries.get_record_size, entries.get_all_records())) > file.seek(0, os.SEEK_END):
+            raise ValueError("compressed")
+        file.seek(0)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # an unpickler raises anything
+        wanted = re.search(r"GLOBAL (\S+)", str(error))  # torch's advice around it is to run the file
+        reason = f"it would run {quoted(wanted[1])}" if wanted else "it is damaged, or not of torch.save"
+        raise ValueError(reason) from None
 
 
 def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:

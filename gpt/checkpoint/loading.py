@@ -71,7 +71,7 @@ def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
     while True:
         try:
             folder = find_checkpoint(path, runs)
-            return folder, read_checkpoint(folder)
+            return folder, read_checkpoint(folder, training=False)
         except CheckpointError as error:
             if str(error) == failure:
                 raise

@@ -39,9 +39,9 @@ def main(arguments: argparse.Namespace) -> int:
 
     folder = find_checkpoint(arguments.checkpoint, arguments.runs)
     with announced(report, f"quantizing {folder}"), torch.no_grad():
-        checkpoint = read_checkpoint(folder)
+        checkpoint = read_checkpoint(folder, training=False)
         weights = weights_of(quantize(build_model(checkpoint, folder), arguments.weights))
-        write_checkpoint(output, replace(checkpoint, model=weights, training={}))
+        write_checkpoint(output, replace(checkpoint, model=weights))
     before, after = (sum(value.nbytes for value in each.values()) for each in (checkpoint.model, weights))
     report(f"{folder}: {human_bytes(before)} of weights quantized to {human_bytes(after)} in {output}")
     return 0

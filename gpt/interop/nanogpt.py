@@ -2,16 +2,14 @@
 
 import io
 import pickle
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-
+from gpt.checkpoint.folder import load_pickle
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.errors import InputError, quoted
+from gpt.errors import InputError, explained
 from gpt.files import MAX_JSON_BYTES, read_file
 from gpt.interop.architectures import gpt2_entries
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files
@@ -76,13 +74,12 @@ def _read_checkpoint(file: Path) -> Any:
     if file.exists() and not file.is_file():
         raise InputError(f"{file} is not a regular file")
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with file.open("rb") as opened:
+            return load_pickle(opened)
     except FileNotFoundError:
         raise InputError(f"there is no {file}") from None
-    except Exception as error:  # an unpickler raises anything
-        wanted = re.search(r"GLOBAL (\S+)", str(error))  # torch's advice around it is to run the file
-        reason = f"it would run {quoted(wanted[1])}" if wanted else "it is damaged, or not of torch.save"
-        raise InputError(f"{file} is refused: {reason}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is refused: {explained(error)}") from None
 
 
 def _read_characters(file: Path) -> Tokenizer:

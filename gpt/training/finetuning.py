@@ -23,8 +23,7 @@ def resolve_init_from(config: Config, runs: Path) -> ResumePoint | None:
     if config.train.init_from is None:
         return None
     folder = find_checkpoint(expand_home(config.train.init_from, "train.init_from"), runs)
-    # moments of its optimizer are of no use here, and take twice the memory of the weights
-    base = ResumePoint(folder, replace(read_checkpoint(folder), training={}))
+    base = ResumePoint(folder, read_checkpoint(folder, training=False))
     base.require_float32()
     return base
 

@@ -229,6 +229,18 @@ def with_broken_pickle(content: bytes, draw: random.Random) -> bytes:
     return result.getvalue()
 
 
+def test_an_archive_that_inflates_is_refused_unread_and_no_reader_of_weights_opens_it(folder: Path) -> None:
+    saved, result = io.BytesIO(), io.BytesIO()
+    torch.save({"moments": torch.zeros(100_000)}, saved)
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    rewrite(folder, optimizer_pt=result.getvalue())
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt cannot be read: it is damaged"):
+        read_checkpoint(folder)
+    assert read_checkpoint(folder, training=False).training == {}
+
+
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_whatever_an_unpickler_throws_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_module, "sync_file", lambda path: None)

@@ -132,10 +132,10 @@ def test_a_checkpoint_that_a_run_removes_while_it_is_read_is_looked_for_again(
     run.save(make_checkpoint(step=1), best=True, keep_last=1)
     read = loading.read_checkpoint
 
-    def save_meanwhile(folder: Path) -> Checkpoint:
+    def save_meanwhile(folder: Path, **options: bool) -> Checkpoint:
         monkeypatch.setattr(loading, "read_checkpoint", read)
         run.save(make_checkpoint(step=2), best=True, keep_last=1)
-        return read(folder)
+        return read(folder, **options)
 
     monkeypatch.setattr(loading, "read_checkpoint", save_meanwhile)
     assert load_trained(run.path, tmp_path, torch.device("cpu")).folder.name == "step-000002"

@@ -116,7 +116,7 @@ def _trained(arguments: argparse.Namespace) -> NamedConfig:
     from gpt.checkpoint import find_checkpoint, read_checkpoint
 
     folder = find_checkpoint(arguments.checkpoint, arguments.runs)
-    return NamedConfig(read_checkpoint(folder).config, str(folder))
+    return NamedConfig(read_checkpoint(folder, training=False).config, str(folder))
 
 
 def with_vocabulary(config: Config, path: str) -> NamedConfig:
