@@ -7,16 +7,16 @@ from typing import Any
 
 from gpt.accounting.memory_limits import require_forward_memory
 from gpt.checkpoint import Loaded
-from gpt.corpora import prepare
 from gpt.data.batches import BatchSampler
-from gpt.data.dataset import Dataset
+from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
-from gpt.environment import Settings
+from gpt.environment import expand_home
 from gpt.errors import CheckpointError, ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, evaluate
 from gpt.evaluation.online import RATE, learning
 from gpt.evaluation.windows import sliding_batches
+from gpt.invocation import command
 from gpt.progress import Report, counted
 
 
@@ -56,29 +56,35 @@ class Windows:
 def evaluate_corpus(
     loaded: Loaded,
     compute: Compute,
-    settings: Settings,
     report: Report,
     split: str = "val",
     windows: Windows = Windows(),
 ) -> dict[str, Any]:
     """Compute the loss of a model over a split of its run's corpus: train, val or test.
 
+    Only the tokens that the training left are read. The corpus itself is not looked for: somebody else's configuration
+    may name any file, folder or address.
+
     Returns:
         `split`; `loss` in nats per token; `bits_per_char`; `tokens` that were predicted; `block_size`.
 
     Raises:
-        ConfigError: the corpus is unknown or another one, or has no such split or one that is too short.
+        ConfigError: the tokens are not there, or have no such split or one that is too short.
         CheckpointError: the loss is not finite.
         InputError: see `learning`.
     """
     if "data" not in loaded.state:
         raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
-    base = None if loaded.config.train.init_from is None else loaded.tokenizer
-    dataset = prepare(loaded.config.data, settings, report, base=base)
+    folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens" / str(loaded.state["data"])
+    if not (folder / META).is_file():
+        prepare = command("prepare-data", "--config", loaded.folder / "config.yaml")
+        raise ConfigError(
+            f"the tokens that {loaded.folder} was trained on are not in {folder}; encode its corpus again: {prepare}, "
+            "or give a text with --text-file"
+        )
+    dataset = open_dataset(folder)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
-        raise ConfigError(f"{loaded.folder} has a different tokenizer than the present corpus of data.source")
-    if dataset.fingerprint != loaded.state.get("data"):
-        report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
+        raise ConfigError(f"{loaded.folder} has a different tokenizer than the tokens in {folder}")
     block_size = loaded.config.model.block_size
     dataset.check_length(block_size)
     tokens, is_random, stride = _split_of(dataset, split), windows.protocol == "random", windows.stride_for(block_size)

@@ -14,7 +14,6 @@ from gpt.config import Config, RunConfig
 from gpt.config.loading import load_saved_config
 from gpt.data import Tokenizer
 from gpt.device import choose_compute, choose_device
-from gpt.environment import read_settings
 from gpt.errors import CheckpointError, GPTError
 from gpt.generation import generate
 from gpt.inspection.rendering.curves import loss_curves, points_of
@@ -106,12 +105,12 @@ class Run:
             `checkpoint`, `protocol`, `split`, `loss` in nats per token, `bits_per_char`, `tokens` and `block_size`.
 
         Raises:
-            GPTError: the corpus is gone or another one, or has no such split.
+            GPTError: its tokens are gone, or have no such split.
         """
         loaded = self._loaded
         device = next(loaded.model.parameters()).device
         compute = choose_compute(RunConfig(device=str(device), dtype="float32"), print_line)
-        summary = evaluate_corpus(loaded, compute, read_settings(), print_line, split)
+        summary = evaluate_corpus(loaded, compute, print_line, split)
         return {"checkpoint": str(loaded.folder), "protocol": Windows().protocol, **summary}
 
     def plot(self, path: str | Path | None = None) -> Figure:

@@ -16,7 +16,6 @@ from gpt.cli.shared_options import (
 )
 from gpt.config import RunConfig
 from gpt.config.sections import SEEDS
-from gpt.environment import read_settings
 from gpt.errors import ConfigError
 from gpt.progress import announced
 
@@ -48,7 +47,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--per-char", action="store_true", help="with --text-file: also the log-probability of each token, in nats"
     )
-    parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
 
 
 @command(
@@ -84,7 +82,7 @@ def main(arguments: argparse.Namespace) -> int:
         summary = _score_file(arguments, loaded, windows)
     else:
         split = arguments.split or "val"
-        summary = evaluate_corpus(loaded, compute, read_settings(arguments.offline), report, split, windows)
+        summary = evaluate_corpus(loaded, compute, report, split, windows)
         loss, bits = summary["loss"], summary["bits_per_char"]
         report(f"{loaded.folder}: {split} loss {loss:.4f} nats per token, {bits:.4f} bits per character")
     rate = windows.learning_rate

@@ -49,10 +49,14 @@ def test_a_text_file_is_scored_character_by_character(here: Path, tmp_path: Path
     assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
 
 
-def test_a_corpus_that_has_changed_is_told(workplace: Path, trained: Path, run: Call) -> None:
-    with (workplace / "corpus.txt").open("a", encoding="utf-8") as file:
-        file.write(CORPUS * 20)
-    assert "the corpus has changed since the run" in run(f"evaluate --checkpoint {trained}/runs/tiny").err
+def test_a_corpus_that_a_checkpoint_names_is_neither_read_nor_written(
+    workplace: Path, trained: Path, refuse: Callable[..., str]
+) -> None:
+    before = sorted(workplace.rglob("*"))
+    error = refuse(f"evaluate --checkpoint {trained}/runs/tiny")
+    assert "the tokens that" in error
+    assert "prepare-data --config" in error
+    assert before == sorted(workplace.rglob("*"))
 
 
 @pytest.mark.parametrize("read", [None, 102])
