@@ -16,7 +16,7 @@ from gpt.device import require_memory
 from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.meta import meta_device
-from gpt.model.quantized import format_of, quantize, weights_format
+from gpt.model.quantized import for_format, format_of, quantize, weights_format
 from gpt.progress import Report, announced, print_line
 from gpt.torch_defaults import with_own_defaults
 
@@ -114,7 +114,7 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
 
 def _in_format(model: GPT, weights: dict[str, Tensor]) -> GPT:
     weights_format = format_of(weights)
-    return model if weights_format == "float32" else quantize(model, weights_format)
+    return model if weights_format == "float32" else for_format(model, weights_format)
 
 
 def weights_of(model: GPT) -> dict[str, Tensor]:

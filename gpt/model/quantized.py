@@ -28,11 +28,6 @@ class Format:
     bits: int
     group: int | None
 
-    @property
-    def largest(self) -> int:
-        """Return the magnitude of the largest integer."""
-        return int(2 ** (self.bits - 1) - 1)
-
 
 FORMATS = {"int8": Format(8, None), "int4": Format(4, 32)}
 """Integer formats by name; smaller groups are more exact but have more scales."""
@@ -42,9 +37,7 @@ NAMES = (BFLOAT16, *FORMATS)
 
 
 class QuantizedLinear(nn.Module):
-    """`x W^T + bias` with `W = integers * scales`; the bias stays as it was.
-
-    Symmetric, rounded to nearest; each group has the one of `TRIED_SCALES` scales with the smallest squared error.
+    """`x W^T + bias` with `W = integers * scales`, which are not filled yet; the bias stays as it was.
 
     Args:
         format: integer format; if its group does not divide the inputs, an output has one scale.
@@ -55,13 +48,20 @@ class QuantizedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, format: Format) -> None:
         super().__init__()
-        weight = linear.weight.detach().float()
-        self.bits, inputs = format.bits, weight.size(1)
-        group = format.group if format.group and inputs % format.group == 0 else inputs
-        integers, scales = round_to_integers(weight.unflatten(1, (-1, group)), format.largest)  # type: ignore[no-untyped-call]
-        self.register_buffer("integers", pack(integers.flatten(1)) if self.bits == 4 else integers.flatten(1))
-        self.register_buffer("scales", scales.squeeze(-1))
+        self.bits, (outputs, inputs) = format.bits, linear.weight.shape
+        groups = inputs // format.group if format.group and inputs % format.group == 0 else 1
+        shape, kind = ((outputs, inputs), torch.int8) if self.bits == 8 else ((outputs, inputs // 2), torch.uint8)
+        device = linear.weight.device
+        self.register_buffer("integers", torch.empty(shape, dtype=kind, device=device))
+        self.register_buffer("scales", torch.empty(outputs, groups, dtype=torch.float32, device=device))
         self.bias = linear.bias
+
+    def fill(self, weight: Tensor) -> None:
+        """Round weights (F, C) to nearest, each group by that of `TRIED_SCALES` scales with the least squared error."""
+        groups = weight.detach().float().unflatten(1, (self.scales.size(1), -1))  # type: ignore[no-untyped-call]
+        integers, scales = round_to_integers(groups, 2 ** (self.bits - 1) - 1)
+        self.integers = pack(integers.flatten(1)) if self.bits == 4 else integers.flatten(1)
+        self.scales = scales.squeeze(-1)
 
     @property
     def unpacked(self) -> Tensor:
@@ -143,6 +143,15 @@ def quantize(model: GPT, weights: str) -> GPT:
         raise InputError(f"the model's weights are {present} already; take the float32 ones that they were made from")
     if weights not in NAMES:
         raise InputError(f"weights {weights!r}: expected one of {', '.join(NAMES)}")
+    quantized = for_format(model, weights)
+    for layer, narrow in zip(model.modules(), quantized.modules(), strict=True):
+        if isinstance(layer, nn.Linear) and isinstance(narrow, QuantizedLinear):
+            narrow.fill(layer.weight)
+    return quantized
+
+
+def for_format(model: GPT, weights: str) -> GPT:
+    """Return the copy that `quantize` does, whose integers are not filled yet."""
     quantized = copy.deepcopy(model).requires_grad_(False)
     for block in quantized.h:
         for parent in (block.attn, block.mlp):
@@ -167,7 +176,8 @@ def weights_format(model: GPT) -> str:
 def format_of(weights: Mapping[str, Tensor]) -> str:
     """Return the format of saved weights, by name: float32, or one of `NAMES`."""
     types = {value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))}
-    return {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}[types.pop()] if types else "float32"
+    known = {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}
+    return known.get(types.pop(), "float32") if types else "float32"
 
 
 def matrix_bytes(model: GPT) -> int:

@@ -35,15 +35,17 @@ def linear(outputs: int = 24, inputs: int = 64, bias: bool = True) -> nn.Linear:
 def test_a_quantized_layer_multiplies_by_what_its_integers_stand_for(weights: str, bias: bool) -> None:
     layer, x = linear(bias=bias), torch.randn(2, 5, 64)
     quantized = QuantizedLinear(layer, FORMATS[weights])
+    quantized.fill(layer.weight)
     expected = x @ quantized.weight.T + (layer.bias if bias else 0)
     torch.testing.assert_close(quantized(x), expected)
 
 
 @every_format
 def test_no_weight_is_further_from_its_own_than_clipping_and_half_a_step(weights: str) -> None:
-    layer, largest = linear(), FORMATS[weights].largest
+    layer, largest = linear(), 2 ** (FORMATS[weights].bits - 1) - 1
     nn.init.zeros_(layer.weight[0])
     quantized = QuantizedLinear(layer, FORMATS[weights])
+    quantized.fill(layer.weight)
     groups, scales = layer.weight.detach().view(*quantized.scales.shape, -1), quantized.scales.unsqueeze(-1)
     clipped = groups.clamp(-largest * scales, largest * scales)
     assert ((quantized.weight.view(groups.shape) - clipped).abs() <= scales / 2 * 1.0001).all()
