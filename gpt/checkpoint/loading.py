@@ -1,5 +1,6 @@
 """Build a model from a checkpoint, and compare weights with a model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, DataConfig, SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
-from gpt.device import require_memory
 from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.meta import meta_device
 from gpt.model.quantized import for_format, format_of, quantize, weights_format
 from gpt.progress import Report, announced, print_line
 from gpt.torch_defaults import with_own_defaults
+
+MOST_TABLES = 128 << 20
+"""Bytes that tables of positions may have beside weights of any size."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,6 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
 
     Raises:
         CheckpointError: the weights or the tokenizer do not fit the configuration.
-        DeviceError: there is not enough memory.
     """
     config = checkpoint.config.model
     if config.vocab_size is None or config.vocab_size < checkpoint.tokenizer.vocab_size:
@@ -104,12 +106,18 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
             check_weights(_in_format(meta_model, checkpoint.model), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
-        # position tables are not in a checkpoint, so nothing was compared with them
-        needed = sum(tensor.nbytes for tensor in (*meta_model.parameters(), *meta_model.buffers()))
-        require_memory(needed, "the model", "model.block_size or the size of the model", torch.device("cpu"))
+        check_tables(meta_model, checkpoint.model, folder / "config.yaml")
         model = _in_format(GPT(config), checkpoint.model)
     model.load_state_dict(checkpoint.model, strict=False)
     return model
+
+
+def check_tables(model: GPT, weights: Mapping[str, Tensor], source: str | Path) -> None:
+    """Raise CheckpointError where a configuration wants tables of positions, which no file holds, of an absurd size."""
+    tables, held = (sum(each.nbytes for each in tensors) for tensors in (model.buffers(), weights.values()))
+    if tables > max(MOST_TABLES, 8 * held):
+        size = f"{model.config.block_size:,}, {tables:,} bytes of tables for {held:,} bytes of weights"
+        raise CheckpointError(f"{source} has an absurd block_size of {size}")
 
 
 def _in_format(model: GPT, weights: dict[str, Tensor]) -> GPT:

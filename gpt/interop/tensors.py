@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from gpt.checkpoint.loading import check_tables
 from gpt.config import ModelConfig
 from gpt.errors import GPTError, InputError, first_line
 from gpt.model import GPT
@@ -54,7 +55,9 @@ def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: M
     """
     entries = list(entries)
     with meta_device():  # where wrong sizes allocate nothing
-        shapes = {name: value.shape for name, value in GPT(config).state_dict().items()}
+        model = GPT(config)
+    check_tables(model, tensors, "the configuration")
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
     weights: dict[str, Tensor] = {}
     for entry in entries:
         rows = [shapes[name][0] for name in entry.ours]

@@ -205,6 +205,7 @@ def edit(file: Path, **fields: object) -> None:
         ({"vocab_size": 2**62}, "is not what it should be|has shape"),
         ({"vocab_size": None}, "the model None"),
         ({"max_position_embeddings": 2**62}, "is not what it should be|has shape"),
+        ({"max_position_embeddings": 10**7}, "absurd block_size|has shape"),
         ({"rope_parameters": {"rope_theta": "abc"}}, "is not what it should be"),
         ({"rope_parameters": {"rope_theta": 10**400}}, "is not what it should be"),
         ({"intermediate_size": 24}, r"gate_proj.weight has shape .* which does not fit the configuration"),
