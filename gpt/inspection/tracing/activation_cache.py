@@ -95,8 +95,7 @@ def run_with_cache(
     `torch.no_grad()`.
 
     Names and axes are those of TransformerLens. Attention is written out if its scores or weights are
-    wanted; everything else runs as usual, uncompiled, in the model's mode and under the caller's gradient
-    mode.
+    wanted; everything else runs as usual, uncompiled, without dropout and under the caller's gradient mode.
 
     Args:
         model: on any device.

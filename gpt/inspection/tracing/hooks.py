@@ -32,34 +32,33 @@ class HookedCore(nn.Module):
     """Attention written out, with a hook for every tensor that a fused kernel does not keep.
 
     Args:
-        core: computes attention in the model; what is written out is compared with it, but for dropout.
+        core: computes attention in the model; what is written out is compared with it.
     """
 
-    def __init__(self, core: nn.Module, dropout: float, hook: Hook) -> None:
+    def __init__(self, core: nn.Module, hook: Hook) -> None:
         super().__init__()
-        self.core, self.dropout = core, nn.Dropout(dropout)
-        self.hook = hook
+        self.core, self.hook = core, hook
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D)."""
-        if not (self.training and self.dropout.p):
-            with torch.no_grad():
-                written_out = weighted_sum(masked_scores(q, k, mask).softmax(dim=-1), v)
-                require_equal("attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask))
+        with torch.no_grad():
+            written_out = weighted_sum(masked_scores(q, k, mask).softmax(dim=-1), v)
+            require_equal("attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask))
         q = self.hook("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)  # named axes are B T H D
         k = self.hook("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
         scores = self.hook("attn.hook_attn_scores", masked_scores(q, k, mask))
         pattern = self.hook("attn.hook_pattern", scores.softmax(dim=-1))
-        return weighted_sum(self.dropout(pattern), v)
+        return weighted_sum(pattern, v)
 
 
 def unfused_copy(model: GPT) -> GPT:
-    """Return a model with the parameters, buffers, modes and hooks of another, computed operator by operator.
+    """Return a model in eval mode with the parameters, buffers and hooks of another, computed operator by operator.
 
     Hooks and modules of the copy can be changed while other threads use the model itself. Wrappers of compilers and
     native kernels are left out, since they would not call new hooks.
     """
-    return _copy(getattr(model, "_orig_mod", model))  # torch.compile wraps the model
+    copy: GPT = _copy(getattr(model, "_orig_mod", model))  # torch.compile wraps the model
+    return copy.eval()
 
 
 def _copy(module: Any) -> Any:
@@ -98,8 +97,7 @@ def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
             inside = "mlp.c_gate" if name == "mlp.hook_pre" and isinstance(block.mlp, SwiGLU) else path
             add(f"blocks.{layer}.{name}", f"h.{layer}.{inside}".rstrip("."), register)
         if any(f"blocks.{layer}.{name}" in wanted for name in INSIDE_CORE):
-            core = HookedCore(block.attn.core, copy.config.weights_dropout, partial(hook_wanted, f"blocks.{layer}."))
-            block.attn.core = core.train(block.attn.training)
+            block.attn.core = HookedCore(block.attn.core, partial(hook_wanted, f"blocks.{layer}."))
     return copy
 
 

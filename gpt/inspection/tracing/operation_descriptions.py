@@ -82,7 +82,6 @@ Callers may be private functions: renaming one breaks the test that every tensor
 FUNCTIONS = {
     "layer_norm": ", normalized",
     "rms_norm": ", normalized",
-    "dropout": ", some set to zero",
     "float": ", as float32",
     "to": ", in another type",
     "tanh": ", squashed by tanh",

@@ -68,7 +68,7 @@ class TensorRow:
 def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None) -> list[TensorRow]:
     """Trace one forward pass, with attention written out, of ids (B, T) or (T,), or of a text by its tokenizer.
 
-    The model may be on any device, meta included, and keeps its mode.
+    The model may be on any device, meta included, and in any mode: dropout is off.
 
     Returns:
         A row for each tensor that leads to the logits, in order of computation: the ids first, the
@@ -166,7 +166,7 @@ class Probe:
         self._queries = QUERIES if queries > 1 else 1
         self._past = CACHED if past else 0
         with meta_device():
-            self.model = GPT(self.config).to(model.wte.weight.dtype).train(model.training)
+            self.model = GPT(self.config).to(model.wte.weight.dtype).eval()
         self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
         self._letters = self._name_sizes()
 
@@ -221,7 +221,7 @@ def _record(
     copy = unfused_copy(model)
     for block in copy.h:
         assert isinstance(block, Block)
-        block.attn.core = ReferenceCore(model.config.weights_dropout).train(block.attn.training)
+        block.attn.core = ReferenceCore(model.config.weights_dropout).eval()
     recorder = Recorder(copy, observe)
     recorder.begin_with(idx, "idx")
     with recorder.recording():
