@@ -33,6 +33,13 @@ from gpt.progress import Report, silent
 LARGEST_SEED = 2**32
 
 
+def _as_plain(module: nn.Module) -> tuple[Any, ...]:
+    """Reduce a native module to the plain one that it stands for, since no copy or pickle can hold a loaded library."""
+    own = ("_config", "_kernels", "_norm", "_inner")
+    state = {name: value for name, value in vars(module).items() if name not in own}
+    return object.__new__, (type(module).__base__,), state
+
+
 class NativeBlock(Block):
     """A block whose pass takes a dozen kernel calls.
 
@@ -41,6 +48,8 @@ class NativeBlock(Block):
 
     It shares the modules of the block that it replaces, so that parameters keep their names.
     """
+
+    __reduce__ = _as_plain
 
     def __init__(self, block: Block, config: ModelConfig, kernels: Kernels) -> None:
         nn.Module.__init__(self)
@@ -86,6 +95,8 @@ class NativeBlock(Block):
 
 class NativeDropout(nn.Dropout):
     """The dropout of the embeddings, on all threads; torch's generator on a CPU uses only one."""
+
+    __reduce__ = _as_plain
 
     def __init__(self, p: float, kernels: Kernels) -> None:
         super().__init__(p)

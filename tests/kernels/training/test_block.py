@@ -1,5 +1,7 @@
 """Models with native blocks against the same models with torch's, in the kernels' type and in float32."""
 
+import copy
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -189,6 +191,13 @@ def test_passes_with_padding_or_a_cache_are_the_blocks_own(kernels: Kernels) -> 
             cached = [model(part, cache=cache) for part in inputs.split(13, dim=1)]
         results.append([padded, *cached, *[p.grad for p in model.parameters()]])
     assert all(map(torch.equal, *results))
+
+
+def test_copies_and_pickles_are_plain_models(kernels: Kernels) -> None:
+    model, (inputs, _) = build_model(kernels, dropout=0.1).eval(), batch()
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert (type(twin.h[0]), type(twin.drop)) == (Block, nn.Dropout)
+        assert torch.equal(twin(inputs), build_model(None).eval()(inputs))
 
 
 # --- what is not covered -------------------------------------------------------------------------
