@@ -139,6 +139,10 @@ def test_no_default_of_torch_changes_a_result(
     function, model, expected = asked
     monkeypatch.chdir(tmp_path)
     with SETTINGS[setting]():
+        if setting == "autocast" and function is FUNCTIONS["train"]:  # it would train on weights cast before
+            with pytest.raises(gpt.GPTError, match=r"torch\.autocast; leave it before"):
+                function(model)
+            return
         found = function(model)
     same(found, expected, 1e-5 if setting == "threads" else 0.0)  # other threads sum in another order
 
