@@ -7,6 +7,7 @@ from gpt.checkpoint import bare_checkpoint, build_model, load_trained, read_stat
 from gpt.data import Tokenizer
 from gpt.device import choose_device
 from gpt.errors import CheckpointError, InputError
+from gpt.kernels.coverage import changed_module
 from gpt.model import GPT
 from gpt.torch_defaults import with_own_defaults
 
@@ -43,8 +44,8 @@ def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
         folder: new, or written by an earlier `gpt.save`, which is replaced.
 
     Raises:
-        CheckpointError: the folder holds something else, cannot be written, or the weights are not those of a float32
-            or quantized model.
+        CheckpointError: the folder holds something else, cannot be written, or the model is not a float32 or quantized
+            one that its configuration builds; the message names what differs.
         InputError: `model` is not a `gpt.GPT`.
     """
     plain: Any = getattr(model, "_orig_mod", model)
@@ -54,8 +55,21 @@ def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
     if path.exists() and not _may_be_replaced(path):
         raise CheckpointError(f"{path} exists already and is not from gpt.save; choose another folder, or remove it")
     checkpoint = bare_checkpoint(plain, tokenizer, MARK)
-    build_model(checkpoint, path)  # what cannot be loaded is not written
+    built = build_model(checkpoint, path)  # what cannot be loaded is not written
+    if different := changed_module(plain, built=built) or _changed_tensor(plain, built):
+        raise CheckpointError(
+            f"model.config does not describe {different}: {path} would lose that; make it a plugin's, or use torch.save"
+        )
     write_checkpoint(path, checkpoint)
+
+
+def _changed_tensor(model: GPT, built: GPT) -> str | None:
+    """Return what a checkpoint does not hold, and another model built from it has otherwise; None: nothing."""
+    head, embedding = model.lm_head.weight, model.wte.weight
+    if model.config.tie_weights and head is not embedding and not head.equal(embedding):
+        return "a head of its own beside model.tie_weights"
+    tables = dict(built.named_buffers())
+    return next((n for n, table in model.named_buffers() if n not in tables or not table.cpu().equal(tables[n])), None)
 
 
 def _may_be_replaced(folder: Path) -> bool:

@@ -33,14 +33,15 @@ def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
     return None
 
 
-def changed_module(model: GPT, trains: bool = False) -> str | None:
+def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -> str | None:
     """Return the first module, hook or attribute that is not what the configuration builds; None: all are.
 
     Args:
         model: to compare, in training or eval mode.
         trains: only the blocks matter, dropout too; otherwise the whole model, but no dropout.
+        built: what the configuration builds; None: it is built here.
     """
-    configured, modules = _configured_modules(model.config), dict(model.named_modules())
+    configured, modules = dict((built or _configured(model.config)).named_modules()), dict(model.named_modules())
     for name in sorted(configured.keys() | modules.keys()):
         if trains and not name.startswith(("drop", "h.")):
             continue
@@ -53,10 +54,12 @@ def changed_module(model: GPT, trains: bool = False) -> str | None:
             return f"modules of class {type(module).__name__}"
         if _shapes(module) != _shapes(expected):
             return f"the shapes of {name}"
-        ignored = {"training"} if trains else {"training", "p", "dropout"}
+        if type(expected).__module__.partition(".")[0] not in ("gpt", "torch"):
+            continue  # a plugin's, with attributes that may have no equality
+        ignored = {"training"} if trains else {"training", "p", "dropout", "_compiled_call_impl"}
         known = vars(expected) if type(module) is type(expected) else vars(module)
         for key, value in vars(module).items():
-            is_own = key not in known if callable(value) else key[0] != "_" and value != known.get(key)
+            is_own = key not in known if callable(value) else key[0] != "_" and value != known.get(key, value)
             if key not in ignored and (is_own or (callable(value) and value != known[key])):
                 return f"{name}.{key}".lstrip(".") + ", which was changed"
     return None
@@ -82,39 +85,7 @@ def _shapes(module: Any) -> list[torch.Size | None]:
 
 
 @lru_cache(maxsize=8)
-def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
-    """Build all modules of a model, without memory; empty where they have parameters that the sources do not know."""
+def _configured(config: ModelConfig) -> GPT:
+    """Build a model without memory."""
     with meta_device():
-        model = GPT(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    return dict(model.named_modules()) if shapes == parameter_shapes(config) else {}
-
-
-def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter by its name; a tied head is the embedding."""
-    width, hidden, kv_width = config.n_embd, config.mlp_hidden, config.kv_heads * config.head_dim
-    assert config.vocab_size is not None
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (config.vocab_size, width)}
-    if config.position == "learned":
-        shapes["wpe.weight"] = (config.block_size, width)
-    if not config.tie_weights:
-        shapes["lm_head.weight"] = (config.vocab_size, width)
-    layers = {"attn.c_q": (width, width), "attn.c_k": (kv_width, width), "attn.c_v": (kv_width, width)}
-    layers |= {"attn.c_proj": (width, width), "mlp.c_fc": (hidden, width), "mlp.c_proj": (width, hidden)}
-    if config.mlp == "swiglu":
-        layers["mlp.c_gate"] = (hidden, width)
-    block: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in layers.items()}
-    if config.bias:
-        block |= {f"{name}.bias": shape[:1] for name, shape in layers.items()}
-    if config.qk_norm:
-        block |= {f"attn.{name}.weight": (config.head_dim,) for name in ("q_norm", "k_norm")}
-    if config.mlp_conv is not None:
-        block["mlp_conv.weight"] = (width, 1, config.mlp_conv)
-    block |= _norm(config, "ln_1") | _norm(config, "ln_2")
-    shapes |= {f"h.{layer}.{name}": shape for layer in range(config.n_layer) for name, shape in block.items()}
-    return shapes | _norm(config, "ln_f")
-
-
-def _norm(config: ModelConfig, name: str) -> dict[str, tuple[int, ...]]:
-    parts = ("weight", "bias") if config.norm == "layernorm" and config.bias else ("weight",)
-    return {f"{name}.{part}": (config.n_embd,) for part in parts}
+        return GPT(config)

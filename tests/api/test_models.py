@@ -1,5 +1,6 @@
 """A model of one's own loop is saved, and read by everything that reads a checkpoint."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,24 @@ def test_what_was_not_saved_by_it_is_not_replaced(tmp_path: Path, trained: Path)
 def test_what_could_not_be_loaded_is_not_written(tmp_path: Path, model: Any, tokenizer: Any, message: str) -> None:
     with pytest.raises(gpt.GPTError, match=message):
         gpt.save(model, tokenizer, tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(23, 32))), "a head of its own"),
+        (lambda model: setattr(model.h[0].ln_1, "eps", 0.1), r"h\.0\.ln_1\.eps"),
+        (lambda model: model.rotation.cos.mul_(2), r"rotation\.cos"),
+    ],
+)
+def test_what_a_checkpoint_would_lose_is_named(
+    tmp_path: Path, change: Callable[[gpt.GPT], object], message: str
+) -> None:
+    model = gpt.GPT(tiny_config(position="rope", tie_weights=True))
+    change(model)
+    with pytest.raises(gpt.GPTError, match=rf"does not describe {message}.* would lose that"):
+        gpt.save(model, gpt.CharTokenizer("ab"), tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
 
 
