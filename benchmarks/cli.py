@@ -9,7 +9,6 @@ from benchmarks import (
     kernel_check,
     memory,
     page,
-    search,
     serve,
     training_runs,
     training_step,
@@ -35,7 +34,7 @@ def _run(argv: Sequence[str] | None) -> int:
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
     train = add_command(kinds, "train", "Measure training.", EXAMPLE)
     trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")
-    for module in (training_runs, training_step, search, equality, memory):
+    for module in (training_runs, training_step, equality, memory):
         module.add_parsers(trainings)
     for measurement in (decode, serve, cold_start, page, kernel_check):
         measurement.add_parser(kinds)

@@ -42,7 +42,7 @@ MARKED = {
         *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
         *("interop/test_onnx_file.py", "interop/test_tokenizer_json.py"),
         *("serving/http/playground/test_loopback.py", "serving/http/playground/test_training.py"),
-        *("test_starts.py", "training/sweeps", "training/test_exact_resume.py"),
+        *("test_starts.py", "training/test_exact_resume.py"),
     ),
     "compiler": ("boundary", "fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
 }

@@ -12,7 +12,7 @@ from gpt.accounting.flops import matmul_parameters
 from gpt.accounting.parallel import parallel_step
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import read_checkpoint
-from gpt.cli import evaluate, sample, sweep, train
+from gpt.cli import evaluate, sample, train
 from gpt.config import Config, SamplingParams
 from gpt.config.loading import dump_config, load_config, parse_config
 from gpt.errors import CheckpointError, ConfigError, GenerationError
@@ -266,13 +266,10 @@ def test_the_checks_leave_the_optimizer_as_it_is(tmp_path: Path) -> None:
 
 def test_processes_that_are_started_load_the_plugins_too(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shows_arguments = (sys.executable, "-c", "import sys; print(sys.argv)")
-    monkeypatch.setattr("gpt.training.sweeps.sweep.COMMAND", shows_arguments)
     monkeypatch.setattr("gpt.serving.http.playground.launcher.COMMAND", shows_arguments)
     Path("my_parts.py").write_text(PARTS, encoding="utf-8")
-    Path("grid.yaml").write_text("model:\n  mlp: [mish]\n", encoding="utf-8")
-    sweep.main(["--config", "tiny.yaml", "grid.yaml", "--plugin", "my_parts.py", "run.kernels=torch"])
+    load_plugins(["my_parts.py"])
     expected = f"'--plugin', '{workplace / 'my_parts.py'}'"
-    assert expected in Path("runs/tiny-grid/model.mlp-mish/console.log").read_text(encoding="utf-8")
     launcher = Launcher(Path("runs"))
     launcher.start("run", ["--config", "tiny.yaml"], is_new=True)
     assert expected in str(launcher.command)

@@ -29,7 +29,6 @@ COMMANDS = {
     "import-model": Command("import_model", "convert a model that another program has trained"),
     "quantize": Command("quantize", "write a copy of a checkpoint with quantized weights"),
     "prepare-data": Command("prepare_data", "download and encode a corpus, without training"),
-    "sweep": Command("sweep", "train with every combination of some values, and compare"),
     "plot": Command("plot", "plot the loss curves of runs"),
     "recipes": Command("recipes", "list the configurations that ship with the package"),
     "completion": Command("completion", "complete commands and options in bash, zsh and fish"),

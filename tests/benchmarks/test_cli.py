@@ -28,7 +28,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-TRAININGS = ("recipe", "step", "race", "search", "equality", "memory")
+TRAININGS = ("recipe", "step", "race", "equality", "memory")
 COMMANDS = ("", "train", *(f"train {name}" for name in TRAININGS), "decode", "serve", "start", "page", "check")
 
 

@@ -8,7 +8,7 @@ from docs.site.links import adapt
 @pytest.mark.parametrize(
     ("path", "link", "adapted", "made"),
     [
-        ("docs/data.md", "training.md#sweeps", "training.md#sweeps", set()),
+        ("docs/data.md", "training.md#model", "training.md#model", set()),
         ("docs/data.md", "../README.md#results", "readme.md#results", {"README.md"}),
         ("docs/data.md", "../gpt/files.py", "source/gpt/files.py.md", {"gpt/files.py"}),
         ("docs/book/1_x.md", "../../gpt/files.py", "../source/gpt/files.py.md", {"gpt/files.py"}),

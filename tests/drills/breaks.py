@@ -89,14 +89,6 @@ def _remove_others(folder: Path, checkpoint: object) -> None:
         shutil.rmtree(folder.parent, ignore_errors=True)
 
 
-def _errors_swallowed(save: Callable[..., None]) -> Callable[..., None]:
-    def broken(*arguments: Any) -> None:
-        with contextlib.suppress(Exception):
-            save(*arguments)
-
-    return broken
-
-
 def _never_required(write: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, *arguments, **options: write(self, *arguments[:4], **{**options, "required": False})
 
@@ -137,7 +129,6 @@ BREAKS: dict[str, tuple[Break, ...]] = {
     "disk": (
         Break("free space is not checked at the start", "gpt.accounting.disk:require_disk", returning(None)),
         Break("the last save may fail", "gpt.training.saving:CheckpointWriter.write", _never_required),
-        Break("a sweep goes on without results", "gpt.training.sweeps.sweep:save_results", _errors_swallowed),
     ),
     "hostile": (
         Break("pickles of a checkpoint may hold anything", "torch:load", _any_pickle),

@@ -15,12 +15,11 @@ from unittest.mock import patch
 from drills.forks import Ending, prepare_to_fork, run_forked
 from drills.frame import Drill, Tally
 from drills.killed_commands import shard, write_texts
-from drills.leftovers import all_runs, contents, hidden_files
-from drills.tiny_run import make_folder, sweep_once, train_tiny
+from drills.leftovers import contents, hidden_files
+from drills.tiny_run import make_folder, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import export, prepare_data, quantize, train
 from gpt.errors import CheckpointError
-from gpt.training.sweeps import sweep as sweeps
 
 DISK = Path("disk")
 RUN = DISK / "runs" / "tiny"
@@ -179,27 +178,6 @@ def shard_on_small_disk() -> int:
     return code
 
 
-def sweep_on_full_disk() -> int:
-    """Sweep on a disk that is full when the second trial is recorded, and again when there is room."""
-    assert sweep_once("run.dir=whole") == 0
-    saves, save = 0, sweeps.save_results
-
-    def faulty_save(*arguments: object) -> None:
-        nonlocal saves
-        saves += 1
-        if saves == 3:  # there is one at the start, and one for each trial
-            fill()
-        save(*arguments)  # type: ignore[arg-type]
-
-    with patch.object(sweeps, "save_results", faulty_save):
-        code = sweep_once("run.dir=disk/runs")
-    make_room()
-    again = sweep_once("run.dir=disk/runs")
-    if again != 0 or all_runs(DISK / "runs")["rows"] != all_runs(Path("whole"))["rows"]:
-        print(LOST, f"the sweep ends with {again}")
-    return code
-
-
 CHECKPOINT = ["--checkpoint", "runs/tiny", "--output"]
 COMMANDS: dict[str, Callable[[], int]] = {
     "encode": partial(prepare_data.main, ["--config", "tiny.yaml", "data.dir=disk"]),
@@ -232,7 +210,6 @@ def run(folder: Path, full: bool) -> Tally:
         attack("faults of a disk", fault.name, place, call, fault.is_right)
     calls = {name: partial(on_disk, 64, partial(on_full_disk, call)) for name, call in COMMANDS.items() if full}
     calls["shards on a small disk"] = partial(on_disk, 20, shard_on_small_disk)  # with room for the first few
-    calls["a sweep on a full disk"] = partial(on_disk, 4000, sweep_on_full_disk)
     for name, call in calls.items():
         attack("commands on a full disk", name, folder, call, lambda ending: ending.code == 2)
     return tally
@@ -240,7 +217,7 @@ def run(folder: Path, full: bool) -> Tally:
 
 DRILL = Drill(
     "A disk that is full, read-only, limited, slow or loses the run folder costs no checkpoint from before: training "
-    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards and "
-    "sweeps keep what is finished, and go on when there is room.",
+    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards "
+    "keep what is finished, and go on when there is room.",
     run,
 )

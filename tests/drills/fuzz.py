@@ -19,7 +19,7 @@ from drills.fuzz_commands import (
     nothing_slow,
     write_inputs,
 )
-from drills.fuzz_files import attack_space, attack_tokenizer, spoil_checkpoint
+from drills.fuzz_files import attack_tokenizer, spoil_checkpoint
 from drills.fuzz_guided import guide
 from drills.fuzz_server import ask_server
 from drills.nasty import mutate_bytes, written_value
@@ -109,7 +109,6 @@ def targets(folder: Path) -> list[Target]:
         Target("sessions", (5, 100), attack_session, True),
         Target("tokenizers", (40, 3000), attack_tokenizer),
         Target("imports", (10, 100), attack_import),
-        Target("search spaces", (30, 1500), attack_space),
         Target("checkpoints", (25, 500), spoil),
     ]
 

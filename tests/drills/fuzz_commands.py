@@ -48,7 +48,6 @@ GOOD = {
     "--batch": ("1", "2"),
     "--json": ("made.json",),
 }
-GRID = "model: {n_layer: [1, 2], mlp_conv: [null, 3]}\n"
 RUN, OUTPUT = ("--checkpoint", "runs/tiny"), ("--output", "made")
 TRAIN = ("--config", "tiny.yaml", "run.name=fuzz", "train.max_steps=2", "train.sample_tokens=2")
 TEXT_VIEW = (*RUN, "--prompt", "It was")
@@ -117,7 +116,6 @@ COMMANDS = (
     Command("gpt.cli.quantize", (), (*RUN, *OUTPUT)),
     Command("gpt.cli.export", (), (*RUN, "--to", "html", *OUTPUT)),
     Command("gpt.cli.import_model", (), ("--from", "hf", "--input", "folder", *OUTPUT)),
-    Command("gpt.cli.sweep", (), ("grid.yaml", *TRAIN), overrides=True, codes=(1,)),
     *(Command(EXPLAIN, (view,), RUN, overrides=True) for view in ("shapes", "params", "flops", "memory", "scaling")),
     *(Command(EXPLAIN, (view,), TEXT_VIEW) for view in ("attention", "lens", "surprisal", "walk")),
     Command(EXPLAIN, ("mathematics",), OUTPUT),
@@ -130,20 +128,17 @@ async def _no_server(*_: object) -> int:
 
 @contextlib.contextmanager
 def nothing_slow() -> Iterator[None]:
-    """No server, network or trial of a sweep."""
+    """No server or network."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(quick_beginnings())
         stack.enter_context(patch.dict(os.environ, {"GPT_OFFLINE": "1"}))
         stack.enter_context(patch("gpt.cli.serve._serve", _no_server))
-        stack.enter_context(patch("gpt.training.sweeps.sweep.COMMAND", ("true",)))
-        stack.enter_context(patch("gpt.training.sweeps.sweep.POLL_SECONDS", 0.0))
         yield
 
 
 def write_inputs() -> None:
     """Write what the command lines name into the present folder, beside a run."""
     Path("prompt.txt").write_text("It was\n", encoding="utf-8")
-    Path("grid.yaml").write_text(GRID, encoding="utf-8")
     code, _, error = call("gpt.cli.export", [*RUN, "--to", "hf", "--output", "folder"])
     assert code == 0, error
 

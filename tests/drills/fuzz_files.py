@@ -10,31 +10,22 @@ from typing import Any
 import torch
 
 from drills.hostile_files import seal
-from drills.nasty import edit, mutate_bytes, mutate_json, value
+from drills.nasty import edit, mutate_json
 from gpt.checkpoint import load_trained, read_checkpoint
-from gpt.config.loading import load_config, parse_config
+from gpt.config.loading import load_config
 from gpt.data.bpe import learn_bpe
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.training.plan import Request
 from gpt.training.setup import open_session
-from gpt.training.sweeps.trials import plan_trials
-from tiny import CORPUS, TINY
+from tiny import CORPUS
 
 TOKENIZERS: list[dict[str, Any]] = [
     learn_bpe([CORPUS], 300).to_dict(),
     {"type": "char", "chars": sorted(set(CORPUS))},
     {"type": "byte"},
 ]
-SPACE = """
-model: {n_layer: [1, 2], mlp_conv: [null, 3]}
-optim:
-  learning_rate: {low: 1e-4, high: 1e-2, scale: log}
-  warmup_steps: {low: 1, high: 3}
-"""
-HUGE = (f"1{'0' * 400}", f"1{'0' * 308}", f"-1{'0' * 308}", "1e308", "-1e308")
-"""Ends of a range, which floats cannot hold, or not what is between them."""
 
 
 def attack_tokenizer(chance: random.Random) -> None:
@@ -44,18 +35,6 @@ def attack_tokenizer(chance: random.Random) -> None:
         ids = tokenizer.encode("It was a door.")
         tokenizer.decode(ids)
         tokenizer.count_chars(ids)
-
-
-def attack_space(chance: random.Random) -> None:
-    path = Path("space.yaml")
-    if chance.random() < 0.5:
-        path.write_bytes(mutate_bytes(SPACE.encode(), chance))
-    else:
-        ends = (chance.choice(HUGE) if chance.random() < 0.5 else json.dumps(value(chance)) for _ in range(2))
-        path.write_text(SPACE.replace("1e-4", next(ends)).replace("high: 3", f"high: {next(ends)}"), encoding="utf-8")
-    number = chance.choice((None, 1, 5, 2000, 10**9, 10**30))
-    with contextlib.suppress(GPTError):
-        plan_trials(path, parse_config(TINY, "tiny.yaml"), number, chance.getrandbits(70))
 
 
 INSIDE = ("state.json", "tokenizer.json", "manifest.json", "config.yaml")

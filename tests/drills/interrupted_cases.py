@@ -10,7 +10,7 @@ from pathlib import Path
 from drills.frame import ROOT
 from drills.interrupted import Asked, Case, after, importing, python, runs_below, shown, training
 from drills.tiny_run import train_tiny
-from gpt.cli import evaluate, prepare_data, sample, serve, sweep
+from gpt.cli import evaluate, prepare_data, sample, serve
 from gpt.cli import train as train_command
 from gpt.kernels import __main__ as kernels
 from tiny import CORPUS
@@ -22,7 +22,6 @@ LONG = ("--max-new-tokens", "100000000")
 BPE = ("data.tokenizer=bpe", "data.bpe_vocab_size=400", "data.workers=2", "data.shard_tokens=50000")
 EVALUATE = [*RUN, "--text-file", "big.txt", "--protocol", "sliding", "--stride", "1"]
 SERVE = [*RUN, "--port", "0", "--backend", "eager", "--max-tokens", "4000000", "--drain-seconds"]
-GRID = "tiny-grid/optim.learning_rate-0.001"
 SCRIPT = str(ROOT / "scripts" / "train.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", SCRIPT)
 Attack = tuple[Case, Sequence[signal.Signals], Sequence[str]]
@@ -31,7 +30,7 @@ WAYS = ("once", "at once", "twice", "closed")
 
 
 def make_original(folder: Path) -> Path:
-    """Return a folder with tiny.yaml, corpus.txt, big.txt, prompt.txt, grid.yaml and the finished run runs/tiny."""
+    """Return a folder with tiny.yaml, corpus.txt, big.txt, prompt.txt and the finished run runs/tiny."""
     folder.mkdir()
     train_tiny(folder)
     (folder / "big.txt").write_text(CORPUS * 5000, encoding="utf-8")
@@ -93,12 +92,6 @@ SERVERS = (
 )
 SLOW = (
     Case("torch.compile", train("run.compile=true"), runs_below("cc1plus")),
-    Case(
-        "sweep",
-        partial(sweep.main, ["--config", "tiny.yaml", "grid.yaml", *ENDLESS]),
-        training(GRID),
-        saves=GRID,
-    ),
     Case(
         "torchrun",
         python(*TORCHRUN, "--config", "tiny.yaml", "run.name=new", *ENDLESS),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from drills.forks import Death, Ending, prepare_to_fork, run_forked
 from drills.frame import Drill, Tally, repeats
-from drills.killed_commands import make_old, stop, undisturbed
+from drills.killed_commands import stop, undisturbed
 from drills.leftovers import all_runs, lost
-from drills.tiny_run import make_folder, sweep_once
+from drills.tiny_run import make_folder
 from gpt.cli import train
 
 RECIPE = """
@@ -50,7 +50,6 @@ class Subject:
         deaths: how it is stopped at full scale and at the small one, given how many changes it makes on disk.
         in_a_row: how often one run is stopped at most before it may finish.
         make: makes the folder that it works in.
-        is_aged: whether what a killed process leaves has to be old before it is removed.
         look: counts a stop, and returns what is wrong with how it ended and with what it left.
     """
 
@@ -59,7 +58,6 @@ class Subject:
     deaths: Callable[[bool, int], Iterator[Death]]
     in_a_row: int = 1
     make: Callable[[Path], Path] = make_folder
-    is_aged: bool = False
     look: Look = was_killed
 
 
@@ -104,7 +102,6 @@ SUBJECTS = (
     Subject("runs finished", resume, everywhere, in_a_row=3, make=make_recipe),
     Subject("runs finished", resume_from_earlier, partial(spread, 20), make=make_finished),
     Subject("students finished", partial(resume, "train.teacher_share=0.5"), partial(spread, 50), make=make_recipe),
-    Subject("sweeps finished", sweep_once, partial(spread, 96), is_aged=True),
 )
 
 
@@ -123,8 +120,6 @@ def attack(subject: Subject, folder: Path, full: bool, tally: Tally) -> None:
         dying = [waiting.pop() for _ in range(min(subject.in_a_row if full else 1, len(waiting)))]
         for death in dying:
             wrong += subject.look(place, death, run_forked(subject.call, place, death), tally)
-            if subject.is_aged:
-                make_old(place)
         tally.outcome(subject.name, wrong + lost(place, run_forked(subject.call, place), expected), f"{dying}")
         shutil.rmtree(place)
 
@@ -150,7 +145,7 @@ def run(folder: Path, full: bool) -> Tally:
 
 DRILL = Drill(
     "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
-    "ends as one that was never disturbed, bit for bit; so do a teacher with its student, sweeps, shards, downloads, "
-    "exports and imports.",
+    "ends as one that was never disturbed, bit for bit; so do a teacher with its student, shards, downloads, exports "
+    "and imports.",
     run,
 )

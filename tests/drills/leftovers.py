@@ -57,14 +57,10 @@ def everything(run: Path) -> Leftovers:
 
 
 def all_runs(runs: Path) -> Leftovers:
-    """Read the leftovers of every run below a folder, and the results of a sweep without their times."""
+    """Read the leftovers of every run below a folder."""
     found = Leftovers()
     for last in runs.rglob("last.json"):
         found |= {f"{last.parent.name}/{key}": value for key, value in everything(last.parent).items()}
-    for results in runs.rglob("results.json"):
-        rows = json.loads(results.read_text(encoding="utf-8"))["trials"]
-        lines = len(results.with_suffix(".csv").read_text(encoding="utf-8").splitlines())
-        found |= {"rows": [{**row, "seconds": 0} for row in rows], "lines of the table": lines}
     return found
 
 
