@@ -1,6 +1,8 @@
 """The package as a whole: its public face, and which part may import which."""
 
 import ast
+import importlib
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -91,6 +93,17 @@ MODULES = {
 FACADES = {module for module, path in MODULES.items() if path.name == "__init__.py"}
 """What stands for other files."""
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) != "__init__"]
+
+
+@pytest.mark.parametrize("given", [None, "123"])
+def test_idle_threads_sleep_soon_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", given or "")
+    if given is None:
+        monkeypatch.delenv("GOMP_SPINCOUNT")
+    importlib.reload(gpt)
+    assert os.environ["GOMP_SPINCOUNT"] == (given or "8000")
 
 
 def test_imports_run_down_only_and_never_to_the_benchmarks() -> None:

@@ -19,15 +19,6 @@ from gpt.progress import announced, print_line
 from gpt.signals import Stopped, unwinding
 
 report = print_line
-SPINS = "8000"
-"""How often torch's idle threads poll for work before they sleep (GOMP_SPINCOUNT; OpenMP reads it on loading).
-
-By default they poll for milliseconds. If another process needs a core, polling uses up their share of it, so that they
-do not run when there is work: a step took 7 times as long as on an idle machine, and 2 to 3 times with this value. It
-costs about 8% of a step if nothing else runs.
-"""
-
-
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}
 _BAD_PATH = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
 
@@ -38,7 +29,6 @@ def run_command(command: Callable[[], int]) -> int:
     0: done. 2, or the error's own code: a user's mistake, in one line. 130, 143 or 129: stopped by Ctrl-C, SIGTERM or
     SIGHUP. A closed pipe ends the command quietly. Any other exception is a bug and keeps its traceback.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _report_thread_error

@@ -3,7 +3,6 @@
 import argparse
 import errno
 import io
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpt.cli.command import SPINS, run_command
+from gpt.cli.command import run_command
 from gpt.cli.shared_options import LARGEST, STANDARD_INPUT, number, read_text
 from gpt.cli.tables import add_format_options, human_bytes, human_count, print_view
 from gpt.errors import GPTError
@@ -38,16 +37,6 @@ def test_a_thread_that_cannot_write_is_one_line_and_another_error_of_a_thread_is
     assert capsys.readouterr().err == "warning: a background thread cannot write: No space left on device\n"
     run_command(lambda: fail_in_a_thread(ZeroDivisionError()))
     assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("given", [None, "123"])
-def test_idle_threads_sleep_soon_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch, given: str | None
-) -> None:
-    monkeypatch.setenv("GOMP_SPINCOUNT", given or "")
-    if given is None:
-        monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert run_command(lambda: int(os.environ["GOMP_SPINCOUNT"])) == int(given or SPINS)
 
 
 @pytest.mark.parametrize(

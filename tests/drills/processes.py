@@ -15,7 +15,6 @@ from pathlib import Path
 
 from drills.breaks import BREAKS
 from drills.frame import FOLDER, PROGRESS, ROOT, load
-from gpt.cli.command import SPINS
 from patience import PATIENCE
 
 SILENCE = 3 * PATIENCE
@@ -61,7 +60,7 @@ class Running:
             self._process = subprocess.Popen(
                 [*command, "--inside", str(self._folder)],
                 cwd=ROOT,
-                env={"GOMP_SPINCOUNT": SPINS, **os.environ, **variables},
+                env={**os.environ, **variables},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
