@@ -25,7 +25,7 @@ from gpt.training.fitting import fit_run
 from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
 from gpt.training.resume import ResumePoint, check_copy, check_fits, find_resume_point
-from gpt.training.schedule import fit_schedule
+from gpt.training.schedule import fit_schedule, learning_rate
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,16 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
     loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, notes))
     with world.together():
         compute = choose_compute(loaded.config.run, notes, supported_processors(settings.processor)[0], world.launch)
-    point, base, replaced = world.rank_zero(lambda: _find_start(loaded, run, request, notes))
+    known = request.dataset
+    if known is None and loaded.config.train.init_from is None:  # whose checkpoint has the tokenizer
+        known = world.rank_zero_first(_preparation(loaded.config, None, settings, request.report))
+    point, base, replaced = world.rank_zero(lambda: _find_start(loaded, run, request, known, notes))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
     if origin is not None:
         loaded = with_architecture(loaded, origin)
-    data = request.dataset or world.rank_zero_first(_preparation(loaded.config, origin, settings, request.report))
+    data = known or world.rank_zero_first(_preparation(loaded.config, origin, settings, request.report))
     with world.together():
         data.check_length(loaded.config.model.block_size)
         config = resolve(loaded, data)
@@ -118,6 +121,7 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
         require_training_memory(config, compute, world.size)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
+            _tell_extension(point, config, notes)
     own = () if replaced is None else (replaced,)
     plan = Plan(config, run, compute, data, point, base, (*request.replaced, *own))
     world.rank_zero(plan.require_disk)
@@ -138,14 +142,25 @@ def _require_composed(folder: Path) -> None:
             )
 
 
+def _tell_extension(point: ResumePoint, config: Config, notes: Report) -> None:
+    """Say what a resume with more steps does to the learning rate."""
+    step, old, steps = point.checkpoint.state["step"], point.checkpoint.config, config.train.max_steps
+    if steps > old.train.max_steps:
+        before = learning_rate(max(0, step - 1), old.optim, old.train.max_steps)
+        notes(
+            f"{point.folder} goes on to step {steps:,} in place of {old.train.max_steps:,}; its learning rate, "
+            f"{before:.2e}, becomes that of the longer schedule, {learning_rate(step, config.optim, steps):.2e}"
+        )
+
+
 def _find_start(
-    loaded: LoadedConfig, run: RunFolder, request: Request, notes: Report
+    loaded: LoadedConfig, run: RunFolder, request: Request, data: Dataset | None, notes: Report
 ) -> tuple[ResumePoint | None, ResumePoint | None, Replaced | None]:
     """Return the checkpoint to resume from, that to begin with, and the run that gives way, if there are any."""
     replaced = None
     is_free = any(old.teacher == run.path for old in request.replaced)
     if not is_free and not (request.resume is not None and request.allow_config_change):
-        replaced = find_replaced(run, request.resume, loaded.config)
+        replaced = find_replaced(run, request.resume, loaded.config, data)
     check_copy(loaded.folder, run, request.resume, [] if replaced is None else replaced.changes, notes)
     with announced(request.report, "reading the checkpoint"):
         if not is_free and replaced is None:

@@ -1,15 +1,17 @@
-"""Keep the run of another configuration aside, where a new one takes its name: nothing of it is deleted."""
+"""Keep the run of another configuration or text aside, where a new one takes its name: nothing of it is deleted."""
 
 import itertools
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpt import invocation
 from gpt.checkpoint import RunFolder, read_state
 from gpt.config import Config, TrainConfig
 from gpt.config.loading import TEACHER_SUFFIX, dump_config
+from gpt.data.dataset import Dataset
 from gpt.errors import CheckpointError, ConfigError
 from gpt.files import sync_folder, write_atomic
 from gpt.plugins import plugin_options
@@ -20,7 +22,7 @@ from gpt.training.training_state import TrainingState
 
 @dataclass(frozen=True)
 class Replaced:
-    """A run that gives way to one of another configuration.
+    """A run that gives way to one of another configuration or text.
 
     Attributes:
         teacher: the folder of its teacher, which goes with it, if it has one.
@@ -36,11 +38,14 @@ class Replaced:
         return any(each and each.resolve() in checkpoint.resolve().parents for each in (self.folder, self.teacher))
 
 
-def find_replaced(run: RunFolder, resume: str | None, config: Config) -> Replaced | None:
+def find_replaced(run: RunFolder, resume: str | None, config: Config, data: Dataset | None) -> Replaced | None:
     """Return the run in a folder if it will give way to the one that begins there.
 
-    None where there is none, or where it stays: a run of the same configuration, one that `auto` could continue since
-    it is not finished, a model that was written by another command, or a link.
+    None where there is none, or where it stays: a run of the same configuration and data, one that `auto` could
+    continue since it is not finished or only to be longer, a model that was written by another command, or a link.
+
+    Args:
+        data: what the new one will be trained on; None: not known yet.
     """
     if run.is_checkpoint or run.path.is_symlink() or resume not in (None, AUTO):
         return None
@@ -50,9 +55,12 @@ def find_replaced(run: RunFolder, resume: str | None, config: Config) -> Replace
         if resume is None:
             raise
         return None  # a resume needs only that of the checkpoint
-    if existing is None or (resume == AUTO and not _is_finished(run, existing.train)):
+    state = _last_state(run)
+    if existing is None or (resume == AUTO and not _is_finished(state, existing.train)):
         return None
-    changes = differences_of_existing(existing, config)
+    changes = differences_of_existing(existing, config, is_resumed=resume == AUTO)
+    if data is not None and state.get("data", data.fingerprint) != data.fingerprint:
+        changes.append("data: another text")
     teacher = run.path.with_name(run.path.name + TEACHER_SUFFIX)
     has_teacher = existing.train.teacher_share is not None and teacher.is_dir()
     return Replaced(run.path, teacher if has_teacher else None, changes) if changes else None
@@ -85,11 +93,19 @@ def keep_aside(old: Replaced, locked: Path, report: Report) -> None:
     )
 
 
-def _is_finished(run: RunFolder, train: TrainConfig) -> bool:
+def _last_state(run: RunFolder) -> dict[str, Any]:
+    """Return the state of a run's last checkpoint; none where it is missing or damaged, which a resume reports."""
     folder = run.pointed("last")
     try:
-        return folder is not None and TrainingState.from_dict(read_state(folder)).is_over(train)
-    except CheckpointError:  # a resume reports that it is damaged
+        return {} if folder is None else read_state(folder)
+    except CheckpointError:
+        return {}
+
+
+def _is_finished(state: dict[str, Any], train: TrainConfig) -> bool:
+    try:
+        return TrainingState.from_dict(state).is_over(train)
+    except CheckpointError:
         return False
 
 

@@ -109,24 +109,22 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
     same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
     changes = [
         change
-        for change in differences(saved.config, config)
+        for change in differences(saved.config, config, is_resumed=True)
         if same_tokenizer or not change.startswith("model.vocab_size:")  # follows from the tokenizer
     ]
+    anew = "leave --resume out to begin a new run, which keeps one of its name aside"
     if changes and not allow_config_change:
         raise CheckpointError(
             f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
-            "Change that back, pass --allow-config-change to continue with it, or leave --resume out to begin a new "
-            "run, which keeps one of its name aside"
+            f"Change that back, pass --allow-config-change to continue with it, or {anew}"
         )
     if not same_tokenizer:
         raise CheckpointError(
-            f"{point.folder} was trained with another tokenizer: its text had other characters; begin a new run with "
-            "another run.name=NAME"
+            f"{point.folder} was trained with another tokenizer: its text had other characters; {anew}"
         )
     if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
         raise CheckpointError(
-            f"{point.folder} was trained on other data; pass --allow-config-change to continue, or begin a new "
-            "run with another run.name=NAME"
+            f"{point.folder} was trained on other data; pass --allow-config-change to continue, or {anew}"
         )
 
 
@@ -146,12 +144,14 @@ def restore(trainer: Trainer, point: ResumePoint) -> None:
         ) from None
 
 
-def differences(old: Config, new: Config) -> list[str]:
-    """Return `key: old -> new` for each changed key that affects the training result."""
+def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]:
+    """Return `key: old -> new` for each changed key that affects the training result; a resume may make it longer."""
     before, after = old.leaves(), new.leaves()
     is_split = old.run.memory is not None or new.run.memory is not None
     is_split_anew = is_split and old.train.sequences == new.train.sequences
     harmless = HARMLESS | ({"train.batch_size", "train.grad_accum_steps"} if is_split_anew else set())
+    if is_resumed and new.train.max_steps > old.train.max_steps:
+        harmless |= {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
     return [
         f"{key}: {before[key]} -> {after[key]}"
         for key in before
@@ -159,7 +159,7 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
-def differences_of_existing(existing: Config, config: Config) -> list[str]:
+def differences_of_existing(existing: Config, config: Config, is_resumed: bool = False) -> list[str]:
     """Return the `differences` from the run in a folder to a configuration that is not resolved yet.
 
     What only the text or the checkpoint of `train.init_from` tells is taken to be as it was.
@@ -169,7 +169,7 @@ def differences_of_existing(existing: Config, config: Config) -> list[str]:
         model = existing.model.model_copy(update={key: getattr(config.model, key) for key in given})
     size = config.model.vocab_size or existing.model.vocab_size
     resolved = config.model_copy(update={"model": model.model_copy(update={"vocab_size": size})})
-    return differences(existing, resolved)
+    return differences(existing, resolved, is_resumed)
 
 
 def _refuse_existing(run: RunFolder, config: Config) -> None:

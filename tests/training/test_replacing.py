@@ -39,12 +39,11 @@ def finished(start: Start, tmp_path: Path) -> dict[str, bytes]:
     return files(tmp_path / "runs/run")
 
 
-@pytest.mark.parametrize("resume", [None, "auto"])
 def test_a_run_in_full_begins_anew_and_keeps_the_short_one(
-    start: Start, tmp_path: Path, finished: dict[str, bytes], resume: str | None
+    start: Start, tmp_path: Path, finished: dict[str, bytes]
 ) -> None:
     runs, lines = tmp_path / "runs", list[str]()
-    trainer = start(tmp_path, LONG, resume=resume, report=lines.append)
+    trainer = start(tmp_path, LONG, report=lines.append)
     said = next(line for line in lines if "kept as" in line)
     assert said.startswith(f"{runs / 'run'} had another configuration (train.max_steps: 3 -> 6); ")
     assert f"kept as {runs / 'run.1'}, and a new one begins" in said
@@ -55,8 +54,31 @@ def test_a_run_in_full_begins_anew_and_keeps_the_short_one(
     again = start(tmp_path, "run.name=run.1", "train.max_steps=4", resume="auto", allow_config_change=True)
     again.run()  # under its new name
     assert RunFolder(runs / "run.1").pointed("last") == runs / "run.1/checkpoints/step-000004"
-    start(tmp_path, "run.seed=5").run()
+    start(tmp_path, "run.seed=5", resume="auto").run()
     assert {path.name for path in runs.iterdir()} == {"run", "run.1", "run.2"}
+
+
+def test_a_finished_run_goes_on_if_its_resume_asks_for_more_steps(
+    start: Start, tmp_path: Path, finished: dict[str, bytes]
+) -> None:
+    lines = list[str]()
+    trainer = start(tmp_path, LONG, "optim.warmup_steps=5", resume="auto", report=lines.append)
+    assert sum("goes on to step 6 in place of 3; its learning rate, 1.00e-02, becomes " in line for line in lines) == 1
+    assert trainer.state.step == 3
+    trainer.run()
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"run"}
+    assert RunFolder(tmp_path / "runs/run").pointed("last").name == "step-000006"  # type: ignore[union-attr]
+
+
+def test_a_run_of_the_text_before_it_was_edited_is_kept_aside(
+    start: Start, tmp_path: Path, finished: dict[str, bytes]
+) -> None:
+    with (tmp_path / "corpus.txt").open("a", encoding="utf-8") as file:
+        file.write("A line more, with a new character: %.\n")
+    lines = list[str]()
+    start(tmp_path, SHORT, report=lines.append).run()
+    assert any("run had another configuration (data: another text); that run is kept as" in line for line in lines)
+    assert files(tmp_path / "runs/run.1") == finished
 
 
 def test_a_run_of_the_same_configuration_stays_where_it_is(
@@ -245,11 +267,11 @@ def test_a_copy_of_a_run_does_not_replace_the_original(
 ) -> None:
     assert train.main(["--config", "tiny.yaml"]) == 0
     shutil.copytree("runs/tiny", "runs/copy")
-    assert train.main(["--config", "tiny.yaml", "train.max_steps=3"]) == 0
+    assert train.main(["--config", "tiny.yaml", "run.seed=3"]) == 0
     capsys.readouterr()
     assert train.main(["--config", "runs/copy/config.yaml", *resume]) == 2
     said = capsys.readouterr().err
-    assert "names the run runs/tiny, which has another one (train.max_steps: 3 -> 6)" in said
+    assert "names the run runs/tiny, which has another one (run.seed: 3 -> 1337)" in said
     assert "will continue" not in said
     assert {path.name for path in runs(workplace)} == {"tiny", "tiny.1", "copy"}
     assert train.main(shlex.split(re.search("continue the copy with: .* train (.*)", said)[1])) == 0  # type: ignore[index]
