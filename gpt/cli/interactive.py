@@ -11,6 +11,7 @@ from gpt.cli.sample_writers import TextWriter
 from gpt.cli.sampling_options import with_options
 from gpt.cli.shared_options import standard_input
 from gpt.config import SamplingParams
+from gpt.config.sections import SEEDS
 from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
 from gpt.data import Tokenizer
 from gpt.errors import GPTError
@@ -57,6 +58,7 @@ def _converse(runtime: Runtime, tokenizer: Tokenizer, params: SamplingParams, pr
                 params = _command(line[1:], params)
             else:
                 _answer(runtime, tokenizer, line, params)
+                params = with_options(params, {"seed": (params.seed + 1) % SEEDS})
         except GPTError as error:
             report(f"error: {error}")
 

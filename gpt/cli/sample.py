@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
+from random import randrange
 from typing import TYPE_CHECKING, TextIO
 
 from gpt.cli.command import load_torch, report
@@ -90,6 +91,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.checkpoint is None:
         report(f"using {loaded.folder}")
     params = with_options(loaded.config.sample, given)
+    if "seed" not in given and params.temperature > 0 and arguments.beam is None:
+        params = with_options(params, {"seed": randrange(10**6)})
+        report(f"with --seed {params.seed}" + (", and the next for each prompt" if arguments.interactive else ""))
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)

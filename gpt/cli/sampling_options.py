@@ -12,12 +12,16 @@ from gpt.errors import GenerationError
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add one option per sampling parameter; defaults come from the run's configuration."""
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to generate per sample")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
+    usual = SamplingParams()
+    length = f"tokens to generate per sample (default: the run's, usually {usual.max_new_tokens})"
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help=length)
+    heat = f"0 is greedy, 1 the model's own distribution (default: the run's, usually {usual.temperature})"
+    parser.add_argument("--temperature", type=float, metavar="T", help=heat)
     add_filter_options(parser)
     parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens that occurred")
     parser.add_argument("--greedy", action="store_true", help="always the most likely token: --temperature 0")
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; sample i uses N + i")
+    seed = "same seed, same text; sample i uses N + i (default: random)"
+    parser.add_argument("--seed", type=int, metavar="N", help=seed)
     parser.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated")
     parser.add_argument("--overflow", choices=("slide", "stop"), help="when the window is full: slide it, or stop")
     parser.add_argument("--slide-chunk", type=int, metavar="N", help="tokens to slide the window by")

@@ -34,6 +34,12 @@ class Result(NamedTuple):
 Call = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def usual_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sample without a seed be the same each time."""
+    monkeypatch.setattr("gpt.cli.sample.randrange", lambda most: 1337)
+
+
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """Call a command: its name and options as in a shell, then further options word by word."""

@@ -23,7 +23,7 @@ def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
         stdin = io.TextIOWrapper(io.BytesIO(typed if isinstance(typed, bytes) else typed.encode()), encoding="utf-8")
         monkeypatch.setattr(stdin, "isatty", lambda: terminal, raising=False)
         monkeypatch.setattr("sys.stdin", stdin)
-        _, out, err = run(f"sample --interactive --checkpoint runs/tiny --max-new-tokens 5 {options}")
+        _, out, err = run(f"sample --interactive --checkpoint runs/tiny --max-new-tokens 5 --seed 1337 {options}")
         assert err.startswith(interactive.HELP + "\n")
         return out, err.removeprefix(interactive.HELP + "\n")
 
@@ -31,7 +31,8 @@ def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 
 def test_a_session_answers_each_prompt_and_ends_with_its_input(session: Session, run: Call) -> None:
-    assert session("It\n\nTom\n") == ("".join(run(FIVE, prompt).out for prompt in ("It", "", "Tom")), "")
+    prompts = (("It", "1337"), ("", "1338"), ("Tom", "1339"))
+    assert session("It\n\nTom\n") == ("".join(run(FIVE, prompt, "--seed", seed).out for prompt, seed in prompts), "")
 
 
 def test_settings_hold_for_the_prompts_after_them(session: Session, run: Call) -> None:
@@ -111,7 +112,8 @@ def test_ctrl_c_in_a_text_ends_that_text_only(session: Session, run: Call, monke
                 yield piece
 
     monkeypatch.setattr(interactive, "TextBatch", InterruptedOnce)
-    assert session("It\nIt\n") == (whole[: len("It") + 3] + "\n" + whole, "")
+    other = run(FIVE, "It", "--seed", "1338").out
+    assert session("It\nIt\n") == (whole[: len("It") + 3] + "\n" + other, "")
 
 
 def test_a_session_asks_for_prompts_where_someone_types(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

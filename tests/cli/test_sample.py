@@ -35,6 +35,13 @@ def test_a_seed_decides_the_text_and_sample_i_has_seed_plus_i(run: Call) -> None
     assert run(f"{TEXT} 20 --seed 1 --greedy").out == run(f"{TEXT} 20 --seed 2 --temperature 0").out
 
 
+def test_a_random_seed_is_said(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "randrange", lambda most: 8)
+    assert "with --seed 8\n" in run(f"{TEXT} 40").err
+    assert run(f"{TEXT} 40").out == run(f"{TEXT} 40 --seed 8").out
+    assert "--seed" not in run(f"{TEXT} 40 --greedy").err
+
+
 def test_the_prompt_comes_from_a_file_or_standard_input(
     tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,14 +172,14 @@ def test_ids_the_tokenizer_does_not_have_are_neither_sampled_nor_listed(workplac
     ],
 )
 def test_stats_are_one_line_beside_the_text(run: Call, options: str, name: str, size: str) -> None:
-    _, out, err = run(f"{TEXT} 9 --checkpoint runs/tiny --stats {options}")
+    _, out, err = run(f"{TEXT} 9 --seed 1 --checkpoint runs/tiny --stats {options}")
     assert re.fullmatch(rf"{name}: 9 tokens; first after [\d.]+ ms, then [\d,]+ tokens/s; cache {size} bytes\n", err)
     assert len(out) == len("It") + 9 + 1
 
 
 def test_stats_of_no_tokens_are_zero(run: Call) -> None:
     expected = r"(native|eager), fp32 cache: 0 tokens; first after [\d.]+ ms, then 0 tokens/s; cache 0 bytes\n"
-    assert re.fullmatch(expected, run(f"{TEXT} 0 --checkpoint runs/tiny --stats").err)
+    assert re.fullmatch(expected, run(f"{TEXT} 0 --seed 1 --checkpoint runs/tiny --stats").err)
 
 
 def test_the_rate_counts_the_tokens_after_the_first_step_in_the_time_after_it() -> None:
