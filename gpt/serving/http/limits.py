@@ -23,6 +23,8 @@ SAFE_METHODS = ("GET", "HEAD")
 """Read-only methods; browsers hide their responses from other origins."""
 OPEN_PATHS = ("/", "/health")
 """Paths that need no API key: the page, which asks its reader for the key, and the health check."""
+HEADERS = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
+"""Of every answer: what it is said to be is what it is, and it is shown in no other page."""
 _HOST = re.compile(r"(?:([\w.~%!$&'()*+,;=-]+)|\[([\da-f:.]+)\])(?::\d*)?", re.ASCII | re.IGNORECASE)
 """A name or an address, with or without a port (RFC 3986, 3.2.2)."""
 _URL = re.compile(rb"http://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)
@@ -112,6 +114,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = _as_to_an_origin(scope)
         headers = Headers(scope=scope)
+        send = _with_headers(send)
         wrong = _framing_problem(scope, headers)
         error = wrong or self._problem(scope["method"], scope["path"], headers)
         if error is not None:
@@ -136,6 +139,10 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and method not in SAFE_METHODS and _host_of(origin) != host.lower():
             return APIError(403, f"requests from pages of {origin[:100]} are refused")
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and (
+            path != "/" or headers.get("sec-fetch-mode") != "navigate"
+        ):
+            return APIError(403, "requests from pages of other sites are refused")
         if self._key is not None and path not in OPEN_PATHS:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
@@ -169,6 +176,15 @@ class Guard:
             return name in self._hosts or bool(ipaddress.ip_address(name))
         except ValueError:
             return False
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *HEADERS]}
+        await send(message)
+
+    return send_with
 
 
 def _as_to_an_origin(scope: Scope) -> Scope:

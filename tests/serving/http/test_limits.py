@@ -37,6 +37,18 @@ def test_a_name_that_was_allowed_is_accepted(serve: Serve) -> None:
         assert served.get("/v1/models", Host="other.lan").status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("path", "mode", "code"), [("/docs", "navigate", 403), ("/", "navigate", 200), ("/", "no-cors", 403)]
+)
+def test_a_page_of_another_site_may_lead_to_this_one_and_ask_for_nothing(
+    server: Served, path: str, mode: str, code: int
+) -> None:
+    with server.http() as client:
+        answer = client.get(path, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": mode})
+    assert answer.status_code == code
+    assert (answer.headers["x-content-type-options"], answer.headers["x-frame-options"]) == ("nosniff", "DENY")
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "x://[", None])
 def test_only_a_page_of_this_server_may_post(server: Served, origin: str | None) -> None:
     headers = {"Origin": origin or server.url}
