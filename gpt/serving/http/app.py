@@ -58,11 +58,11 @@ def _add_information(app: FastAPI, services: Services) -> None:
     """Add the endpoints about the server itself: models, health, metrics, reference."""
     models, responses = services.models, services.responses
 
-    async def list_models() -> ModelList:
+    def list_models() -> ModelList:
         """List the available models."""
         return ModelList(object="list", data=[_model(name, created) for name, created in models.names().items()])
 
-    async def get_model(name: str) -> Model:
+    def get_model(name: str) -> Model:
         """Describe one model."""
         created = models.names().get(name)
         if created is None:

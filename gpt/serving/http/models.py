@@ -1,4 +1,4 @@
-"""The models of a server: found in the runs folder, loaded when first asked for, unloaded when memory is needed."""
+"""The models of a server: found in the runs folder, loaded when first asked for or changed, unloaded for memory."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,12 @@ COPIES = 3
 """Times the size of the weights on disk that loading needs: read, as a model, and in the engine's layout."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Served:
     """A loaded model.
 
     Attributes:
+        origin: its checkpoint folder, and when that was written.
         users: number of requests that use it now.
         used: when the last one began, by the monotonic clock.
         example: a line or so that it has written; None: not asked for yet.
@@ -28,6 +29,7 @@ class Served:
 
     loaded: Loaded
     engine: ServingEngine
+    origin: tuple[Path, int]
     users: int = 0
     used: float = field(default_factory=time.monotonic)
     example: str | None = None
@@ -67,12 +69,13 @@ class Models:
 
     def names(self) -> dict[str, int]:
         """Return when each available model was written, in seconds since 1970, the first model first."""
-        paths = self._chosen or {path.name: path for path in sorted(self.runs.glob("*")) if path.is_dir()}
+        found = (path for path in sorted(self.runs.glob("*")) if path.name.isprintable() and path.is_dir())
+        paths = self._chosen or {path.name: path for path in found}
         paths = dict(sorted(paths.items(), key=lambda item: item[0] != self.first))
         names = {}
         for name, path in paths.items():
             with contextlib.suppress(CheckpointError, OSError):  # a run without a checkpoint yet
-                names[name] = int(find_checkpoint(path, self.runs).stat().st_mtime)
+                names[name] = self._find(path)[1] // 10**9
         return names
 
     @contextlib.asynccontextmanager
@@ -89,33 +92,53 @@ class Models:
             yield served
         finally:
             served.users -= 1
+            await self._close_replaced(served)
 
     async def _get(self, name: str) -> Served:
         """Return a model that is there at once, without waiting for another that is being loaded."""
-        if (served := self._healthy(name)) is not None:
+        if (served := self._current(name)) is not None:
             return served
         async with self._loading:
-            if (served := self._healthy(name)) is not None:
+            if (served := self._current(name)) is not None:
                 return served
-            if name in self.loaded:
-                await self._unload(name)
-            if name not in self.names():
+            if name not in await asyncio.to_thread(self.names):
                 raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
-            folder = find_checkpoint(self._chosen.get(name, self.runs / name), self.runs)
-            await self._make_room(COPIES * sum(file.stat().st_size for file in folder.glob("model.*")))
+            origin = self._find(self._chosen.get(name, self.runs / name))
+            if name in self.loaded and self.loaded[name].engine.failure is not None:
+                await self._unload(name)
+            await self._make_room(COPIES * sum(file.stat().st_size for file in origin[0].glob("model.*")))
             try:
-                self.loaded[name] = await asyncio.to_thread(self._read, folder)
+                served = await asyncio.to_thread(self._read, origin)
             except GPTError as error:
                 raise APIError(500, f"the model {name!r} cannot be loaded: {error}", "model") from None
-            return self.loaded[name]
+            old, self.loaded[name] = self.loaded.get(name), served
+            if old is not None:
+                await self._close_replaced(old)
+            return served
 
-    def _healthy(self, name: str) -> Served | None:
+    async def _close_replaced(self, served: Served) -> None:
+        """Close the engine of a model that nobody uses any more and whose name another one has by now."""
+        if served.users == 0 and served not in self.loaded.values():
+            await asyncio.to_thread(served.engine.close)
+
+    def _current(self, name: str) -> Served | None:
+        """Return a loaded model, unless it has failed or its checkpoint is another one by now; one is kept if gone."""
         served = self.loaded.get(name)
-        return served if served is not None and served.engine.failure is None else None
+        if served is None or served.engine.failure is not None:
+            return None
+        try:
+            return served if self._find(self._chosen.get(name, self.runs / name)) == served.origin else None
+        except (CheckpointError, OSError):
+            return served
 
-    def _read(self, folder: Path) -> Served:
-        loaded = self._load(folder)
-        return Served(loaded, self._make_engine(loaded))
+    def _find(self, path: Path) -> tuple[Path, int]:
+        """Return a model's checkpoint folder, and when it was written, in nanoseconds since 1970."""
+        folder = find_checkpoint(path, self.runs)
+        return folder, folder.stat().st_mtime_ns
+
+    def _read(self, origin: tuple[Path, int]) -> Served:
+        loaded = self._load(origin[0])
+        return Served(loaded, self._make_engine(loaded), origin)
 
     async def _make_room(self, needed: int) -> None:
         """Unload unused models, least recently used first, until this many bytes can be allocated."""

@@ -1,6 +1,7 @@
 """Several checkpoints: listed, loaded when they are first asked for, unloaded when memory is needed."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from gpt.checkpoint import Loaded
 from gpt.errors import CheckpointError
 from gpt.serving.http.models import COPIES, Models
 from gpt.serving.http.protocol import APIError
-from http_server import ManualEngine, Serve, Served, assert_is_error, real_engine
+from http_server import ManualEngine, Serve, Served, add_run, assert_is_error, real_engine
 from patience import PATIENCE
 
 BYTES = 100
@@ -109,6 +110,33 @@ def test_an_engine_that_has_failed_is_replaced(runs: Path) -> None:
         assert await use(models, "first") is not served
 
     asyncio.run(ask())
+
+
+def test_a_model_whose_checkpoint_changed_is_loaded_anew_and_its_users_keep_the_old_one(tmp_path: Path) -> None:
+    add_run(tmp_path, "run")
+    closed: list[str] = []
+
+    async def ask() -> None:
+        models = make_models(tmp_path)
+        async with models.use("run") as old:
+            assert await use(models, "run") is old
+            old.engine.close = lambda: closed.append("old")
+            (tmp_path / "run/checkpoints/step-000001").rename(tmp_path / "run/checkpoints/step-000002")
+            (tmp_path / "run/last.json").write_text('{"checkpoint": "checkpoints/step-000002", "step": 2}')
+            new = await use(models, "run")
+            assert new.loaded.folder.name == "step-000002"
+            assert not closed
+        assert closed == ["old"]
+        (tmp_path / "run/last.json").unlink()
+        assert await use(models, "run") is new
+
+    asyncio.run(ask())
+
+
+def test_a_name_that_is_no_text_is_no_model(tmp_path: Path) -> None:
+    for name in ("run", os.fsdecode(b"\xff")):
+        add_run(tmp_path, name)
+    assert list(make_models(tmp_path, checkpoints=()).names()) == ["run"]
 
 
 def test_checkpoints_that_are_named_are_all_there_is(runs: Path) -> None:

@@ -105,8 +105,9 @@ class Corpora:
         known = (SHAKESPEARE.filename, "pydocs-")
         found = sorted(path for path in self._folder.rglob("*.txt") if not path.name.startswith((".", *known)))
         for path in found[:MAX_FILES]:
-            if path.resolve().is_relative_to(home) and path.is_file():
-                yield path.relative_to(self._folder).as_posix(), path
+            name = path.relative_to(self._folder).as_posix()
+            if path.resolve().is_relative_to(home) and path.is_file() and name.isprintable():
+                yield name, path
 
 
 @lru_cache

@@ -178,7 +178,8 @@ def _read_config(file: Path, changed: int, size: int) -> Config:
 
 
 def _is_run(folder: Path) -> bool:
-    if folder.name.startswith(".") or RunFolder(folder).is_checkpoint:  # quantized and imported models have no curves
+    hidden = folder.name.startswith(".") or not folder.name.isprintable()
+    if hidden or RunFolder(folder).is_checkpoint:  # quantized and imported models have no curves
         return False
     return (folder / "config.yaml").is_file()
 
