@@ -159,11 +159,14 @@ def _sample(
     while group := list(islice(requests, GROUP)):
         starts, seeds = zip(*group, strict=True)
         batch = TextBatch(runtime, tokenizer, starts, params, seeds)
-        writer = JSONWriter(starts, seeds, tokenizer, file) if arguments.json else TextWriter(starts, file, first)
-        first = False
-        meter = Meter(len(starts))
+        writer, meter = None, Meter(len(starts))
         for piece in meter.watch(batch):
+            if writer is None:  # not before the first step, which may have something to say
+                writer = (
+                    JSONWriter(starts, seeds, tokenizer, file) if arguments.json else TextWriter(starts, file, first)
+                )
             writer.take(piece)
+        first = False
         if arguments.stats:
             meter.cache_bytes, share = batch.cache_bytes, batch.speculation and batch.speculation.acceptance
             accepted = "" if share is None else f"; {share:.0%} of drafts accepted"

@@ -1,6 +1,7 @@
 """Write samples as they are generated: as text, or as one JSON object each; and measure their speed."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
@@ -10,6 +11,8 @@ from gpt.generation import SampledToken, TextChunk
 from gpt.generation.text import decode_text
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
+_STEERING = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that steer a terminal, or turn the direction of what follows."""
 
 
 class TextWriter:
@@ -30,7 +33,7 @@ class TextWriter:
         self._waiting[piece.row] += piece.text
         self._finished[piece.row] = piece.finish is not None
         while self._row < len(self._prompts):
-            self._file.write(self._waiting[self._row])
+            self._file.write(self._shown(self._waiting[self._row]))
             self._waiting[self._row] = ""
             if not self._finished[self._row]:
                 break
@@ -49,9 +52,12 @@ class TextWriter:
         bold, regular = ("\033[1m", "\033[0m") if prompt and self._file.isatty() else ("", "")
         self._file.write(bold)
         try:
-            self._file.write(prompt)
+            self._file.write(self._shown(prompt))
         finally:  # a signal may interrupt it while a terminal is stopped
             self._file.write(regular)
+
+    def _shown(self, text: str) -> str:
+        return _STEERING.sub(lambda found: repr(found[0])[1:-1], text) if self._file.isatty() else text
 
 
 class JSONWriter:

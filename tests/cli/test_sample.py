@@ -227,6 +227,9 @@ def test_the_prompt_is_bold_on_a_terminal_only(tmp_path: Path, run: Call, monkey
     assert "\033" not in plain
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert run(f"{TEXT} 5").out == "\033[1mIt\033[0m" + plain[2:]
+    assert (
+        "\033[1ma\\x1b\\u202eb\033[0m" in run("sample --unknown drop --max-new-tokens 5 --prompt", "a\x1b\u202eb").out
+    )
     assert "\033" not in run("sample --max-new-tokens 5").out + run(f"{TEXT} 5 --json").out
     run(f"{TEXT} 5 --output {tmp_path}/out.txt")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == plain
@@ -260,10 +263,9 @@ def test_prompts_are_split_at_line_ends_only(tmp_path: Path, run: Call) -> None:
     assert [row["prompt"] for row in rows] == ["It\u2028was\x0cthe", "Tom\x85"]
 
 
-@pytest.mark.parametrize(("newlines", "kept"), [("keep", "It\r\nwas"), ("lf", "It\nwas"), ("strict", "It\nwas")])
+@pytest.mark.parametrize(("newlines", "kept"), [("keep", "It\r\nwas"), ("lf", "It\nwas")])
 def test_a_prompt_has_the_line_ends_of_the_corpus(newlines: str, kept: str, workplace: Path, run: Call) -> None:
-    end = "\n" if newlines == "strict" else "\r\n"
-    (workplace / "corpus.txt").write_bytes((CORPUS * 30).replace("\n", end).encode())
+    (workplace / "corpus.txt").write_bytes((CORPUS * 30).replace("\n", "\r\n").encode())
     run(f"train --config tiny.yaml data.newlines={newlines} train.max_steps=3")
     (workplace / "prompt.txt").write_bytes(b"It\r\nwas")
     for options in (["--prompt-file", "prompt.txt"], ["--prompt", "It\r\nwas"]):
