@@ -153,11 +153,15 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
-        key = re.match(r"unrecognized arguments: --([\w.]+)=", message)
-        if key and any(action.dest == "overrides" for action in self._actions):
-            from gpt.config.suggestions import did_you_mean
+        unknown = re.match(r"unrecognized arguments: (--([\w.-]+))(=)?", message)
+        if unknown:
+            from gpt.config.suggestions import did_you_mean, nearest
 
-            message += f" (keys of the configuration have no dashes{did_you_mean(tuple(key[1].split('.')))})"
+            if unknown[3] and any(action.dest == "overrides" for action in self._actions):
+                key = did_you_mean(tuple(unknown[2].split(".")))
+                message += f" (keys of the configuration have no dashes{key})"
+            else:
+                message += nearest(unknown[1], self._option_string_actions)
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 

@@ -139,10 +139,7 @@ class CharTokenizer(Tokenizer):
             first.setdefault(text[position], int(position))
         listed = ", ".join(f"{char!r} at {position}" for char, position in list(first.items())[:MAX_LISTED])
         more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
-        return (
-            f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; "
-            "remove them from the text; the command sample can replace or drop them (--unknown)"
-        )
+        return f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; remove them from the text"
 
 
 class ByteTokenizer(Tokenizer):
