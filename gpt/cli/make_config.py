@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
     from gpt.corpora.own_text import fit_recipe, unit_of
 
     is_here = output.parent.resolve() == Path.cwd()
-    path = text if is_here else str(Path(text).absolute())
+    path = str(Path(text) if is_here else Path(text).absolute())
     check_overrides(["data.source=file", "data.path=", *overrides])
     given = ["data.source=file", override("data.path", path), *overrides]
     sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, settings, report)
@@ -78,8 +79,21 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
 
         config = fit_unsized(config, dataset.tokenizer.vocab_size, report)
     length, ids = len(dataset.train) + len(dataset.val), dataset.tokenizer.vocab_size
-    comment = f"# {text!r}: {length:,} {unit_of(dataset)}, {ids:,} of them distinct.\n"
-    return config, dataset, (comment + dump_config(config, only_given=True)).encode()
+    body = dump_config(config, only_given=True).encode()
+    comment = f"# {text!r}: {length:,} {unit_of(dataset)}, {ids:,} of them distinct."
+    if all(each.startswith("data.") for each in overrides):
+        comment += f" Written anew for another text, unless edited: {_mark(body)}"
+    return config, dataset, f"{comment}\n".encode() + body
+
+
+def _mark(body: bytes) -> str:
+    return f"{zlib.crc32(body):08x}"
+
+
+def is_edited(file: Path) -> bool:
+    """Return whether a file is not what `fit_text` made of a text alone."""
+    comment, _, body = file.read_bytes().partition(b"\n")
+    return not comment.endswith(_mark(body).encode())
 
 
 def describe_reading(config: Config, dataset: "Dataset") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt import invocation
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.make_config import default_output, describe_reading, fit_text, tell_expectation
+from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited, tell_expectation
 from gpt.cli.shared_options import (
     add_config_options,
     check_overrides,
@@ -127,14 +127,14 @@ def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
     """Return the configuration for a text; it is written first, with the overrides that say how the text is read.
 
     Raises:
-        GPTError: the text or an override cannot be used, or there is another configuration of that name.
+        GPTError: the text or an override cannot be used, or somebody has written another configuration of that name.
     """
     check_overrides(arguments.overrides)
     output = default_output(text)
     of_data = [word for word in arguments.overrides if word.partition(".")[0].strip() == "data"]
     fitted, dataset, content = fit_text(text, output, of_data, read_settings(arguments.offline))
     config = parse_config(content.decode(), str(output), arguments.overrides)
-    if output.exists():
+    if output.exists() and is_edited(output):
         _check_same(load_config(output).config, fitted, output)
     elif not arguments.print_config:
         load_torch()
@@ -194,6 +194,8 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
                 tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
                 return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
+    if state.best_step == 0 < state.step:
+        tell("warning: the validation loss was never below that of step 0; try a smaller optim.learning_rate")
     taught = " with the teacher's" if trainer.config.train.teacher_share else ""
     cost = "" if state.step < trainer.config.train.max_steps else f", {flops / 1e12:,.3g} TFLOP{taught}"
     tell(

@@ -232,8 +232,8 @@ class DataConfig(Section):
     tokenizer_file: PathText | None = Field(
         None, description="With tokenizer: bpe: a tokenizer.json to use; null: one is learned from the corpus."
     )
-    newlines: Literal["strict", "lf", "keep"] = Field(
-        "strict", description="CRLF line ends: refuse them, read them as LF, or keep them."
+    newlines: Annotated[Literal["lf", "keep"], BeforeValidator(lambda value: "lf" if value == "strict" else value)] = (
+        Field("lf", description="CRLF line ends: read them as LF, or keep them.")  # strict: of older versions
     )
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
@@ -375,7 +375,7 @@ class OptimConfig(Section):
         description="cosine: step that reaches min_lr; null: max_steps. wsd: length of the decay; null: max_steps / 5.",
     )
     betas: Betas = Field((0.9, 0.99))
-    eps: PositiveFloat = Field(1e-8)
+    eps: float = Field(1e-8, ge=1e-30, allow_inf_nan=False)  # in float32 a smaller one may be 0
     weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices; vectors are never decayed.")
     grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
     ema_decay: Fraction | None = Field(

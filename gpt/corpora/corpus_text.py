@@ -13,9 +13,10 @@ import numpy as np
 from gpt.config import DataConfig
 from gpt.corpora.source_files import SourceFile
 from gpt.corpora.tables import read_json_lines, read_parquet
-from gpt.corpora.text import NotTextError, characters_in, checked_newlines, decode_pieces, distinct_code_points
+from gpt.corpora.text import NotTextError, characters_in, decode_pieces, distinct_code_points
 from gpt.corpora.unpacking import open_unpacked
 from gpt.corpora.workers import map_texts
+from gpt.data.tokenizers import convert_newlines
 from gpt.errors import DataError
 
 Advance = Callable[[int], object]
@@ -36,17 +37,18 @@ class CorpusText:
     """The text of some files, with `data.separator` between documents: files of text, or rows of tables.
 
     Every method that reads raises DataError: a file cannot be read or unpacked, is not UTF-8 or not what its suffix
-    says, has no such column, has CRLF line ends that `data.newlines` refuses; or all unpack to more than
-    `data.max_bytes`.
+    says, or has no such column; or all unpack to more than `data.max_bytes`.
     """
 
     def __init__(self, files: Sequence[SourceFile], config: DataConfig) -> None:
         self.files, self._config = files, config
-        more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         self.name = f"{files[0].path}{more}"
         """What messages call it."""
         self.size = sum(file.path.stat().st_size for file in files)
         """Bytes on disk."""
+        self.has_crlf = False
+        """Whether CRLF was found in what has been read."""
 
     @property
     def fits_one_file(self) -> bool:
@@ -62,6 +64,7 @@ class CorpusText:
                 if begun and begins_document:
                     yield self._config.separator
                 begun = True
+                self.has_crlf |= meter.has_crlf
                 yield piece
 
     def blocks(self, advance: Advance = lambda count: None) -> Iterator[str]:
@@ -129,7 +132,7 @@ class CorpusText:
         for row in rows:
             meter.spent(row.encode())
             if row:
-                yield checked_newlines(meter.path, row, self._config.newlines), True
+                yield convert_newlines(row, self._config.newlines), True
 
 
 class _Meter:
@@ -139,12 +142,14 @@ class _Meter:
         self._max_bytes, self._left, self._advance = max_bytes, max_bytes, advance
         self.path, self._position = Path(), 0
         self._raw: BinaryIO | None = None
+        self.has_crlf = False
 
     def begin(self, path: Path, raw: BinaryIO) -> None:
         self.path, self._raw, self._position = path, raw, 0
 
     def spent(self, data: bytes) -> bytes:
         """Count bytes of text, and return them."""
+        self.has_crlf |= b"\r\n" in data
         self._left -= len(data)
         if self._left < 0:
             raise DataError(

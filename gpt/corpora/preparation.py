@@ -47,9 +47,15 @@ def prepare(
         folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
     if force or not (folder / META).is_file():
         encode_into(folder, corpus, config, tokenizer, report, force)
-        report(f"encoded {corpus.name} into {folder}")
+        is_changed = corpus.has_crlf and config.newlines == "lf"
+        ends = "; its CRLF line ends are read as LF, data.newlines=keep learns them" if is_changed else ""
+        report(f"encoded {corpus.name} into {folder}{ends}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)
+
+
+NEWLINES = {"lf": "strict", "keep": "keep"}
+"""What fingerprints call `data.newlines`: lf as when CRLF was refused, so that tokens and runs are still known."""
 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
@@ -58,7 +64,7 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
         hashes = list(pool.map(_sha256, [file.path for file in corpus.files]))
     is_plain = len(hashes) == 1 and corpus.files[0].is_plain
     content = hashes[0] if is_plain else [[file.kind, sha] for file, sha in zip(corpus.files, hashes, strict=True)]
-    parts: list[Any] = [FORMAT, content, config.tokenizer, config.newlines, config.val_fraction]
+    parts: list[Any] = [FORMAT, content, config.tokenizer, NEWLINES[config.newlines], config.val_fraction]
     if not is_plain:
         parts += [config.separator, config.column]
     if config.test_fraction > 0:

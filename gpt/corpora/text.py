@@ -30,11 +30,10 @@ class NotTextError(DataError):
 def decode_pieces(read: Callable[[int], bytes], path: Path, newlines: str) -> Iterator[str]:
     """Yield the text of a stream of UTF-8 in pieces of about a megabyte; a byte order mark is left out.
 
-    `newlines` "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
+    `newlines` "lf" reads CRLF as LF, "keep" leaves it.
 
     Raises:
         NotTextError: the bytes are not UTF-8.
-        DataError: they have CRLF line ends, and `newlines` is "strict".
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
@@ -44,7 +43,7 @@ def decode_pieces(read: Callable[[int], bytes], path: Path, newlines: str) -> It
         text = held + _decode(path, decoder, data, done)
         done += len(data)
         held = "\r" if text.endswith("\r") else ""
-        yield checked_newlines(path, text.removesuffix("\r") if held else text, newlines)
+        yield convert_newlines(text.removesuffix("\r") if held else text, newlines)
     yield held + _decode(path, decoder, b"", done, final=True)
 
 
@@ -63,20 +62,6 @@ def _refuse_wide(path: Path, data: bytes) -> None:
             raise NotTextError(f"{path} is {name}; save it as UTF-8 first, for example: iconv -f {name} -t UTF-8")
     if b"\0" in data[:4096]:
         raise NotTextError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
-
-
-def checked_newlines(path: Path, text: str, newlines: str) -> str:
-    """Return a text of a file with the line ends that the corpus has.
-
-    Raises:
-        DataError: it has CRLF line ends, and `newlines` is "strict".
-    """
-    if newlines == "strict" and "\r\n" in text:
-        raise DataError(
-            f"{path} has CRLF (Windows) line ends; "
-            "set data.newlines=lf to read them as LF, or data.newlines=keep to learn them"
-        )
-    return convert_newlines(text, newlines)
 
 
 def characters_in(pieces: Iterable[NDArray[np.integer[Any]]]) -> list[str]:

@@ -49,11 +49,12 @@ def test_a_name_that_no_run_can_have_becomes_one(run: Call) -> None:
     assert written("my növel.yaml").train.teacher_share is None
 
 
-def test_overrides_are_written(run: Call, refuse: Callable[..., str]) -> None:
+def test_overrides_are_written_and_stay(run: Call, refuse: Callable[..., str]) -> None:
     Path(TEXT[1:-1]).write_text((CORPUS * 30).replace("\n", "\r\n"), encoding="utf-8", newline="")
-    assert "data.newlines" in refuse(f"make_config {TEXT}")
-    run(f"make_config {TEXT} data.newlines=lf model.n_layer=1 data.val_fraction=0.05")
-    assert (written().data.newlines, written().model.n_layer, written().data.val_fraction) == ("lf", 1, 0.05)
+    said = run(f"make_config {TEXT} model.n_layer=1 data.val_fraction=0.05").err
+    assert "its CRLF line ends are read as LF, data.newlines=keep learns them" in said
+    assert (written().model.n_layer, written().data.val_fraction) == (1, 0.05)
+    refuse(f"train {TEXT} {SMALL}")  # which would write another one
 
 
 SMALL = "model.n_layer=1 train.batch_size=2 train.teacher_share=null train.sample_tokens=0 train.eval_max_tokens=512"
@@ -71,6 +72,10 @@ def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Calla
     run(f"train 日本.txt {SMALL} train.max_steps=3")
     assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本.1"}
     run("train 日本.txt --print-config")
+    Path("日本.txt").write_text(CORPUS * 90, encoding="utf-8")  # another recipe
+    run(f"train ./日本.txt {SMALL} train.max_steps=3")
+    assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本.1", "日本.2"}
+    recipe = Path("日本.yaml").read_text(encoding="utf-8")
     Path("日本.yaml").write_text(recipe.replace("n_layer: 4", "n_layer: 3"), encoding="utf-8")
     assert "日本.yaml is there already, and is not what fits this text (model.n_layer: 3 in place of 4)" in refuse(
         f"train 日本.txt {SMALL}"
@@ -79,8 +84,8 @@ def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Calla
 
 def test_a_text_is_read_as_its_overrides_say_which_are_written(run: Call) -> None:
     Path("crlf.txt").write_bytes((CORPUS * 30).replace("\n", "\r\n").encode())
-    run(f"train crlf.txt {SMALL} train.max_steps=1 data.newlines=lf run.name=other")
-    assert (written("crlf.yaml").data.newlines, written("crlf.yaml").run.name) == ("lf", None)
+    run(f"train crlf.txt {SMALL} train.max_steps=1 data.newlines=keep run.name=other")
+    assert (written("crlf.yaml").data.newlines, written("crlf.yaml").run.name) == ("keep", None)
     assert Path("runs/other/last.json").is_file()
 
 

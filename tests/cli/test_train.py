@@ -97,7 +97,6 @@ def test_a_mistake_gives_one_line_and_leaves_no_run(
     [
         (b"", "is empty"),
         (b"aaaaaaaaaaaaaaaa" * 50, "1 distinct characters"),
-        (b"one\r\ntwo\r\n" * 50, "CRLF"),
         ("wide text".encode("utf-16") * 50, "UTF-16"),
         (b"good \xff bad" * 50, "not UTF-8: byte 5"),
     ],
