@@ -28,16 +28,16 @@ from gpt.parts import PLUGINS, TABLES, Plugin, names_of
 FILTERS = "FILTERS"
 
 
-def load_plugins(paths: Sequence[str | Path]) -> None:
+def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
     """Load plugins into this process; one that is loaded already is loaded again only if its file has changed.
 
     Args:
-        paths: Python files.
+        paths: Python files, or one.
 
     Raises:
         ConfigError: one cannot be read or run, has no parts, or has one that cannot be used.
     """
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         content = _read(path)
         sha256 = hashlib.sha256(content).hexdigest()
         present = next((plugin for plugin in PLUGINS if plugin.path.resolve() == path.resolve()), None)

@@ -39,7 +39,7 @@ def train(
     resume: str | Path | None = None,
     allow_config_change: bool = False,
     callbacks: Sequence[AnyCallback] = (),
-    plugins: Sequence[str | Path] = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     offline: bool = False,
     report: Report | None = print_line,
     **keywords: Any,
@@ -55,7 +55,7 @@ def train(
         allow_config_change: resume even though the configuration differs from the checkpoint's.
         callbacks: `gpt.Callback` objects, or functions that are called after each step with a `StepEvent`; not called
             for a teacher.
-        plugins: Python files to load first.
+        plugins: Python files to load first, or one.
         offline: never use the network.
         report: takes lines for the user; None: there are none, and no progress bar.
         keywords: values that replace those of `config`: a section as a dict, `model=dict(n_layer=2)`, or a key that

@@ -144,7 +144,7 @@ class CallbackGroup:
         self._world = world
         self._is_used = world.all_reduce_max(len(callbacks)) > 0
         self._asked = False
-        self._error: Exception | SystemExit | None = None
+        self._error: Exception | SystemExit | KeyboardInterrupt | None = None
         self.stopped, self.failed = False, False
 
     def call(self, event: StepEvent | EvaluationEvent | CheckpointEvent) -> None:
@@ -154,7 +154,7 @@ class CallbackGroup:
                 return
             try:
                 getattr(callback, event.hook)(event)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
                 self._error = error
 
     def ask_to_stop(self) -> None:

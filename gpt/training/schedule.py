@@ -13,8 +13,6 @@ def fit_schedule(config: Config, report: Report) -> Config:
     A warmup as long as the run is cut to a tenth of it, a decay to at most the rest; every change is reported.
     """
     optim, steps = config.optim, config.train.max_steps
-    if optim.schedule == "constant":
-        return config
     if optim.warmup_steps >= steps:
         report(f"optim.warmup_steps: {steps // 10} instead of {optim.warmup_steps}, since train.max_steps is {steps}")
         optim = optim.model_copy(update={"warmup_steps": steps // 10})

@@ -96,9 +96,9 @@ def test_a_decay_that_does_not_fit_is_told_as_the_schedule_shortens_it() -> None
     assert len(set(rates[1:])) == 16
 
 
-def test_a_constant_schedule_is_left_alone() -> None:
+def test_a_constant_schedule_reaches_its_peak_too() -> None:
     config = config_of(20, schedule="constant", warmup_steps=100)
-    assert fit_schedule(config, pytest.fail) == config
+    assert learning_rate(2, fit_schedule(config, print).optim, 20) == config.optim.learning_rate
 
 
 def lengths(block_size: int, max_steps: int, *shares: float) -> list[int]:
