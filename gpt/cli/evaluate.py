@@ -87,7 +87,8 @@ def main(arguments: argparse.Namespace) -> int:
         report(f"{loaded.folder}: {split} loss {loss:.4f} nats per token, {bits:.4f} bits per character")
     rate = windows.learning_rate
     learned = {} if rate is None else {"optimizer": OPTIMIZER, "rate": rate}
-    print(json.dumps({"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **learned, **summary}))
+    answer = {"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **learned, **summary}
+    print(json.dumps(answer, ensure_ascii=False))
     return 0
 
 

@@ -20,7 +20,7 @@ def print_view(
 ) -> None:
     """Print a title and the tables, which are made only then, or with `--json` the same data as a summary."""
     if arguments.json:
-        print(json.dumps(summary))
+        print(json.dumps(summary, ensure_ascii=False))
         return
     render = markdown_table if arguments.markdown else render_table
     print(f"## {title}" if arguments.markdown else title)

@@ -103,7 +103,7 @@ class ShardWriter:
         for shard in self._cut(encoded, tokenizer):
             self.finished.append(shard)
             self._write_journal(tokenizer)
-            report(f"{self.folder / shard.file}: {shard.length:,} tokens")
+            report(f"{shard.file}: {shard.length:,} tokens")
 
     def _cut(self, encoded: Iterable[Ids], tokenizer: Tokenizer) -> Iterator[Shard]:
         """Write files of `shard_tokens` tokens, and yield each when it is on disk."""
