@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from gpt.data.tokenizers import Tokenizer
+from gpt.device import require_own_threads
 from gpt.errors import GenerationError
 from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.runners import Runner
@@ -28,6 +29,8 @@ class EngineStats(NamedTuple):
     preemptions: int
 
 
+REMEDY = "call torch.set_num_threads(1) in it before generating"
+"""What helps after a fork."""
 NewChunks = tuple[Request, list[TextChunk]]
 """A request and its new chunks."""
 
@@ -50,6 +53,7 @@ class Engine:
         self._runner, self._tokenizer, self._block_size = runner, tokenizer, block_size
         self._sequences: dict[Request, SequenceState] = {}
         self._tokens_generated = self.cache_bytes = 0
+        self._threads = torch.get_num_threads()
 
     @property
     def requests(self) -> list[Request]:
@@ -96,7 +100,12 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[NewChunks]:
-        """Compute one step, and return the new chunks of each request."""
+        """Compute one step, and return the new chunks of each request.
+
+        Raises:
+            DeviceError: this process was forked from the one that made the engine, with several threads.
+        """
+        require_own_threads(self._threads, REMEDY)
         runner, scheduler = self._runner, self._runner.scheduler
         chunks = scheduler.schedule(runner.ahead)
         sampled = runner.run(chunks) if chunks else {}

@@ -16,7 +16,7 @@ from gpt.generation.backends import Backend
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.generation.drafts import MakeDrafter
-from gpt.generation.engine import Engine
+from gpt.generation.engine import REMEDY, Engine
 from gpt.generation.runners import Runner
 from gpt.generation.runners.batch import BatchRunner
 from gpt.generation.runners.paged import PagedRunner
@@ -190,7 +190,7 @@ def build_runtime(
 
 
 def _check_threads() -> None:
-    require_own_threads(torch.get_num_threads(), "call torch.set_num_threads(1) in it before generating")
+    require_own_threads(torch.get_num_threads(), REMEDY)
 
 
 def _build_eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:
