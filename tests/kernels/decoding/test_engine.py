@@ -262,6 +262,12 @@ def test_engine_samples_as_the_reference(sampling: dict[str, Any]) -> None:
         assert found[row] == right or near
 
 
+def test_top_p_adds_up_a_large_vocabulary_as_the_reference() -> None:
+    model, params, uniforms = sharp_model(vocab_size=50_257, std=0.0), SamplingParams(top_p=0.9), torch.rand(1, 10)
+    (found,), _ = generate(model, uniforms, params)
+    assert found == reference_sample(next_token_probabilities(torch.zeros(10, 50_257), params), uniforms[0]).tolist()
+
+
 DAMAGED = [
     {"logit_softcap": 3.0, "qk_norm": True, "mlp": "relu"},
     {"mlp": "relu2", "norm": "rmsnorm"},

@@ -35,9 +35,9 @@ inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t
         std::iota(order, order + count, 0);
         std::sort(order, order + count,
                   [&](int a, int b) { return ranks[a] > ranks[b] || (ranks[a] == ranks[b] && a < b); });
-        float before = 0.0f;
+        double before = 0.0;
         for (int i = 0; i < count; before += ranks[order[i]], i++)
-            if (before >= p.top_p && before > 0.0f) x[order[i]] = -INFINITY;
+            if (before >= p.top_p && before > 0.0) x[order[i]] = -INFINITY;
     }
     if (p.min_p > 0.0f) {
         softmax(ranks, x, count);
