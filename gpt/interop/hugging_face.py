@@ -56,7 +56,7 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
     generation = {
         "do_sample": params.temperature > 0,
         **(sampling if params.temperature > 0 else {}),
-        "max_new_tokens": min(params.max_new_tokens, config.block_size // 2),  # the window does not slide there
+        "max_new_tokens": max(1, min(params.max_new_tokens, config.block_size // 2)),  # the window does not slide there
         **text_ids,
     }
     tokenizer_fields = {
