@@ -132,9 +132,10 @@ def test_a_filter_is_applied_after_those_of_the_package_and_must_keep_the_shape(
     plugin_of(tmp_path)
     row = next_token_probabilities(torch.tensor([1.0, 2.0, 3.0]), SamplingParams(temperature=1.0, top_k=2, sharpen=2.0))
     torch.testing.assert_close(row, torch.tensor([-torch.inf, 4.0, 6.0]).softmax(dim=0))
-    plugin_of(tmp_path, PARTS.replace("logits * power", "logits[..., :1]"))
-    with pytest.raises(GenerationError, match="the filter sharpen returns another shape"):
-        next_token_probabilities(torch.zeros(1, 5), SamplingParams(sharpen=2.0))
+    for result, message in (("logits[..., :1]", "returns another shape"), ("logits * -float('inf')", "drops every")):
+        plugin_of(tmp_path, PARTS.replace("logits * power", result))
+        with pytest.raises(GenerationError, match=f"the filter sharpen {message}"):
+            next_token_probabilities(torch.zeros(1, 5), SamplingParams(sharpen=2.0))
 
 
 def test_parts_of_plugins_are_counted_and_seen(tmp_path: Path) -> None:

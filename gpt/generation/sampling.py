@@ -13,6 +13,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.config.fields import all_filters
 from gpt.errors import GenerationError
+from gpt.filters import FILTERS
 from gpt.torch_defaults import widest_dtype
 
 
@@ -44,6 +45,8 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
             filtered = part.apply(logits, value)
             if getattr(filtered, "shape", None) != logits.shape:
                 raise GenerationError(f"the filter {name} returns another shape than that of its logits")
+            if name not in FILTERS and not filtered.amax(dim=-1).isfinite().all():
+                raise GenerationError(f"the filter {name} drops every token, or returns NaN")
             logits = filtered
     return logits.softmax(dim=-1)
 
