@@ -48,6 +48,10 @@ def write_gguf(
         raise InputError(f"exporting to GGUF needs the gguf package: {invocation.extra('gguf')}") from None
     require_float32(model)
     config, kind = model.config, _kind_of(model.config)
+    if weights == "q8_0" and config.n_embd % Q8_BLOCK:
+        raise InputError(
+            f"q8_0 rounds rows of a multiple of {Q8_BLOCK}, and model.n_embd is {config.n_embd}; take float32"
+        )
     tokens = gguf_tokens(tokenizer, end_id)
     writer = library.GGUFWriter(path, kind)
     try:
