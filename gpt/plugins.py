@@ -85,7 +85,7 @@ def require_plugins(recorded: Any) -> None:
     except (TypeError, KeyError, ValueError):
         raise CheckpointError("state.json is damaged: what it says of plugins cannot be read") from None
     for file, sha256, parts in entries:
-        name = quoted(file)
+        name = quoted(Path(file).name)  # never a path, which somebody would be told to run
         for key, value in parts.items():
             if not _is_known(str(key), value):
                 what = quoted(f"{key}" if str(key).startswith("sample.") else f"{key}: {value}")
