@@ -19,6 +19,8 @@ from gpt.progress import Report
 from gpt.training.resume import AUTO, differences_of_existing
 from gpt.training.training_state import TrainingState
 
+OTHER_TEXT = "data: another text"
+
 
 @dataclass(frozen=True)
 class Replaced:
@@ -60,7 +62,7 @@ def find_replaced(run: RunFolder, resume: str | None, config: Config, data: Data
         return None
     changes = differences_of_existing(existing, config, is_resumed=resume == AUTO)
     if data is not None and state.get("data", data.fingerprint) != data.fingerprint:
-        changes.append("data: another text")
+        changes.append(OTHER_TEXT)
     teacher = run.path.with_name(run.path.name + TEACHER_SUFFIX)
     has_teacher = existing.train.teacher_share is not None and teacher.is_dir()
     return Replaced(run.path, teacher if has_teacher else None, changes) if changes else None
@@ -86,10 +88,11 @@ def keep_aside(old: Replaced, locked: Path, report: Report) -> None:
             run.lock()
             locks.callback(run.unlock)
         _move(moves)
-    is_teacher = old.folder.name.endswith(TEACHER_SUFFIX)  # it is of use only beside its student
+    # a teacher is of use only beside its student, and a text that was edited is gone
+    has_end = old.folder.name.endswith(TEACHER_SUFFIX) or OTHER_TEXT in old.changes
     report(
         f"{old.folder} had another configuration ({'; '.join(old.changes)}); that run is kept as {aside}, and a new "
-        f"one begins{'' if is_teacher else f'; continue that one with: {again}'}"
+        f"one begins{'' if has_end else f'; continue that one with: {again}'}"
     )
 
 

@@ -77,7 +77,9 @@ def test_a_run_of_the_text_before_it_was_edited_is_kept_aside(
         file.write("A line more, with a new character: %.\n")
     lines = list[str]()
     start(tmp_path, SHORT, report=lines.append).run()
-    assert any("run had another configuration (data: another text); that run is kept as" in line for line in lines)
+    said = next(line for line in lines if "kept as" in line)
+    assert "run had another configuration (data: another text); that run is kept as" in said
+    assert said.endswith("and a new one begins")
     assert files(tmp_path / "runs/run.1") == finished
 
 
