@@ -122,7 +122,7 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
         )
 
     def load(folder: object) -> Loaded:
-        report(f"loading {folder}")
+        report(f"using {folder}")
         return load_trained(to_path(str(folder)), arguments.runs, device, arguments.weights)
 
     return Models(load, make_engine, partial(available_bytes, device), arguments.runs, arguments.checkpoint)

@@ -90,9 +90,10 @@ def test_a_model_that_takes_long_to_load_is_announced(here: Path, monkeypatch) -
 
     monkeypatch.setattr("gpt.progress.SILENCE", 0.0)
     monkeypatch.setattr("gpt.checkpoint.load_trained", load)
-    monkeypatch.setattr(serve, "report", lambda line: (lines.append(line), said.set()))
+    monkeypatch.setattr(serve, "report", lambda line: said.set() if line == "loading the model" else lines.append(line))
     assert serve.main(["--port", "0"]) == 2
-    assert lines == ["loading the model"]
+    assert said.is_set()
+    assert lines == ["using runs/tiny/checkpoints/step-000006"]
 
 
 def test_a_port_that_is_taken_is_one_line(here: Path, refuse) -> None:
