@@ -232,6 +232,11 @@ class Scaled(Block):
         return 0.5 * super().forward(*arguments)
 
 
+class Negated(SDPACore):
+    def forward(self, *arguments: Any) -> Tensor:
+        return -super().forward(*arguments)
+
+
 def with_forward(module: Any) -> None:
     module.forward = twice(module.forward)
 
@@ -285,13 +290,27 @@ def test_the_head_matters_in_decoding_only() -> None:
 
 
 @needs_compiler
-def test_hooks_that_come_later_are_called() -> None:
-    model = build()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: setattr(block.mlp, "activation", torch.sin),
+        lambda block: setattr(block.attn, "core", Negated(0.0)),
+        lambda block: block.attn.register_forward_hook(lambda module, args, y: 2 * y),
+        lambda block: setattr(block.ln_1, "eps", 1.0),
+    ],
+    ids=["activation", "core", "hook", "eps"],
+)
+def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], object]) -> None:
+    model, idx = build(), torch.randint(23, (2, 9))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
     use_native_blocks(model, FLOAT32, read_settings())
-    shapes: list[torch.Size] = []
-    model.h[0].attn.register_forward_hook(lambda module, args, y: shapes.append(y.shape))
-    model(torch.zeros(1, 9, dtype=torch.int64))
-    assert shapes == [(1, 9, 64)]
+    before = model(idx)
+    change(model.h[0])
+    with torch.no_grad():
+        plain = model(idx)  # by PyTorch's operators, as every evaluation in float32
+    assert not torch.allclose(before, plain, atol=1e-2)
+    torch.testing.assert_close(model(idx), plain, rtol=1e-4, atol=1e-4)
 
 
 @needs_compiler

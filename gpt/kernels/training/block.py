@@ -43,8 +43,8 @@ def _as_plain(module: nn.Module) -> tuple[Any, ...]:
 class NativeBlock(Block):
     """A block whose pass takes a dozen kernel calls.
 
-    With a cache, a mask, or hooks on modules inside it, it is the original block's, and so is an evaluation in float32:
-    that of a checkpoint to the last bit.
+    With a cache, a mask, hooks on modules inside it or changes of them, it is the original block's, and so is an
+    evaluation in float32: that of a checkpoint to the last bit.
 
     It shares the modules of the block that it replaces, so that parameters keep their names.
     """
@@ -58,14 +58,14 @@ class NativeBlock(Block):
         self.mlp_conv, self.mlp = block.mlp_conv, block.mlp
         self._config, self._kernels = config, kernels
         self._norm = NormOptions(config.norm == "layernorm", config.norm_eps)
-        self._inner = [module for module in self.modules() if module is not self]
+        self._inner = self._in_use()
 
     def forward(
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
         """Compute (B, T, C) float32 -> (B, T, C) float32."""
         evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-        if cache is not None or mask is not None or evaluates_in_float32 or any(map(has_hooks, self._inner)):
+        if cache is not None or mask is not None or evaluates_in_float32 or self._inner != self._in_use():
             return super().forward(x, rotation, mask, cache)
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts
@@ -79,6 +79,12 @@ class NativeBlock(Block):
         hidden = (mlp.c_gate.weight, mlp.c_fc.weight) if config.mlp == "swiglu" else (mlp.c_fc.weight,)
         h = activate(kernels, linear(kernels, h, *hidden), config.mlp)
         return add(kernels, x, linear(kernels, h, mlp.c_proj.weight), drop_mlp)
+
+    def _in_use(self) -> list[tuple[Any, ...]]:
+        """Return the modules inside, and what decides what each computes."""
+        names = ("p", "dropout", "activation", "eps", "forward")
+        inner = (module for module in self.modules() if module is not self)
+        return [(module, has_hooks(module), *map(vars(module).get, names)) for module in inner]
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
