@@ -11,30 +11,21 @@ from gpt.environment import Settings
 from gpt.errors import ConfigError
 from gpt.progress import Report
 
-TOKENS = 3_072
-"""Of a step."""
 LEAST = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""
-ARCHITECTURE = {
-    "norm": "rmsnorm",
-    "position": "rope",
-    "mlp": "gelu",
-    "mlp_conv": 4,
-    "qk_norm": True,
-    "logit_softcap": 15.0,
-    "tie_weights": False,
-    "init": "zero_projections",
-}
-OPTIMIZER = {
-    "name": "muon",
-    "learning_rate": 0.015,
-    "min_lr": 0.0,
-    "schedule": "wsd",
-    "warmup_steps": 40,
-    "betas": [0.9, 0.99],
-    "weight_decay": 0.1,
-    "muon_rate": 0.02,
-}
+CLAIM = 20_000
+"""Characters below which a validation split says little: its loss depends on which lines it has."""
+LARGE = 300_000
+"""Tokens of a validation split of which no more are read at each evaluation."""
+READ = 119.0, 0.783
+"""Factor and power of a text's characters: the tokens after which more reading only learns it by heart.
+
+A text of 4,000 is read some 22 times, one of 30,000 14 times, one of 300,000 8 times; of longer ones the tiers say it.
+"""
+ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "mlp_conv": 4, "qk_norm": True}
+ARCHITECTURE |= {"logit_softcap": 15.0, "tie_weights": False, "init": "zero_projections"}
+OPTIMIZER = {"name": "muon", "learning_rate": 0.015, "min_lr": 0.0, "schedule": "wsd", "betas": [0.9, 0.99]}
+OPTIMIZER |= {"weight_decay": 0.1, "muon_rate": 0.02}
 
 
 @dataclass(frozen=True)
@@ -44,11 +35,12 @@ class Tier:
     Attributes:
         n_head: heads, of 32 channels each.
         dropout: on embeddings and sublayer outputs.
-        steps: of the run itself.
-        teacher_share: length of its teacher's training, as a share of that; 0: no teacher.
+        steps: at most; see `READ`.
+        tokens: of a step.
         muon_weight_decay: of the matrices.
         block_size: most tokens of a sequence; those of 512 are cut into shorter ones at first.
         temperature: of training; below 1, targets further ahead help too.
+        evaluations: of a run that does not end early.
     """
 
     characters: float
@@ -56,23 +48,25 @@ class Tier:
     n_head: int
     dropout: float
     steps: int
-    teacher_share: float
+    tokens: int
     muon_weight_decay: float
     block_size: int
     temperature: float
+    evaluations: int
 
 
 TIERS = (
-    Tier(180_000, 4, 4, 0.2, 500, 0.5, 0.3, 256, 0.8),
-    Tier(300_000, 4, 4, 0.2, 760, 0.0, 0.3, 512, 0.8),
-    Tier(600_000, 4, 4, 0.1, 1240, 0.0, 0.3, 512, 0.85),
-    Tier(3_000_000, 4, 4, 0.0, 1720, 0.0, 0.2, 512, 0.9),
-    Tier(float("inf"), 6, 8, 0.0, 2000, 0.0, 0.1, 256, 1.0),
+    Tier(8_000, 4, 4, 0.5, 140, 1024, 0.3, 128, 0.8, 8),
+    Tier(20_000, 4, 4, 0.35, 190, 1536, 0.3, 256, 0.8, 8),
+    Tier(40_000, 4, 4, 0.25, 320, 1536, 0.3, 256, 0.8, 8),
+    Tier(100_000, 4, 4, 0.2, 430, 2304, 0.3, 256, 0.8, 8),
+    Tier(180_000, 4, 4, 0.2, 510, 3072, 0.3, 256, 0.8, 8),
+    Tier(300_000, 4, 4, 0.2, 760, 3072, 0.3, 512, 0.8, 8),
+    Tier(600_000, 4, 4, 0.1, 1240, 3072, 0.3, 512, 0.85, 4),
+    Tier(3_000_000, 4, 4, 0.0, 1720, 3072, 0.2, 512, 0.9, 4),
+    Tier(float("inf"), 6, 8, 0.0, 2000, 3072, 0.1, 256, 1.0, 4),
 )
-"""By the amount of text: the less there is, the more often it is read, and the more regularization pays.
-
-A teacher pays where a text is read more than some 14 times; below, its arithmetic is better spent on the model itself.
-"""
+"""By the amount of text: the less there is, the smaller the steps, and the more regularization pays."""
 
 
 def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]:
@@ -85,23 +79,26 @@ def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]
     """
     tier = next(tier for tier in TIERS if characters <= tier.characters)
     block = max(8, min(tier.block_size, shorter_split // 8 * 8 - 8))
+    read = round(READ[0] * characters ** READ[1] / tier.tokens)
+    steps = min(tier.steps, read) if characters <= 300_000 else tier.steps
     regularized = {"dropout": tier.dropout, "attention_dropout": 0.0} if tier.dropout else {}
-    taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4} if tier.teacher_share else {}
     lengthened = {"length_warmup": [0.4, 0.4]} if block == 512 else {}
     repeated = {"ahead_weights": [0.5, 0.25], "temperature": tier.temperature} if tier.temperature < 1 else {}
     size = {"n_layer": tier.n_layer, "n_head": tier.n_head, "n_embd": 32 * tier.n_head, "block_size": block}
+    shape = {"warmup_steps": min(40, steps // 4), "decay_steps": round(0.56 * steps)}
     return {
         "data": {"order": "shuffled"},
         "model": {**size, **regularized, **ARCHITECTURE},
-        "optim": {**OPTIMIZER, "decay_steps": round(0.56 * tier.steps), "muon_weight_decay": tier.muon_weight_decay},
+        "optim": {**OPTIMIZER, **shape, "muon_weight_decay": tier.muon_weight_decay},
         "train": {
-            "batch_size": TOKENS // block,
-            "max_steps": tier.steps,
-            **taught,
+            "batch_size": tier.tokens // block,
+            "max_steps": steps,
             **lengthened,
             **repeated,
-            "eval_interval": tier.steps // 2,
+            "eval_interval": -(-steps // tier.evaluations),
             "eval_first": False,
+            **({"eval_max_tokens": LARGE} if shorter_split > LARGE else {}),
+            "patience": 3,
             "sample_tokens": 200,
         },
         # what was trained to be less certain is sampled at a lower temperature
@@ -120,6 +117,9 @@ def fit_recipe(data: DataConfig, settings: Settings, report: Report) -> tuple[di
     length = len(dataset.train) + len(dataset.val)
     if length < LEAST:
         raise ConfigError(f"{data.path} has {length:,} {unit_of(dataset)}; a model needs at least {LEAST:,}")
+    if length < CLAIM:
+        few = f"{data.path} has {length:,} {unit_of(dataset)}, of which {len(dataset.val):,} validate"
+        report(f"warning: {few}; below {CLAIM:,} a loss is no claim about a model, or about other texts like this one")
     return recipe_for(length, min(len(dataset.train), len(dataset.val))), dataset
 
 

@@ -64,7 +64,7 @@ def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Calla
     Path("日本.txt").write_text(CORPUS * 30, encoding="utf-8")
     said = run(f"train 日本.txt {SMALL} train.max_steps=2").err
     length = len(CORPUS) * 30
-    assert f"日本.yaml: 1 layers of 128, 256 positions, 2 steps of 2 sequences; {length:,} characters, each" in said
+    assert f"日本.yaml: 1 layers of 128, 128 positions, 2 steps of 2 sequences; {length:,} characters, each" in said
     assert re.search(r"[\d,]+ parameters, [\d.e-]+ TFLOP; about [\d,]+ MiB of memory and \d+ s on this machine\n", said)
     recipe = Path("日本.yaml").read_text(encoding="utf-8")
     run("make_config 日本.txt --output same.yaml")
@@ -125,20 +125,20 @@ def test_a_recipe_can_be_for_another_machine(run: Call) -> None:
 def test_a_text_that_is_not_read_once_comes_with_the_steps_that_do(run: Call) -> None:
     err = run(f"make_config {TEXT} train.max_steps=1 train.batch_size=1 train.teacher_share=null").err
     tokens = round(len(CORPUS) * 30 * 0.9)
-    assert f"; train.max_steps={-(-tokens // 256)} reads each once, in {-(-tokens // 256)}.0 times the time; tr" in err
+    assert f"; train.max_steps={-(-tokens // 128)} reads each once, in {-(-tokens // 128)}.0 times the time; tr" in err
 
 
 def test_what_it_writes_for_a_size_of_memory_is_split_to_fit_and_trains(run: Call) -> None:
     tiny = "model.n_layer=1 model.n_embd=32 model.n_head=1 train.teacher_share=null run.dtype=float32"
-    assert "run.memory=14MB, 13 MiB: train.batch_size=" in run(f"make_config {TEXT} --memory 14MB {tiny}").err
+    assert "run.memory=7MB, 7 MiB: train.batch_size=" in run(f"make_config {TEXT} --memory 7MB {tiny}").err
     config = written()
     train, sized = config.train, config.model.model_copy(update={"vocab_size": 65})
-    assert config.run.memory == "14MB"
+    assert config.run.memory == "7MB"
     assert config.model.vocab_size is None
-    assert (train.sequences, train.batch_size < 12) == (12, True)
+    assert (train.sequences, train.batch_size < 8) == (8, True)
     cpu = Compute(torch.device("cpu"), torch.float32)
-    peak = predict_memory(config.model_copy(update={"model": sized}), train.batch_size, 256, cpu).peak
-    assert peak < 14e6
+    peak = predict_memory(config.model_copy(update={"model": sized}), train.batch_size, 128, cpu).peak
+    assert peak < 7e6
     short = "train.max_steps=1 train.sample_tokens=0 train.eval_max_tokens=300"
     run(f"train --config Mein-Text.v2.yaml run.device=cpu {short}")
     assert Path("runs/Mein-Text.v2/last.json").is_file()

@@ -20,8 +20,8 @@ struct Fact {
     GPT_NUMBER(FLOAT32), GPT_NUMBER(BFLOAT16), GPT_NUMBER(INT8), GPT_NUMBER(INT4), GPT_NUMBER(INT8_TILES), \
         GPT_NUMBER(GELU), GPT_NUMBER(GELU_TANH), GPT_NUMBER(RELU), GPT_NUMBER(RELU_SQUARED), GPT_NUMBER(GATED_SILU)
 // The function by which a library tells Python its facts: those of kinds.h, and the sizes given.
-#define GPT_FACTS(...)                                                             \
-    GPT_API const Fact* gpt_facts() {                                              \
+#define GPT_FACTS(...)                                                        \
+    GPT_API const Fact* gpt_facts() {                                         \
         static const Fact facts[] = {GPT_NUMBERS, __VA_ARGS__, {nullptr, 0}}; \
-        return facts;                                                              \
+        return facts;                                                         \
     }

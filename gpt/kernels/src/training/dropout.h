@@ -15,7 +15,8 @@ template <class Words> inline Words hash(Words x) {
 struct Dropout {
     uint32_t seed, threshold;
     float scale;
-    Dropout(uint32_t seed, float p) : seed(seed), threshold((uint32_t)std::fmin(p * 4294967296.0, 4294967295.0)), scale(1.0f / (1.0f - p)) {}
+    Dropout(uint32_t seed, float p)
+        : seed(seed), threshold((uint32_t)std::fmin(p * 4294967296.0, 4294967295.0)), scale(1.0f / (1.0f - p)) {}
     bool active() const { return threshold != 0; }
     uint32_t stream(uint32_t s) const { return hash(seed ^ hash(s)); }
     simd::ints kept(simd::words stream_plus_index) const { return (simd::ints)(hash(stream_plus_index) >= threshold); }

@@ -68,7 +68,6 @@ inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
 inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c += 32)
-            transpose((word*)out + (size_t)(c / 2) * rows + r, rows, (const word*)(x + (size_t)r * cols + c),
-                      cols / 2);
+            transpose((word*)out + (size_t)(c / 2) * rows + r, rows, (const word*)(x + (size_t)r * cols + c), cols / 2);
     return out;
 }

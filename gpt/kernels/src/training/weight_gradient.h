@@ -81,8 +81,7 @@ inline void weight_gradient(const WeightGradientArguments& a) {
     parallel(a.threads, [&](const Worker& w) {
         for (size_t i = w.first(a.outputs / 16) * 16; i < (size_t)w.end(a.outputs / 16) * 16; i += 16)
             for (size_t j = 0; j < inputs; j += 16)
-                transpose((word*)(a.dw + i * inputs + j), inputs, (const word*)(other + j * outputs + i),
-                          outputs);
+                transpose((word*)(a.dw + i * inputs + j), inputs, (const word*)(other + j * outputs + i), outputs);
     });
 }
 
