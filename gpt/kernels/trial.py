@@ -99,7 +99,8 @@ def _distance(found: Tensor, right: Tensor) -> float:
 
 def decoding_difference(library: ctypes.CDLL, processor: Processor) -> str | None:
     """Return where logits or tokens by an engine differ from PyTorch's; None: nowhere."""
-    for (name, model), weights, kv_dtype in product(models(), ("float32", *NAMES), KV_KINDS):
+    formats = [*product(("float32", *NAMES), ("fp32",)), *product(("float32",), KV_KINDS)]  # C++ has each by itself
+    for (name, model), (weights, kv_dtype) in product(models(), formats):
         model = model.eval() if weights == "float32" else quantize(model.eval(), weights)
         engine = Engine(library, lay_out_weights(model, processor), sequences=2, kv_dtype=kv_dtype)
         text = torch.randint(model.vocab_size, (1, 66))
