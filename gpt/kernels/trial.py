@@ -8,6 +8,7 @@ code that they were compared with.
 import copy
 import ctypes
 import json
+import operator
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -48,10 +49,9 @@ SAMPLED = (
     {"temperature": 0.9, "top_k": 5, "repetition_penalty": 1.3},
     {"temperature": 1.1, "top_p": 0.8, "min_p": 0.05, "top_k": 50},
 )
-TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 0.4}
-"""Largest difference of an element from PyTorch's in float32, relative to the deviation of all, by type of kernels.
-
-Rounding brings 2e-5, and in bfloat16 0.21.
+TOLERANCES = {torch.float32: (2e-4, 2e-4), torch.bfloat16: (1.5, 0.2)}
+"""Largest differences from PyTorch's numbers in float32, by type of kernels: of an element, relative to the deviation
+of all, and the relative norm of all. Rounding brings 2e-5 of an element; in bfloat16 0.59, at ReLU's kink, and 0.09.
 """
 KV_TOLERANCES = {"fp32": 1e-4, "bf16": 0.1, "int8": 0.1}
 """The same of logits, by type of keys and values; rounding brings 2e-6, 0.01 and 0.05."""
@@ -79,8 +79,9 @@ def training_difference(kernels: Kernels) -> str | None:
         found = _pass(native.eval(), idx, compute)
         right = _pass(model.eval(), idx, Compute(torch.device("cpu"), torch.float32))
         for part, value in right.items():
-            if not _distance(found[part], value) <= TOLERANCES[kernels.dtype]:
-                return f"{part} of {name} differed by {_distance(found[part], value):.2g} from PyTorch's"
+            distances = _distance(found[part], value), float((found[part] - value).norm() / value.norm())
+            if not all(map(operator.le, distances, TOLERANCES[kernels.dtype])):
+                return f"{part} of {name} differed by {distances[0]:.2g} from PyTorch's"
     return None
 
 
