@@ -26,6 +26,7 @@ from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
 from gpt.training.resume import ResumePoint, check_copy, check_fits, find_resume_point
 from gpt.training.schedule import fit_schedule, learning_rate
+from gpt.training.training_state import TrainingState
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
         require_training_memory(config, compute, world.size)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
-            _tell_extension(point, config, notes)
+            if config.train.max_steps > point.checkpoint.config.train.max_steps:
+                _tell_extension(point, config, notes)
     own = () if replaced is None else (replaced,)
     plan = Plan(config, run, compute, data, point, base, (*request.replaced, *own))
     world.rank_zero(plan.require_disk)
@@ -144,13 +146,13 @@ def _require_composed(folder: Path) -> None:
 
 def _tell_extension(point: ResumePoint, config: Config, notes: Report) -> None:
     """Say what a resume with more steps does to the learning rate."""
-    step, old, steps = point.checkpoint.state["step"], point.checkpoint.config, config.train.max_steps
-    if steps > old.train.max_steps:
-        before = learning_rate(max(0, step - 1), old.optim, old.train.max_steps)
-        notes(
-            f"{point.folder} goes on to step {steps:,} in place of {old.train.max_steps:,}; its learning rate, "
-            f"{before:.2e}, becomes that of the longer schedule, {learning_rate(step, config.optim, steps):.2e}"
-        )
+    step = TrainingState.from_dict(point.checkpoint.state).step
+    old, steps = point.checkpoint.config, config.train.max_steps
+    before = learning_rate(max(0, step - 1), old.optim, old.train.max_steps)
+    notes(
+        f"{point.folder} goes on to step {steps:,} in place of {old.train.max_steps:,}; its learning rate, "
+        f"{before:.2e}, becomes that of the longer schedule, {learning_rate(step, config.optim, steps):.2e}"
+    )
 
 
 def _find_start(
