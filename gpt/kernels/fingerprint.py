@@ -164,7 +164,8 @@ def _is_same(found: Any, expected: Any) -> bool:
         return False
     if isinstance(expected, FunctionType):
         inner = ([cell.cell_contents for cell in function.__closure__ or ()] for function in (found, expected))
-        return (found.__code__, found.__defaults__) == (expected.__code__, expected.__defaults__) and all(
+        parts = ((one.__code__, one.__defaults__, one.__kwdefaults__) for one in (found, expected))
+        return next(parts) == next(parts) and all(
             isinstance(one, type) or _is_same(one, other)
             for one, other in zip(*inner, strict=True)  # super()'s class
         )

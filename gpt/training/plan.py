@@ -24,7 +24,7 @@ from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.fitting import fit_run
 from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
-from gpt.training.resume import ResumePoint, check_copy, check_fits, find_resume_point
+from gpt.training.resume import AUTO, ResumePoint, check_copy, check_fits, find_resume_point
 from gpt.training.schedule import fit_schedule, learning_rate
 from gpt.training.training_state import TrainingState
 
@@ -104,7 +104,8 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
     with world.together():
         compute = choose_compute(loaded.config.run, notes, supported_processors(settings.processor)[0], world.launch)
     known = request.dataset
-    if known is None and loaded.config.train.init_from is None:  # whose checkpoint has the tokenizer
+    # a run of another text gives way; a checkpoint that is named is compared with the text when it is known to be there
+    if known is None and request.resume in (None, AUTO) and loaded.config.train.init_from is None:
         known = world.rank_zero_first(_preparation(loaded.config, None, settings, request.report))
     point, base, replaced = world.rank_zero(lambda: _find_start(loaded, run, request, known, notes))
     keep_freed_memory()
