@@ -45,8 +45,8 @@ FORBIDDEN = {
     **dict.fromkeys(("numpy.load", "np.load"), "reads pickles"),
     "tempfile.mktemp": "gives a name that another process may take",
 }
-ASKED_FOR = {("plugins.py", "compile"), ("plugins.py", "exec")}
-"""A plugin is code that its user names."""
+ASKED_FOR = {(name, called) for name in ("plugins.py", "kernels/fingerprint.py") for called in ("compile", "exec")}
+"""A plugin is code that its user names; a fingerprint runs modules of this package anew, beside those in memory."""
 NETWORK = {"requests", "urllib3", "httpx", "aiohttp", "urllib.request", "http.client", "ftplib", "smtplib", "telnetlib"}
 OUTSIDE = re.compile(
     r"""(?:src|href)\s*=\s*["']https?:|url\(\s*["']?https?:|fetch\(\s*["'`]https?:|@import\s+["']https?:"""
