@@ -119,6 +119,8 @@ def load_pickle(file: BinaryIO) -> Any:
         entries = torch._C.PyTorchFileReader(file)  # torch's own, since two readers of zip may see two archives
         if sum(map(entries.get_record_size, entries.get_all_records())) > file.seek(0, os.SEEK_END):
             raise ValueError("compressed")
+        if b"bytearray" in entries.get_record("data.pkl"):
+            raise ValueError("bytearray(n), which torch allows, takes n bytes")
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler raises anything

@@ -229,13 +229,28 @@ def with_broken_pickle(content: bytes, draw: random.Random) -> bytes:
     return result.getvalue()
 
 
-def test_an_archive_that_inflates_is_refused_unread_and_no_reader_of_weights_opens_it(folder: Path) -> None:
-    saved, result = io.BytesIO(), io.BytesIO()
-    torch.save({"moments": torch.zeros(100_000)}, saved)
-    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as target:
+class Allocation:
+    """A few bytes of pickle that torch lets take as many as they say."""
+
+    def __reduce__(self) -> tuple[Callable[[int], bytearray], tuple[int]]:
+        return bytearray, (1_000_000,)
+
+
+def deflated(content: bytes) -> bytes:
+    result = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as target:
         for name in source.namelist():
             target.writestr(name, source.read(name))
-    rewrite(folder, optimizer_pt=result.getvalue())
+    return result.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content", [deflated(saved({"moments": torch.zeros(100_000)})), saved({"moments": Allocation()})]
+)
+def test_an_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_weights_opens_it(
+    folder: Path, content: bytes
+) -> None:
+    rewrite(folder, optimizer_pt=content)
     with pytest.raises(CheckpointError, match=r"optimizer\.pt cannot be read: it is damaged"):
         read_checkpoint(folder)
     assert read_checkpoint(folder, training=False).training == {}
