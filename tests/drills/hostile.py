@@ -12,6 +12,7 @@ from drills.frame import Drill, Tally
 from drills.hostile_corpora import MAX_TEXT, corpora
 from drills.hostile_files import (
     MARK,
+    Allocation,
     Evaluated,
     Payload,
     Prepare,
@@ -23,13 +24,15 @@ from drills.hostile_files import (
     seal,
     tensor_files,
     tokenizer_files,
+    with_tensor,
     write,
     yaml_files,
+    yaml_with,
     zip_bomb,
 )
 from drills.leftovers import contents, hidden_files
 from drills.tiny_run import train_tiny
-from gpt.cli import export, import_model, prepare_data, sample, train
+from gpt.cli import evaluate, export, import_model, prepare_data, sample, train
 
 QUICK = (
     "checkpoint: optimizer.pt Payload",
@@ -85,8 +88,9 @@ def attacks(folder: Path) -> Iterator[Attack]:
         name = f"resume: {name} is a link to elsewhere"
         return Attack(name, "runs/tiny", prepare, partial(train.main, RESUME), (0, 2))
 
-    for kind in (Payload, Evaluated):
-        resume = partial(train.main, ["--config", "tiny.yaml", "--resume", NEWEST])  # nothing else reads it
+    resume = partial(train.main, ["--config", "tiny.yaml", "--resume", NEWEST])  # nothing else reads an optimizer
+    yield Attack("checkpoint: optimizer.pt expands to 1 GB", NEWEST, zip_bomb("optimizer.pt"), resume)
+    for kind in (Payload, Evaluated, Allocation):
         yield Attack(f"checkpoint: optimizer.pt {kind.__name__}", NEWEST, pickled("optimizer.pt", kind, True), resume)
         for by_torch in (True, False):
             yield imported(f"ckpt.pt {kind.__name__} {by_torch}", pickled("ckpt.pt", kind, by_torch), NANOGPT)
@@ -95,6 +99,12 @@ def attacks(folder: Path) -> Iterator[Attack]:
     for name, prepare in (*tensor_files("model.safetensors"), *tokenizer_files("tokenizer.json")):
         yield sampled(name, prepare)
         yield imported(name, prepare)
+    for name in ("h.0.mlp.c_fc.rounded", "h.0.mlp.c_fc.integers"):
+        yield sampled(name, with_tensor("model.safetensors", name))
+    yield sampled("tables of 10^8 positions", yaml_with("config.yaml", model={"block_size": 10**8, "position": "rope"}))
+    corpus = yaml_with("config.yaml", data={"source": "file", "path": "outside/secret", "dir": "outside"})
+    evaluation = partial(evaluate.main, ["--checkpoint", "runs/tiny"])
+    yield Attack("checkpoint: its corpus is elsewhere", NEWEST, corpus, evaluation)
     for name, content in yaml_files(folder):
         yield sampled(f"config.yaml {name}", write("config.yaml", content))
         yield Attack(f"recipe: {name}", ".", write("tiny.yaml", content), partial(train.main, RESUME))

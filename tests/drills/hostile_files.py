@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
+from safetensors.torch import load_file, save_file
 
 Prepare = Callable[[Path], object]
 """Puts a file into the folder that it is given."""
@@ -28,6 +30,13 @@ class Payload:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return os.system, (self.command,)
+
+
+class Allocation(Payload):
+    """Takes 3 GB where it is unpickled, which torch allows."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[int]]:
+        return bytearray, (3_000_000_000,)
 
 
 class Evaluated(Payload):
@@ -87,6 +96,23 @@ def moved(name: str) -> Prepare:
 
 def json_with(name: str, **changes: Any) -> Prepare:
     return lambda folder: (folder / name).write_text(json.dumps(json.loads((folder / name).read_bytes()) | changes))
+
+
+def yaml_with(name: str, **changes: dict[str, Any]) -> Prepare:
+    """Return a function that changes options of a configuration, by section."""
+
+    def prepare(folder: Path) -> None:
+        sections = yaml.safe_load((folder / name).read_text())
+        for section, options in changes.items():
+            sections[section] |= options
+        (folder / name).write_text(yaml.safe_dump(sections))
+
+    return prepare
+
+
+def with_tensor(name: str, added: str) -> Prepare:
+    """Return a function that adds a tensor to those of a file."""
+    return lambda folder: save_file({**load_file(folder / name), added: torch.zeros(2)}, folder / name)
 
 
 def tensor_files(name: str) -> Iterator[tuple[str, Prepare]]:
