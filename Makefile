@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs site licenses bench bench-check cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs site licenses bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -122,9 +122,6 @@ licenses: setup $(DEV) ## regenerate docs/dependencies.md: every package, its ve
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
 	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"
-
-bench-check: setup ## fail if a kernel is ten times slower than it should be on this machine
-	$(BIN)/python scripts/bench.py check
 
 cuda: ## measure and test on a GPU, in 40 minutes: make cuda PYTHON=python3 NANOGPT=path/to/checkout [STAGES=] [OUTPUT=]
 	@$(PYTHON) -m benchmarks.cuda $(if $(NANOGPT),--nanogpt "$(NANOGPT)") $(if $(STAGES),--stages "$(STAGES)") $(if $(OUTPUT),--output "$(OUTPUT)")

@@ -2,17 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks import (
-    cold_start,
-    decode,
-    equality,
-    kernel_check,
-    memory,
-    page,
-    serve,
-    training_runs,
-    training_step,
-)
+from benchmarks import decode, equality, memory, serve, training_runs, training_step
 from gpt.cli.command import CommandParser, add_command, run_command
 from gpt.cli.shared_options import load_given_plugins
 
@@ -20,7 +10,7 @@ EXAMPLE = "step --config configs/shakespeare.yaml --variants native,torch"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one measurement; return 0, 1 if `check` found a slow kernel, 2 on a user's mistake, 130 on Ctrl-C."""
+    """Run one measurement; return 0, 1 if figures are out of bounds, 2 on a user's mistake, 130 on Ctrl-C."""
     return run_command(lambda: _run(argv))
 
 
@@ -36,7 +26,7 @@ def _run(argv: Sequence[str] | None) -> int:
     trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")
     for module in (training_runs, training_step, equality, memory):
         module.add_parsers(trainings)
-    for measurement in (decode, serve, cold_start, page, kernel_check):
+    for measurement in (decode, serve):
         measurement.add_parser(kinds)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))
