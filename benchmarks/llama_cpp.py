@@ -21,16 +21,15 @@ CACHES = ("F16", "F32")
 """Types of the key/value cache; which one is faster depends on the model's width."""
 
 
-def check_llama_cpp(python: str, *more: str) -> None:
-    """Raise ConfigError if a Python cannot import what the worker does, and further modules."""
+def check_llama_cpp(python: str) -> None:
+    """Raise ConfigError if a Python cannot import what the worker does."""
     try:
-        command = [python, "-c", f"import {', '.join(('llama_cpp', *more))}"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run([python, "-c", "import llama_cpp"], capture_output=True, text=True, check=False)
         missing = result.stderr.strip().splitlines()[-1] if result.returncode else ""
     except OSError as error:
         missing = str(error)
     if missing:
-        needed = "pip install 'llama-cpp-python[server]' (compiles for 20 minutes), or name a Python that has it"
+        needed = "pip install llama-cpp-python (compiles for 20 minutes), or name a Python that has it"
         raise ConfigError(f"--llama-cpp {python}: {missing}; {needed}")
 
 

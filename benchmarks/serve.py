@@ -4,7 +4,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
 ENGINE, HTTP, GENERATE = "ServingEngine", "HTTP", "Hugging Face generate"
-TRANSFORMERS, LLAMA_CPP = "transformers serve", "llama.cpp's Python server"
 NOTE = (
     "Tokens/s: sampled tokens from the first request to the last answer, prompts included in the time; median of the\n"
     "rounds (lowest-highest). TTFT: time to first token, since the request was due. ITL: inter-token latency as the\n"
@@ -58,8 +57,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="a trained model instead of random weights")
     shape = "layers, heads and width of a model with random weights (default: 6/6/384)"
     parser.add_argument("--shape", default="6/6/384", metavar="L/H/C", help=shape)
-    architecture = "of the shape (default: gpt2)"
-    parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2", help=architecture)
     kv_dtype = "of keys and values in our engine and server (default: fp32)"
     parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "int8"), default="fp32", help=kv_dtype)
     add_count(parser, "--window", 256, "block_size of the shape")
@@ -72,15 +69,7 @@ def add_parser(subparsers: Any) -> None:
     add_count(parser, "--rounds", 3, "rounds")
     add_count(parser, "--seed", 1, "of prompts and arrivals", lowest=0)
     parser.add_argument("--hf", action="store_true", help=f"also {GENERATE}, called for one request after another")
-    parser.add_argument(
-        "--transformers-serve", action="store_true", help="also `transformers serve`, plain and batching"
-    )
-    python = "also llama.cpp's Python server, of the Python that has llama_cpp and gguf (default: this one)"
-    parser.add_argument("--llama-cpp", nargs="?", const=sys.executable, metavar="PYTHON", help=python)
-    url = "also a server of the OpenAI completions protocol that runs already; needs --model"
-    parser.add_argument("--url", metavar="http://HOST:PORT", help=url)
-    parser.add_argument("--model", metavar="NAME", help="what the server at --url calls its model")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, architecture="gpt2")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         path = arguments.checkpoint or write_random_model(config, folder / "random")
         loaded = load_trained(path, Path("runs"), torch.device("cpu"))
         check_model(arguments, loaded)
-        systems = start_systems(arguments, loaded, folder, stack)
+        systems = start_systems(arguments, loaded, stack)
         alphabet = [loaded.tokenizer.decode([index]) for index in range(loaded.tokenizer.vocab_size)]
         many = [Run(name, arguments.concurrency) for name in systems if name != GENERATE]
         report("closed loops: requests follow answers")
@@ -124,21 +113,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> ModelConfig:
-    """Return the model of the shape; raise ConfigError if options do not go together, or a package is missing."""
-    if (arguments.url is None) != (arguments.model is None):
-        raise ConfigError("--url and --model go together")
-    if arguments.hf or arguments.transformers_serve:
-        check_installed("--hf" if arguments.hf else "--transformers-serve", "transformers")
-    if arguments.llama_cpp is not None:
-        from benchmarks.llama_cpp import check_llama_cpp
-
-        check_llama_cpp(arguments.llama_cpp, "llama_cpp.server.app")
+    """Return the model of the shape; raise ConfigError if a package is missing."""
+    if arguments.hf:
+        check_installed("--hf", "transformers")
     check_installed("serve", "fastapi", "uvicorn", "h11")
     return config_of(arguments.shape, arguments)
 
 
 def check_model(arguments: argparse.Namespace, loaded: "Loaded") -> None:
-    """Raise ConfigError if the longest request does not fit into the window, or the model suits no client or peer."""
+    """Raise ConfigError if the longest request does not fit into the window, or the model suits no client."""
     window = loaded.model.config.block_size
     if max(arguments.prompt_lengths) + arguments.tokens > window:
         raise ConfigError(f"--prompt-lengths and --tokens do not fit into the model's window of {window}")
@@ -146,7 +129,7 @@ def check_model(arguments: argparse.Namespace, loaded: "Loaded") -> None:
         raise ConfigError("--checkpoint: clients count characters, so its tokenizer has to be char")
 
 
-def start_systems(arguments: argparse.Namespace, loaded: "Loaded", folder: Path, stack: ExitStack) -> dict[str, Ask]:
+def start_systems(arguments: argparse.Namespace, loaded: "Loaded", stack: ExitStack) -> dict[str, Ask]:
     """Start all processes, and warm each up with two requests; `stack` ends them."""
     from benchmarks.serving import servers
 
@@ -155,25 +138,13 @@ def start_systems(arguments: argparse.Namespace, loaded: "Loaded", folder: Path,
             json_process(name, [sys.executable, "-m", f"benchmarks.serving.{words[0]}", *words[1:], *plugin_options()])
         )
 
-    def server(name: str, command_for: Callable[[int], list[str]], model: str | None = None) -> Ask:
-        report(f"starting {name}")
-        url = stack.enter_context(servers.start_server(name, command_for))
-        return client(name, "http_client", url, model or servers.first_model(url))
-
     checkpoint = str(loaded.folder)
     systems = {ENGINE: client(ENGINE, "local_client", "engine", checkpoint, arguments.kv_dtype)}
-    systems[HTTP] = server(HTTP, servers.our_command(loaded.folder, arguments.kv_dtype))
+    report(f"starting {HTTP}")
+    url = stack.enter_context(servers.start_server(loaded.folder, arguments.kv_dtype))
+    systems[HTTP] = client(HTTP, "http_client", url, servers.first_model(url))
     if arguments.hf:
         systems[GENERATE] = client(GENERATE, "local_client", "hugging-face", checkpoint, "fp32")
-    if arguments.transformers_serve:
-        written = servers.write_for_transformers(loaded, folder / "transformers")
-        for option in ("", "--continuous-batching"):
-            name = f"{TRANSFORMERS} {option}".rstrip()
-            systems[name] = server(name, servers.transformers_command(written, *option.split()), str(written))
-    if arguments.llama_cpp is not None:
-        systems[LLAMA_CPP] = server(LLAMA_CPP, servers.llama_cpp_command(loaded, arguments.llama_cpp, folder))
-    if arguments.url is not None:
-        systems[arguments.url] = client(arguments.url, "http_client", arguments.url, arguments.model)
     for name, ask in systems.items():
         report(f"warming up {name}")
         ask(prompts=["O", "ROMEO"], tokens=2)

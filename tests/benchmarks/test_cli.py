@@ -12,7 +12,6 @@ from native_support import needs_compiler
 
 from benchmarks.cli import main
 from patience import PATIENCE
-from programs import find_browser
 
 HF = ["--hf"] if find_spec("transformers") else []
 MISH = "import torch.nn.functional as F\nACTIVATIONS = {'mish': F.mish}\n"
@@ -29,7 +28,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 TRAININGS = ("recipe", "step", "race", "equality", "memory")
-COMMANDS = ("", "train", *(f"train {name}" for name in TRAININGS), "decode", "serve", "start", "page", "check")
+COMMANDS = ("", "train", *(f"train {name}" for name in TRAININGS), "decode", "serve")
 
 
 def test_help_ends_with_an_example_and_needs_no_torch() -> None:
@@ -73,7 +72,7 @@ LLAMA = "decode --architecture llama"
         ("decode --temperature -1", "--temperature"),
         ("decode --temperature nan", "--temperature: nan, expected at least 0"),
         ("decode --llama-cpp", "--llama-cpp needs --architecture llama"),
-        (f"{LLAMA} --llama-cpp nowhere", "pip install 'llama-cpp-python[server]'"),
+        (f"{LLAMA} --llama-cpp nowhere", "pip install llama-cpp-python"),
         (f"{LLAMA} --llama-cpp x --window 20", "does not move its window of 20"),
         ("decode --checkpoint nowhere", "nowhere"),
         ("decode --checkpoint nowhere --hf", "--checkpoint has no peers"),
@@ -191,22 +190,3 @@ def test_a_trained_model_is_decoded_with_and_without_drafts(trained: Path, capsy
     (result,) = last_line(capsys)["results"]
     assert list(result["rows"]) == variants.split(",")
     assert result["rows"]["native-int8-ngram"]["weights"] == "int8"
-
-
-def test_an_exported_page_is_timed_in_a_browser(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    find_browser()
-    run = ["page", "--checkpoint", str(trained / "runs" / "tiny"), "--tokens", "40", "--rounds", "1"]
-    assert main([*run, "--variants", "int8,float32"]) == 0
-    rows = last_line(capsys)["rows"]
-    assert list(rows) == ["int8", "float32"]
-    assert all(
-        len(row["characters_per_second"]) == 1 and min(row["characters_per_second"]) > 0 for row in rows.values()
-    )
-    assert rows["int8"]["bytes"] < rows["float32"]["bytes"]
-
-
-def test_a_cold_start_is_timed_beside_importing_torch(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["start", "--checkpoint", str(trained / "runs/tiny"), "--rounds", "1"]) == 0
-    found = last_line(capsys)
-    assert found["seconds"]["sample.py"][0] > 0.5 * found["seconds"]["import torch"][0] > 0
-    assert len(found["times"]) == 1
