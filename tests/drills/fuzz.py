@@ -20,7 +20,6 @@ from drills.fuzz_commands import (
     write_inputs,
 )
 from drills.fuzz_files import attack_tokenizer, spoil_checkpoint
-from drills.fuzz_guided import guide
 from drills.fuzz_server import ask_server
 from drills.nasty import mutate_bytes, written_value
 from drills.tiny_run import train_tiny
@@ -29,8 +28,8 @@ from gpt.config.loading import dump_config, parse_config
 from gpt.errors import GPTError
 from tiny import TINY
 
-FIGURES = ("configurations", "command lines", "prompts", "sessions", "tokenizers", "imports", "search spaces")
-FIGURES += ("checkpoints", "requests", "guided by coverage", "kinds of them not possible here", "tracebacks", "hangs")
+FIGURES = ("configurations", "command lines", "prompts", "sessions", "tokenizers", "imports")
+FIGURES += ("checkpoints", "requests", "tracebacks", "hangs")
 PATIENCE, HANG = 3.0, 20.0
 """Seconds after which Ctrl-C comes, as from somebody who has waited enough; and after which something hangs."""
 
@@ -125,7 +124,6 @@ def attack_all(folder: Path, tally: Tally, full: bool, names: tuple[str, ...] = 
 def run(folder: Path, full: bool) -> Tally:
     tally = Tally(*FIGURES)
     attack_all(folder, tally, full)
-    guide(folder, tally, 20_000 if full else 2000)
     ask_server(folder, tally, repeats(full, 1500, 40))
     return tally
 

@@ -1,4 +1,4 @@
-"""JSON and YAML that someone has edited: tokenizers, search spaces and checkpoints."""
+"""JSON and YAML that someone has edited: tokenizers and checkpoints."""
 
 import contextlib
 import json
