@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs site licenses bench cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema site licenses bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -106,12 +106,6 @@ web: ## check the JavaScript and CSS of gpt/web, and bundle them into gpt/web/bu
 
 schema: setup ## regenerate configs/schema.json, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json
-
-docs: setup ## regenerate the pages of docs/ that a tiny run on the license text fills in
-	rm -rf runs/one_character
-	$(BIN)/python scripts/train.py --config configs/reference_shapes.yaml run.name=one_character run.device=cpu run.dtype=float32 run.compile=false run.threads=1 data.source=file data.path=LICENSE optim.learning_rate=0.004 optim.warmup_steps=20 train.max_steps=150 train.eval_interval=150
-	$(BIN)/python scripts/explain.py walk --checkpoint runs/one_character --prompt Softwar --output docs/one_character.md
-	$(BIN)/python scripts/explain.py mathematics --output docs/mathematics.md
 
 site: setup .venv/with-site ## build build/site/index.html: the book, executed, the guides and the references; works offline
 	$(BIN)/python -m docs.site notebooks

@@ -220,7 +220,6 @@ LINES = [
     *((f"explain {options}", words) for options, words in EXPLAIN),
     *((f"explain attention --prompt 'It was' --edit {edit}", words) for edit, words in EDITS),
     *((f"explain {view} {text}", words) for view in ("attention", "lens", "surprisal") for text, words in TEXTS),
-    *((f"explain walk {text}", words) for text, words in TEXTS[:7]),
     *((f"explain shapes {text}", words) for text, words in TEXTS[1:6]),
     *(
         (f"explain {view} --config tiny.yaml {overrides}", words)

@@ -65,7 +65,7 @@ def test_quantized_weights_are_not_quantized_again_traced_or_exported(
         (f"quantize --checkpoint {int8} --weights int4 {new}", "weights are int8 already"),
         (f"sample --checkpoint {int8} --weights float32", "the model's weights are int8 already"),
         (f"sample --checkpoint {int8} --weights int4", "the model's weights are int8 already"),
-        (f"explain walk --prompt It --checkpoint {int8}", "only float32 weights can be traced, not int8"),
+        (f"explain shapes --prompt It --checkpoint {int8}", "only float32 weights can be traced, not int8"),
         *(
             (f"export --to {to} --checkpoint {int8} {new}", "cannot be exported: the weights are int8")
             for to in EXPORTS

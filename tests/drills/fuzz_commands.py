@@ -117,8 +117,7 @@ COMMANDS = (
     Command("gpt.cli.export", (), (*RUN, "--to", "html", *OUTPUT)),
     Command("gpt.cli.import_model", (), ("--from", "hf", "--input", "folder", *OUTPUT)),
     *(Command(EXPLAIN, (view,), RUN, overrides=True) for view in ("shapes", "params", "flops", "memory", "scaling")),
-    *(Command(EXPLAIN, (view,), TEXT_VIEW) for view in ("attention", "lens", "surprisal", "walk")),
-    Command(EXPLAIN, ("mathematics",), OUTPUT),
+    *(Command(EXPLAIN, (view,), TEXT_VIEW) for view in ("attention", "lens", "surprisal")),
 )
 
 

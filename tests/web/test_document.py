@@ -34,5 +34,5 @@ def test_an_installed_package_has_what_its_pages_are_made_of() -> None:
     package = WEB.parent
     packaged = {path for pattern in patterns for path in package.glob(pattern)}
     needed = [*(WEB / "built").rglob("*"), WEB / "shell.html", *(WEB / "styles").glob("*.css")]
-    needed += [*(package / "kernels" / "src").rglob("*.*"), package / "inspection" / "rendering" / "mathematics.md"]
+    needed += [*(package / "kernels" / "src").rglob("*.*")]
     assert {path for path in needed if path.is_file()} <= packaged

@@ -8,18 +8,16 @@ from gpt.cli.explain import (
     attention,
     flops,
     lens,
-    mathematics,
     memory,
     params,
     picture,
     scaling,
     shapes,
     surprisal,
-    walk,
 )
 from gpt.cli.shared_options import load_given_plugins
 
-VIEWS = (shapes, picture, attention, lens, surprisal, params, flops, memory, scaling, walk, mathematics)
+VIEWS = (shapes, picture, attention, lens, surprisal, params, flops, memory, scaling)
 """Each has a SUMMARY, the options of an EXAMPLE, `add_options(parser)` and `run(arguments)`."""
 
 

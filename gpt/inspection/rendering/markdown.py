@@ -1,4 +1,4 @@
-"""Write Markdown for pages and command lines: tables, shapes and labels."""
+"""Write Markdown for pages and command lines: tables and shapes."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,6 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
     rule = ["---:" if side == ">" else "---" for side in align] or ["---"] * len(header)
     lines = [map(_cell, header), rule, *(map(_cell, row) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def code(label: str) -> str:
-    """Return a label as inline code, which a Markdown reader shows unchanged, whatever it contains."""
-    return f"`` {label} ``" if "`" in label else f"`{label}`"
 
 
 def times(shape: Sequence[int]) -> str:

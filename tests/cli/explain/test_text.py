@@ -44,7 +44,7 @@ def test_standard_input_is_a_prompt_and_the_source_is_the_checkpoint(
     assert Path(read["source"]).resolve() == loaded.folder.resolve()
 
 
-@pytest.mark.parametrize("view", ["", "shapes", "picture", "walk", "mathematics", "flops", *VIEWS])
+@pytest.mark.parametrize("view", ["", "shapes", "picture", "flops", *VIEWS])
 def test_help_ends_with_an_example(run: Call, view: str) -> None:
     *_, heading, example = run(f"explain {view} --help").out.rstrip().splitlines()
     assert heading == "example:"

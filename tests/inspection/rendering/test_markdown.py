@@ -1,10 +1,8 @@
-import pytest
-
-from gpt.inspection.rendering.markdown import code, markdown_table, times
+from gpt.inspection.rendering.markdown import markdown_table, times
 
 
 def test_the_alignment_is_said_the_indentation_kept_and_a_bar_does_not_end_a_cell() -> None:
-    rows = [("apple", "1"), ("  fig", "1,000"), ("a|b", code("|"))]
+    rows = [("apple", "1"), ("  fig", "1,000"), ("a|b", "`|`")]
     assert markdown_table(("kind", "count"), rows, "<>").splitlines() == [
         "| kind | count |",
         "| --- | ---: |",
@@ -13,11 +11,6 @@ def test_the_alignment_is_said_the_indentation_kept_and_a_bar_does_not_end_a_cel
         r"| a\|b | `\|` |",
     ]
     assert markdown_table(("a", "|", "c"), []).splitlines() == [r"| a | \| | c |", "| --- | --- | --- |"]
-
-
-@pytest.mark.parametrize(("label", "written"), [("a", "`a`"), ("*", "`*`"), ("`", "`` ` ``")])
-def test_labels_as_code(label: str, written: str) -> None:
-    assert code(label) == written
 
 
 def test_shapes() -> None:

@@ -1,5 +1,10 @@
+"""The page of formulas: its code against the modules of the package, torch and autograd."""
+
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.config import OptimConfig
+from gpt.config import OptimConfig, SamplingParams
 from gpt.evaluation.loss import summed_cross_entropy
-from gpt.inspection.rendering import mathematics
+from gpt.generation.sampling import next_token_probabilities
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.model.layers import MLP, SwiGLU
@@ -17,6 +22,11 @@ from gpt.model.short_conv import ShortConv
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "mathematics.md").read_text(encoding="utf-8")
+_names: dict[str, Any] = {}
+exec("".join(re.findall(r"^```python\n((?:(?!^```).*\n)*)```$", PAGE, re.MULTILINE)), _names)
+mathematics = SimpleNamespace(**_names)
+"""What the code of the page defines."""
 TOLERANCE = 1e-10
 EPS = 1e-5
 LEADING = [(), (7,), (2, 1), (2, 3, 4)]
@@ -260,3 +270,36 @@ def test_warmup_cosine_is_the_schedule_of_training(warmup: int, decay: int | Non
     for step in range(max_steps + 10):
         rate = mathematics.warmup_cosine(step, warmup, decay or max_steps, 2e-3, 3e-4)
         assert rate == pytest.approx(learning_rate(step, config, max_steps), rel=1e-12)
+
+
+def test_formulas_survive_markdown() -> None:
+    formulas = re.findall(r"^\$\$\n(.*)\n\$\$$", PAGE, re.MULTILINE)
+    assert len(formulas) > 30
+    for formula in formulas:
+        assert formula.count("{") == formula.count("}")
+        assert formula.count(r"\left(") == formula.count(r"\right)")
+        assert not re.search(r"\\[^a-zA-Z]|[<>|*]", formula)
+
+
+@pytest.mark.parametrize(
+    ("logits", "params", "digits"),
+    [
+        ([1, 2, 3], {"temperature": 0.5}, 3),
+        ([1, 5, 3, 2, 4], {"top_k": 3}, 3),
+        ([0, 1, 2, 3, 4], {}, 4),
+    ],
+)
+def test_worked_numbers_are_those_of_sampling(logits: list[float], params: dict[str, object], digits: int) -> None:
+    sampling = SamplingParams.model_validate({"temperature": 1.0} | params)
+    probabilities = next_token_probabilities(torch.tensor(logits, dtype=torch.float64), sampling).tolist()
+    printed = ", ".join(f"{p:.{digits}f}" if p else "0" for p in probabilities)
+    assert f"| [{printed}] |" in PAGE
+
+
+def test_the_nucleus_is_that_of_sampling() -> None:
+    sampling = SamplingParams(temperature=1.0, top_p=0.9)
+    kept = int((next_token_probabilities(torch.arange(5.0), sampling) > 0).sum())
+    assert f"the smallest set that reaches p | {kept} tokens |" in PAGE
+    assert "the tokens whose sum is at most 0.9 | 2 tokens |" in PAGE
+    sums = torch.arange(5, dtype=torch.float64).softmax(-1).flip(-1).cumsum(-1).tolist()
+    assert f"| [{', '.join(f'{value:.4f}' for value in sums)}] |" in PAGE
