@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema site licenses bench cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema site bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -110,9 +110,6 @@ schema: setup ## regenerate configs/schema.json, for editors
 site: setup .venv/with-site ## build build/site/index.html: the book, executed, the guides and the references; works offline
 	$(BIN)/python -m docs.site notebooks
 	$(BIN)/python -m docs.site build
-
-licenses: setup $(DEV) ## regenerate docs/dependencies.md: every package, its version and its license
-	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m dependencies
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
 	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"
