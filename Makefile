@@ -64,8 +64,8 @@ test: setup $(DEV) ## run the quick tests in some 4 minutes, a worker on each co
 test-all: setup $(DEV) ## run all tests; what is missing here, such as Chromium, is skipped with the reason
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-browser: setup $(DEV) ## install Chromium and Firefox, in which the tests open pages (Debian; says what to install elsewhere)
-	@tests/install_browsers.sh "$(CURDIR)/$(BIN)/python"
+browser: setup $(DEV) ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
+	@tests/install_browser.sh "$(CURDIR)/$(BIN)/python"
 
 drills: setup $(DEV) ## attack what docs/reliability.md promises, in some 20 minutes: make drills [DRILLS=kill,disk] [COUNT=9] [SELF_TEST=1]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(COUNT),--count $(COUNT)) $(if $(SELF_TEST),--self-test)

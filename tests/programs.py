@@ -20,11 +20,6 @@ def find_browser() -> str:
     return found or give_up("this test needs Chromium: make browser")
 
 
-def find_firefox() -> str:
-    """Return the path of Firefox."""
-    return shutil.which("firefox") or give_up("this test needs Firefox: make browser")
-
-
 def find_axe() -> Path:
     """Return the JavaScript of axe-core, of the package axe-core-python."""
     package = importlib.util.find_spec("axe_core_python")

