@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema site bench cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native lint format web schema site bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -79,9 +79,6 @@ test-native-%: setup $(DEV)
 	PATH="$(CURDIR)/build/sanitized/$*:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized/$*" ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 -k "not zig" tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/backends/test_sharing.py tests/generation/test_speculative.py
-
-test-arm: setup ## run the kernels' tests for aarch64 under emulation (Debian; says what it needs)
-	tests/arm/run.sh $(BIN)/python
 
 CPP = $(shell find gpt/kernels/src tests/kernels -name "*.h" -o -name "*.cpp")
 

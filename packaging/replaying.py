@@ -19,8 +19,8 @@ from gpt.environment import read_settings
 from gpt.processor import AMX, NEON, Processor, supported_processors
 
 SOURCE, BUILD = Path(__file__).with_name("replay.cpp"), ROOT / "build/wheels"
-ARM_ROOTS = ("/usr/aarch64-linux-gnu", str(ROOT / "build/arm/root"))
-"""Where the C library for aarch64 may be: that of Debian's libc6-arm64-cross, or of `make test-arm`."""
+ARM_ROOT = "/usr/aarch64-linux-gnu"
+"""Where the C library for aarch64 is, of Debian's libc6-arm64-cross."""
 WINE = "/usr/lib/wine/wine64"
 """Where Debian puts it, outside of the path."""
 
@@ -84,7 +84,7 @@ def runner(platform: Platform) -> list[str]:
     if platform.system == "win32":
         return [shutil.which("wine64") or WINE]
     if platform.processors == (NEON,):
-        return ["qemu-aarch64-static", "-L", next((root for root in ARM_ROOTS if Path(root).exists()), ARM_ROOTS[0])]
+        return ["qemu-aarch64-static", "-L", ARM_ROOT]
     return []
 
 
