@@ -1,6 +1,5 @@
 """Fixtures that several folders of tests share."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -24,7 +23,7 @@ from training.sessions import quick_beginnings
 NOT_COLLECTED = {
     **({"fake_cuda": "this torch has CUDA of its own"} if torch.version.cuda else {}),
     **({} if all(map(find_spec, ("jupytext", "material", "mkdocstrings"))) else {"docs": "it needs the extra site"}),
-    **({} if torch.cuda.is_available() or "GPT_TEST_DEVICE" in os.environ else {"cuda": "torch sees no CUDA device"}),
+    **({} if torch.cuda.is_available() else {"cuda": "torch sees no CUDA device"}),
 }
 """Folders of tests that cannot run here, and why: said at the end of a run."""
 collect_ignore = list(NOT_COLLECTED)
@@ -44,7 +43,7 @@ MARKED = {
         *("serving/http/playground/test_loopback.py", "serving/http/playground/test_training.py"),
         *("test_starts.py", "training/test_exact_resume.py"),
     ),
-    "compiler": ("boundary", "fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
+    "compiler": ("fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
 }
 """Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""
 

@@ -1,4 +1,4 @@
-"""A backend, such as the no-op CUDA one: compiled against the installed torch, and loaded before torch is imported."""
+"""The no-op CUDA backend: compiled against the installed torch, and loaded before torch is imported."""
 
 import ctypes
 import os
@@ -18,12 +18,12 @@ def find_compiler() -> str | None:
     )
 
 
-def build(compiler: str, folder: Path, source: Path = SOURCE) -> Path:
+def build(compiler: str, folder: Path) -> Path:
     """Compile into a folder; processes that do so at once leave one whole file."""
-    library, temporary = folder / f"{source.stem}.so", folder / f"{source.stem}.{os.getpid()}.so"
+    library, temporary = folder / f"{SOURCE.stem}.so", folder / f"{SOURCE.stem}.{os.getpid()}.so"
     if not library.exists():
         include = f"-I{_torch() / 'include'}"
-        command = [compiler, "-std=c++20", "-O0", "-shared", "-fPIC", include, str(source), "-o", str(temporary)]
+        command = [compiler, "-std=c++20", "-O0", "-shared", "-fPIC", include, str(SOURCE), "-o", str(temporary)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         temporary.replace(library)
     return library

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fake_cuda.device import FakeCuda
+from fake_cuda.device import FakeCuda, Float32Matmul, HiddenSync
 from fake_cuda.install import GENERATOR_STATE, install
 from gpt.api.displays import draw_attention
 from gpt.cli import evaluate
@@ -39,14 +39,13 @@ from gpt.generation import Batch, complete
 from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.model.gpt import Block
-from gpt.model.layers import MLP
 from gpt.training.averaging import WeightAverage
 from gpt.training.compiling import compile_blocks
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.plan import Request
 from gpt.training.setup import Displays, open_session
-from gpt.training.step import NonFiniteGuard, Stepper
+from gpt.training.step import Stepper
 from recorded_graph import RecordedGraph
 from tiny import CORPUS, tiny_config
 from variants import VARIANTS, keys_of
@@ -197,25 +196,24 @@ def try_variant(changes: dict[str, Any], optimizer: str, number: int) -> None:
     complete(model, TOKENIZER, ["a", "bc"], params, runtime=runtime)
 
 
-def float32_mlp(forward: Any, mlp: Any, x: Tensor) -> Tensor:
-    with torch.autocast("cuda", enabled=False):
-        return forward(mlp, x.float())
-
-
-def with_fault(owner: type, name: str, fault: Callable[..., Any], act: Scenario) -> Scenario:
-    """Return a scenario in which a method is replaced: `fault` gets the method and its arguments."""
-
-    def run(device: FakeCuda) -> None:
-        method = getattr(owner, name)
-        with mock.patch.object(owner, name, lambda *arguments: fault(method, *arguments)):
-            act(device)
-
-    return run
-
-
-def of_loss(change: Callable[[Tensor], Any]) -> tuple[type, str, Callable[..., Any]]:
-    """Return a fault in what a training step says of its loss."""
-    return NonFiniteGuard, "observe", lambda observe, guard, step, loss, norm: observe(guard, step, change(loss), norm)
+def refuse(device: FakeCuda) -> None:
+    """Do what none of the others may, and be refused."""
+    x = torch.ones(2, 2, device=DEVICE)
+    torch.use_deterministic_algorithms(True)
+    acts: tuple[tuple[type[Exception], Callable[[], object]], ...] = (
+        (HiddenSync, lambda: float(x.sum())),
+        (HiddenSync, x.cpu),
+        (Float32Matmul, lambda: x @ x),
+        (RuntimeError, lambda: x.cumsum(0)),
+        (RuntimeError, lambda: x + torch.ones(2, 2)),
+    )
+    for error, act in acts:
+        with device.refusing(float32=True):
+            try:
+                act()
+            except error:
+                continue
+        raise AssertionError(f"no {error.__name__}")
 
 
 LONGER = partial(train, resume="auto", end=3)
@@ -234,22 +232,9 @@ SCENARIOS: dict[str, Scenario] = {
     "int8 cache": lambda device: decode(device, DecodeOptions("eager", kv_dtype="int8", prefill_chunk=3)),
     "deterministic run": lambda device: train(device, "exact", "bfloat16", "run.deterministic=true", *EVERYTHING),
     "variants": try_variants,
+    "what is not allowed": refuse,
 }
 """In their order: some read what others have saved."""
-STEP = lambda device: train(device, f"faulty-{len(list(Path('runs').iterdir()))}", "bfloat16")  # noqa: E731
-READ = (MLP, "forward", lambda forward, mlp, x: forward(mlp, x) * float(x.abs().max()))
-FAULTS: dict[str, tuple[str, Scenario]] = {
-    "read in a step": ("HiddenSync: read in Stepper.step", with_fault(*of_loss(lambda loss: loss * float(loss)), STEP)),
-    "copy in a step": ("HiddenSync: copy to host in Stepper.step", with_fault(*of_loss(torch.Tensor.cpu), STEP)),
-    "wide step": ("Float32Matmul: aten.mm in MLP.forward", with_fault(MLP, "forward", float32_mlp, STEP)),
-    "read in an eager token": ("HiddenSync: read in Block.forward", with_fault(*READ, SCENARIOS["eager"])),
-    "read in a compiled token": ("HiddenSync: read in Block.forward", with_fault(*READ, SCENARIOS["compiled"])),
-    "sum in a deterministic step": (
-        "RuntimeError: aten.cumsum.default does not have a deterministic impl",
-        with_fault(*of_loss(lambda loss: loss.view(1).cumsum(0)[0]), lambda device: try_variant({}, "adamw", 0)),
-    ),
-}
-"""Planted faults, with the error that each is to end with."""
 
 
 def main() -> None:
@@ -258,7 +243,7 @@ def main() -> None:
     device, reports = FakeCuda(), dict[str, str]()
     install(device)
     with contextlib.redirect_stdout(sys.stderr), device:
-        for name, run in (SCENARIOS | {name: run for name, (_, run) in FAULTS.items()}).items():
+        for name, run in SCENARIOS.items():
             device.forget()
             torch.use_deterministic_algorithms(False)
             try:

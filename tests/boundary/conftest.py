@@ -1,1 +1,0 @@
-from cuda.conftest import device as device
