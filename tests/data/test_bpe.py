@@ -1,23 +1,20 @@
 """Byte pair encoding, compared with what the library itself makes of ids."""
 
 import json
-import random
 import unicodedata
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from gpt.data import word_memo
-from gpt.data.bpe import BPETokenizer, learn_bpe
+from gpt.data.bpe import BPETokenizer
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.word_memo import applies_to
 from gpt.errors import DataError
 from gpt.inspection.views.tokens import labels_of
 from tiny import CORPUS
@@ -160,56 +157,6 @@ def test_only_a_panic_of_the_library_is_a_refusal(monkeypatch: pytest.MonkeyPatc
         BPETokenizer(CONTENT)
     with pytest.raises(KeyboardInterrupt):
         BPETokenizer(CONTENT)
-
-
-AWKWARD = " \n\t\r\v\f\x1c\x85\u00a0\u180e\u2003\u200b\u3000\ufeffaZé中9٣²'st!-_\"“😀\u0301"
-"""White space of every kind, letters, digits, quotes, marks: what a pattern of words could see otherwise."""
-
-
-@given(st.text(st.sampled_from(AWKWARD), max_size=30))
-@example("\f ")
-@example("a\u00a0  b")
-@example("a\u2003 \n\u3000 ")
-def test_remembered_words_are_encoded_as_by_the_library(text: str) -> None:
-    assert REMEMBERING.encode(text).tolist() == LEARNED.encode(text).ids
-
-
-def test_every_character_is_encoded_as_by_the_library_among_others() -> None:
-    characters = [chr(code) for code in [*range(0x3100), *range(0xFE00, 0x10000), *range(0x1F000, 0x1F700)]]
-    for place in ("{}", "a{} b", "a {}b", "a\n{}\n b", "'{}s 1{}2!{}?"):
-        text = "|".join(place.replace("{}", character) for character in characters)
-        assert REMEMBERING.encode(text).tolist() == LEARNED.encode(text).ids
-
-
-def test_words_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_memo, "MOST", 5)
-    tokenizer = BPETokenizer(REMEMBERING.to_dict()["tokenizer"])
-    for _ in range(2):
-        assert tokenizer.encode(CORPUS).tolist() == LEARNED.encode(CORPUS).ids
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"normalizer": {"type": "NFC"}},
-        {"pre_tokenizer": None},
-        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}},
-        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}},
-        {"added_tokens": [{"id": 0, "content": "e d"}]},
-        {"model": {"dropout": 0.1}},
-    ],
-    ids=str,
-)
-def test_words_are_remembered_only_where_they_are_encoded_by_themselves(change: dict[str, Any]) -> None:
-    content = learn_bpe([CORPUS], 300).to_dict()["tokenizer"]
-    assert applies_to(content)
-    assert not applies_to(content | change)
-
-
-MIXED = "".join(random.Random(0).choices(AWKWARD, k=30_000))
-"""From which pairs of all these characters are learned, so that a word that is cut wrongly has other ids."""
-REMEMBERING = learn_bpe([CORPUS, MIXED], 1000)
-LEARNED = LibraryTokenizer.from_str(json.dumps(REMEMBERING.to_dict()["tokenizer"]))
 
 
 def test_labels_name_parts_of_characters_by_their_bytes() -> None:
