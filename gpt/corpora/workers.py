@@ -1,27 +1,26 @@
-"""Encode many texts in processes of their own, in order and with bounded memory.
+"""Encode many texts in processes of their own, in order and with bounded memory."""
 
-A worker is a fresh interpreter that talks over its standard input and output: it imports nothing of the caller's, such
-as torch or an unguarded main module, and ends when the caller does, however that ends. Processes of multiprocessing
-would import the main module, read pickles, and outlive a caller that is killed.
-"""
-
-import json
-import subprocess
+import os
+import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack
-from pathlib import Path
-from typing import IO
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context, parent_process
+from threading import Thread
+from types import ModuleType
+from typing import Any
 
 from gpt.corpora.text import distinct_code_points
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError
 
-PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpt.corpora.workers import serve; serve()"
-DONE, REFUSED = b"+", b"-"
-"""First byte of an answer: a result follows, or the message of a DataError."""
+MOST = 61
+"""Workers, since Windows can wait for no more; the one process that writes cannot keep up with so many."""
 
 
 class WorkerLost(DataError):
@@ -44,22 +43,23 @@ def map_texts(tokenizer: Tokenizer | None, texts: Iterable[str], processes: int)
     if processes == 1:
         yield from map(_work_of(tokenizer), texts)
         return
-    busy: deque[_Worker] = deque()
-    with ExitStack() as stack:
-        for text in texts:
-            if len(busy) < processes:
-                worker = stack.enter_context(_Worker(tokenizer))
-                worker.send(text)
-                busy.append(worker)
-                continue
-            worker = busy.popleft()
-            result = worker.receive()
-            # before the caller does something with the result
-            worker.send(text)
-            busy.append(worker)
-            yield result
-        while busy:
-            yield busy.popleft().receive()
+    begin = partial(_begin, None if tokenizer is None else tokenizer.to_dict())
+    waiting: deque[Future[bytes]] = deque()
+    try:
+        with ProcessPoolExecutor(min(processes, MOST), get_context("spawn"), begin) as pool:
+            for text in texts:
+                result = waiting.popleft().result() if len(waiting) == processes else None
+                with _apart():
+                    waiting.append(pool.submit(_work, text))  # before the caller does something with the result
+                if result is not None:
+                    yield result
+            while waiting:
+                yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise WorkerLost(
+            "a worker process ended, perhaps because memory was short; start again with a smaller data.workers, and "
+            "what is finished is kept"
+        ) from None
 
 
 def _work_of(tokenizer: Tokenizer | None) -> Callable[[str], bytes]:
@@ -68,80 +68,39 @@ def _work_of(tokenizer: Tokenizer | None) -> Callable[[str], bytes]:
     return lambda text: tokenizer.encode_narrow(text).tobytes()
 
 
-class _Worker:
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        root = str(Path(__file__).parents[2])
-        # in a session of its own, since Ctrl-C is for the caller, which ends this process
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, root],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self.send(json.dumps(tokenizer and tokenizer.to_dict()))
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Within, processes that start are deaf to Ctrl-C, which is for the caller, and to the end of its terminal.
 
-    def __enter__(self) -> "_Worker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def send(self, text: str) -> None:
-        """Give it a text, whose result must be received before the next one is sent."""
-        assert self._process.stdin is not None
-        try:
-            _write(text.encode("utf-8", errors="surrogatepass"), self._process.stdin)
-        except BrokenPipeError:
-            raise self._ended() from None
-
-    def receive(self) -> bytes:
-        """Wait for the result and return it, or raise what the worker raised."""
-        assert self._process.stdout is not None
-        answer = _read(self._process.stdout)
-        if answer is None:
-            raise self._ended()
-        if answer[:1] == REFUSED:
-            raise DataError(answer[1:].decode())
-        return answer[1:]
-
-    def _ended(self) -> Exception:
-        code = self._process.wait()
-        if code >= 0:
-            return RuntimeError(f"a worker ended with exit code {code}; its traceback is above")
-        return WorkerLost(
-            f"a worker process was ended by signal {-code}, perhaps because memory was short; start again with a "
-            "smaller data.workers, and what is finished is kept"
-        )
-
-
-def serve() -> None:
-    """Read a tokenizer, or null, and texts from standard input, and write the results, until the caller ends."""
-    incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
+    And they do not import the caller's main module, whose code may have no guard.
+    """
+    main, has_masks = sys.modules["__main__"], hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP}) if has_masks else set()
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
-        if (described := _read(incoming)) is None:
-            return
-        saved = json.loads(described)
-        work = _work_of(saved and tokenizer_from_dict(saved))
-        while (text := _read(incoming)) is not None:
-            try:
-                answer = DONE + work(text.decode("utf-8", errors="surrogatepass"))
-            except DataError as error:
-                answer = REFUSED + str(error).encode()
-            _write(answer, outgoing)
-    except BrokenPipeError:
-        # what is left of an answer cannot be written at exit either
-        sys.stdout = None
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if has_masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _write(message: bytes, stream: IO[bytes]) -> None:
-    stream.write(len(message).to_bytes(8, "little"))
-    stream.write(message)
-    stream.flush()
+_worker: dict[str, Callable[[str], bytes]] = {}
+"""What this process does with a text, where it is a worker."""
 
 
-def _read(stream: IO[bytes]) -> bytes | None:
-    """Return the next message; None where the other side ended."""
-    size = stream.read(8)
-    message = stream.read(int.from_bytes(size, "little"))
-    return message if len(size) == 8 and len(message) == int.from_bytes(size, "little") else None
+def _begin(saved: dict[str, Any] | None) -> None:
+    """Make this process a worker, which ends when the caller does, however that ends."""
+    Thread(target=_end_with_the_caller, daemon=True).start()
+    _worker["work"] = _work_of(tokenizer_from_dict(saved) if saved else None)
+
+
+def _end_with_the_caller() -> None:
+    caller = parent_process()
+    assert caller is not None
+    caller.join()
+    os._exit(1)
+
+
+def _work(text: str) -> bytes:
+    return _worker["work"](text)

@@ -1,22 +1,32 @@
 """Results come in the order of the texts, errors as they were raised, and no worker outlives its caller."""
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import count, islice
+import time
+from itertools import count, islice, repeat
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gpt.corpora import workers
-from gpt.corpora.workers import PROGRAM, WorkerLost, map_texts
+from gpt.corpora.workers import WorkerLost, map_texts
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError
+from patience import PATIENCE
 
 BYTES = ByteTokenizer()
 both = pytest.mark.parametrize("processes", [1, 2])
+UNGUARDED = """
+import multiprocessing
+from gpt.corpora.workers import map_texts
+from gpt.data.tokenizers import ByteTokenizer
+results = map_texts(ByteTokenizer(), ["a"] * 9, 2)
+print(next(results), *(process.pid for process in multiprocessing.active_children()), flush=True)
+input()
+"""
 
 
 @both
@@ -44,34 +54,38 @@ def test_an_error_of_the_user_is_raised_here(processes: int) -> None:
         next(results)
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes that are started."""
-    found: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: object, **options: object) -> None:
-            super().__init__(*arguments, **options)  # type: ignore[call-overload]
-            found.append(self)
-
-    monkeypatch.setattr(workers.subprocess, "Popen", Recorded)
-    return found
-
-
-def test_workers_end_with_the_caller_and_one_that_is_killed_is_told(started: list[subprocess.Popen[bytes]]) -> None:
-    results = map_texts(BYTES, ["a"] * 9, 2)
+def test_a_worker_that_is_killed_is_told_and_ctrl_c_is_not_for_them() -> None:
+    results = map_texts(BYTES, repeat("a"), 2)
     next(results)
-    assert all(os.getpgid(process.pid) == process.pid for process in started)  # Ctrl-C is not for them
-    started[1].kill()
-    started[1].wait()
-    with pytest.raises(WorkerLost, match=r"ended by signal 9.*smaller data\.workers"):
+    one, other = multiprocessing.active_children()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(other.pid or 0, number)
+    assert next(results) == b"a"
+    one.kill()
+    with pytest.raises(WorkerLost, match=r"worker process ended.*smaller data\.workers"):
         list(results)
-    assert all(process.returncode is not None for process in started)
+    assert multiprocessing.active_children() == []
 
 
-def test_a_worker_ends_when_its_input_does() -> None:
-    root = str(Path(workers.__file__).parents[2])
-    for tokenizer in (b"", (len(b"null") + 5).to_bytes(8, "little") + b"null"):
-        command = [sys.executable, "-c", PROGRAM, root]
-        result = subprocess.run(command, input=tokenizer, capture_output=True, check=False)
-        assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+def test_workers_import_no_main_module_and_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(UNGUARDED)
+    command = [sys.executable, str(tmp_path / "main.py")]
+    caller = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert caller.stdout is not None
+    first, *workers = caller.stdout.readline().split()
+    assert (first, len(workers)) == ("b'a'", 2)
+    caller.kill()
+    caller.communicate()
+    end = time.monotonic() + PATIENCE
+    while any(_runs(int(worker)) for worker in workers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{process}/stat")
+    return not status.exists() or ") Z " not in status.read_text()
