@@ -6,7 +6,7 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt.corpora.unpacking import require_package
+from gpt.corpora.unpacking import require_pyarrow
 from gpt.errors import DataError, first_line, quoted
 
 MAX_LINE_BYTES = 64 << 20
@@ -55,7 +55,7 @@ def read_parquet(raw: BinaryIO, path: Path, column: str, max_bytes: int) -> Iter
         DataError: the file is not Parquet or damaged, has no such column or more than `max_bytes` of it in a group of
             rows, or pyarrow is not installed.
     """
-    require_package("pyarrow", path)
+    require_pyarrow(path)
     from pyarrow import ArrowException
 
     number = 0

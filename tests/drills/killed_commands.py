@@ -13,7 +13,7 @@ from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
-import zstandard
+import pyarrow
 
 from drills.forks import Death, Ending, run_forked
 from drills.leftovers import contents, hidden_files
@@ -74,7 +74,7 @@ def _shard_small_blocks() -> int:
 def write_texts(folder: Path) -> None:
     folder.mkdir()
     (folder / "a.txt.gz").write_bytes(gzip.compress(CORPUS.encode() * 10, mtime=0))
-    (folder / "b.txt.zst").write_bytes(zstandard.ZstdCompressor().compress(CORPUS.encode() * 10))
+    (folder / "b.txt.zst").write_bytes(pyarrow.Codec("zstd").compress(CORPUS.encode() * 10, asbytes=True))
 
 
 QUANTIZE = ["--checkpoint", "runs/tiny", "--output", "quantized"]
