@@ -133,8 +133,7 @@ class ShardWriter:
 
     def _read_journal(self) -> None:
         """Take over the shards that are there as they were written; nothing of other options."""
-        sealed = json.loads((self.folder / JOURNAL).read_text(encoding="utf-8"))
-        journal = _JOURNAL.validate_python(unseal({"sha256": None, **sealed}))
+        journal = _JOURNAL.validate_python(unseal(json.loads((self.folder / JOURNAL).read_text(encoding="utf-8"))))
         if (journal.shard_tokens, journal.block) != (self.shard_tokens, BLOCK):
             return
         self.tokenizer = tokenizer_from_dict(journal.tokenizer)

@@ -21,7 +21,7 @@ from gpt.files import release_cached_pages, sha256_of
 PATIENCE = 1.0
 """Seconds for which a folder may be missing, while another process replaces it."""
 META = "dataset.json"
-"""Lengths, hashes and tokenizer, written last. Folders without it, such as those of old versions, are encoded again."""
+"""Lengths, hashes and tokenizer, written last. A folder without it is encoded again."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def seal(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
-    """Return what was sealed; files of old versions have no hash.
+    """Return what was sealed.
 
     Raises:
         ValueError: it was changed.
     """
-    meta = {key: value for key, value in sealed.items() if key != "sha256"}
-    if sealed.get("sha256", _hash(meta)) != _hash(meta):
+    meta = dict(sealed)
+    if meta.pop("sha256", None) != _hash(meta):
         raise ValueError(f"{META} has another sha256 than was written")
     return meta
 
@@ -116,26 +116,13 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 def _open(folder: Path) -> Dataset:
     meta = unseal(json.loads((folder / META).read_text(encoding="utf-8")))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
-    files, splits = _layout(meta)
     with ThreadPoolExecutor() as pool:  # hashing is what takes the time, and it runs in parallel
-        shards = list(pool.map(lambda file: _map(folder / file["file"], meta["dtype"], file), files))
-    edges = [0, *chain.from_iterable(splits.values()), sum(map(len, shards))]
+        shards = list(pool.map(lambda file: _map(folder / file["file"], meta["dtype"], file), meta["shards"]))
+    edges = [0, *chain.from_iterable(meta["splits"].values()), sum(map(len, shards))]
     if edges[::2] != edges[1::2] or edges != sorted(edges):
         raise ValueError("the splits do not follow one another from the first token to the last")
-    opened = {name: join_shards(shards, begin, end) for name, (begin, end) in splits.items()}
+    opened = {name: join_shards(shards, begin, end) for name, (begin, end) in meta["splits"].items()}
     return Dataset(opened["train"], opened["val"], tokenizer, folder.name, opened.get("test"))
-
-
-def _layout(meta: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, tuple[int, int]]]:
-    """Return the token files in order, and where each split begins and ends, counted in tokens of all files.
-
-    Old versions wrote a file for each split of a text that was not in shards.
-    """
-    if "shards" in meta:
-        return meta["shards"], {name: (begin, end) for name, (begin, end) in meta["splits"].items()}
-    train, val = ({"file": f"{split}.bin", **meta[split]} for split in ("train", "val"))
-    boundary = train["length"]
-    return [train, val], {"train": (0, boundary), "val": (boundary, boundary + val["length"])}
 
 
 def _map(path: Path, dtype: str, expected: dict[str, Any]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from gpt.config import DataConfig
 from gpt.corpora import prepare
-from gpt.data.dataset import Dataset
+from gpt.data.dataset import Dataset, seal, unseal
 from gpt.environment import Settings
 from gpt.errors import DataError
 
@@ -73,10 +73,10 @@ def holding(content: bytes) -> Callable[[Path], object]:
 
 
 def changed(**values: Any) -> Callable[[Path], object]:
-    """Writes other values into a JSON file, without its hash, as old versions; None takes one out."""
+    """Writes other values into a JSON file, and the hash with them; None takes one out."""
 
     def change(path: Path) -> None:
-        content = json.loads(path.read_text()) | values | {"sha256": None}
-        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+        content = unseal(json.loads(path.read_text())) | values
+        path.write_text(json.dumps(seal({key: value for key, value in content.items() if value is not None})))
 
     return change

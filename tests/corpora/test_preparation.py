@@ -157,26 +157,6 @@ def test_a_split_shorter_than_one_window_is_refused(place: Place) -> None:
             data.check_length(block_size)
 
 
-def write_as_old_versions_did(folder: Path) -> None:
-    """A file for each split, with hashes of both."""
-    data, meta = open_dataset(folder), unseal(json.loads((folder / META).read_text()))
-    old: dict[str, Any] = {"tokenizer": meta["tokenizer"], "dtype": meta["dtype"]}
-    for split in ("train", "val"):
-        content = np.asarray(getattr(data, split)).tobytes()
-        (folder / f"{split}.bin").write_bytes(content)
-        old[split] = {"length": len(getattr(data, split)), "sha256": shards.hashlib.sha256(content).hexdigest()}
-    (folder / META).write_text(json.dumps(seal(old)))
-    for shard in folder.glob("shard-*"):
-        shard.unlink()
-
-
-OLD_DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
-    *((f"{split}.bin", damage) for split in ("train", "val") for damage in (cut, swap, Path.unlink)),
-    (META, changed(train=3)),
-    (META, changed(train={"length": 3, "sha256": "0"})),
-    (META, changed(train={"length": 3})),
-    (META, changed(val=None)),
-]
 DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
     *(("shard-000002.bin", damage) for damage in (cut, swap, Path.unlink)),
     (META, cut),
@@ -192,26 +172,18 @@ DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("is_old", "name", "damage"), [*((True, *case) for case in OLD_DAMAGES), *((False, *case) for case in DAMAGES)]
-)
+@pytest.mark.parametrize(("name", "damage"), DAMAGES)
 def test_damaged_token_files_are_refused_with_what_to_do(
-    is_old: bool, name: str, damage: Callable[[Path], object], text: Place
+    name: str, damage: Callable[[Path], object], text: Place
 ) -> None:
-    keys = {} if is_old else {"shard_tokens": 100}
-    first = text.prepare(**keys)
+    text.prepare(shard_tokens=100)
     folder = text.folder()
-    if is_old:
-        write_as_old_versions_did(folder)
-        again = text.prepare()
-        np.testing.assert_array_equal(np.asarray(again.train), np.asarray(first.train))
-        np.testing.assert_array_equal(np.asarray(again.val), np.asarray(first.val))
     damage(folder / name)
-    said = text.refusal(**keys)
+    said = text.refusal(shard_tokens=100)
     assert said.startswith(f"the token files in {folder} are damaged (")
     assert said.endswith("delete that folder and start again")
     shutil.rmtree(folder)
-    assert whole(text.prepare(**keys)) == TEXT
+    assert whole(text.prepare(shard_tokens=100)) == TEXT
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr)
@@ -270,7 +242,7 @@ def test_who_opens_a_corpus_that_is_replaced_meanwhile_gets_one_or_the_other(
     keys: dict[str, int], text: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, unsealed = text.tokens / text.prepare().fingerprint, dataset.unseal
-    write_as_old_versions_did(folder)
+    text.prepare(force=True, shard_tokens=50)
 
     def replace_after(sealed: dict[str, Any]) -> dict[str, Any]:
         monkeypatch.setattr(dataset, "unseal", unsealed)
@@ -302,11 +274,12 @@ def test_a_file_that_is_no_tokenizer_is_refused(text: Place, tmp_path: Path, mon
     assert text.is_empty()
 
 
-def test_a_changed_vocabulary_is_refused_and_one_without_a_hash_is_of_an_old_version() -> None:
+def test_a_changed_vocabulary_is_refused() -> None:
     sealed = seal({"tokenizer": {"type": "char", "chars": ["a", "b"]}})
-    assert unseal(sealed) == unseal(unseal(sealed))
-    with pytest.raises(ValueError, match="another sha256"):
-        unseal({**sealed, "tokenizer": {"type": "char", "chars": ["a", "c"]}})
+    assert seal(unseal(sealed)) == sealed
+    for broken in ({**sealed, "tokenizer": {"type": "char", "chars": ["a", "c"]}}, unseal(sealed)):
+        with pytest.raises(ValueError, match="another sha256"):
+            unseal(broken)
 
 
 def test_a_folder_of_code_is_prepared_without_what_is_written_beside_it(place: Place) -> None:
