@@ -1,7 +1,6 @@
 """Plugins: what they can add, what a checkpoint says of them, and what is wrong with a bad one."""
 
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +20,6 @@ from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.model import GPT
 from gpt.parts import PLUGINS, TABLES, shipped_names
 from gpt.plugins import load_plugins, plugin_options, require_plugins, used_plugins
-from gpt.serving.http.playground.launcher import Launcher
 from gpt.training.optimizers import build_optimizer
 from plugin_files import PARTS, plugin_of, unload
 from tiny import tiny_config
@@ -263,16 +261,3 @@ def test_the_checks_leave_the_optimizer_as_it_is(tmp_path: Path) -> None:
         optimizer.check_restorable()
         assert torch.equal(state, torch.random.get_rng_state())
         assert not any(one.state for one in optimizer.optimizers.values())
-
-
-def test_processes_that_are_started_load_the_plugins_too(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shows_arguments = (sys.executable, "-c", "import sys; print(sys.argv)")
-    monkeypatch.setattr("gpt.serving.http.playground.launcher.COMMAND", shows_arguments)
-    Path("my_parts.py").write_text(PARTS, encoding="utf-8")
-    load_plugins(["my_parts.py"])
-    expected = f"'--plugin', '{workplace / 'my_parts.py'}'"
-    launcher = Launcher(Path("runs"))
-    launcher.start("run", ["--config", "tiny.yaml"], is_new=True)
-    assert expected in str(launcher.command)
-    while launcher.running:
-        pass

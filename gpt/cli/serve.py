@@ -5,7 +5,6 @@ import asyncio
 import re
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt import invocation
@@ -21,7 +20,6 @@ from gpt.cli.shared_options import (
     number,
     to_path,
 )
-from gpt.config.recipes import RECIPES
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.progress import announced
@@ -31,10 +29,7 @@ if TYPE_CHECKING:
 
     from gpt.serving.http.limits import Limits
     from gpt.serving.http.models import Models
-    from gpt.serving.http.playground.trainings import Trainings
 
-CONFIGS, DATA = Path("configs"), Path("data")
-"""Where the page finds configuration files, or else the recipes, and texts to train from, and keeps pasted ones."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -67,7 +62,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--cache-blocks", "of 64 positions (default: a window each)", most=2**31)
     dtypes = "of keys and values: a narrower one makes a large batch faster (default: fp32)"
     parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), default="fp32", help=dtypes)
-    parser.add_argument("--no-training", action="store_true", help="disable starting training from the page")
     seconds = "to finish what runs at SIGTERM (default: 30)"
     parser.add_argument("--drain-seconds", type=number(0, kind=float), default=30.0, metavar="S", help=seconds)
 
@@ -128,25 +122,13 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
     return Models(load, make_engine, partial(available_bytes, device), arguments.runs, arguments.checkpoint)
 
 
-def _trainings(models: "Models") -> "Trainings":
-    from gpt.serving.http.playground.corpora import Corpora
-    from gpt.serving.http.playground.recipes import Recipes
-    from gpt.serving.http.playground.runs import Runs
-    from gpt.serving.http.playground.trainings import Trainings
-
-    runs = Runs(models.runs)
-    recipes = Recipes(CONFIGS if any(CONFIGS.glob("*.yaml")) else RECIPES, runs)
-    return Trainings(runs, recipes, Corpora(DATA), report)
-
-
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
     from gpt.serving.http.app import create_app
     from gpt.serving.http.protocol import APIError
     from gpt.serving.http.server import Server
 
-    trainings = None if arguments.no_training else _trainings(models)
     key = arguments.api_key or read_settings().api_key
-    app = create_app(models, limits, arguments.allow_host, key, trainings)
+    app = create_app(models, limits, arguments.allow_host, key)
     try:
         # loaded now, so that the first request does not wait and what is wrong is said at the start
         with announced(report, "loading the model"):

@@ -29,7 +29,6 @@ STYLES = (
     "write",
     "curves",
     "runs",
-    "training",
     "widths",
 )
 """Style sheets in the order in which they apply."""

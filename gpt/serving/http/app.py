@@ -13,16 +13,12 @@ from gpt.serving.http.limits import Guard, Limits
 from gpt.serving.http.metrics import CONTENT_TYPE, CountAnswers, Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
-from gpt.serving.http.playground.training_api import BODY_BYTES, START, add_training
-from gpt.serving.http.playground.trainings import Trainings
 from gpt.serving.http.protocol import APIError, ErrorAnswer, Model, ModelList, Responses, add_error_handlers
 from gpt.serving.http.reference import reference_page
 from gpt.serving.http.responses import ResponseRegistry, Services
 
 DESCRIPTION = "Text from character-level GPTs, by the OpenAI completions protocol."
 ERROR = {"model": ErrorAnswer, "description": "Error"}
-LARGER = {START: BODY_BYTES}
-"""Most bytes of a body by path, where more than usual are allowed."""
 
 
 def create_app(
@@ -30,25 +26,22 @@ def create_app(
     limits: Limits,
     hosts: Collection[str] = (),
     api_key: str | None = None,
-    trainings: Trainings | None = None,
 ) -> FastAPI:
     """Return the application, whose `state.responses` is the registry of what it answers.
 
-    Requests must name one of `hosts` or localhost, see `Guard`, and have the `api_key`, if there is one. Without
-    `trainings` none can be started from the page.
+    Requests must name one of `hosts` or localhost, see `Guard`, and have the `api_key`, if there is one.
     """
     app = FastAPI(title="gpt", description=DESCRIPTION, docs_url=None, redoc_url=None, responses={"default": ERROR})
-    app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key, larger=LARGER)
+    app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key)
     add_error_handlers(app)
     metrics = Metrics(models)
     # outside of the guard, whose answers are counted too
     app.add_middleware(CountAnswers, count=metrics.count_answer)
-    app.state.responses = responses = ResponseRegistry(metrics, limits.values, trainings)
+    app.state.responses = responses = ResponseRegistry(metrics, limits.values)
     services = Services(models, limits, responses, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"))
     add_completions(app, services)
     _add_information(app, services)
     add_playground(app, services, needs_key=api_key is not None)
-    add_training(app, trainings, services)
     if api_key is not None:
         _document_key(app.openapi())
     return app

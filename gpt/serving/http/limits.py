@@ -7,7 +7,7 @@ its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the
 import hmac
 import ipaddress
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -99,16 +99,13 @@ class Guard:
     its check of the host takes no IPv6 address.
 
     Args:
-        larger: most bytes of a body by path, where different from `body_bytes`.
         hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
             cannot let it resolve to something else.
         api_key: None: none is asked for.
     """
 
-    def __init__(
-        self, app: ASGIApp, body_bytes: int, larger: Mapping[str, int], hosts: Collection[str], api_key: str | None
-    ) -> None:
-        self._app, self._body_bytes, self._larger, self._key = app, body_bytes, larger, api_key
+    def __init__(self, app: ASGIApp, body_bytes: int, hosts: Collection[str], api_key: str | None) -> None:
+        self._app, self._body_bytes, self._key = app, body_bytes, api_key
         self._hosts = {host.lower() for host in hosts} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,13 +123,13 @@ class Guard:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
-        await self._app(scope, self._limited(receive, self._most_bytes(scope["path"])), send)
+        await self._app(scope, self._limited(receive), send)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
         """Return why a request is refused, or None."""
-        length, most = headers.get("content-length", "0"), self._most_bytes(path)
-        if not length.isdecimal() or int(length) > most:
-            return APIError(413, _too_large(most))
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._body_bytes:
+            return APIError(413, _too_large(self._body_bytes))
         host = headers.get("host", "")
         if not self._is_ours(host):
             return APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
@@ -150,10 +147,7 @@ class Guard:
                 return APIError(401, message, code="invalid_api_key")
         return None
 
-    def _most_bytes(self, path: str) -> int:
-        return self._larger.get(path, self._body_bytes)
-
-    def _limited(self, receive: Receive, most: int) -> Receive:
+    def _limited(self, receive: Receive) -> Receive:
         """Return `receive`, which raises HTTPException once a body without a Content-Length is too large."""
         received = 0
 
@@ -161,8 +155,8 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > most:
-                raise HTTPException(413, _too_large(most), {"Connection": "close"})
+            if received > self._body_bytes:
+                raise HTTPException(413, _too_large(self._body_bytes), {"Connection": "close"})
             return message
 
         return limited

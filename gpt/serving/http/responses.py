@@ -228,25 +228,15 @@ class Response:
         }
 
 
-class Background(Protocol):
-    """Work that goes on beside the requests: `close` asks it to end, it is `running` until it has."""
-
-    @property
-    def running(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
 class ResponseRegistry:
     """All responses in progress, until their resources are freed; refuses new ones once it is `stopping`.
 
     Args:
         max_values: most tokens and log-probabilities that all hold together, see `Limits.values`.
-        background: is asked to end too, and waited for; it is not ended by force.
     """
 
-    def __init__(self, metrics: Metrics, max_values: int, background: Background | None = None) -> None:
-        self.metrics, self._max_values, self._background = metrics, max_values, background
+    def __init__(self, metrics: Metrics, max_values: int) -> None:
+        self.metrics, self._max_values = metrics, max_values
         self.stopping = False
         self.active: set[Response] = set()
         self._admitted = 0
@@ -291,11 +281,9 @@ class ResponseRegistry:
     async def drain(self, seconds: float) -> None:
         """Refuse new requests, and return when all have ended; after this many seconds they are cancelled."""
         self.stopping = True
-        if self._background is not None:
-            self._background.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._admitted or self.active or (self._background is not None and self._background.running):
+                while self._admitted or self.active:
                     await asyncio.sleep(POLL_SECONDS)
         for response in self.active:
             response.cancel()

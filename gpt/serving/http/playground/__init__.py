@@ -47,7 +47,7 @@ class ModelFacts(BaseModel):
 
 
 def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None:
-    """Add the page, which asks its reader for the API key if there is one, and its endpoints but for training's."""
+    """Add the page, which asks its reader for the API key if there is one, and its endpoints."""
     schemas = SamplingParams.model_json_schema()["properties"]
     filters = {name: schemas[name] for name in all_filters()}
     _add_page(app, {"needsKey": needs_key, "mostTokens": services.limits.max_tokens, "filters": filters})

@@ -108,10 +108,6 @@ class Runs:
             raise APIError(404, f"there is no run {name[:100]!r}; /api/runs lists them")
         return RunFolder(self.folder / name)
 
-    def being_trained(self) -> str | None:
-        """Find a run that a process trains now."""
-        return next((name for name in self.names() if RunFolder(self.folder / name).is_being_trained()), None)
-
     def summary(self, name: str) -> Run:
         """Describe a run, see `get`."""
         folder = self.get(name)

@@ -4,7 +4,6 @@ import header from "../playground/header.html";
 import main from "../playground/main.html";
 import { RUNS } from "../playground/runs.js";
 import { ServerSource } from "../playground/server.js";
-import { TRAINING } from "../playground/training.js";
 import { startShell } from "../shell.js";
 import { READINGS, readingView } from "../views/reading.js";
 import { startValues, WRITE, Writer } from "../views/write.js";
@@ -74,7 +73,7 @@ async function openPlayground() {
     remember("model", context.model);
     showFacts(context).then(() => refresh()); // views read as much as the model can see
   });
-  const views = [write, picture, comparing(showWriter), ...readings, RUNS, TRAINING];
+  const views = [write, picture, comparing(showWriter), ...readings, RUNS];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
     context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile

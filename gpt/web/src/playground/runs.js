@@ -140,7 +140,7 @@ function describeRun(run) {
 }
 
 /** Links that open a run's checkpoint in other views. */
-export function createModelLinks(name, context) {
+function createModelLinks(name, context) {
   return Object.entries({ write: "Write", attention: "Attention" }).map(([view, title]) => {
     const link = Object.assign(create("a", "", title), { href: `#${view}`, title: `${title} with ${name}` });
     link.addEventListener("click", () => context.chooseModel(name));

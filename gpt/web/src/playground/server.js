@@ -60,20 +60,6 @@ export class ServerSource {
     return this.get(`/api/runs/${encodeURIComponent(name)}/snapshots/${step}?basis=${basis}`);
   }
 
-  training() {
-    return this.get("/api/training");
-  }
-
-  /** `text` has its number of `characters`, and `vocabulary`, the number of distinct ones, or else `corpus`, its name. */
-  trainingChoices(text) {
-    return this.get(`/api/training/choices?${new URLSearchParams(text)}`);
-  }
-
-  /** Changes what is trained: `action` is "start", "stop" or "resume"; `token` is that of `training()`. */
-  async changeTraining(action, token, body) {
-    return (await this.send(`/api/training/${action}`, body, null, { "X-Training-Token": token })).json();
-  }
-
   async get(path) {
     return (await this.ask(path)).json();
   }
@@ -102,9 +88,9 @@ export class ServerSource {
     }
   }
 
-  send(path, body, signal = null, headers = {}) {
-    const json = { "Content-Type": "application/json", ...headers };
-    return this.ask(path, { method: "POST", body: JSON.stringify(body), headers: json, signal });
+  send(path, body, signal) {
+    const headers = { "Content-Type": "application/json" };
+    return this.ask(path, { method: "POST", body: JSON.stringify(body), headers, signal });
   }
 
   /** @param {string} path @param {RequestInit} options */

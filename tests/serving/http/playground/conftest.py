@@ -8,8 +8,7 @@ import pytest
 
 from browser import Page
 from gpt.checkpoint import Loaded
-from http_server import CharModel, Serve, Served, make_loaded, real_engine, serve_models
-from serving.http.playground.training import Site, make_place, training_site
+from http_server import CharModel, Served, make_loaded, real_engine, serve_models
 from tiny import sharp_model
 
 Open = Callable[..., Page]
@@ -26,19 +25,6 @@ def two_models(runs: Path, char_model: CharModel) -> Iterator[Served]:
 
     with serve_models(runs, load, real_engine) as served:
         yield served
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder with recipes and a text, see `make_place`."""
-    return make_place(tmp_path)
-
-
-@pytest.fixture
-def site(place: Path, serve: Serve) -> Iterator[Site]:
-    """A server whose page may start trainings there."""
-    with training_site(serve, place) as site:
-        yield site
 
 
 @pytest.fixture

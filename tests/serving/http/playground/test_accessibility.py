@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from browser import CONTROL, Page
-from http_server import Serve, real_engine
-from serving.http.playground.training import Site, training_site
+from http_server import Serve, Served, real_engine
 from tiny import CORPUS
 
 Open = Callable[..., Page]
@@ -23,17 +22,16 @@ VIEWS = {
     "surprisal": READ,
     "trace": READ,
     "runs": "document.querySelectorAll('.series').length > 0",
-    "training": "document.querySelectorAll('.recipe').length > 0",
 }
 """What is true of a view that has something to show."""
 
 
 @pytest.fixture
-def site(trained: Path, place: Path, runs: Path, serve: Serve) -> Iterator[Site]:
-    """A server with a finished run, and with a recipe."""
-    shutil.copytree(trained / "runs", place / "runs")
-    shutil.copytree(runs / "first", place / "runs" / "first")
-    with training_site(serve, place, make_engine=real_engine, folder=place / "runs") as site:
+def site(trained: Path, runs: Path, tmp_path: Path, serve: Serve) -> Iterator[Served]:
+    """A server of two models, of which one has a finished run."""
+    for name in (trained / "runs" / "tiny", runs / "first"):
+        shutil.copytree(name, tmp_path / name.name)
+    with serve(make_engine=real_engine, folder=tmp_path) as site:
         yield site
 
 
@@ -44,10 +42,10 @@ def site(trained: Path, place: Path, runs: Path, serve: Serve) -> Iterator[Site]
     ids=["desk", "phone", "200 %"],
 )
 def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
-    site: Site, visit: Open, width: int, height: int, dark: bool
+    site: Served, visit: Open, width: int, height: int, dark: bool
 ) -> None:
     """Colors do not depend on the size of the window."""
-    page = visit(site.served.url, width=width, height=height, dark=dark)
+    page = visit(site.url, width=width, height=height, dark=dark)
     for view, is_shown in VIEWS.items():
         page.run(f"location.hash = '{view}'")
         page.wait_for(f"document.querySelector('.view-{view}') !== null")
@@ -65,5 +63,5 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_reference_breaks_no_rule_of_accessibility(site: Site, visit: Open, dark: bool) -> None:
-    assert visit(f"{site.served.url.rstrip('/')}/docs", width=400, height=800, dark=dark).violations() == []
+def test_the_reference_breaks_no_rule_of_accessibility(site: Served, visit: Open, dark: bool) -> None:
+    assert visit(f"{site.url}/docs", width=400, height=800, dark=dark).violations() == []

@@ -74,8 +74,6 @@ TITLES = {
     "trace": "Shapes",
     "shapes": "Shapes",
     "runs": "Runs",
-    "training": "Train",
-    "Train": "Train",
 }
 
 
@@ -87,7 +85,3 @@ def test_an_address_opens_its_view_at_the_top(open_page: Callable[..., Page]) ->
         page.wait_for(f"document.querySelector('h1').textContent === '{title}'")
         assert page.run(f"document.getElementById('{address}')") is None
         assert page.run("scrollY") == 0
-    page.wait_for("document.querySelector('[data-part=status]').textContent !== ''")
-    assert page.text("[data-part=status]") == "This server was started with --no-training."
-    assert page.run("document.querySelector('[data-part=allowed]').hidden")
-    page.console.clear()  # the browser notes that the server refuses to train

@@ -1,21 +1,17 @@
-"""The views of runs and of training as a person uses them, in a browser."""
+"""The view of runs as a person uses them, in a browser."""
 
 import json
-import re
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from browser import Page
-from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
-from gpt.config import ModelConfig
 from http_server import Serve
 from patience import PATIENCE
-from serving.http.playground.training import TEXT, training_site
+from tiny import CORPUS
 
 PART = "document.querySelector('[data-part={}]')"
 LINE = "(document.querySelector('[data-part=loss] .series.{}')?.getAttribute('d') ?? '').split(/[ML]/).length - 1"
@@ -122,45 +118,10 @@ def test_no_two_runs_are_drawn_alike(trained: Path, tmp_path: Path, serve: Serve
             assert len(set(page.run(lines.format(".series.validation", "style.stroke")))) >= 8
 
 
-def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
-    place: Path, runs: Path, serve: Serve, visit: Open
-) -> None:
-    shutil.copytree(runs, place / "runs")
-    with training_site(serve, place, folder=place / "runs") as site:
-        page = visit(f"{site.served.url}/#training", hurry=25)
-        page.wait_for("document.querySelectorAll('.recipe').length === 2")
-        page.run(CHANGE.format(PART.format("corpus"), "pasted"))
-        assert page.run(f"{PART.format('start')}.disabled")
-        page.run("document.getElementById('training-text').focus()")
-        page.type(TEXT)
-        page.point("document.querySelector('.slow-recipes summary')", click=True)
-        page.point("document.querySelector('.recipe input[value=endless]')", click=True)
-        page.run(f"{PART.format('run-name')}.focus()")
-        page.type("mine")
-        page.press("Enter")
-        page.wait_for(f"{PART.format('name')}.textContent === 'mine'")
-        page.wait_for(f"{LINE.format('training')} > 3", PATIENCE)
-        assert page.run(f"{PART.format('start')}.disabled")
-        assert part(page, "busy").startswith("mine is being trained")
-        page.point(PART.format("stop"), click=True)
-        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Stopped and saved')", PATIENCE)
-        stopped = json.loads((place / "runs" / "mine" / "last.json").read_text())["step"]
-        page.point(PART.format("resume"), click=True)
-        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Training')", PATIENCE)
-        page.wait_for(f"{LINE.format('training')} > {stopped + 3}", PATIENCE)
-        assert "step " in part(page, "console")
-        (count,) = re.findall("[0-9,]+ parameters", page.text(".slow-recipes .recipe-about"))
-        page.run("location.hash = '#runs'")
-        page.wait_for("document.querySelector('.run-facts') !== null")
-        assert count in page.text(".run-facts")
-
-
-def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Serve, visit: Open) -> None:
-    shutil.copytree(runs, place / "runs")
+def test_a_run_is_looked_at_along_a_slider(trained: Path, serve: Serve, visit: Open) -> None:
     at = PART.format("sample-at") + "?.textContent"
-    with training_site(serve, place, folder=place / "runs") as site:
-        site.post("/start", {"recipe": "tiny", "text": TEXT, "name": "watched"})
-        page = visit(f"{site.served.url}/#training?step=x", hurry=25)
+    with serve(folder=trained / "runs") as served:
+        page = visit(f"{served.url}/#runs?step=x", hurry=25)
         page.wait_for(f"{at} === 'step 6'", PATIENCE)  # by itself
         page.wait_for(f"{LINE.format('training')} === 6 && {LINE.format('validation')} === 3", PATIENCE)
         colors = "['smooth', 'validation'].map((kind) => getComputedStyle(document.querySelector('.' + kind)).stroke)"
@@ -169,7 +130,7 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         assert page.run(names) == "training,validation"
         drawn = PART.format("mapped") + "?.dataset.step"
         page.wait_for(f"{drawn} === '6'", PATIENCE)
-        assert page.run("document.querySelectorAll('.map-token').length") == len(set(TEXT))
+        assert page.run("document.querySelectorAll('.map-token').length") == len(set(CORPUS))
         assert page.run("document.querySelector('.growth-heads').width") == 2 * 17 - 1
         where = "document.querySelector('.map-token').style.transform"
         last = json.dumps(page.run(where))
@@ -182,22 +143,18 @@ def test_a_training_is_watched_along_a_slider(place: Path, runs: Path, serve: Se
         page.wait_for(f"{at} === 'step 0' && {drawn} === '0' && {where} !== {last}", PATIENCE)
         page.point(PART.format("play"), click=True)
         page.wait_for(f"{at} === 'step 6' && {where} === {last}", PATIENCE)
-        page.run("location.hash = '#training?step=5'")
+        page.run("location.hash = '#runs?step=5'")
         page.wait_for(f"{at} === 'step 3'", PATIENCE)
-        page.run("location.hash = '#runs?step=0'")
-        page.wait_for(f"{at} === 'step 0'", PATIENCE)
 
 
 def test_what_comes_last_is_shown_and_what_was_replaced_is_not(
-    place: Path, runs: Path, serve: Serve, visit: Open
+    trained: Path, tmp_path: Path, serve: Serve, visit: Open
 ) -> None:
-    shutil.copytree(runs, place / "runs")
+    shutil.copytree(trained / "runs" / "tiny", tmp_path / "watched")
     at, text = PART.format("sample-at") + "?.textContent", PART.format("sample-text") + "?.textContent"
     dots = "document.querySelectorAll('[data-part=loss] .dot').length"
-    with training_site(serve, place, folder=place / "runs") as site:
-        site.post("/start", {"recipe": "tiny", "text": TEXT, "name": "watched"})
-        site.wait_for(lambda training: training["state"] == "ended")
-        run = RunFolder(place / "runs" / "watched")
+    with serve(folder=tmp_path) as served:
+        run = RunFolder(tmp_path / "watched")
         lines = run.metrics.read_text().splitlines(keepends=True)
         sample = run.samples / "step-000006.txt"
         written = sample.read_text()
@@ -205,7 +162,7 @@ def test_what_comes_last_is_shown_and_what_was_replaced_is_not(
         run.metrics.write_text("".join(lines[:-1]))
         run.lock()
         try:
-            page = visit(f"{site.served.url}/#runs", hurry=25)
+            page = visit(f"{served.url}/#runs", hurry=25)
             page.wait_for(f"{at} === 'step 6' && {dots} === 2", PATIENCE)
             sample.write_text(written)
             page.wait_for(f"{text} === {json.dumps(written[:-1])}", PATIENCE)  # of the step that is shown already
@@ -224,38 +181,3 @@ def test_what_comes_last_is_shown_and_what_was_replaced_is_not(
         page.wait_for(f"{PART.format('samples')}.hidden && {PART.format('play')}.textContent === 'Play'", PATIENCE)
         assert all("/snapshots/6" in line for line in page.console)  # which the browser reports, too
         page.console.clear()
-
-
-def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(place: Path, serve: Serve, visit: Open) -> None:
-    """There is something to choose before the machine has been measured."""
-    measured = threading.Event()
-
-    def measure(run: object) -> float:
-        assert measured.wait(PATIENCE)
-        return 1e9
-
-    recipe = (place / "configs" / "tiny.yaml").read_text()
-    (place / "configs" / "quickstart.yaml").write_text(f"{recipe}data: {{source: pydocs}}\n")
-    with training_site(serve, place, measure) as site:
-        page = visit(f"{site.served.url}/#training", hurry=25)
-        page.wait_for(f"{PART.format('allowed')}?.hidden === false")
-        page.wait_for("document.querySelectorAll('.recipe').length === 3")
-        assert part(page, "estimate") == "These times are rough: this machine is being measured."
-        assert not page.run(f"{PART.format('start')}.disabled || {PART.format('corpus')}.disabled")
-        measured.set()
-        page.wait_for(f"{PART.format('estimate')}.textContent.startsWith('A time with a run')")
-        assert not page.run(f"{PART.format('start')}.disabled || {PART.format('corpus')}.disabled")
-        names = "[...document.querySelectorAll('{} .recipe-name')].map((name) => name.textContent)"
-        assert page.run(names.format(".recipe-list > .recipe")) == ["quickstart", "tiny"]
-        assert page.run(names.format(".slow-recipes:not([open])")) == ["endless"]
-        chosen = f"[document.querySelector('.recipe :checked').value, {PART.format('corpus')}.value].join()"
-        assert page.run(chosen) == "quickstart,pydocs"
-        page.run("document.querySelector('.recipe :checked').focus()")
-        page.press("ArrowDown")
-        page.wait_for(f"{chosen} === 'tiny,shakespeare'")
-        page.run(CHANGE.format(PART.format("corpus"), "books/keys.txt"))
-        shape = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=16, vocab_size=len(set(TEXT)))
-        count = f"{count_parameters(shape).total:,} parameters"
-        page.wait_for(f"document.querySelector('.recipe-about').textContent.includes('{count}')")
-        page.point("document.querySelector('.recipe input[value=quickstart]')", click=True)
-        assert page.run(chosen) == "quickstart,books/keys.txt"
