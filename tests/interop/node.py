@@ -23,7 +23,6 @@ MODULES = {
     "views/picture_numbers.js": ("Numbers",),
     "views/picture_parts.js": ("describeParts",),
     "views/kinds.js": ("measureHeads", "mostTelling"),
-    "views/parting.js": ("markParting",),
 }
 READER = """
 import { readFileSync } from "node:fs";

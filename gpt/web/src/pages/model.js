@@ -33,7 +33,7 @@ function openPage() {
     const { prompt, ...start } = startValues(data.facts);
     const values = { ...start, ...data.start, prompt: data.start.prompt || prompt };
     const form = { ...values, most: MAX_TOKENS, filters: data.filters };
-    const writer = new Writer(root, form, source, [{ name: () => "" }], { written });
+    const writer = new Writer(root, form, source, () => "", { written });
     const follow = () => writer.open(context, data.facts.token);
     follow();
     return follow;

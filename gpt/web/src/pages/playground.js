@@ -1,5 +1,4 @@
 import { fill, recall, remember, say, setOptions } from "../dom.js";
-import { comparing } from "../playground/compare.js";
 import header from "../playground/header.html";
 import main from "../playground/main.html";
 import { RUNS } from "../playground/runs.js";
@@ -15,32 +14,25 @@ const head = document.querySelector("header");
 const parts = { ...fill(head, header), ...fill(document.querySelector("main"), main) };
 head.className = "shell";
 
-const write = {
-  ...WRITE,
-  show: (root, context) => {
-    const written = (text) => {
-      context.text = text;
-      remember("text", text);
-    };
-    return showWriter(root, context, [{ name: () => context.model }], { written });
-  },
-};
 const [picture, ...readings] = Object.keys(READINGS).map((name) =>
   readingView(name, ({ facts }) => facts?.block_size ?? UNKNOWN_WINDOW)
 );
 
-/** Shows the form of `Writer` with what was in it last, here or in another view, and lets it write. */
-function showWriter(root, context, models, events = {}) {
+/** Shows the form of `Writer` with what was in it last, and lets it write. */
+function showWriter(root, context) {
   const off = Object.entries(data.filters).map(([name, { default: value }]) => [name, value]);
   const unknown = { example: "", token: "character", sample: { temperature: 0.8, ...Object.fromEntries(off) } };
   const read = () => ({ ...startValues(context.facts ?? unknown), ...recall("write", {}) });
   const start = { ...read(), most: data.mostTokens, filters: data.filters };
   const changed = (values) => remember("write", values);
-  const word = () => (models.length > 1 ? "token" : context.facts.token); // two models may have two
-  const writer = new Writer(root, start, context.source, models, { changed, ...events });
+  const written = (text) => {
+    context.text = text;
+    remember("text", text);
+  };
+  const writer = new Writer(root, start, context.source, () => context.model, { changed, written });
   const follow = () => {
     writer.fill(read());
-    if (context.facts) writer.open(context, word());
+    if (context.facts) writer.open(context, context.facts.token);
   };
   follow();
   return follow;
@@ -73,7 +65,7 @@ async function openPlayground() {
     remember("model", context.model);
     showFacts(context).then(() => refresh()); // views read as much as the model can see
   });
-  const views = [write, picture, comparing(showWriter), ...readings, RUNS];
+  const views = [{ ...WRITE, show: showWriter }, picture, ...readings, RUNS];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
     context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile

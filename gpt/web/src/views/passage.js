@@ -138,12 +138,6 @@ export class Passage {
     this.items[index].focus({ preventScroll: true });
   }
 
-  /** Draws a bar before one token, or none. */
-  mark(index) {
-    this.parts.written.querySelector(".parting")?.classList.remove("parting");
-    this.items[index]?.classList.add("parting");
-  }
-
   tint(index) {
     const { probability } = this.tokens[index];
     if (probability !== null) paintBits(this.items[index], -Math.log2(probability));

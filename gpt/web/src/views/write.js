@@ -1,5 +1,4 @@
 import { camelCase, copy, create, fill, isSubmit, say } from "../dom.js";
-import { markParting } from "./parting.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
 
@@ -28,8 +27,7 @@ const MOST_ON_A_SLIDER = 50; // of a number without bounds
 const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
 
 /**
- * A form, and a text for each of `models`: `name()` is that of the model, and `heading`, where there is one, an element
- * to put above. `start` has the values of the form by its fields, `most`, the greatest count, and `filters`, the
+ * A form, and the text of a model, whose name `model()` returns. `start` has the values of the form by its fields, `most`, the greatest count, and `filters`, the
  * sampling filters, each with the JSON schema of its value; the default keeps all. Each is a field of the form, such as
  * top-k, and of a request, such as topK.
  *
@@ -41,17 +39,18 @@ const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
  * `changed(values)` follows the form, `written(text)` each text that the reader asked for.
  */
 export class Writer {
-  constructor(root, start, source, models, { changed = null, written = null } = {}) {
+  constructor(root, start, source, model, { changed = null, written = null } = {}) {
     this.parts = fill(root, template);
     this.source = source;
+    this.model = model;
     this.changed = changed;
     this.written = written;
     this.word = "character"; // for a token of the model
-    this.shown = null; // the models that the texts were started with
+    this.shown = null; // the model that the text was started with
     this.address = ""; // the parameters that were taken over
     this.asking = ""; // those whose model was asked for
     this.filters = Object.entries(start.filters).map(([name, schema]) => ({ ...schema, field: fieldOf(name) }));
-    const { form, seed, panes, count, prompt } = this.parts;
+    const { form, seed, pane, count, prompt } = this.parts;
     this.fields = { prompt, count };
     this.sliders = {};
     for (const setting of [TEMPERATURE, ...this.filters]) {
@@ -61,8 +60,7 @@ export class Writer {
       seed.parentElement.before(row);
     }
     this.fields.seed = seed;
-    this.panes = models.map(({ name, heading = "" }) => new Pane(this, name, heading));
-    panes.append(...this.panes.map(({ element }) => element));
+    this.pane = new Pane(this, pane);
     count.max = start.most;
     this.fill(start);
     this.listen(root, form);
@@ -88,7 +86,6 @@ export class Writer {
     });
     copy.addEventListener("click", () => this.copy());
     link.addEventListener("click", () => this.link());
-    link.hidden = copy.hidden = this.panes.length > 1;
     document.addEventListener("keydown", (event) => {
       if (!root.isConnected) return;
       if (event.key === "Escape") this.stop();
@@ -122,7 +119,7 @@ export class Writer {
     if (!target) return;
     this.changed?.(this.values());
     if (this.address) this.setAddress("");
-    if (Object.values(this.fields).every(isValid)) for (const { passage } of this.panes) passage.follow();
+    if (Object.values(this.fields).every(isValid)) this.pane.passage.follow();
   }
 
   /**
@@ -146,11 +143,7 @@ export class Writer {
     if (isNew) this.follow(this.parts.prompt);
     if (isNew) this.address = address;
     if (this.address && asked && asked !== model) this.setAddress(""); // another model was chosen
-    if (isNew || this.shown !== this.models()) this.start(isNew);
-  }
-
-  models() {
-    return this.panes.map(({ model }) => model()).join("\n");
+    if (isNew || this.shown !== this.model()) this.start(isNew);
   }
 
   values() {
@@ -163,12 +156,12 @@ export class Writer {
     return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [camelCase(name), Number(value)]));
   }
 
-  /** Starts all texts anew, unless a setting is wrong, which the form shows; `isAsked`: by the reader. */
+  /** Starts the text anew, unless a setting is wrong, which the form shows; `isAsked`: by the reader. */
   start(isAsked = true) {
     this.stop();
-    this.shown = this.models();
+    this.shown = this.model();
     if (!this.parts.form.reportValidity()) return;
-    for (const pane of this.panes) pane.start(this.parts.prompt.value, isAsked);
+    this.pane.start(this.parts.prompt.value, isAsked);
   }
 
   describe(settings) {
@@ -184,11 +177,11 @@ export class Writer {
   }
 
   stop() {
-    for (const { running } of this.panes) running?.abort();
+    this.pane.running?.abort();
   }
 
   async copy() {
-    const [{ passage, status }] = this.panes;
+    const { passage, status } = this.pane;
     const isCopied = await copy(passage.text);
     say(status, isCopied ? "The text is copied." : "The browser allows no copying here; select the text.", !isCopied);
   }
@@ -202,7 +195,7 @@ export class Writer {
 
   /** Puts what makes this text, but for the reader's choices in it, into the page's address, and copies it. */
   async link() {
-    const [{ started, passage, status }] = this.panes;
+    const { started, passage, status } = this.pane;
     this.setAddress(new URLSearchParams(started ?? this.values()).toString());
     const isCopied = await copy(location.href);
     const text = passage.tokens.some(({ isPicked }) => isPicked) ? "the text before your choices" : "this text again";
@@ -210,28 +203,27 @@ export class Writer {
   }
 }
 
-/** One text of a writer. */
+/** The text of a writer. */
 class Pane {
-  constructor(writer, model, heading) {
+  constructor(writer, root) {
     this.writer = writer;
-    this.model = model;
     this.running = null;
     this.started = null; // the form as it was, and the model
     this.status = create("output", "status");
     const body = create("div");
-    this.element = create("div", "pane", heading, this.status, body);
+    root.append(this.status, body);
     this.passage = new Passage(body, {
       branch: (index, id) => this.branch(index, id),
       settings: () => writer.settings(),
       describe: (settings) => writer.describe(settings),
       isComputed: (settings) => writer.isComputed(settings),
-      logitsAfter: (ids, signal) => writer.source.logitsAfter({ model: model(), ids, signal }),
+      logitsAfter: (ids, signal) => writer.source.logitsAfter({ model: writer.model(), ids, signal }),
     });
   }
 
   start(prompt, isAsked) {
     this.isAsked = isAsked;
-    this.started = { ...this.writer.values(), ...(this.model() ? { model: this.model() } : {}) };
+    this.started = { ...this.writer.values(), ...(this.writer.shown ? { model: this.writer.shown } : {}) };
     this.passage.truncate(0);
     this.passage.word = this.writer.word;
     this.run(prompt, this.writer.settings(), 0);
@@ -265,7 +257,7 @@ class Pane {
     };
     let fault = null;
     try {
-      const request = { ...settings, model: this.model(), prompt, known, signal: control.signal };
+      const request = { ...settings, model: this.writer.model(), prompt, known, signal: control.signal };
       await Promise.race([source.write(request, add), untilAborted(control.signal)]);
     } catch (error) {
       if (error.name !== "AbortError") fault = error.message;
@@ -283,8 +275,7 @@ class Pane {
 
   /** Lets the reader stop what grows. */
   writerFollows() {
-    const { parts, panes } = this.writer;
-    parts.stop.disabled = panes.every(({ running }) => !running);
+    this.writer.parts.stop.disabled = !this.running;
   }
 
   /** Adds tokens, the one at `picked` chosen by the reader; returns how many were sampled. */
@@ -293,8 +284,6 @@ class Pane {
     const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
     if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
     this.passage.add(tokens);
-    const passages = this.writer.panes.map(({ passage }) => passage);
-    if (passages.length === 2) markParting(passages);
     if (isPicked) this.passage.focus(picked);
     return tokens.filter((token) => !token.isGiven && !token.isPicked).length;
   }

@@ -11,12 +11,10 @@ from http_server import Serve, Served, real_engine
 from tiny import CORPUS
 
 Open = Callable[..., Page]
-WRITTEN = "[...document.querySelectorAll('.pane .status')].every((said) => said.textContent.includes('written with'))"
 READ = "document.querySelector('.reading-body').children.length > 1"
 VIEWS = {
-    "write": WRITTEN,
+    "write": "document.querySelector('.pane .status').textContent.includes('written with')",
     "picture": "document.querySelector('.picture .head canvas') !== null",
-    "compare": WRITTEN,
     "attention": READ,
     "lens": READ,
     "surprisal": READ,

@@ -66,7 +66,6 @@ def test_a_model_that_is_not_there_is_an_error(server: Served, name: str) -> Non
 TITLES = {
     "write": "Write",
     "picture": "Model",
-    "compare": "Compare",
     "attention": "Attention",
     "lens": "Logit lens",
     "logit-lens": "Logit lens",

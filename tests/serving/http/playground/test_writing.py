@@ -1,4 +1,4 @@
-"""The playground's writing views in a browser: by mouse, by keyboard, and side by side."""
+"""The playground's writing view in a browser, by mouse and by keyboard."""
 
 import json
 import math
@@ -14,15 +14,14 @@ from gpt.config import SamplingParams
 from gpt.errors import CheckpointError
 from gpt.serving.http import playground
 from http_server import CharModel, Serve, Served, add_run, make_loaded, real_engine
-from interop.node import run_page
 
 Open = Callable[..., Page]
 ITEM = "document.querySelectorAll('.written .token')[{}]"
 
 
-def written(page: Page, pane: int = 0) -> str:
-    """The text of a pane, its line ends as such."""
-    tokens = f"[...document.querySelectorAll('.pane')[{pane}].querySelectorAll('.written .token')]"
+def written(page: Page) -> str:
+    """The text, its line ends as such."""
+    tokens = "[...document.querySelectorAll('.written .token')]"
     return page.run(f"{tokens}.map((item) => item.textContent.replace('⏎', '\\n')).join('')")
 
 
@@ -33,8 +32,7 @@ def fill(page: Page, **values: object) -> None:
 
 
 def wait_until_written(page: Page) -> None:
-    said = "[...document.querySelectorAll('.pane .status')].map((status) => status.textContent)"
-    page.wait_for(f"{said}.every((text) => text.includes('written with seed'))")
+    page.wait_for("document.querySelector('.pane .status').textContent.includes('written with seed')")
 
 
 def write(page: Page, **values: object) -> str:
@@ -52,7 +50,7 @@ def complete(served: Served, model: str, prompt: str, **settings: object) -> str
 
 
 def test_it_writes_what_the_completions_endpoint_writes_by_any_model(open_page: Open, two_models: Served) -> None:
-    """And a reload keeps the form, as another view does."""
+    """And a reload keeps the form."""
     page = open_page()
     first, second = page.run("[...document.getElementById('model').options].map((option) => option.value)")
     assert {first, second} == {"first", "second"}
@@ -68,8 +66,6 @@ def test_it_writes_what_the_completions_endpoint_writes_by_any_model(open_page: 
     page.send("Page.reload")
     page.wait_for("document.readyState === 'complete' && document.getElementById('prompt')?.value === 'It was'")
     assert page.run("document.getElementById('temperature').value") == "0.8"
-    page.run("location.hash = '#compare'")
-    page.wait_for("document.querySelector('.view-compare') !== null")
     assert page.run("document.getElementById('seed').value") == "11"
 
 
@@ -78,8 +74,8 @@ def test_a_model_that_was_trained_meanwhile_can_be_chosen_and_may_have_any_name(
 ) -> None:
     add_run(tmp_path, "old")
     with serve(real_engine, folder=tmp_path) as served:
-        page = open_page("compare", served=served)
-        assert "one model only" in page.run("document.querySelector('.view-compare').textContent")
+        page = open_page("attention", served=served)
+        assert page.run("document.getElementById('model').options.length") == 1
         add_run(tmp_path, "50% of what? #1")
         page.run("location.hash = '#write'")
         page.wait_for("document.getElementById('model').options.length === 2")
@@ -352,38 +348,14 @@ def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     assert page.run("document.activeElement.dataset.index") == str(place)
 
 
-def test_two_models_write_side_by_side_with_one_seed(open_page: Open, two_models: Served) -> None:
-    page = open_page("compare?prompt=It&count=5")
-    wait_until_written(page)
-    left = write(page, prompt="It was", count=60, temperature=0.8, seed=3)
-    right = written(page, 1)
-    assert page.run("location.hash") == "#compare"
-    chosen = page.run("[...document.querySelectorAll('.pane select')].map((select) => select.value)")
-    assert sorted(chosen) == ["first", "second"]
-    for name, text in zip(chosen, (left, right), strict=True):
-        assert text == "It was" + complete(two_models, name, "It was", max_tokens=60, temperature=0.8, seed=3)
-    assert left != right
-    parting = next(index for index, (one, other) in enumerate(zip(left, right, strict=True)) if one != other)
-    marked = page.run("[...document.querySelectorAll('.parting')].map((item) => Number(item.dataset.index))")
-    assert marked == [parting, parting]
-    for pane, name in enumerate(chosen):
-        settings = {"prompt": "It was", "max_tokens": 60, "temperature": 0.8, "seed": 3, "logprobs": 1}
-        scored = two_models.post(model=name, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, **settings).json()
-        bits = -sum(scored["choices"][0]["logprobs"]["token_logprobs"]) / math.log(2) / 60
-        said = page.text(f".pane:nth-child({pane + 1}) .status")
-        assert float(said.removesuffix(" bits per character.").split()[-1]) == pytest.approx(bits, abs=0.006)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [(["It", " was"], ["", "I", "t", " ", "wa", "r"], [1, 5]), (["It", " was"], ["I", "t"], [None, None])],
-)
-def test_texts_part_where_their_characters_do_whatever_their_tokens_are(
-    first: list[str], second: list[str], expected: list[int | None]
-) -> None:
-    passages = [{"tokens": [{"text": text} for text in texts]} for texts in (first, second)]
-    marks = f"{json.dumps(passages)}.map((passage) => ({{ ...passage, mark: (index) => found.push(index) }}))"
-    assert run_page("", f"const found = []; markParting({marks}); return found;") == expected
+def test_bits_per_character_say_how_surprised_the_model_was_by_its_text(open_page: Open, two_models: Served) -> None:
+    page = open_page()
+    write(page, prompt="It was", count=60, temperature=0.8, seed=3)
+    settings = {"prompt": "It was", "max_tokens": 60, "temperature": 0.8, "seed": 3, "logprobs": 1}
+    scored = two_models.post(top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, **settings).json()
+    bits = -sum(scored["choices"][0]["logprobs"]["token_logprobs"]) / math.log(2) / 60
+    said = page.text(".pane .status")
+    assert float(said.removesuffix(" bits per character.").split()[-1]) == pytest.approx(bits, abs=0.006)
 
 
 def test_a_character_that_the_model_does_not_know_is_named(open_page: Open) -> None:
