@@ -109,7 +109,7 @@ FUNCTIONS: dict[str, Callable[[gpt.GPT], Any]] = {
     "surprisal": lambda model: vars(gpt.surprisal(model, TEXT, tokenizer=TOKENIZER)),
     "attention_patterns": lambda model: gpt.attention_patterns(model, TEXT, tokenizer=TOKENIZER),
     "trace_shapes": lambda model: gpt.trace_shapes(model, TEXT, TOKENIZER),
-    "show": lambda model: (repr(gpt.show.shapes(model, TOKENIZER, TEXT)), gpt.show.parameters(model)._repr_html_()),
+    "show": lambda model: (repr(gpt.show.lens(model, TOKENIZER, TEXT)), gpt.show.parameters(model)._repr_html_()),
     "quantize": lambda model: dict(gpt.quantize(model, "int4").named_buffers()),
     "train": lambda _: train(),
     "tokenizers": lambda _: [

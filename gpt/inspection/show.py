@@ -15,7 +15,6 @@ from gpt.inspection.rendering.tables import Table
 from gpt.inspection.tracing.activation_cache import Edits, one_text
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.model import GPT
@@ -74,15 +73,6 @@ def surprisal(
     idx = one_text(model, text, tokenizer, 2, "gpt.show.surprisal")
     view = surprisal_view(model, tokenizer, idx, params or SamplingParams(), edits=edits)
     return Page("surprisal", "Surprisal", "", view)
-
-
-def shapes(model: GPT, tokenizer: Tokenizer, text: TextOrIds) -> Page:
-    """Show every operation of the forward pass of a text, with the shapes and the values that it makes.
-
-    Arguments and errors are those of `attention`.
-    """
-    idx = one_text(model, text, tokenizer, 1, "gpt.show.shapes")
-    return Page("trace", "Shapes", "", trace_view(model, tokenizer, idx))
 
 
 def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:

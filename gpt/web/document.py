@@ -9,7 +9,7 @@ from string import Template
 
 from gpt.errors import InputError
 
-VIEWS = ("attention", "lens", "surprisal", "trace", "picture")
+VIEWS = ("attention", "lens", "surprisal", "picture")
 """Pages of one view of a text."""
 MODEL, PLAYGROUND = "model", "playground"
 """A model that a browser runs, and the page of the server."""
@@ -23,7 +23,6 @@ STYLES = (
     "bars",
     "attention",
     "lens",
-    "trace",
     "readings",
     "picture",
     "write",

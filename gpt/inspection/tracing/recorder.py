@@ -1,7 +1,7 @@
 """Record every operation of a real forward pass that leads to its result, in order."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,6 @@ class Operation:
     flops: int
     parameters: tuple[str, ...] = ()  # names of the parameters it reads
     inputs: tuple[int, ...] = ()  # indices of the recorded operations it reads from
-    observed: Any = None  # what the recorder's `observe` returned for the tensor
 
 
 @dataclass
@@ -40,7 +39,6 @@ class Recorder(TorchFunctionMode):
     """Records torch's operations inside the context `recording()`, and counts their FLOPs."""
 
     model: nn.Module
-    observe: Callable[[Tensor], Any] | None = None  # called with each tensor as soon as it is made; None: not
     # all so far, in order; `leading_to` selects those that lead to a tensor
     operations: list[Operation] = field(default_factory=list)
 
@@ -112,7 +110,6 @@ class Recorder(TorchFunctionMode):
                 flops=flops,
                 parameters=tuple(self._names[id(x)] for x in inputs if id(x) in self._names),
                 inputs=tuple(self._made_by[x] for x in inputs if x in self._made_by),
-                observed=None if self.observe is None else self.observe(made),
             )
         )
         self._made_by[made] = len(self.operations) - 1

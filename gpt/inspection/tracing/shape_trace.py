@@ -5,9 +5,7 @@ is a different large prime, so that a size tells which dimension it is.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,16 +75,7 @@ def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None)
     Raises:
         InputError: the ids do not fit the model.
     """
-    return _trace(model, to_batch(idx, tokenizer, model.wte.weight.device), None)[0]
-
-
-def trace_values(model: GPT, idx: Tensor, observe: Callable[[Tensor], Any]) -> tuple[list[TensorRow], list[Any]]:
-    """Trace one forward pass of ids (B, T), and call `observe` with each tensor as soon as it is made.
-
-    Returns:
-        The rows of `trace_shapes`, and what `observe` returned for each.
-    """
-    return _trace(model, idx, None, observe=observe)
+    return _trace(model, to_batch(idx, tokenizer, model.wte.weight.device), None)
 
 
 def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[TensorRow], list[TensorRow]]:
@@ -102,31 +91,25 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
     if idx.dim() != 2 or idx.size(1) < 2:
         raise InputError(f"a prefill and a decode step need (B, T) ids, T at least 2; got shape {tuple(idx.shape)}")
     cache = KVCache(model.config, idx.size(0), kv_dtype=kv_dtype, device=idx.device)
-    return _trace(model, idx[:, :-1], cache, kv_dtype)[0], _trace(model, idx[:, -1:], cache, kv_dtype)[0]
+    return _trace(model, idx[:, :-1], cache, kv_dtype), _trace(model, idx[:, -1:], cache, kv_dtype)
 
 
 @with_own_defaults
 @torch.inference_mode(False)  # in which torch would run other operations
 @torch.no_grad()
-def _trace(
-    model: GPT,
-    idx: Tensor,
-    cache: KVCache | None,
-    kv_dtype: str = "fp32",
-    observe: Callable[[Tensor], Any] | None = None,
-) -> tuple[list[TensorRow], list[Any]]:
+def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32") -> list[TensorRow]:
     if idx.dim() != 2 or idx.numel() == 0:
         raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
     weights = weights_format(model)
     if weights != "float32":
         raise InputError(f"only float32 weights can be traced, not {weights}; trace the model before quantization")
     past = cache.lengths[0] if cache is not None else 0
-    operations = _record(model, idx, cache, observe)
+    operations = _record(model, idx, cache)
     probe = Probe(model, idx.size(1), past)
     symbolic = _record(*probe.call(cache is not None, kv_dtype))
     assert [op.function for op in operations] == [op.function for op in symbolic], "the probe ran other operations"
     sizes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    rows = [
+    return [
         TensorRow(
             name=name,
             about=about,
@@ -145,7 +128,6 @@ def _trace(
             operations, symbolic, describe(operations), _names(operations), strict=True
         )
     ]
-    return rows, [operation.observed for operation in operations]
 
 
 class Probe:
@@ -215,14 +197,12 @@ class Probe:
         return {size: letter for size, letter in named.items() if size > 1}
 
 
-def _record(
-    model: GPT, idx: Tensor, cache: KVCache | None, observe: Callable[[Tensor], Any] | None = None
-) -> list[Operation]:
+def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
     copy = unfused_copy(model)
     for block in copy.h:
         assert isinstance(block, Block)
         block.attn.core = ReferenceCore(model.config.weights_dropout).eval()
-    recorder = Recorder(copy, observe)
+    recorder = Recorder(copy)
     recorder.begin_with(idx, "idx")
     with recorder.recording():
         logits = copy(idx, cache=cache)

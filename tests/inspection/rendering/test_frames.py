@@ -17,7 +17,6 @@ VIEWS = {
     "attention": gpt.show.attention,
     "lens": gpt.show.lens,
     "surprisal": gpt.show.surprisal,
-    "shapes": gpt.show.shapes,
     "picture": gpt.show.picture,
 }
 

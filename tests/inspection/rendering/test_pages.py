@@ -15,7 +15,6 @@ from gpt.errors import InputError
 from gpt.inspection.rendering.pages import KINDS, render_page
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
@@ -32,7 +31,7 @@ def view_of(kind: str, text: str = TEXT) -> View:
     idx = torch.as_tensor(tokenizer.encode(text)).long()
     if kind == "surprisal":
         return surprisal_view(model, tokenizer, idx, SamplingParams(temperature=0.7, top_k=3))
-    views = {"attention": attention_view, "lens": lens_view, "trace": trace_view, "picture": picture_view}
+    views = {"attention": attention_view, "lens": lens_view, "picture": picture_view}
     return views[kind](model, tokenizer, idx)
 
 
@@ -106,7 +105,7 @@ def test_vectors_of_a_picture_come_through() -> None:
     assert data["weights"] == Document("attention", {key: view[key] for key in ("labels", "weights")}).data["weights"]
 
 
-@pytest.mark.parametrize(("kind", "text"), [("lens", TEXT), ("lens", "t"), ("surprisal", TEXT), ("trace", TEXT)])
+@pytest.mark.parametrize(("kind", "text"), [("lens", TEXT), ("lens", "t"), ("surprisal", TEXT)])
 def test_views_come_through(kind: str, text: str) -> None:
     view = view_of(kind, text)
 
@@ -133,7 +132,7 @@ def test_hostile_text_stays_text(kind: str) -> None:
 def test_a_head_that_is_not_there_is_named(name: str, value: int, last: int) -> None:
     with pytest.raises(InputError, match=f"no {name} {value}; they go from 0 to {last}"):
         Document("attention", {**view_of("attention"), name: value})
-    with pytest.raises(ValueError, match="'lense'; there are attention, lens, surprisal, trace"):
+    with pytest.raises(ValueError, match="'lense'; there are attention, lens, surprisal, picture"):
         Document("lense", {})
 
 
@@ -143,7 +142,6 @@ def test_a_head_that_is_not_there_is_named(name: str, value: int, last: int) -> 
         ("attention", {"weights": torch.full((1, 1, 2, 2), torch.nan)}),
         ("surprisal", {"mean_bits": float("inf")}),
         ("lens", {"next_probability": [[float("nan")]]}),
-        ("trace", {"operations": [float("-inf")]}),
     ],
 )
 def test_values_that_are_not_finite_are_refused(kind: str, broken: View) -> None:

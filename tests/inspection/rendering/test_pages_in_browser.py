@@ -49,43 +49,7 @@ def surprisal() -> View:
     }
 
 
-def trace() -> View:
-    """Ids, and what a linear layer of one block makes of them: -1 and 1."""
-    ids = {
-        "name": "idx",
-        "module": "",
-        "function": "idx",
-        "about": "token ids",
-        "source": "",
-        "axes": "B T",
-        "shape": [1, 2],
-        "dtype": "int64",
-        "bytes": 16,
-        "is_view": False,
-        "flops": 0,
-        "layer": None,
-        "inputs": [],
-        "parameters": [],
-        "statistics": {"mean": None, "std": None, "min": None, "max": None, "infinite": 2},
-        "heat": {"rows": 1, "columns": 2, "height": 1, "width": 2, "scale": 0.0, "cells": "AAA="},
-    }
-    linear = {
-        **ids,
-        "name": "h.0.attn.linear",
-        "module": "h.0.attn",
-        "about": "attention weights <b>",
-        "layer": 0,
-        "source": "a.py:3",
-        "inputs": [0],
-        "flops": 8000,
-        "parameters": [{"name": "h.0.w.T", "axes": "C C", "shape": [2, 2]}],
-        "statistics": {"mean": 0.0, "std": 1.0, "min": -1.0, "max": 1.0, "infinite": 0},
-        "heat": {"rows": 1, "columns": 2, "height": 1, "width": 2, "scale": 1.0, "cells": "Af8="},
-    }
-    return {"labels": ["a", "z"], "operations": [ids, linear]}
-
-
-VIEWS = {"attention": attention, "lens": lens, "surprisal": surprisal, "trace": trace}
+VIEWS = {"attention": attention, "lens": lens, "surprisal": surprisal}
 
 HELPERS = """
 const found = {};
@@ -274,46 +238,6 @@ def test_surprisal_shows_the_text_and_the_alternatives(open_page: Browse) -> Non
     assert before == [["</script>", "50.0%", "came"], ["q", "25.0%", ""]]
     assert after == [["</script>", "62.5%", "came"], ["q", "37.5%", ""]]
     assert found["home"] == ["a"]
-
-
-def test_a_trace_shows_what_an_operation_reads_and_makes(open_page: Browse) -> None:
-    actions = """
-    const facts = () => [...document.querySelectorAll(".operation-facts tr")].map((row) =>
-      [...row.children].map((cell) => cell.textContent)
-    );
-    const inks = () => {
-      const { width, height } = document.querySelector(".heat-canvas");
-      return [...document.querySelector(".heat-canvas").getContext("2d").getImageData(0, 0, width, height).data];
-    };
-    found.start = [document.querySelector(".operation-title").textContent, facts(), inks()];
-    document.querySelector(".operation-facts .link").click();
-    found.before = [document.querySelector(".operation-title").textContent, facts(), current()];
-    press("ArrowDown");
-    found.after = document.querySelector(".operation-title").textContent;
-    found.groups = [...document.querySelectorAll(".group")].map((group) => group.textContent);
-    """
-    found = open_page("trace", actions)
-    title, facts, inks = found["start"]
-    assert title == found["after"] == "h.0.attn.linear"
-    assert facts == [
-        ["shape", "B 1 × T 2 int64"],
-        ["module", "h.0.attn"],
-        ["file", "a.py:3"],
-        ["reads", "token ids"],
-        ["parameter", "h.0.w.T, C 2 × C 2"],
-        ["bytes", "16"],
-        ["FLOPs", "8,000"],
-        ["mean, std", "0, 1"],
-        ["min, max", "-1, 1"],
-    ]
-    assert inks[:4] == [208, 84, 24, 255]
-    assert inks[6] > inks[4]  # the other end is blue
-    title, facts, chosen = found["before"]
-    assert title == "idx"
-    assert ["not finite", "2 values"] in facts
-    assert ["read by", "attention weights <b>"] in facts
-    assert chosen == ["token idsB 1 × T 2"]
-    assert found["groups"] == ["Before the blocks", "Block 0"]
 
 
 def test_one_token_has_a_page(open_page: Browse) -> None:

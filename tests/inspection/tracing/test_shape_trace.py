@@ -201,3 +201,14 @@ def test_a_model_that_runs_otherwise_is_traced_as_written(kind: str) -> None:
     else:
         replace_blocks(model, kernels=None)
     assert [trace_shapes(model, idx) for _ in range(2)] == [plain, plain]
+
+
+def test_inputs_are_the_operations_before() -> None:
+    rows = trace_shapes(sharp_model(), some_ids(1, 7))
+    assert all(source < number for number, row in enumerate(rows) for source in row.inputs)
+    for about, sources in (
+        ("scores: every query times every key", ["queries, heads before positions", "keys, transposed"]),
+        ("queries, projected", ["residual stream, normalized"]),
+    ):
+        row = next(row for row in rows if row.about == about and row.layer == 1)
+        assert [rows[number].about for number in row.inputs] == sources

@@ -1,5 +1,5 @@
-"""Endpoints that look into a model while it reads a text: attention, logit lens, surprisal, shape trace,
-and all of it as one picture.
+"""Endpoints that look into a model while it reads a text: attention, logit lens, surprisal, and all of
+it as one picture.
 
 Their answers have the shape of the pages that `gpt explain --html` writes, and are shown by the same code.
 """
@@ -23,7 +23,6 @@ from gpt.inspection.tracing.activation_cache import Edits
 from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
@@ -93,16 +92,6 @@ class InspectionAPI:
             self._check_bytes(2 * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
             of = (loaded.model, loaded.tokenizer, idx)
             return page_data("surprisal", surprisal_view(*of, loaded.config.sample, ALTERNATIVES, edits))
-
-        return await self._answer(request, body, view)
-
-    async def trace(self, request: Request, body: ReadingRequest) -> Response:
-        """Show every operation of the forward pass."""
-        if body.ablate:
-            raise APIError(400, "ablate: a trace is of the whole model; leave it out", "ablate")
-
-        def view(loaded: Loaded) -> View:
-            return page_data("trace", trace_view(loaded.model, loaded.tokenizer, self._encode(body, loaded)))
 
         return await self._answer(request, body, view)
 
@@ -190,6 +179,6 @@ def _edits(body: ReadingRequest, loaded: Loaded) -> Edits:
 
 def add_inspection(app: FastAPI, services: Services) -> None:
     api = InspectionAPI(services)
-    views = {"attention": api.attention, "lens": api.lens, "surprisal": api.surprisal, "trace": api.trace}
-    for path, answer in {**views, "picture": api.picture, "continue": api.continuation}.items():
+    views = {"attention": api.attention, "lens": api.lens, "surprisal": api.surprisal, "picture": api.picture}
+    for path, answer in {**views, "continue": api.continuation}.items():
         app.add_api_route(f"/api/{path}", answer, methods=["POST"], response_model=None)

@@ -7,7 +7,6 @@ export class ServerSource {
     this.attention = this.posting("/api/attention");
     this.lens = this.posting("/api/lens");
     this.surprisal = this.posting("/api/surprisal");
-    this.trace = this.posting("/api/trace");
     this.picture = this.posting("/api/picture");
     this.continuation = this.posting("/api/continue");
   }

@@ -83,6 +83,6 @@ export function showLens(root, view) {
 }
 
 /** A row of a table under a name. */
-export function createRow(name, cells) {
+function createRow(name, cells) {
   return create("tr", "", Object.assign(create("th", "", name), { scope: "row" }), ...cells);
 }

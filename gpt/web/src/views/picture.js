@@ -13,7 +13,6 @@ const TAIL = 14; // characters before what comes next
 const TITLES = {
   attention: "this head in Attention",
   lens: "this row in Logit lens",
-  trace: "this operation in Shapes",
 };
 
 /**
@@ -31,7 +30,7 @@ class Picture {
     this.root = root;
     this.view = view;
     this.source = source;
-    this.doors = [...(view.doors ?? []), ...(source?.trace ? ["trace"] : [])];
+    this.doors = view.doors ?? [];
     this.numbers = new Numbers(view);
     this.token = this.numbers.size - 1;
     this.shown = []; // parts with their elements
@@ -256,7 +255,7 @@ class Picture {
     const block = item.closest(".picture-stage").dataset.name;
     title.textContent = part.title ?? (item.closest("details") ? `${part.name}, ${block}` : part.name);
     about.textContent = part.about(this.token);
-    const [view, query] = part.door(this.token) ?? [];
+    const [view, query] = part.door?.(this.token) ?? [];
     door.hidden = !this.doors.length;
     door.style.visibility = this.doors.includes(view) ? "visible" : "hidden";
     if (this.doors.includes(view)) door.href = `#${view}?${new URLSearchParams(query)}`;

@@ -1,10 +1,7 @@
 import { lengthOf } from "../engine/picture.js";
 import { percent, quoted } from "../tokens.js";
 
-const NORMS = {
-  layernorm: ["LayerNorm", "layer_norm"],
-  rmsnorm: ["RMSNorm", "rms_norm"],
-};
+const NORMS = { layernorm: "LayerNorm", rmsnorm: "RMSNorm" };
 const CELLS = 8; // tokens with their ids
 const ACTIVATIONS = { gelu: "GELU", gelu_tanh: "GELU", relu: "ReLU", relu2: "squared ReLU", swiglu: "SwiGLU" };
 
@@ -23,7 +20,7 @@ function many(count, word) {
  * - `kind`, `name`, `title` where that is not the name, and `shape`; and `note`, its parameters or what else does not change;
  * - `value(token)`, a short figure, and `about(token)`, two sentences;
  * - `vector(token)` where there is one to draw, `guess(token)`, the lens's candidate, or `weights(token)` of a head;
- * - `door(token)`: the view that shows more, and the parameters of its address.
+ * - `door(token)`, where a view shows more: its name, and the parameters of its address.
  */
 export function describeParts(numbers, unit) {
   const { config, ids, labels, parts, normalized, lens, top } = numbers.view;
@@ -33,7 +30,6 @@ export function describeParts(numbers, unit) {
   const stream = `${all} × C ${width}`;
   const named = (token) => quoted(labels[token]);
   const parameters = (prefix) => many(numbers.count(prefix), "parameter");
-  const traced = (operation) => () => ["trace", { operation }];
   const length = (vector) => rounded(lengthOf(vector));
 
   const text = {
@@ -47,7 +43,6 @@ export function describeParts(numbers, unit) {
       `The model does not see letters: ${named(token)} is number ${ids[token]} of ${vocabulary.toLocaleString("en")}. ` +
       `${token ? `It comes after ${many(token, unit)}` : "It is the first one"}; there is room for ` +
       `${config.block_size.toLocaleString("en")}.`,
-    door: traced("idx"),
   };
 
   function describeEmbedding(part) {
@@ -73,7 +68,6 @@ export function describeParts(numbers, unit) {
             middle: `a table of ${vocabulary.toLocaleString("en")} × ${width}`,
           }),
       about: (token) => `${(isPosition ? places : tokens)(token)} Its length is ${length(vector(token))}.`,
-      door: traced(isPosition ? "wpe.add" : "wte.embedding"),
     };
   }
 
@@ -96,14 +90,13 @@ export function describeParts(numbers, unit) {
         (guess
           ? `If the model ended here, it would expect ${expected(token)}.`
           : `Its length is ${rounded(numbers.lengthOfStream(count, token))}; the MLP reads it next.`),
-      door: (token) =>
-        guess ? ["lens", { row, token }] : ["trace", { operation: `h.${(count - numbers.addedFirst - 1) / 2}.add` }],
+      door: guess && ((token) => ["lens", { row, token }]),
     };
   }
 
   /** `norm` counts them, `count` the parts that are in its stream. */
   function describeNorm(norm, count, module, reader) {
-    const [name, operation] = NORMS[config.norm] ?? [config.norm, null];
+    const name = NORMS[config.norm] ?? config.norm;
     const from = (token) => rounded(numbers.lengthOfStream(count, token));
     const to = (token) => rounded(normalized[norm][token]);
     return {
@@ -116,11 +109,10 @@ export function describeParts(numbers, unit) {
       about: (token) =>
         `${name} makes a stream of any length one of a known size: here from ${from(token)} to ${to(token)}. ` +
         `${reader} reads that copy; the stream itself stays as it is.`,
-      door: operation ? traced(`${module}.${operation}`) : () => null,
     };
   }
 
-  function describeAttention(layer) {
+  function describeAttention() {
     const shared = kvHeads < heads ? `, ${many(kvHeads, "set")} of keys and values` : "";
     const before = [config.qk_norm && "normalized", config.position === "rope" && "rotated by their places"];
     const prepared = before.filter(Boolean).join(" and ");
@@ -135,7 +127,6 @@ export function describeParts(numbers, unit) {
         `Each head compares a query of ${named(token)} with ` +
         `${token ? `the keys of the ${many(token + 1, unit)} so far` : "its own key, the only one so far"}, and adds up ` +
         `their values by the weights below.${prepared ? ` Queries and keys are ${prepared} first.` : ""}`,
-      door: traced(`h.${layer}.attn.core.softmax`),
     };
   }
 
@@ -166,7 +157,7 @@ export function describeParts(numbers, unit) {
     };
   }
 
-  function describeAddition(part, layer, name, what, operation) {
+  function describeAddition(part, name, what) {
     const change = (token) => percent(numbers.change(part, token));
     return {
       kind: "addition",
@@ -179,11 +170,10 @@ export function describeParts(numbers, unit) {
         `${what} has length ${length(numbers.vector(part, token))}, which is ${change(token)} of the stream's. Added, ` +
         `it changes the stream's length from ${rounded(numbers.lengthOfStream(part, token))} to ` +
         `${rounded(numbers.lengthOfStream(part + 1, token))}.`,
-      door: operation ? traced(`h.${layer}.${operation}`) : () => null,
     };
   }
 
-  function describeConvolution(layer) {
+  function describeConvolution() {
     const taps = config.mlp_conv;
     return {
       kind: "norm",
@@ -195,11 +185,10 @@ export function describeParts(numbers, unit) {
       about: () =>
         `To each of the ${width} numbers it adds the same number of this and of up to ${many(taps - 1, unit)} before, ` +
         "times weights of their own. The MLP then sees a little of what came just before.",
-      door: traced(`h.${layer}.mlp_conv.pad`),
     };
   }
 
-  function describeMlp(layer) {
+  function describeMlp() {
     const isKnown = numbers.shapes("h.0.mlp.c_fc.weight").length > 0;
     const name = ACTIVATIONS[config.mlp] ?? config.mlp;
     const way = isKnown ? `${width} → ${hidden} → ${width}, ${name}` : name;
@@ -216,27 +205,25 @@ export function describeParts(numbers, unit) {
       about: (token) =>
         `It works on ${named(token)} alone, without a look at the others` +
         `${isKnown ? `: from ${width} numbers ${inside}` : ""}. It holds ${percent(share)} of the block's parameters.`,
-      door: isKnown ? traced(`h.${layer}.mlp.c_fc.linear`) : () => null,
     };
   }
 
   function describeBlock(_, layer) {
     const part = numbers.addedFirst + 2 * layer;
-    const knownMlp = numbers.shapes("h.0.mlp.c_proj").length > 0;
     const module = `h.${layer}`;
     return {
       parameters: parameters("h.0."),
       attention: [
         describeNorm(2 * layer, part, `${module}.ln_1`, "Attention"),
-        describeAttention(layer),
+        describeAttention(),
         ...Array.from({ length: heads }, (_, head) => describeHead(layer, head)),
-        describeAddition(part, layer, "attention adds", "What the heads found", "attn.c_proj.linear"),
+        describeAddition(part, "attention adds", "What the heads found"),
       ],
       mlp: [
         describeNorm(2 * layer + 1, part + 1, `${module}.ln_2`, "The MLP"),
-        ...(config.mlp_conv ? [describeConvolution(layer)] : []),
-        describeMlp(layer),
-        describeAddition(part + 1, layer, "MLP adds", "The MLP's output", knownMlp && "mlp.c_proj.linear"),
+        ...(config.mlp_conv ? [describeConvolution()] : []),
+        describeMlp(),
+        describeAddition(part + 1, "MLP adds", "The MLP's output"),
       ],
       middle: describeStream(part + 1, null, "stream"),
       stream: describeStream(part + 2, layer + 1, `after block ${layer}`),
@@ -254,7 +241,6 @@ export function describeParts(numbers, unit) {
       `Each of the ${many(vocabulary, "id")} gets a score, the product of its row with the stream` +
       `${config.logit_softcap === null ? "" : `, kept within ±${config.logit_softcap}`}; softmax makes them probabilities. ` +
       `After ${named(token)} the model expects ${quoted(top[token][0][0])} with ${percent(top[token][0][1])}.`,
-    door: traced("lm_head.linear"),
   };
 
   const count = parts.length;

@@ -8,19 +8,16 @@ import { showPicture } from "./picture.js";
 import template from "./reading.html";
 import surprisal from "./surprisal.html";
 import { showSurprisal } from "./surprisal.js";
-import trace from "./trace.html";
-import { showTrace } from "./trace.js";
 
 /**
  * The views of a text: the least and most tokens that they are for, and `show(root, view, source)`, which returns
- * `choose(params)`: it chooses what an address names. `example` is the most characters that are read unasked.
+ * `choose(params)`: it chooses what an address names.
  */
 export const READINGS = {
   picture: { title: "Model", least: 1, most: 128, show: showPicture, guide: picture },
   attention: { title: "Attention", least: 1, most: 128, show: showAttention, guide: attention },
   lens: { title: "Logit lens", least: 1, most: 128, show: showLens, guide: lens },
   surprisal: { title: "Surprisal", least: 2, most: 1024, show: showSurprisal, guide: surprisal },
-  trace: { title: "Shapes", least: 1, most: 128, example: 32, show: showTrace, guide: trace },
 };
 const LONGEST_CHARACTER = 4; // tokens, each of one byte
 const DOORS = ["attention", "lens", "surprisal"]; // views whose addresses may name a token
@@ -73,7 +70,7 @@ class Reading {
       return;
     }
     this.last = text;
-    if (!isSame) field.value = endOf(text, this.reading.example ?? this.window());
+    if (!isSame) field.value = endOf(text, this.window());
     this.read();
   }
 

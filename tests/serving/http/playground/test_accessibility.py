@@ -18,7 +18,6 @@ VIEWS = {
     "attention": READ,
     "lens": READ,
     "surprisal": READ,
-    "trace": READ,
     "runs": "document.querySelectorAll('.series').length > 0",
 }
 """What is true of a view that has something to show."""

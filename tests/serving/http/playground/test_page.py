@@ -70,15 +70,13 @@ TITLES = {
     "lens": "Logit lens",
     "logit-lens": "Logit lens",
     "surprisal": "Surprisal",
-    "trace": "Shapes",
-    "shapes": "Shapes",
     "runs": "Runs",
 }
 
 
 def test_an_address_opens_its_view_at_the_top(open_page: Callable[..., Page]) -> None:
     """Not where an element of the same id is, which a browser scrolls to."""
-    page = open_page("shapes", width=400, height=300)
+    page = open_page("lens", width=400, height=300)
     for address, title in TITLES.items():
         page.run(f"location.hash = ''; location.hash = '{address}'")
         page.wait_for(f"document.querySelector('h1').textContent === '{title}'")

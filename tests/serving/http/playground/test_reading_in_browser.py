@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from browser import CONTROL, Page
 from gpt.generation import generate
 from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
-from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.surprisal import surprisal
 from http_server import CharModel
 
@@ -82,39 +80,6 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     assert page.text("#readout").endswith(f": {whole_layer[22].max():.3f}")
 
 
-def test_an_operation_shows_its_shape_place_and_values(
-    open_page: Open, char_model: CharModel, ids: torch.Tensor
-) -> None:
-    operations = trace_view(*char_model, ids)["operations"]
-    page = open_page("trace")
-    read(page, "trace")
-    assert page.run("document.querySelectorAll('.operation').length") == len(operations)
-    assert texts_of(page, ".operations .group") == ["Before the blocks", "Block 0", "Block 1", "After the blocks"]
-    number = next(
-        index for index, entry in enumerate(operations) if entry["about"].startswith("hidden units, projected")
-    )
-    page.point(f"document.querySelectorAll('.operation')[{number}]", click=True)
-    facts = dict(
-        page.run(
-            "[...document.querySelectorAll('.operation-facts tr')]"
-            ".map((row) => [...row.children].map((cell) => cell.textContent))"
-        )
-    )
-    entry: dict[str, Any] = operations[number]
-    assert page.text(".operation-title") == entry["name"] == "h.0.mlp.c_fc.linear"
-    assert facts["shape"] == f"B 1 × T {len(TEXT)} × F 128 float32"
-    assert (facts["module"], facts["file"]) == ("h.0.mlp.c_fc", entry["source"])
-    assert facts["parameter"].startswith("h.0.mlp.c_fc.weight.T, C 32 × F 128")
-    mean, std = (float(value) for value in facts["mean, std"].split(", "))
-    assert mean == pytest.approx(entry["statistics"]["mean"], rel=1e-3)
-    assert std == pytest.approx(entry["statistics"]["std"], rel=1e-3)
-    page.press("ArrowDown")
-    assert page.text(".operation-title") == operations[number + 1]["name"]
-    page.point("document.querySelector('.operation-facts .link')", click=True)
-    assert page.text(".operation-title") == operations[operations[number + 1]["inputs"][0]]["name"]
-    assert page.run("document.querySelector('.heat-canvas').width") == min(128, 48)
-
-
 def test_another_model_reads_the_same_text_and_what_cannot_be_read_is_said(open_page: Open) -> None:
     page = open_page("surprisal")
     read(page, "surprisal")
@@ -147,7 +112,6 @@ def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page
         "lens?token=5&row=1": ("#details-title", "block 0, after 's' at 5"),
         "lens?token=99&row=x": ("#details-title", "block 0, after 's' at 5"),
         "surprisal?token=6": ("#details-title", "'␣' at 6"),
-        "trace?operation=h.1.attn.core.softmax": (".operation-title", "h.1.attn.core.softmax"),
         "attention?layer=1&head=2": ("#matrix-title", "Layer 1, head 2"),
     }
     for address, (part, shown) in named.items():

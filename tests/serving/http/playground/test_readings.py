@@ -12,7 +12,6 @@ from gpt.inspection.rendering.pages import page_data
 from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
@@ -23,7 +22,7 @@ from http_server import CharModel, ManualEngine, Serve, Served, assert_is_error,
 from patience import PATIENCE
 
 TEXT = "It was the best"
-NAMES = ("attention", "lens", "surprisal", "trace", "picture", "continue")
+NAMES = ("attention", "lens", "surprisal", "picture", "continue")
 HEADS = [[1, 2], [0, 0], [1, 2]]
 every_view = pytest.mark.parametrize("name", NAMES)
 
@@ -39,7 +38,6 @@ def expected(name: str, model: GPT, tokenizer: CharTokenizer, ablate: list[list[
         "attention": lambda: attention_view(model, tokenizer, idx, edits),
         "lens": lambda: lens_view(model, tokenizer, idx, 10, edits),
         "surprisal": lambda: surprisal_view(model, tokenizer, idx, SamplingParams(temperature=0.8), 10, edits),
-        "trace": lambda: trace_view(model, tokenizer, idx),
         "picture": lambda: picture_view(model, tokenizer, idx, edits),
         "continue": lambda: continuation_view(model, tokenizer, idx, 5, edits),
     }[name]()
@@ -56,9 +54,8 @@ def assert_close(found: Any, wanted: Any) -> None:
         assert found == (pytest.approx(wanted, rel=1e-3, abs=1e-6) if isinstance(wanted, float) else wanted)
 
 
-@pytest.mark.parametrize(
-    ("name", "ablate"), [*((name, []) for name in NAMES), *((name, HEADS) for name in NAMES if name != "trace")]
-)
+@every_view
+@pytest.mark.parametrize("ablate", [[], HEADS])
 def test_the_numbers_are_those_of_the_views(
     server: Served, char_model: CharModel, name: str, ablate: list[list[int]]
 ) -> None:
@@ -89,15 +86,12 @@ def test_the_numbers_are_those_of_the_views(
     ],
 )
 def test_a_wrong_field_is_named(server: Served, name: str, param: str, value: Any, words: str) -> None:
-    if (name, param) == ("trace", "ablate"):
-        words = ""
     assert_is_error(ask(server, name, **{param: value}), 404 if value == "third" else 400, param, words)
 
 
 @pytest.mark.parametrize(
     ("name", "body", "words"),
     [
-        ("trace", {"ablate": [[0, 0]]}, "leave it out"),
         ("surprisal", {"text": "I"}, "1 tokens; this view needs at least 2"),
         *(("continue", {"count": count}, "") for count in (0, 129, "5")),
     ],
@@ -148,12 +142,12 @@ def test_one_is_computed_at_a_time_and_few_wait(serve: Serve, monkeypatch: pytes
         running.release()
         assert proceed.wait(PATIENCE)
         alone.release()
-        return {"labels": [], "operations": []}
+        return {"labels": []}
 
-    monkeypatch.setattr(inspection, "trace_view", slow)
+    monkeypatch.setattr(inspection, "lens_view", slow)
     with serve(lambda loaded: ManualEngine(), limits=Limits(views=2)) as served:
         answers: list[Any] = []
-        threads = [threading.Thread(target=lambda: answers.append(ask(served, "trace"))) for _ in range(4)]
+        threads = [threading.Thread(target=lambda: answers.append(ask(served, "lens"))) for _ in range(4)]
         for thread in threads:
             thread.start()
         assert running.acquire(timeout=PATIENCE)
