@@ -6,7 +6,6 @@ The last value of a cell shows itself. Outside of a notebook, `save` writes a pa
 """
 
 from gpt.accounting.parameters import count_parameters
-from gpt.config import SamplingParams
 from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.rendering.frames import Page
@@ -16,7 +15,6 @@ from gpt.inspection.tracing.activation_cache import Edits, one_text
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.picture import picture_view
-from gpt.inspection.views.surprisal import surprisal_view
 from gpt.model import GPT
 
 
@@ -54,25 +52,6 @@ def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None 
     """
     idx = one_text(model, text, tokenizer, 1, "gpt.show.lens")
     return Page("lens", "Logit lens", "", lens_view(model, tokenizer, idx, edits=edits))
-
-
-def surprisal(
-    model: GPT,
-    tokenizer: Tokenizer,
-    text: TextOrIds,
-    params: SamplingParams | None = None,
-    edits: Edits | None = None,
-) -> Page:
-    """Show how surprised the model is by each token of a text, in bits, and what it expected instead.
-
-    Arguments and errors are those of `attention`; the text has at least two tokens.
-
-    Args:
-        params: how sampling would change the distribution; None: the defaults.
-    """
-    idx = one_text(model, text, tokenizer, 2, "gpt.show.surprisal")
-    view = surprisal_view(model, tokenizer, idx, params or SamplingParams(), edits=edits)
-    return Page("surprisal", "Surprisal", "", view)
 
 
 def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:

@@ -9,7 +9,7 @@ from string import Template
 
 from gpt.errors import InputError
 
-VIEWS = ("attention", "lens", "surprisal", "picture")
+VIEWS = ("attention", "lens", "picture")
 """Pages of one view of a text."""
 MODEL, PLAYGROUND = "model", "playground"
 """A model that a browser runs, and the page of the server."""

@@ -180,13 +180,19 @@ TEXTS = [
     ("--prompt It model.n_layer=3", "unrecognized arguments: model.n_layer=3"),
     ("--prompt It --edit blocks.0.attn.hook_zz=0", "unknown activation"),
     ("--prompt It --png view --json", "--json prints a view that --png writes to a file; give one"),
-    ("--prompt It --html view --markdown", "--markdown prints a view that --html writes to a file; give one"),
     *(
         (
             f"--prompt 'It was' --edit blocks.0.attn.hook_q=1e38 --edit blocks.0.attn.hook_attn_scores=1e38 {output}",
             "values that are not finite",
         )
-        for output in ("", "--json", "--html x.html", "--png x.png")
+        for output in ("", "--json", "--png x.png")
+    ),
+]
+PAGES = [
+    ("--html view --markdown", "--markdown prints a view that --html writes to a file; give one"),
+    (
+        "--edit blocks.0.attn.hook_q=1e38 --edit blocks.0.attn.hook_attn_scores=1e38 --html x.html",
+        "values that are not finite",
     ),
 ]
 OVERRIDES = [
@@ -220,6 +226,7 @@ LINES = [
     *((f"explain {options}", words) for options, words in EXPLAIN),
     *((f"explain attention --prompt 'It was' --edit {edit}", words) for edit, words in EDITS),
     *((f"explain {view} {text}", words) for view in ("attention", "lens", "surprisal") for text, words in TEXTS),
+    *((f"explain {view} --prompt 'It was' {text}", words) for view in ("attention", "lens") for text, words in PAGES),
     *((f"explain shapes {text}", words) for text, words in TEXTS[1:6]),
     *(
         (f"explain {view} --config tiny.yaml {overrides}", words)

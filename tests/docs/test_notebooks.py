@@ -48,7 +48,7 @@ def test_a_head_that_copies_is_found_and_missed(tmp_path: Path) -> None:
     whole, without = map(float, re.findall(r"([\d.]+) bits", "".join(map(printed, outputs))))
     assert whole < 0.5
     assert without > whole + 1
-    assert sum("<iframe" in html_of(cell) for cell in outputs) == 4
+    assert sum("<iframe" in html_of(cell) for cell in outputs) == 2
 
 
 @pytest.mark.slow

@@ -30,8 +30,7 @@ const page = readFileSync(0, "utf8");
 const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))?.[1];
 const data = JSON.parse(part("data") ?? "null");
 const newModel = (useWasm) => new Model(data, decodeBase64(part("weights")), useWasm);
-const newSource = (useWasm, sampling) =>
-  new LocalSource(newModel(useWasm), new Tokenizer(data.tokenizer), data.labels, sampling);
+const newSource = (useWasm) => new LocalSource(newModel(useWasm), new Tokenizer(data.tokenizer), data.labels);
 """
 
 

@@ -84,7 +84,7 @@ def test_tokens_of_several_characters_are_written_and_looked_into(tmp_path: Path
     text = write(shown, "the keeper's", count=10)
     assert text.startswith("the keeper's")
     assert len(text) > len("the keeper's")
-    for name in ("picture", "attention", "lens", "surprisal"):
+    for name in ("picture", "attention", "lens"):
         open_view(shown, name)
     assert shown.console == []
 
@@ -138,10 +138,10 @@ def read(page: Page, text: str) -> None:
 
 def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open) -> None:
     page = open_page()
-    for _ in range(5):
+    for _ in range(4):
         page.press("Tab")  # the links to the views come first
     page.press("Enter")
-    page.wait_for(f"document.querySelector('.view-surprisal') !== null && {TOKENS} === 'ab'")
+    page.wait_for(f"document.querySelector('.view-lens') !== null && {TOKENS} === 'ab'")
     for _ in range(2):  # by More
         page.press("Tab")
     assert page.run("document.activeElement.id") == "reading-text"
@@ -158,7 +158,7 @@ def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open
         page.press(key)
     assert page.text("#details-title").endswith(" at 2")
     open_view(page, "write")
-    open_view(page, "surprisal")
+    open_view(page, "lens")
     assert page.run("document.getElementById('reading-text').value") == "tea"
     open_view(page, "write")
     text = write(page, "the ", count=5)
@@ -174,7 +174,7 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(width: int, dark: 
     write(page, "the ", count=100)
     lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
     assert (sum(lightness) < 100) == dark
-    for view in ("write", "picture", "attention", "lens", "surprisal"):
+    for view in ("write", "picture", "attention", "lens"):
         open_view(page, view)
         page.wait_for("document.querySelector('.view .text, .view .head canvas, .view #lens-table .cell') !== null")
         assert (view, page.violations()) == (view, [])

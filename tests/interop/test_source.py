@@ -16,7 +16,7 @@ from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.picture import picture_view
-from gpt.inspection.views.surprisal import surprisal_view
+from gpt.inspection.views.surprisal import surprisal
 from gpt.inspection.views.tokens import View, labels_of
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
@@ -65,13 +65,12 @@ def test_every_view_is_that_of_the_package(name: str, ablate: list[list[int]]) -
     code = f"""
     const request = {{ text, ablate: {heads} }};
     const {{ weights, ...attention }} = await source.attention(request);
-    const filtered = newSource(true, {{ temperature: 0.7, topK: 9, topP: 0.8 }});
-    const rest = [await source.lens(request), await filtered.surprisal(request)];
+    const rest = [await source.lens(request), await source.surprisal(request)];
     const picture = await source.picture(request);
     for (const key of ["added", "weights"]) picture[key] = [...picture[key]];
     return [[...weights], attention, ...rest, await source.continuation({{ ...request, count: 7 }}), picture];
     """
-    weights, attention, lens, surprisal, continuation, picture = ask(model, code)
+    weights, attention, lens, surprised, continuation, picture = ask(model, code)
     expected = attention_view(model, CHARS, IDS, edits)
     rows, columns = torch.tril_indices(len(TEXT), len(TEXT)).unbind()
     triangles = expected["weights"][:, :, rows, columns].flatten()
@@ -81,8 +80,9 @@ def test_every_view_is_that_of_the_package(name: str, ablate: list[list[int]]) -
     assert_views(lens, lens_view(model, CHARS, IDS, 10, edits=edits))
     wanted = picture_view(model, CHARS, IDS, edits)
     assert_views(picture, {**wanted, "added": wanted["added"].flatten().tolist(), "weights": triangles.tolist()})
-    params = SamplingParams(temperature=0.7, top_k=9, top_p=0.8)
-    assert_views(surprisal, surprisal_view(model, CHARS, IDS, params, 10, edits=edits))
+    wanted = surprisal(model, IDS, edits=edits)
+    bits = {"bits": [None, *wanted.bits.tolist()], "mean_bits": wanted.mean_bits}
+    assert_views(surprised, {"labels": expected["labels"], **bits})
     ids, probabilities = greedy(model, IDS[-9:].tolist(), 7, edits)  # the others leave no room in the window
     assert (continuation["ids"], continuation["labels"]) == (ids, labels_of(CHARS, ids))
     assert_same(continuation["probabilities"], probabilities)
@@ -177,15 +177,13 @@ def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(temperature: float
     const tokens = [];
     const request = {{ prompt: "the ", count: 60, seed: 5, temperature: {temperature} }};
     await source.write(request, (more) => tokens.push(...more));
-    const {{ after }} = await newSource(true, {{ temperature: {temperature} }}).surprisal({{ text }});
-    return [tokens, after];
+    return tokens;
     """
-    tokens, after = ask(model, code)
+    tokens = ask(model, code)
     params: dict[str, Any] = {"temperature": temperature, "top_k": 0, "max_new_tokens": 60, "seed": 5}
     assert "".join(token["text"] for token in tokens) == "the " + generate(model, CHARS, "the ", **params)
     assert any("#" in label for token in tokens for _, label, _ in token["own"])
     assert all(id < 23 for token in tokens for id, _, _ in token["sampled"])
-    assert_same(after, surprisal_view(model, CHARS, IDS, SamplingParams(**params), 10)["after"])
 
 
 def test_a_text_without_a_head_is_another_and_the_next_one_is_whole_again() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import report
 from gpt.cli.explain.model_options import check_range
-from gpt.cli.explain.text_options import GIB, add_text_options, open_text, write_outputs
+from gpt.cli.explain.text_options import GIB, add_layer_options, add_text_options, open_text, write_outputs
 from gpt.cli.tables import print_view
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
@@ -36,7 +36,8 @@ NOTE = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_text_options(parser, memory=True)
+    add_text_options(parser)
+    add_layer_options(parser)
     parser.add_argument("--layer", type=int, metavar="L", help="one layer, counted from 0")
     parser.add_argument("--head", type=int, metavar="H", help="one head of that layer, counted from 0")
     parser.add_argument("--numbers", action="store_true", help="the matrix as numbers, not shades")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
 from gpt.cli.explain.model_options import check_range
-from gpt.cli.explain.text_options import GIB, add_text_options, open_text, write_outputs
+from gpt.cli.explain.text_options import GIB, add_layer_options, add_text_options, open_text, write_outputs
 from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
 from gpt.inspection.rendering.tables import Table
@@ -23,7 +23,8 @@ WIDTH = 60
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_text_options(parser, memory=True)
+    add_text_options(parser)
+    add_layer_options(parser)
     position = "the most likely tokens after this position, by layer"
     parser.add_argument("--position", type=int, metavar="T", help=position)
     add_number(parser, "--top", "how many of them", 5)

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
-from gpt.cli.explain.text_options import add_text_options, open_text, write_outputs
+from gpt.cli.explain.text_options import add_text_options, open_text, write_picture
 from gpt.cli.sampling_options import add_filter_options, with_options
 from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
@@ -44,9 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
     params = with_options(loaded.config.sample, given)
     with announced(report, f"computing the surprisal of {len(idx)} tokens"):
         view = surprisal_view(loaded.model, loaded.tokenizer, idx, params, arguments.top, edits)
-    source = str(loaded.folder)
-    if write_outputs(arguments, "surprisal", view, "Surprisal", source, lambda draw: draw.surprisal_picture(view)):
+    if write_picture(arguments, lambda draw: draw.surprisal_picture(view)):
         return
+    source = str(loaded.folder)
     whole = f"; {surprisal(loaded.model, idx).mean_bits:.4f} without the edit" if edits else ""
     title = f"{source}: {view['mean_bits']:.4f} bits per token on average{whole}"
     print_view(arguments, title, lambda: [_table(view)], {"source": source, **view})

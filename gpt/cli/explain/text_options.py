@@ -33,11 +33,8 @@ def add_prompt_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input")
 
 
-def add_text_options(parser: argparse.ArgumentParser, memory: bool = False) -> None:
-    """Add the options of every view of a text: checkpoint, `--prompt`, `--edit`, and the form of output.
-
-    `memory`: also the limit of memory.
-    """
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every view of a text: checkpoint, `--prompt`, `--edit`, and the form of output."""
     add_checkpoint_options(parser)
     add_prompt_option(parser)
     parser.add_argument(
@@ -49,11 +46,14 @@ def add_text_options(parser: argparse.ArgumentParser, memory: bool = False) -> N
         "for example blocks.0.attn.hook_z:2=0; may be repeated",
     )
     parser.add_argument("--png", type=not_empty, metavar="FILE", help="write a picture to this PNG file")
-    parser.add_argument("--html", type=not_empty, metavar="FILE", help="write an HTML page that needs no network")
     add_format_options(parser)
-    if memory:
-        gib, limit = number(0, MAX_MEMORY, float, above=True), "most memory for activations (default: 4 GiB)"
-        parser.add_argument("--memory-limit", type=gib, default=4.0, metavar="GIB", help=limit)
+
+
+def add_layer_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a view of all layers, which has a page, and keeps activations."""
+    parser.add_argument("--html", type=not_empty, metavar="FILE", help="write an HTML page that needs no network")
+    gib, limit = number(0, MAX_MEMORY, float, above=True), "most memory for activations (default: 4 GiB)"
+    parser.add_argument("--memory-limit", type=gib, default=4.0, metavar="GIB", help=limit)
 
 
 def open_text(arguments: argparse.Namespace, *ignored: str, fewest: int = 1) -> tuple["Loaded", "Tensor", "Edits"]:
@@ -120,7 +120,7 @@ def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
         ConfigError: one option would have no effect with another.
         GPTError: matplotlib is not installed.
     """
-    kinds = [name for name in ("png", "html") if getattr(arguments, name) is not None]
+    kinds = [name for name in ("png", "html") if getattr(arguments, name, None) is not None]
     formats = [name for name in ("json", "markdown") if getattr(arguments, name)]
     if kinds and formats:
         raise ConfigError(f"--{formats[0]} prints a view that --{kinds[0]} writes to a file; give one")
@@ -135,24 +135,30 @@ def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
         require_matplotlib()
 
 
-def write_outputs(
-    arguments: argparse.Namespace, kind: str, view: "View", title: str, source: str, draw: Callable[[Any], Any]
-) -> bool:
-    """Write the requested files, print their names, and return whether there were any.
+def write_picture(arguments: argparse.Namespace, draw: Callable[[Any], Any]) -> bool:
+    """Write the picture if it is requested, print its name, and return whether it is.
 
     `draw` receives the module `gpt.inspection.rendering.pictures` and returns a figure.
 
     Raises:
-        GPTError: a file cannot be drawn or written.
+        GPTError: it cannot be drawn or written.
     """
     if arguments.png is not None:
         from gpt.inspection.rendering import pictures
 
         write_output(arguments.png, pictures.to_png(draw(pictures)))
         print(arguments.png)
+    return arguments.png is not None
+
+
+def write_outputs(
+    arguments: argparse.Namespace, kind: str, view: "View", title: str, source: str, draw: Callable[[Any], Any]
+) -> bool:
+    """Write the picture, see `write_picture`, and the page as far as they are requested; return whether one is."""
+    is_drawn = write_picture(arguments, draw)
     if arguments.html is not None:
         from gpt.inspection.rendering.pages import render_page
 
         write_output(arguments.html, render_page(kind, view, title, source).encode())
         print(arguments.html)
-    return arguments.png is not None or arguments.html is not None
+    return is_drawn or arguments.html is not None

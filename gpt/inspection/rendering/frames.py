@@ -24,7 +24,7 @@ FOLLOW_CONTENT = (
 class Page:
     """A view of one text: shows itself in a notebook, and can be saved as a file that opens in a browser."""
 
-    kind: str  # "attention", "lens", "surprisal" or "picture"
+    kind: str  # "attention", "lens" or "picture"
     title: str
     note: str
     view: View = field(repr=False)  # its data, as the function of `gpt.inspection.views` returns them

@@ -20,9 +20,8 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
 
     Args:
         kind: one of `KINDS`.
-        view: what `attention_view`, `lens_view`, `surprisal_view` or `picture_view` returned; the one of
-            attention may also have `layer` and `head`, the ones to start with, else the page takes the most telling
-            head.
+        view: what `attention_view`, `lens_view` or `picture_view` returned; the one of attention may also have `layer`
+            and `head`, the ones to start with, else the page takes the most telling head.
         framed: whether it is shown in a frame that is as high as its content.
 
     Raises:

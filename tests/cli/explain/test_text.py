@@ -20,6 +20,7 @@ from gpt.cli.explain.text_options import read_edits
 
 VIEWS = ("attention", "lens", "surprisal")
 every_view = pytest.mark.parametrize("view", VIEWS)
+PAGES = VIEWS[:2]
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -94,7 +95,7 @@ class Addresses(HTMLParser):
         self.found += [value or "" for name, value in attrs if name in loads]
 
 
-@every_view
+@pytest.mark.parametrize("view", PAGES)
 def test_a_picture_and_a_page_are_written_and_named(run: Call, tmp_path: Path, view: str) -> None:
     """The same twice, over what is there; the page needs no network."""
     contents = []
@@ -121,8 +122,7 @@ def test_attention_is_drawn_as_it_was_chosen(run: Call, tmp_path: Path, options:
     assert width == (120 * 5 if "--head" in options else round(120 * 4.4))
 
 
-@every_view
-@pytest.mark.parametrize("kind", ["png", "html"])
+@pytest.mark.parametrize(("view", "kind"), [*((view, "png") for view in VIEWS), *((view, "html") for view in PAGES)])
 def test_what_cannot_be_written_or_drawn_is_told_and_leaves_no_file(
     refuse: Callable[..., str], tmp_path: Path, view: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

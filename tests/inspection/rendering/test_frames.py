@@ -16,7 +16,6 @@ TEXT = "the key,\nthe door"
 VIEWS = {
     "attention": gpt.show.attention,
     "lens": gpt.show.lens,
-    "surprisal": gpt.show.surprisal,
     "picture": gpt.show.picture,
 }
 

@@ -37,19 +37,7 @@ def lens() -> View:
     }
 
 
-def surprisal() -> View:
-    """The last token is one that the filters drop."""
-    return {
-        "labels": LABELS,
-        "bits": [None, 1.0, 2.0, 3.0, 4.0, 9.5],
-        "before": [[], *([(label, 0.5), ("q", 0.25)] for label in LABELS[1:])],
-        "after": [[], *([(label, 0.625), ("q", 0.375)] for label in LABELS[1:-1]), [("q", 1.0)]],
-        "mean_bits": 3.9,
-        "settings": "temperature 0.8, top-p <0.9>",
-    }
-
-
-VIEWS = {"attention": attention, "lens": lens, "surprisal": surprisal}
+VIEWS = {"attention": attention, "lens": lens}
 
 HELPERS = """
 const found = {};
@@ -201,45 +189,6 @@ def test_lens_shows_its_table_and_the_candidates(open_page: Browse) -> None:
     assert found["left"] == found["moved"]
 
 
-def test_surprisal_shows_the_text_and_the_alternatives(open_page: Browse) -> None:
-    actions = """
-    const tokens = [...document.querySelectorAll(".token")];
-    found.text = [tokens.map((token) => token.textContent), document.querySelectorAll("#text br").length];
-    found.colors = tokens.map((token) => token.style.backgroundColor);
-    found.mean = read("mean");
-    found.start = [current(), read("readout"), entries("before"), entries("after"), read("after-title")];
-    hover(tokens[0]);
-    found.first = [read("details-title"), read("readout"), entries("before")];
-    tokens[5].click();
-    press("ArrowRight");
-    found.last = [read("details-title"), read("readout")];
-    press("ArrowLeft");
-    found.before = [read("details-title"), read("readout"), entries("before"), entries("after")];
-    press("Home");
-    found.home = current();
-    """
-    found = open_page("surprisal", actions)
-    assert found["text"] == [LABELS, 1]
-    assert found["colors"][0] == ""
-    assert len(set(found["colors"])) == SIZE
-    assert found["mean"] == "3.900"
-    chosen, readout, before, after, title = found["start"]
-    assert chosen == ["z"]  # what surprised most
-    assert readout == "9.50 bits, a probability of 0.1%. Sampling with these settings never picks it."
-    assert before == [["z", "50.0%", "came"], ["q", "25.0%", ""]]
-    assert after == [["q", "100%", ""]]
-    assert title == "With temperature 0.8, top-p <0.9>"
-    assert found["first"][0] == "'a' at 0"
-    assert "nothing to predict it from" in found["first"][1]
-    assert found["first"][2] == []
-    assert found["last"] == ["'z' at 5", readout]
-    title, readout, before, after = found["before"]
-    assert (title, readout) == ("'</script>' at 4", "4.00 bits, a probability of 6.3%.")
-    assert before == [["</script>", "50.0%", "came"], ["q", "25.0%", ""]]
-    assert after == [["</script>", "62.5%", "came"], ["q", "37.5%", ""]]
-    assert found["home"] == ["a"]
-
-
 def test_one_token_has_a_page(open_page: Browse) -> None:
     read = 'found.said = read("readout");'
     one: View = {"labels": ["a"], "weights": torch.ones(1, 1, 1, 1)}
@@ -247,8 +196,6 @@ def test_one_token_has_a_page(open_page: Browse) -> None:
     one |= {"rows": ["x"], "top": [[[("b", 1.0)]]], "next": [None], "next_probability": [[None]]}
     del one["weights"]
     assert open_page("lens", read, one)["said"] == "The text ends here, so there is no next character."
-    one |= {"bits": [None], "before": [[]], "after": [[]], "mean_bits": 0.0, "settings": "x"}
-    assert "nothing to predict it from" in open_page("surprisal", read, one)["said"]
 
 
 def test_a_probability_of_zero_is_small(open_page: Browse) -> None:

@@ -24,8 +24,8 @@ from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.picture import picture_view
-from gpt.inspection.views.surprisal import surprisal_view
-from gpt.inspection.views.tokens import View
+from gpt.inspection.views.surprisal import surprisal
+from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.serving.http.protocol import APIError
 from gpt.serving.http.responses import CLIENT_GONE, Services
 
@@ -85,13 +85,15 @@ class InspectionAPI:
         return await self._answer(request, body, view)
 
     async def surprisal(self, request: Request, body: ReadingRequest) -> Response:
-        """Show how unlikely each token was, and what was likelier."""
+        """Show how unlikely each token was."""
 
         def view(loaded: Loaded) -> View:
-            idx, edits = self._encode(body, loaded, least=2), _edits(body, loaded)
-            self._check_bytes(2 * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
-            of = (loaded.model, loaded.tokenizer, idx)
-            return page_data("surprisal", surprisal_view(*of, loaded.config.sample, ALTERNATIVES, edits))
+            idx = self._encode(body, loaded, least=2)
+            found = surprisal(loaded.model, idx, edits=_edits(body, loaded))
+            require_finite(found.bits)
+            labels = labels_of(loaded.tokenizer, idx.tolist())
+            bits = [None, *found.bits.tolist()]
+            return page_data("surprisal", {"labels": labels, "bits": bits, "mean_bits": found.mean_bits})
 
         return await self._answer(request, body, view)
 

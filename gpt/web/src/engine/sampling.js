@@ -103,12 +103,3 @@ export function bitsOf(logits, id) {
   const sum = logits.reduce((total, logit) => total + Math.exp(logit - largest), 0);
   return (Math.log(sum) + largest - logits[id]) / Math.LN2;
 }
-
-/** The settings that change the distribution, in a few words. */
-export function describeSampling({ temperature, topK, topP, minP }) {
-  const parts = [`temperature ${temperature}`];
-  if (topK) parts.push(`top-k ${topK}`);
-  if (topP < 1) parts.push(`top-p ${topP}`);
-  if (minP > 0) parts.push(`min-p ${minP}`);
-  return parts.join(", ");
-}

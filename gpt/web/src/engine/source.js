@@ -1,5 +1,5 @@
 import { gatherPicture } from "./picture.js";
-import { bitsOf, byProbability, describeSampling, probabilitiesOf, Twister } from "./sampling.js";
+import { bitsOf, byProbability, probabilitiesOf, Twister } from "./sampling.js";
 import { Text } from "./text.js";
 
 const SLICE_MILLISECONDS = 12;
@@ -25,12 +25,11 @@ async function inSlices(count, task, signal, onSlice = () => {}) {
  * have the shape that gpt/inspection/views gives them. What is asked for while another answer is computed waits for it.
  */
 export class LocalSource {
-  /** `labels` has one for each id; `sampling` are the settings that `surprisal` shows the effect of. */
-  constructor(model, tokenizer, labels, sampling = {}) {
+  /** `labels` has one for each id. */
+  constructor(model, tokenizer, labels) {
     this.model = model;
     this.tokenizer = tokenizer;
     this.labels = labels;
-    this.sampling = sampling;
     this.pace = ` by ${model.arena.kind}`;
     this.text = new Text(model);
     this.turns = { writing: Promise.resolve(), reading: Promise.resolve() };
@@ -205,20 +204,15 @@ export class LocalSource {
     });
   }
 
-  /** How surprised the model is by each character, and what it expected, before and after the sampling settings. */
+  /** How surprised the model is by each character. */
   surprisal(request) {
-    const settings = { temperature: 1, topK: 0, topP: 1, minP: 0, ...this.sampling, ids: this.tokenizer.size };
     return this.read(request, 2, (ids) => {
-      const [bits, before, after] = [[null], [[]], [[]]];
-      const possible = (probabilities) => this.mostLikely(probabilities).map(([, ...entry]) => entry);
+      const bits = [null];
       const take = (index, logits) => {
-        if (index === ids.length - 1) return;
-        bits.push(bitsOf(logits, ids[index + 1]));
-        before.push(possible(probabilitiesOf(logits)));
-        after.push(possible(probabilitiesOf(logits, settings)));
+        if (index < ids.length - 1) bits.push(bitsOf(logits, ids[index + 1]));
       };
       const mean = () => bits.reduce((sum, value) => sum + value, 0) / (bits.length - 1);
-      return { take, view: () => ({ bits, before, after, mean_bits: mean(), settings: describeSampling(settings) }) };
+      return { take, view: () => ({ bits, mean_bits: mean() }) };
     });
   }
 

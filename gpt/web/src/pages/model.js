@@ -22,9 +22,7 @@ function openPage() {
     main.append(create("output", "status wrong", problem));
     return;
   }
-  const { temperature, top_k: topK, top_p: topP, min_p: minP } = data.facts.sample;
-  const sampling = { temperature, topK, topP, minP };
-  const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, sampling);
+  const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels);
   const context = { source, models: [""], model: "", text: data.facts.example, facts: data.facts };
   const write = (root) => {
     const written = (text) => {
@@ -38,9 +36,7 @@ function openPage() {
     follow();
     return follow;
   };
-  const readings = ["picture", "attention", "lens", "surprisal"].map((name) =>
-    readingView(name, () => model.config.block_size)
-  );
+  const readings = ["picture", "attention", "lens"].map((name) => readingView(name, () => model.config.block_size));
   const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
   const root = Object.assign(create("div"), { id: "view" });
   main.append(create("div", "shell", nav), root);

@@ -41,7 +41,7 @@ export function showLens(root, view) {
       came === null
         ? `The text ends here, so there is no next ${unit}.`
         : `The next ${unit} is ${quoted(came)}: ${surprise(nextProbability[row][position])}, in this row.`;
-    drawDoors(parts.doors, view, position, { surprisal: ["how surprising the next one was", position + 1] });
+    drawDoors(parts.doors, view, position);
     parts.topTitle.textContent = `The ${entries.length} most likely`;
     drawBars(parts.top, entries, (entry) => (entries[entry][0] === came ? "came" : ""));
     parts.rowByRow.hidden = came === null;

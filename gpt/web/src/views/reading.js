@@ -6,21 +6,16 @@ import { showLens } from "./lens.js";
 import picture from "./picture.html";
 import { showPicture } from "./picture.js";
 import template from "./reading.html";
-import surprisal from "./surprisal.html";
-import { showSurprisal } from "./surprisal.js";
 
-/**
- * The views of a text: the least and most tokens that they are for, and `show(root, view, source)`, which returns
- * `choose(params)`: it chooses what an address names.
- */
+/** The views of a text: `show(root, view, source)` returns `choose(params)`, which chooses what an address names. */
 export const READINGS = {
-  picture: { title: "Model", least: 1, most: 128, show: showPicture, guide: picture },
-  attention: { title: "Attention", least: 1, most: 128, show: showAttention, guide: attention },
-  lens: { title: "Logit lens", least: 1, most: 128, show: showLens, guide: lens },
-  surprisal: { title: "Surprisal", least: 2, most: 1024, show: showSurprisal, guide: surprisal },
+  picture: { title: "Model", show: showPicture, guide: picture },
+  attention: { title: "Attention", show: showAttention, guide: attention },
+  lens: { title: "Logit lens", show: showLens, guide: lens },
 };
+const MOST_TOKENS = 128;
 const LONGEST_CHARACTER = 4; // tokens, each of one byte
-const DOORS = ["attention", "lens", "surprisal"]; // views whose addresses may name a token
+const DOORS = ["attention", "lens"]; // views whose addresses may name a token
 
 /** A view for the shell that reads a text; `windowOf(context)` is the most characters that the model takes. */
 export function readingView(name, windowOf) {
@@ -41,7 +36,7 @@ class Reading {
     this.reading = READINGS[name];
     this.parts = fill(root, template);
     this.context = context;
-    this.window = (other = name) => Math.min(READINGS[other].most, windowOf(context));
+    this.window = () => Math.min(MOST_TOKENS, windowOf(context));
     this.running = null;
     this.last = null; // the text written last
     this.reader = null; // the model that has read
@@ -82,10 +77,10 @@ class Reading {
     this.choose = ignore;
     const text = endOf(readingText.value, this.window());
     const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
-    if (read < this.reading.least) {
+    if (!read) {
       this.running?.abort();
       body.replaceChildren();
-      return say(status, model ? "The text is too short to be read." : "");
+      return say(status, model ? "There is no text to read." : "");
     }
     await this.instead("Reading…", async (signal) => {
       const answer = await source[this.name]({ model, text, signal });
@@ -133,8 +128,8 @@ class Reading {
 
   /** The other views that read the very same text, token by token. */
   doorsOf(text) {
-    const isSame = (other) => endOf(this.context.text, this.window(other)) === text;
-    return DOORS.filter((other) => other !== this.name && this.context.source[other] && isSame(other));
+    const isSame = endOf(this.context.text, this.window()) === text;
+    return DOORS.filter((other) => other !== this.name && this.context.source[other] && isSame);
   }
 }
 

@@ -17,7 +17,6 @@ VIEWS = {
     "picture": "document.querySelector('.picture .head canvas') !== null",
     "attention": READ,
     "lens": READ,
-    "surprisal": READ,
     "runs": "document.querySelectorAll('.series').length > 0",
 }
 """What is true of a view that has something to show."""

@@ -69,7 +69,6 @@ TITLES = {
     "attention": "Attention",
     "lens": "Logit lens",
     "logit-lens": "Logit lens",
-    "surprisal": "Surprisal",
     "runs": "Runs",
 }
 

@@ -81,11 +81,12 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
 
 
 def test_another_model_reads_the_same_text_and_what_cannot_be_read_is_said(open_page: Open) -> None:
-    page = open_page("surprisal")
-    read(page, "surprisal")
-    first = page.text("#mean")
+    page = open_page("lens")
+    read(page, "lens")
+    shown = "document.getElementById('readout').textContent"
+    first = page.run(shown)
     choose_model(page, "first")
-    page.wait_for(f"{IDLE} && document.getElementById('mean').textContent !== '{first}'")
+    page.wait_for(f"{IDLE} && {shown} !== {json.dumps(first)}")
     page.run("document.querySelector('textarea').select()")
     page.type("It \u0416")
     page.press("Enter", CONTROL)
@@ -101,7 +102,7 @@ def test_of_a_long_text_the_end_is_read(open_page: Open) -> None:
     read(page, "lens", TEXT * 3)
     assert page.text(".view .status") == "Only the last 61 of 72 characters are read."  # from the start of a word
     assert page.run("document.querySelectorAll('#lens-table thead th').length") == 62
-    assert len(texts_of(page, ".doors a")) == 2  # the other views cut it at the same place
+    assert len(texts_of(page, ".doors a")) == 1  # the other view cuts it at the same place
 
 
 def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page: Open) -> None:
@@ -111,7 +112,6 @@ def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page
     named = {
         "lens?token=5&row=1": ("#details-title", "block 0, after 's' at 5"),
         "lens?token=99&row=x": ("#details-title", "block 0, after 's' at 5"),
-        "surprisal?token=6": ("#details-title", "'␣' at 6"),
         "attention?layer=1&head=2": ("#matrix-title", "Layer 1, head 2"),
     }
     for address, (part, shown) in named.items():
@@ -120,10 +120,8 @@ def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page
     page.run("document.querySelectorAll('.view-attention .text .token')[9].click()")
     page.run("document.querySelector('.doors a[href^=\"#lens\"]').click()")
     page.wait_for("document.getElementById('details-title')?.textContent === \"block 1, after 'e' at 9\"")
-    page.run("document.querySelector('.doors a[href^=\"#surprisal\"]').click()")  # of the next one
-    page.wait_for("document.getElementById('details-title')?.textContent === \"'␣' at 10\"")
-    page.run("document.querySelector('.doors a[href^=\"#lens\"]').click()")  # where it was expected
-    page.wait_for("document.getElementById('details-title')?.textContent === \"block 1, after 'e' at 9\"")
+    page.run("document.querySelector('.doors a[href^=\"#attention\"]').click()")
+    page.wait_for("document.getElementById('readout')?.textContent.startsWith(\"From 'e' at 9 \")")
 
 
 def test_a_view_is_left_and_found_again_as_it_was_scrolled(open_page: Open) -> None:
@@ -138,27 +136,26 @@ def test_a_view_is_left_and_found_again_as_it_was_scrolled(open_page: Open) -> N
     assert page.run("document.getElementById('lens-box').scrollLeft") == before
 
 
-def test_a_text_that_is_too_short_leaves_no_reading_of_another(open_page: Open) -> None:
-    page = open_page("surprisal")
-    read(page, "surprisal")
-    page.run("document.querySelector('textarea').select()")
-    page.type("I")
+def test_no_text_leaves_no_reading_of_another(open_page: Open) -> None:
+    page = open_page("lens")
+    read(page, "lens")
+    page.run("document.querySelector('textarea').value = ''")
     page.press("Enter", CONTROL)
-    page.wait_for("document.querySelector('.view .status').textContent === 'The text is too short to be read.'")
+    page.wait_for("document.querySelector('.view .status').textContent === 'There is no text to read.'")
     assert page.run("document.querySelector('.reading-body').children.length") == 0
 
 
 def test_a_long_word_is_not_lost_to_start_with_a_whole_one(open_page: Open) -> None:
-    page = open_page("surprisal")
+    page = open_page("lens")
     page.wait_for("document.getElementById('facts').textContent.includes('sees')")
-    read(page, "surprisal", "o" * 80 + " I")
+    read(page, "lens", "o" * 80 + " I")
     assert page.text(".view .status") == "Only the last 64 of 82 characters are read."
 
 
 def test_a_view_opens_with_the_end_of_a_long_text_from_the_start_of_a_word(open_page: Open) -> None:
-    page = open_page("surprisal")
+    page = open_page("attention")
     page.wait_for("document.getElementById('facts').textContent.includes('sees')")
-    read(page, "surprisal", "rooms " * 12 + "best")
+    read(page, "attention", "rooms " * 12 + "best")
     page.run("location.hash = 'lens'")
     page.wait_for("document.querySelectorAll('.view-lens #lens-table').length === 1")
     assert page.run("document.querySelector('.view-lens textarea').value") == "rooms " * 10 + "best"
@@ -187,8 +184,8 @@ def test_the_picture_goes_on_and_keeps_what_was_typed_meanwhile(open_page: Open,
     page.wait_for(IDLE)
     assert page.run(FIELD) == "my own"
     page.run(GO_ON)
-    page.run("globalThis.left = document.querySelector('.view-picture .status'); location.hash = 'surprisal'")
-    page.wait_for("document.querySelector('.view-surprisal') !== null")
+    page.run("globalThis.left = document.querySelector('.view-picture .status'); location.hash = 'lens'")
+    page.wait_for("document.querySelector('.view-lens') !== null")
     page.run("go()")
     page.wait_for("left.textContent === ''")
     page.run("location.hash = 'picture'")

@@ -166,7 +166,7 @@ def test_it_opens_on_a_text_of_the_model_with_alternatives_and_other_views_on_it
     text = prompt + complete(two_models, name, prompt, max_tokens=300, temperature=0.8, seed=1337)
     assert written(page) == text
     assert page.run("document.querySelectorAll('.pairs li').length") >= 10
-    page.run("location.hash = '#surprisal'")
+    page.run("location.hash = '#lens'")
     page.wait_for("document.querySelector('#reading-text') !== null")
     assert page.run("document.getElementById('reading-text').value") == example
     page.run("document.querySelector('.written')?.remove(); location.hash = '#write'")
