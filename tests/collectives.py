@@ -34,10 +34,9 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._processes = processes
         self._storages: dict[int, weakref.ref[UntypedStorage]] = {}
 
-    def total(self, operation: str) -> tuple[int, int]:
-        """Bytes and calls of an operation."""
-        sizes = [nbytes for name, nbytes in self.seen if name == operation]
-        return sum(sizes), len(sizes)
+    def total(self, operation: str) -> int:
+        """Bytes of an operation."""
+        return sum(nbytes for name, nbytes in self.seen if name == operation)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -20,7 +20,7 @@ from gpt.cli.commands import COMMANDS
 
 GUIDES = {
     "Start": ["installing", "python", "data", "training", "generation", "inspection"],
-    "Go on": ["export", "interop", "serving", "performance", "speedrun", "scaling", "distributed", "reliability"],
+    "Go on": ["export", "interop", "serving", "performance", "speedrun", "distributed", "reliability"],
     "How it works": ["architecture", "changing", "mathematics"],
 }
 

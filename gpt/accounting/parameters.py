@@ -58,19 +58,9 @@ class ParameterCount:
     tied: bool  # whether the head is the token embedding, and therefore counts 0
     buffers: int  # numbers in tables that are not trained (rotary and sinusoidal positions)
 
-    def count_of(self, prefix: str) -> int:
-        """Return the parameters of all components whose name starts with `prefix`."""
-        return sum(part.count for part in self.components if part.name.startswith(prefix))
-
     @property
     def in_blocks(self) -> int:
         return sum(part.count for part in self.components if part.per_block is not None)
-
-    @property
-    def read_per_token(self) -> int:
-        """Return the parameters that a decode step reads: all but the tables in which it looks up one row."""
-        lookups = self.count_of("added positions") + (0 if self.tied else self.count_of("token embedding"))
-        return self.total - lookups
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:

@@ -40,7 +40,7 @@ def test_help_works_from_any_folder_and_ends_with_an_example(path: Path, tmp_pat
 
 def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: Path) -> None:
     """Its OpenMP library reads the environment when it is loaded, which the command sets first."""
-    views = ("shapes", "attention", "lens", "surprisal", "params", "flops", "memory", "scaling")
+    views = ("shapes", "attention", "lens", "surprisal", "params", "flops", "memory")
     configs = shlex.quote(str(ROOT / "configs"))
     commands = [
         *(f"gpt.cli.{path.stem} --help" for path in SCRIPTS if path.stem != "bench"),

@@ -14,7 +14,6 @@ from distributed.two_processes import DROPOUT, HALVES, METHODS, NATIVE, STOPPED_
 from native_support import needs_compiler
 from torch import Tensor
 
-from gpt.accounting.parallel import Method, parallel_step
 from gpt.checkpoint import read_checkpoint
 from gpt.kernels.build import find_compiler
 from gpt.plugins import load_plugins
@@ -22,8 +21,6 @@ from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from patience import PATIENCE
 from plugin_files import PARTS
-from tiny import tiny_config
-from training.counted import assert_as_predicted
 from training.sessions import start_session
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -192,14 +189,6 @@ def test_a_loss_that_is_not_finite_in_one_process_stops_both_or_is_skipped_by_bo
     for mode in ("stop", "skip"):
         lines = (folder / f"bad-{mode}" / "runs" / "run" / "incidents.jsonl").read_text(encoding="utf-8").splitlines()
         assert [(found["step"], len(found["windows"])) for found in map(json.loads, lines)] == [(2, 4)]
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_step_sends_and_holds_what_was_predicted(facts: Facts, optimizer: str, method: Method) -> None:
-    (sent, held), (sent_by_other, _) = (fact["counted"][f"{optimizer} {method}"] for fact in facts)
-    assert sent == sent_by_other
-    assert_as_predicted(sent, held, parallel_step(tiny_config(), optimizer, method, 2))
 
 
 def test_an_error_of_one_process_is_told_by_that_one(facts: Facts) -> None:

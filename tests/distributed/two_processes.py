@@ -19,7 +19,6 @@ import torch
 
 from gpt.cli import train
 from gpt.data.batches import build_sampler
-from gpt.device import Compute
 from gpt.distributed import World, joined
 from gpt.distributed.process_group import ProcessGroup, report_once
 from gpt.environment import Launch, read_launch
@@ -28,8 +27,6 @@ from gpt.plugins import load_plugins
 from gpt.training.objective import Objective
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
-from tiny import tiny_config
-from training.counted import CountedTraining, sent
 from training.sessions import quick_beginnings, start_session
 
 METHODS = ("ddp", "fsdp")
@@ -161,17 +158,6 @@ def _spoil_a_step(folder: Path, world: World, mode: str) -> list[Any]:
     return [trainer.state.step, trainer.watch.statistics.skipped, finite]
 
 
-def counted(folder: Path, world: World) -> dict[str, Any]:
-    """Return what a step sends, and what it leaves in memory."""
-    compute, found = Compute(torch.device("cpu"), torch.float32), {}
-    for optimizer in ("adamw", "muon"):
-        for method in METHODS:
-            training = CountedTraining(world, tiny_config(), optimizer, method, compute, is_fake=False)  # type: ignore[arg-type]
-            training.step()
-            found[f"{optimizer} {method}"] = [sent(training.step()), training.held()]
-    return found
-
-
 def error_of_one(folder: Path, world: World) -> str:
     """Rank 1 has no device, and is the one to say so."""
     assert isinstance(world, ProcessGroup)
@@ -222,7 +208,7 @@ def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
 
 def main(folder: Path, has_compiler: bool) -> None:
     scenarios: list[Scenario] = [equal_runs, plugin_runs, signal_to_one, from_one_to_two, failed_saves, not_finite]
-    scenarios += [counted, error_of_one, commands, *([native_runs] if has_compiler else [])]
+    scenarios += [error_of_one, commands, *([native_runs] if has_compiler else [])]
     facts: dict[str, Any] = {}
     with quick_beginnings(), joined(read_launch()) as world:
         for scenario in scenarios:

@@ -43,7 +43,6 @@ GOOD = {
     "--random": ("1", "3"),
     "--devices": ("cpu", "cpu,cpu"),
     "--published": ("gpt2", "llama-2-7b"),
-    "--cluster": ("dgx-h100",),
     "--edit": ("blocks.0.attn.hook_z:1=0", "blocks.0.hook_resid_pre=1e400", "=", ":=1"),
     "--batch": ("1", "2"),
     "--json": ("made.json",),
@@ -116,7 +115,7 @@ COMMANDS = (
     Command("gpt.cli.quantize", (), (*RUN, *OUTPUT)),
     Command("gpt.cli.export", (), (*RUN, "--to", "html", *OUTPUT)),
     Command("gpt.cli.import_model", (), ("--from", "hf", "--input", "folder", *OUTPUT)),
-    *(Command(EXPLAIN, (view,), RUN, overrides=True) for view in ("shapes", "params", "flops", "memory", "scaling")),
+    *(Command(EXPLAIN, (view,), RUN, overrides=True) for view in ("shapes", "params", "flops", "memory")),
     *(Command(EXPLAIN, (view,), TEXT_VIEW) for view in ("attention", "lens", "surprisal")),
 )
 

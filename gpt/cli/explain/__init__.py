@@ -4,20 +4,10 @@ from collections.abc import Sequence
 
 from gpt import invocation
 from gpt.cli.command import CommandParser, add_command, complete, run_command
-from gpt.cli.explain import (
-    attention,
-    flops,
-    lens,
-    memory,
-    params,
-    picture,
-    scaling,
-    shapes,
-    surprisal,
-)
+from gpt.cli.explain import attention, flops, lens, memory, params, picture, shapes, surprisal
 from gpt.cli.shared_options import load_given_plugins
 
-VIEWS = (shapes, picture, attention, lens, surprisal, params, flops, memory, scaling)
+VIEWS = (shapes, picture, attention, lens, surprisal, params, flops, memory)
 """Each has a SUMMARY, the options of an EXAMPLE, `add_options(parser)` and `run(arguments)`."""
 
 

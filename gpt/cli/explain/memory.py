@@ -13,7 +13,6 @@ from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
     from gpt.accounting.memory import InferenceMemory, TrainingMemory
-    from gpt.accounting.parallel import ParallelStep
     from gpt.device import Compute
 
 SUMMARY = "Predict the memory of training and of generation."
@@ -23,7 +22,7 @@ EXAMPLE = "--published gpt2 --batch 8 --dtype bfloat16"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    add_size_options(parser, parallel=True)
+    add_size_options(parser)
     dtypes = ("auto", "float32", "bfloat16", "float16")
     parser.add_argument("--dtype", choices=dtypes, help="of the matmuls in training (default: run.dtype)")
 
@@ -34,7 +33,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     from gpt.accounting.memory import inference_memory
     from gpt.accounting.memory_limits import require_countable
-    from gpt.accounting.parallel import parallel_step
     from gpt.device import choose_compute
     from gpt.training.fitting import predict_memory
 
@@ -43,10 +41,6 @@ def run(arguments: argparse.Namespace) -> None:
     report("counting the bytes of a training step and of decoding: a few seconds")
     training = predict_memory(config, batch, length, compute)
     inference = inference_memory(config.model, batch, length, compute.device)
-    method, processes = arguments.parallel or config.run.parallel, arguments.world_size
-    parallel = None
-    if processes > 1:
-        parallel = parallel_step(config.model, config.optim.name, method, processes, config.train.grad_accum_steps)
     size, dtype = f"{batch:,} × {length:,} tokens", str(compute.dtype).removeprefix("torch.")
     summary = {
         "source": source,
@@ -56,16 +50,11 @@ def run(arguments: argparse.Namespace) -> None:
         "dtype": dtype,
         "optimizer": config.optim.name,
         "training": asdict(training),
-        **({} if parallel is None else {"process": {**asdict(parallel), "sent": parallel.sent}}),
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
-    if parallel is None:
-        summary["fitted"], choice = _fitted(config, batch, compute)
-        title = f"Training step of {size} on {compute.device}, {dtype}, eager"
-        table = _training_table(training, title, config, choice)
-    else:
-        title = f"One of {processes:,} processes ({method}): {size}, {dtype}, eager"
-        table = _process_table(parallel, training, title)
+    summary["fitted"], choice = _fitted(config, batch, compute)
+    title = f"Training step of {size} on {compute.device}, {dtype}, eager"
+    table = _training_table(training, title, config, choice)
     generating = _inference_table(inference, f"Generating in float32: prefill of {size}, then a decode step", config)
     print_view(arguments, source, lambda: [table, generating], summary)
 
@@ -106,25 +95,6 @@ def _parts(title: str, entries: list[tuple[str, int]], whole: int, share: str, n
     """Return a table of sizes that are not 0, and their shares of the whole."""
     rows = [(name, f"{size:,}", human_bytes(size), f"{100 * size / whole:.1f} %") for name, size in entries if size]
     return Table(title, ("part", "bytes", "", share), rows, "<>>>", note)
-
-
-def _process_table(step: "ParallelStep", memory: "TrainingMemory", title: str) -> Table:
-    entries = [
-        ("weights, float32", step.weights),
-        ("position tables", memory.buffers),
-        ("optimizer state", step.optimizer),  # none if it is not counted
-        ("gradients", step.gradients),
-        ("whole tensors, for a moment", step.whole),
-        ("activations, after the forward pass", memory.activations),
-    ]
-    entries.append(("sum", sum(size for _, size in entries)))
-    note = (
-        "Of rank 0, whose shards are the largest. Whole tensors: weights, gradients and buffers that are\n"
-        "gathered for a block or an update. Scratch memory of operators and libraries comes on top."
-    )
-    if not step.optimizer:
-        note += "\nThe optimizer's state is not counted: its shards are known of AdamW and Muon only."
-    return _parts(title, entries, entries[-1][1], "of the sum", note)
 
 
 def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config: Config) -> Table:

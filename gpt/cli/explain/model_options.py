@@ -17,7 +17,6 @@ PLACEHOLDER_VOCABULARY = 65
 """Vocabulary size assumed if the corpus determines it: that of Tiny Shakespeare."""
 LARGEST_BATCH = 1_000_000
 """With more, byte counts would overflow 64 bits."""
-MAX_PROCESSES = 1_000_000
 
 
 class NamedConfig(NamedTuple):
@@ -37,15 +36,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(overrides=[])  # `main` collects them, since argparse needs positional arguments to be adjacent
 
 
-def add_size_options(
-    parser: argparse.ArgumentParser, batch: str = "train.batch_size", seq: str = "block_size", parallel: bool = False
-) -> None:
-    """Add `--batch` and `--seq`, whose defaults `batch` and `seq` describe; `parallel`: and those of processes."""
+def add_size_options(parser: argparse.ArgumentParser, batch: str = "train.batch_size", seq: str = "block_size") -> None:
+    """Add `--batch` and `--seq`, whose defaults `batch` and `seq` describe."""
     add_number(parser, "--batch", f"sequences (default: {batch})", most=LARGEST_BATCH, metavar="B")
     parser.add_argument("--seq", type=int, metavar="T", help=f"tokens of each (default: {seq})")
-    if parallel:
-        add_number(parser, "--world-size", "processes that train", 1, most=MAX_PROCESSES)
-        parser.add_argument("--parallel", choices=("ddp", "fsdp"), help="what they share (default: run.parallel)")
 
 
 def find_config(arguments: argparse.Namespace) -> NamedConfig:
@@ -71,18 +65,15 @@ def find_config(arguments: argparse.Namespace) -> NamedConfig:
 def read_size(
     arguments: argparse.Namespace, config: Config, batch: int | None = None, length: int | None = None
 ) -> tuple[int, int]:
-    """Return the batch B of each process and the length T that are asked for, or these defaults, or the recipe's.
+    """Return the batch B and the length T that are asked for, or these defaults, or the recipe's.
 
     Raises:
-        ConfigError: the length is not 1 to `block_size`, or the processes do not share the batch evenly.
+        ConfigError: the length is not 1 to `block_size`.
     """
-    block_size, processes = config.model.block_size, getattr(arguments, "world_size", 1)
-    batch = arguments.batch or batch or config.train.batch_size
+    block_size = config.model.block_size
     length = (length or block_size) if arguments.seq is None else arguments.seq
     check_range("--seq", length, 1, block_size, "block_size")
-    if batch % processes:
-        raise ConfigError(f"--world-size is {processes:,}, which does not divide the batch of {batch:,} sequences")
-    return batch // processes, length
+    return arguments.batch or batch or config.train.batch_size, length
 
 
 def check_range(option: str, value: int, least: int, most: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""`explain.py params`, `memory` and `scaling`, and overrides of what they look at."""
+"""`explain.py params` and `memory`, and overrides of what they look at."""
 
 from pathlib import Path
 
@@ -7,8 +7,6 @@ import torch
 
 from cli.conftest import Call
 from gpt.accounting.memory import inference_memory, training_memory
-from gpt.accounting.parallel import parallel_step
-from gpt.accounting.published import PUBLISHED
 from gpt.checkpoint import Loaded
 from gpt.config import OptimConfig
 from gpt.config.loading import load_config
@@ -54,10 +52,7 @@ def test_the_table_says_what_is_tied_and_fits_a_terminal(run: Call) -> None:
 @pytest.mark.parametrize(
     ("view", "source"),
     [
-        *(
-            (view, "--config tiny.yaml")
-            for view in ("shapes", "params", "flops --bandwidth 1 --matmul-rate 1", "memory")
-        ),
+        *((view, "--config tiny.yaml") for view in ("shapes", "params", "flops", "memory")),
         *(("params", source) for source in ("--published gpt2", "")),
     ],
 )
@@ -121,45 +116,3 @@ def test_an_optimizer_can_be_asked_for(run: Call) -> None:
     assert muon["optimizer"] == "muon"
     matrices = 12 * 768**2  # of the block: one momentum instead of two moments
     assert adamw["training"]["optimizer"] - muon["training"]["optimizer"] == 4 * matrices + 4 * 6  # and their steps
-
-
-# --- several processes ---------------------------------------------------------------------------
-
-SMALL = "--published gpt2 model.n_layer=2 --batch 8 --seq 64"
-MODEL = PUBLISHED["gpt2"].model_copy(update={"n_layer": 2})
-
-
-def test_memory_of_one_of_several_processes(run: Call) -> None:
-    found = run(f"{MEMORY} {SMALL} --world-size 4 --parallel fsdp --json").json
-    step = parallel_step(MODEL, "adamw", "fsdp", 4)
-    assert found["batch"] == 2
-    assert (found["process"]["weights"], found["process"]["sent"]) == (step.weights, step.sent)
-    out = run(f"{MEMORY} {SMALL} --world-size 4 run.parallel=fsdp").out
-    assert "One of 4 processes (fsdp): 2 × 64 tokens" in out
-    assert f"{step.optimizer:,}" in out
-
-
-def test_flops_shows_what_is_sent(run: Call) -> None:
-    flops = f"explain flops {SMALL} --bandwidth 100 --matmul-rate 1000"
-    found = run(f"{flops} --world-size 8 --json").json
-    assert found["sent"]["bytes"] == parallel_step(MODEL, "adamw", "ddp", 8).sent
-    assert "Sending: one of 8 processes (ddp) in a ring" in run(f"{flops} --world-size 8").out
-    assert "sent" not in run(f"{flops} --json").json
-
-
-def test_scaling_has_a_row_for_each_number_of_devices(run: Call) -> None:
-    found = run(f"explain scaling {SMALL} --json --cluster rtx-4090-25gbe").json
-    assert [row["devices"] for row in found["ddp"]] == [1, 2, 8, 16, 64]
-    for method in ("ddp", "fsdp"):
-        last = found[method][-1]
-        assert last["sent"] == parallel_step(MODEL, "adamw", method, 64).sent  # type: ignore[arg-type]
-        assert last["efficiency"] < 0.5  # 64 tokens hide nothing behind 25 Gb/s
-    assert found["ddp"][0]["memory"] == found["ddp"][-1]["memory"] > found["fsdp"][-1]["memory"]
-
-
-def test_scaling_marks_what_does_not_fit_and_names_its_assumptions(run: Call) -> None:
-    large = "--published llama-2-7b model.n_embd=16384 model.n_layer=4"  # 6 billion parameters
-    out = run(f"explain scaling {large} --batch 1 --seq 8 --utilization 0.3").out
-    assert [sum(" !" in line for line in part.splitlines()) for part in out.split("FSDP2: ")] == [5, 2]
-    assert "Matmuls reach 30% of the peak, links 80%" in out
-    assert "DGX H100 datasheets" in out
