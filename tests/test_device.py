@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from gpt import device
 from gpt.config import RunConfig
-from gpt.device import choose_compute, choose_device
+from gpt.device import available_bytes, choose_compute, choose_device, require_memory
 from gpt.environment import Launch
 from gpt.errors import DeviceError
 from gpt.processor import AMX, AVX2, PROCESSORS, Processor
@@ -98,6 +99,7 @@ def test_one_named_device_is_not_for_several_processes(threads: list[int]) -> No
 
 
 CUDA = torch.device("cuda:0")
+CPU = torch.device("cpu")
 TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
 
 
@@ -148,3 +150,39 @@ def test_a_precision_that_the_user_chose_stays(setting: str) -> None:
 def test_other_types_and_devices_keep_the_precision(compute: device.Compute) -> None:
     assert fail_within(compute) == "highest"
     assert "TF32" not in str(compute)
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = available_bytes(CPU)
+    assert available is None or 1 << 26 < available < 1 << 50
+    monkeypatch.setattr("gpt.device.available_bytes", lambda device: None)
+    require_memory(1 << 80, "it", "something", CPU)
+    monkeypatch.setattr("gpt.device.available_bytes", lambda device: 3 << 30)
+    require_memory(3 << 30, "it", "something", CPU)
+    with pytest.raises(
+        DeviceError, match=r"^it needs at least 4.5 GiB of memory, and cpu has 3.0 GiB available; lower s"
+    ):
+        require_memory(9 << 29, "it", "something", CPU)
+
+
+@pytest.mark.parametrize(("container", "expected"), [("2048\n", 2048), ("max\n", 5 << 10), (None, 5 << 10)])
+def test_swap_counts_and_a_container_may_have_less(
+    container: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    3 kB\nSwapTotal:  4 kB\nSwapFree:  2 kB\n"}
+    files |= {} if container is None else {"/sys/fs/cgroup/memory.max": container}
+
+    def read_text(path: Path, encoding: str) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert available_bytes(CPU) == expected
+
+
+def test_a_cuda_device_has_what_is_free_and_what_torch_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert available_bytes(torch.device("cuda")) == 130

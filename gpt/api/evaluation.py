@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpt.accounting.memory_limits import require_forward_memory
 from gpt.checkpoint import Loaded
 from gpt.data.batches import BatchSampler
 from gpt.data.dataset import META, Dataset, open_dataset
@@ -96,7 +95,6 @@ def evaluate_corpus(
     rate = windows.learning_rate
     batch_size = 1 if rate is not None else windows.batch_size or 64
     size = batch_size if is_random else min(batch_size, len(tokens) // stride + 1)
-    require_forward_memory(loaded.config.model, size, compute.device)
     model, (batches, total) = loaded.model, _batches_of(tokens, windows, block_size, size)
     if rate is not None:
         model, batches = learning(model, batches, rate)

@@ -59,7 +59,8 @@ def run_command(command: Callable[[], int]) -> int:
         if not _is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0]
-        report(f"error: out of memory; lower the batch or the sizes of the model ({reason})")
+        remedy = "lower train.batch_size or --batch-size, model.block_size or the size of the model"
+        report(f"error: out of memory; {remedy} ({reason})")
         return 2
     except OSError as error:
         if error.filename is not None and error.errno in _BAD_PATH:
@@ -106,7 +107,8 @@ def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Return whether an allocation failed: in Python, in NumPy, or in torch, which raises RuntimeError on a CPU."""
-    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+    said = ("out of memory", "can't allocate memory", "calculation overflowed", "multiplication overflow")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
 
 def _replace_closed_streams() -> None:

@@ -35,7 +35,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="full (default): the whole split in blocks; sliding: overlapping windows; random: nanoGPT's random "
         "crops; online: blocks, each learned from after it is scored, to compare with compressors",
     )
-    add_number(parser, "--batch-size", "sequences per batch (default: 64; online: 1)")
+    add_number(parser, "--batch-size", "sequences per batch (default: 64; online: 1)", most=1_000_000)
     add_number(parser, "--stride", "sliding: tokens to move by (default: block_size / 4)")
     add_number(parser, "--batches", "random: number of batches (default: 200)")
     add_number(parser, "--seed", "random: seed of the crops (default: 1337)", least=0, most=SEEDS - 1)

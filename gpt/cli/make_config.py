@@ -25,8 +25,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", type=not_empty, metavar="TEXT", help=text)
     values = "values to write, such as data.newlines=lf"
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=values)
-    memory = "memory of the device that will train, such as 8GB: the largest micro-batches that fit are written"
-    parser.add_argument("--memory", metavar="SIZE", help=memory)
     parser.add_argument("--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here")
 
 
@@ -40,10 +38,8 @@ def main(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or default_output(arguments.text)
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another --output, or remove it")
-    memory = [] if arguments.memory is None else [override("run.memory", arguments.memory)]
-    config, dataset, content = fit_text(arguments.text, output, [*arguments.overrides, *memory], read_settings())
+    config, dataset, content = fit_text(arguments.text, output, arguments.overrides, read_settings())
     write_output(output, content)
-    tell_expectation(config, dataset, read_settings())
     report(f"{describe_reading(config, dataset)}; train with:")
     print(invocation.command("train", "--config", output))
     return 0
@@ -74,10 +70,6 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
     sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, settings, report)
     config = parse_config(dump(sections), "the recipe", given)
     dataset.check_length(config.model.block_size)
-    if config.run.memory is not None:
-        from gpt.training.fitting import fit_unsized
-
-        config = fit_unsized(config, dataset.tokenizer.vocab_size, report)
     length, ids = len(dataset.train) + len(dataset.val), dataset.tokenizer.vocab_size
     body = dump_config(config, only_given=True).encode()
     comment = f"# {text!r}: {length:,} {unit_of(dataset)}, {ids:,} of them distinct."
@@ -108,12 +100,3 @@ def describe_reading(config: Config, dataset: "Dataset") -> str:
         return said
     once = math.ceil(len(dataset.train) / step)
     return f"{said}; train.max_steps={once} reads each once, in {once / train.max_steps:,.1f} times the time"
-
-
-def tell_expectation(config: Config, dataset: "Dataset", settings: Settings) -> None:
-    """Report the size of a training, and what it will take on this machine."""
-    from gpt.training.expectation import expect
-
-    size = config.model.vocab_size or dataset.tokenizer.vocab_size
-    sized = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
-    report(str(expect(sized, len(dataset.train) + len(dataset.val), settings, report)))

@@ -50,7 +50,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--interactive", action="store_true", help="prompt repeatedly; type /help for more")
     add_sampling_options(parser)
     add_number(parser, "--num-samples", "samples per prompt", 1)
-    add_number(parser, "--beam", "beam search with N hypotheses, best first")
+    add_number(parser, "--beam", "beam search with N hypotheses, best first", most=10_000)
     penalty = "with --beam: divide by length to this power (default: 1)"
     parser.add_argument("--length-penalty", type=number(0, kind=float), metavar="A", help=penalty)
     parser.add_argument(
@@ -78,7 +78,6 @@ def main(arguments: argparse.Namespace) -> int:
     prompts = _read_prompts(arguments)
 
     load_torch()
-    from gpt.accounting.memory_limits import require_cache_memory
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
@@ -101,11 +100,6 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.interactive:
         return run_interactive(runtime, tokenizer, params)
     prompts = [convert_newlines(prompt, loaded.config.data.newlines) for prompt in prompts]
-    sequences = arguments.beam or min(GROUP, len(prompts) * arguments.num_samples)
-    if not arguments.no_cache:
-        require_cache_memory(
-            loaded.config.model, sequences, arguments.kv_dtype or "fp32", next(loaded.model.parameters()).device
-        )
     for prompt in prompts:  # a bad prompt is an error before anything is written
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _open_output(arguments.output) as file:

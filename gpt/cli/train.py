@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt import invocation
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited, tell_expectation
+from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited
 from gpt.cli.shared_options import (
     add_config_options,
     check_overrides,
@@ -166,7 +166,6 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     load_torch()
     from gpt.accounting.flops import run_flops
     from gpt.api.displays import build_displays
-    from gpt.training.fitting import FITTED
     from gpt.training.plan import Request
     from gpt.training.signals import Interrupted
     from gpt.training.stages import open_runs
@@ -176,14 +175,8 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
         displays = build_displays(loaded.config.train)
     request = Request(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
     with closing(open_runs(request, displays=displays)) as runs:
-        for number, trainer in enumerate(runs):
+        for trainer in runs:
             folder = trainer.run_folder.path
-            if number == 0 and world.size == 1 and arguments.resume is None:
-                # a teacher has the same model, in the same memory
-                split = {key: getattr(trainer.config.train, key) for key in FITTED}
-                train = loaded.config.train.model_copy(update=split)
-                whole = loaded.config.model_copy(update={"model": trainer.config.model, "train": train})
-                tell_expectation(whole, trainer.dataset, settings)
             try:
                 state = trainer.run()
             except Interrupted as stopped:

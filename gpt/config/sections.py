@@ -7,7 +7,6 @@ of them at once.
 import itertools
 import math
 import os
-import re
 import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -35,6 +34,7 @@ else:
 SEEDS = 2**32
 """Number of seeds; torch's generator on a CPU reads the lowest 32 bits, so that larger ones would be repetitions."""
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
+Sequences = Annotated[int, Field(ge=1, le=1_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
@@ -43,7 +43,6 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 SHORTEST = 8
 """Least tokens of a sequence into which `train.length_warmup` cuts a window."""
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
-SIZE_PATTERN = r"(\d{1,9}(?:\.\d+)?) ?([MGTmgt])([Ii]?)[Bb]?"
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with its value."""
 
@@ -56,21 +55,6 @@ def _check_path(text: str) -> str:
     if "\0" in text:
         raise ValueError("expected a path, which has no NUL character")
     return text
-
-
-def _check_size(value: Any) -> Any:
-    if value != "auto" and _bytes_of(value) is None:
-        raise ValueError("expected auto, or a size such as 8GB or 500MiB")
-    return value
-
-
-def _bytes_of(size: Any) -> int | None:
-    """Return the bytes of a size such as 8GB (8e9) or 8GiB (8 * 2^30), or None: it is none."""
-    found = re.fullmatch(SIZE_PATTERN, size) if isinstance(size, str) else None
-    if found is None:
-        return None
-    number, prefix, binary = found.groups()
-    return round(float(number) * (1024 if binary else 1000) ** "_KMGT".index(prefix.upper())) or None
 
 
 def is_of_name(character: str, first: bool = False) -> bool:
@@ -96,7 +80,6 @@ RunName = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^[^\x00-/:-@\[-`{-\x7f][^\x00-,/:-@\[-^`{-\x7f]*$"}),
 ]
 """The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
-Size = Annotated[str, Field(pattern=f"^(auto|{SIZE_PATTERN})$"), BeforeValidator(_check_size)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)]
 Weights = Annotated[tuple[PositiveFloat, ...], BeforeValidator(_list_to_tuple)]
@@ -175,12 +158,6 @@ class RunConfig(Section):
         description="With several processes (torchrun). ddp: each has the whole model; fsdp: weights, gradients and "
         "optimizer state are sharded among them.",
     )
-    memory: Size | None = Field(
-        None,
-        description="Memory for a training step. A size such as 8GB, or auto: what is available on the device. "
-        "train.batch_size * train.grad_accum_steps sequences are split anew, into the largest micro-batches that are "
-        "predicted to fit; where not even one sequence does, with activation checkpointing. null: as given.",
-    )
     deterministic: bool = Field(
         False,
         description="Ask torch for deterministic kernels on CUDA. On a CPU runs are bitwise reproducible either way.",
@@ -194,11 +171,6 @@ class RunConfig(Section):
         None,
         description="CPU threads of a process; null: one per core, shared equally by the processes of a machine.",
     )
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Return the bytes of `memory`; None: it names none."""
-        return _bytes_of(self.memory)
 
 
 class DataConfig(Section):
@@ -281,7 +253,7 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """The architecture."""
 
-    n_layer: PositiveInt = Field(6, description="Blocks.")
+    n_layer: Annotated[int, Field(ge=1, le=10_000)] = Field(6, description="Blocks.")
     n_head: PositiveInt = Field(6, description="Query heads H.")
     n_kv_head: PositiveInt | None = Field(
         None, description="Key and value heads K; null: as many as n_head. Fewer: grouped-query attention."
@@ -396,8 +368,8 @@ class OptimConfig(Section):
 class TrainConfig(Section):
     """Batches, steps, evaluations and checkpoints."""
 
-    batch_size: PositiveInt = Field(64, description="Sequences per micro-batch, of all processes together.")
-    grad_accum_steps: PositiveInt = Field(
+    batch_size: Sequences = Field(64, description="Sequences per micro-batch, of all processes together.")
+    grad_accum_steps: Sequences = Field(
         1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )
     activation_checkpointing: bool = Field(

@@ -21,8 +21,6 @@ from gpt.training.step import NoSync
 
 def check_parallel(config: Config, world: World) -> None:
     """Raise ConfigError if processes cannot share micro-batches equally, or none has the whole model it needs."""
-    if world.size > 1 and config.run.memory is not None:
-        raise ConfigError("run.memory is for one process; set it to null, and train.batch_size and grad_accum_steps")
     batch_size = config.train.batch_size
     if batch_size % world.size:
         raise ConfigError(

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpt.accounting.disk import require_disk
-from gpt.accounting.memory_limits import require_training_memory
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
 from gpt.config.loading import LoadedConfig
@@ -21,7 +19,6 @@ from gpt.processor import supported_processors
 from gpt.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory
 from gpt.training.finetuning import resolve_init_from, with_architecture
-from gpt.training.fitting import fit_run
 from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
 from gpt.training.resume import AUTO, ResumePoint, check_copy, check_fits, find_resume_point
@@ -56,7 +53,7 @@ class Plan:
     """A run that can begin, or continue.
 
     Attributes:
-        config: resolved: `model.vocab_size` and `run.name` are set, the schedule fits, and so do micro-batches.
+        config: resolved: `model.vocab_size` and `run.name` are set, and the schedule fits.
         run: its folder, locked.
         dataset: both splits are long enough.
         point: the checkpoint to resume from, if any; it fits `config` and `dataset`.
@@ -72,10 +69,6 @@ class Plan:
     base: ResumePoint | None
     replaced: tuple[Replaced, ...]
 
-    def require_disk(self) -> None:
-        """Raise CheckpointError unless there is room for the checkpoints that the run has at a time."""
-        require_disk(self.run.path, self.config, checkpoints=2 if self.point is None else 1)
-
 
 def plan_run(request: Request, notes: Report | None = None) -> Plan:
     """Lock a run folder, and check that its run can begin or continue; nothing is written or moved.
@@ -84,7 +77,7 @@ def plan_run(request: Request, notes: Report | None = None) -> Plan:
         notes: takes the lines that are of interest only when the run begins; None: those of the request.
 
     Raises:
-        GPTError: the configuration, the device, the checkpoint, the data, the memory or the disk do not suffice.
+        GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
     """
     loaded, world = request.loaded, request.world
     check_parallel(loaded.config, world)
@@ -119,16 +112,12 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
         config = resolve(loaded, data)
         if config.train.teacher_share is not None:
             require_probabilities_memory(data, config)
-        config = fit_run(config, compute, None if point is None or world.size > 1 else point.checkpoint.config, notes)
-        require_training_memory(config, compute, world.size)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
             if config.train.max_steps > point.checkpoint.config.train.max_steps:
                 _tell_extension(point, config, notes)
     own = () if replaced is None else (replaced,)
-    plan = Plan(config, run, compute, data, point, base, (*request.replaced, *own))
-    world.rank_zero(plan.require_disk)
-    return plan
+    return Plan(config, run, compute, data, point, base, (*request.replaced, *own))
 
 
 def _require_composed(folder: Path) -> None:

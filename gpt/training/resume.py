@@ -18,7 +18,7 @@ AUTO = "auto"
 
 HARMLESS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads", "run.deterministic"),
-    *("run.parallel", "run.memory", "run.snapshots"),
+    *("run.parallel", "run.snapshots"),
     *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes", "data.shard_tokens", "data.workers"),
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
@@ -147,11 +147,9 @@ def restore(trainer: Trainer, point: ResumePoint) -> None:
 def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]:
     """Return `key: old -> new` for each changed key that affects the training result; a resume may make it longer."""
     before, after = old.leaves(), new.leaves()
-    is_split = old.run.memory is not None or new.run.memory is not None
-    is_split_anew = is_split and old.train.sequences == new.train.sequences
-    harmless = HARMLESS | ({"train.batch_size", "train.grad_accum_steps"} if is_split_anew else set())
+    harmless = HARMLESS
     if is_resumed and new.train.max_steps > old.train.max_steps:
-        harmless |= {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
+        harmless = HARMLESS | {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
     return [
         f"{key}: {before[key]} -> {after[key]}"
         for key in before

@@ -39,15 +39,27 @@ def test_a_thread_that_cannot_write_is_one_line_and_another_error_of_a_thread_is
     assert "Traceback" in capsys.readouterr().err
 
 
+def out_of_memory_on_cuda() -> list[object]:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nSee the documentation")
+
+
 @pytest.mark.parametrize(
-    "allocate", [lambda: torch.empty(1 << 50), lambda: np.ones(1 << 50), lambda: [0] * (1 << 60)], ids=["T", "N", "P"]
+    "allocate",
+    [
+        lambda: torch.empty(1 << 50),
+        lambda: torch.empty(1 << 62, device="meta"),
+        lambda: np.ones(1 << 50),
+        lambda: [0] * (1 << 60),
+        out_of_memory_on_cuda,
+    ],
+    ids=["torch", "bytes", "numpy", "python", "cuda"],
 )
 def test_an_allocation_that_fails_is_one_line(
     allocate: Callable[[], object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(lambda: len(allocate())) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: out of memory; lower the batch or the sizes of the model (")
+    assert err.startswith("error: out of memory; lower train.batch_size or --batch-size, model.block_size or")
     assert err.count("\n") == 1
 
 

@@ -1,18 +1,14 @@
 """A configuration from a text, and a training by it."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from cli.conftest import Call
 from gpt import invocation
 from gpt.config import Config
 from gpt.config.loading import load_config
-from gpt.device import Compute
-from gpt.training.fitting import predict_memory
 from tiny import CORPUS
 
 TEXT = "'Mein Text.v2.txt'"
@@ -65,7 +61,6 @@ def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Calla
     said = run(f"train 日本.txt {SMALL} train.max_steps=2").err
     length = len(CORPUS) * 30
     assert f"日本.yaml: 1 layers of 128, 128 positions, 2 steps of 2 sequences; {length:,} characters, each" in said
-    assert re.search(r"[\d,]+ parameters, [\d.e-]+ TFLOP; about [\d,]+ MiB of memory and \d+ s on this machine\n", said)
     recipe = Path("日本.yaml").read_text(encoding="utf-8")
     run("make_config 日本.txt --output same.yaml")
     assert Path("same.yaml").read_text(encoding="utf-8") == recipe  # without what was for the try
@@ -117,8 +112,7 @@ def test_a_text_can_have_the_name_of_an_override(run: Call) -> None:
 
 
 def test_a_recipe_can_be_for_another_machine(run: Call) -> None:
-    said = run(f"make_config {TEXT} run.device=cuda:99").err
-    assert re.search(r"parameters, [\d.e-]+ TFLOP\n", said)
+    run(f"make_config {TEXT} run.device=cuda:99")
     assert written().run.device == "cuda:99"
 
 
@@ -128,26 +122,9 @@ def test_a_text_that_is_not_read_once_comes_with_the_steps_that_do(run: Call) ->
     assert f"; train.max_steps={-(-tokens // 128)} reads each once, in {-(-tokens // 128)}.0 times the time; tr" in err
 
 
-def test_what_it_writes_for_a_size_of_memory_is_split_to_fit_and_trains(run: Call) -> None:
-    tiny = "model.n_layer=1 model.n_embd=32 model.n_head=1 train.teacher_share=null run.dtype=float32"
-    assert "run.memory=7MB, 7 MiB: train.batch_size=" in run(f"make_config {TEXT} --memory 7MB {tiny}").err
-    config = written()
-    train, sized = config.train, config.model.model_copy(update={"vocab_size": 65})
-    assert config.run.memory == "7MB"
-    assert config.model.vocab_size is None
-    assert (train.sequences, train.batch_size < 8) == (8, True)
-    cpu = Compute(torch.device("cpu"), torch.float32)
-    peak = predict_memory(config.model_copy(update={"model": sized}), train.batch_size, 128, cpu).peak
-    assert peak < 7e6
-    short = "train.max_steps=1 train.sample_tokens=0 train.eval_max_tokens=300"
-    run(f"train --config Mein-Text.v2.yaml run.device=cpu {short}")
-    assert Path("runs/Mein-Text.v2/last.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (f"{TEXT} --memory lots", "run.memory: got 'lots', expected auto, or a size"),
         (f"{TEXT} data.path=other.txt", "data.path"),
         (f"{TEXT} model.n_layers=2", "model.n_layers"),
         (f"{TEXT} model.n_layer=x", "model.n_layer"),

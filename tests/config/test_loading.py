@@ -73,7 +73,6 @@ def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
         ("run", "compile: yes", "run.compile: got 'yes', expected one of auto, true, false"),
         ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
-        ("run", "memory: 0GB", "run.memory: got '0GB', expected auto, or a size such as 8GB or 500MiB"),
         ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
         # keys that contradict each other
         ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),

@@ -21,20 +21,6 @@ def test_no_value_of_a_section_can_be_changed(section: type[Section]) -> None:
             setattr(built, name, getattr(built, name))
 
 
-@pytest.mark.parametrize(
-    ("memory", "size"),
-    [("8GB", 8 * 10**9), ("8 gib", 8 << 30), ("1.5G", 15 * 10**8), ("300MiB", 300 << 20), ("auto", None), (None, None)],
-)
-def test_a_size_of_memory_is_read_as_it_is_written(memory: str | None, size: int | None) -> None:
-    assert RunConfig(memory=memory).memory_bytes == size
-
-
-@pytest.mark.parametrize("memory", ["8", 8, "8KB", "-8GB", "8 gigabytes", "1e9GB", "", True])
-def test_what_is_no_size_of_memory_is_refused(memory: object) -> None:
-    with pytest.raises(ConfigError, match=r"expected auto, or a size such as 8GB or 500MiB$"):
-        RunConfig(memory=memory)
-
-
 def test_lists_become_tuples_so_that_they_cannot_be_changed_either() -> None:
     assert OptimConfig.model_validate({"betas": [0.8, 0.95]}).betas == (0.8, 0.95)
     assert SamplingParams.model_validate({"stop": ["\n\n", "END"]}).stop == ("\n\n", "END")

@@ -40,4 +40,4 @@ def test_every_key_has_its_row() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) == sum(len(section["properties"]) for section in schema["$defs"].values())
     assert '| `optim.name` | `adamw`, `muon` | `"adamw"` | muon: Muon for the matrices' in text
-    assert "| `model.n_layer` | integer at least 1 | `6` | Blocks. |" in rows
+    assert "| `model.n_layer` | integer at least 1 at most 10000 | `6` | Blocks. |" in rows

@@ -126,10 +126,7 @@ BREAKS: dict[str, tuple[Break, ...]] = {
         Break("no command but train cleans up", "gpt.signals:unwinding", constant(contextlib.nullcontext)),
         Break("temporary files stay", "gpt.files:surely", returning(None)),
     ),
-    "disk": (
-        Break("free space is not checked at the start", "gpt.accounting.disk:require_disk", returning(None)),
-        Break("the last save may fail", "gpt.training.saving:CheckpointWriter.write", _never_required),
-    ),
+    "disk": (Break("the last save may fail", "gpt.training.saving:CheckpointWriter.write", _never_required),),
     "hostile": (
         Break("pickles of a checkpoint may hold anything", "torch:load", _any_pickle),
         Break(

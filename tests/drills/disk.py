@@ -92,7 +92,7 @@ def become_slow() -> None:
 
 
 FAULTS = (
-    Fault("full from the start", {}, code=2, says="make room", kibibytes=64),
+    Fault("full from the start", {}, code=2, says="No space left on device", kibibytes=64),
     Fault("full from the second save on", {2: fill}, code=2, warnings=1),
     Fault("full for two saves", {2: fill, 4: make_room}, code=0, warnings=2),
     Fault("read-only from the second save on", {2: become_read_only}, code=2, warnings=1),

@@ -19,7 +19,7 @@ from gpt.cli import train
 from gpt.config.loading import LoadedConfig, parse_config
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute
-from gpt.errors import CheckpointError, DeviceError
+from gpt.errors import DeviceError
 from gpt.training import plan
 from gpt.training.distillation import Teacher, predict, require_probabilities_memory, teacher_config
 from gpt.training.schedule import sequence_length
@@ -84,7 +84,7 @@ def test_probabilities_that_do_not_fit_into_memory_are_refused(start: Start, tmp
 def test_one_command_plans_and_locks_both_runs_once_before_it_trains_them(
     workplace: Path,
 ) -> None:
-    counted = ("prepare", "find_resume_point", "check_parallel", "require_disk", "require_training_memory")
+    counted = ("prepare", "find_resume_point", "check_parallel")
     step, locked = Trainer._train_one_step, []
 
     def watched(trainer: Trainer) -> None:
@@ -95,8 +95,7 @@ def test_one_command_plans_and_locks_both_runs_once_before_it_trains_them(
         calls = [stack.enter_context(patch.object(plan, name, wraps=getattr(plan, name))) for name in counted]
         stack.enter_context(patch.object(Trainer, "_train_one_step", watched))
         assert train.main(arguments(workplace)) == 0
-    # the disk again before either begins, since the teacher writes on it
-    assert [call.call_count for call in calls] == [1, 2, 2, 4, 2]
+    assert [call.call_count for call in calls] == [1, 2, 2]
     assert locked == 4 * [[True, True]] + 6 * [[False, True]]
     runs = workplace / "runs"
     assert not list(runs.glob(".*"))
@@ -110,16 +109,6 @@ def test_a_teacher_predicts_at_the_temperature_of_its_training(workplace: Path) 
     with patch("gpt.training.distillation.predict", wraps=predict) as predicted:
         assert train.main(arguments(workplace, "train.temperature=0.5")) == 0
     assert predicted.call_args.args[-1] == 0.5
-
-
-def test_a_disk_that_the_teacher_has_filled_refuses_the_student(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    full = CheckpointError("the disk is full")
-    with patch.object(plan, "require_disk", side_effect=[None, None, None, full]):
-        assert train.main(arguments(workplace)) == 2
-    assert capsys.readouterr().err.endswith("error: the disk is full\n")
-    assert not (workplace / "runs" / "tiny" / "config.yaml").exists()
 
 
 def test_a_failing_teacher_leaves_no_run_locked_while_its_traceback_is_kept(workplace: Path) -> None:

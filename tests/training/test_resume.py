@@ -70,14 +70,6 @@ def test_a_changed_key_is_a_difference_unless_it_is_harmless(config: Config) -> 
         assert differences(config, changed(config, key, "other")) == expected
 
 
-def test_how_memory_splits_an_update_is_no_difference(config: Config) -> None:
-    fitted = changed(changed(config, "train.batch_size", 16), "train.grad_accum_steps", 4)
-    assert len(differences(fitted, config)) == 2
-    assert differences(fitted, changed(config, "run.memory", "8GB")) == []
-    assert differences(changed(fitted, "run.memory", "8GB"), config) == []
-    assert len(differences(fitted, changed(changed(config, "run.memory", "8GB"), "train.batch_size", 32))) == 2
-
-
 # --- where to continue ---------------------------------------------------------------------------
 
 

@@ -30,9 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
     from gpt.accounting.flops import GenerationFlops
-    from gpt.accounting.memory_limits import require_countable
 
-    require_countable(model)
     training, summary = _training(model, batch, length, config.train.activation_checkpointing)
     tables, summary["generation"] = [training], None
     if new:

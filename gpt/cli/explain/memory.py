@@ -2,22 +2,20 @@
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
 from gpt.cli.explain.model_options import add_model_options, add_size_options, find_config, read_size
 from gpt.cli.tables import human_bytes, print_view
 from gpt.config import Config, RunConfig
-from gpt.errors import DeviceError
 from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
-    from gpt.accounting.memory import InferenceMemory, TrainingMemory
-    from gpt.device import Compute
+    from gpt.accounting.memory import InferenceMemory, Optimizer, TrainingMemory
+    from gpt.model import GPT
 
 SUMMARY = "Predict the memory of training and of generation."
 EXAMPLE = "--published gpt2 --batch 8 --dtype bfloat16"
-"""Keys of `train` that `run.memory` chooses."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,15 +29,20 @@ def run(arguments: argparse.Namespace) -> None:
     config, source = find_config(arguments)
     batch, length = read_size(arguments, config)
 
-    from gpt.accounting.memory import inference_memory
-    from gpt.accounting.memory_limits import require_countable
+    from gpt.accounting.memory import inference_memory, training_memory
     from gpt.device import choose_compute
-    from gpt.training.fitting import predict_memory
+    from gpt.training.optimizers import build_optimizer
+    from gpt.training.recomputing import checkpoint_activations
 
-    require_countable(config.model, batch, length)
     compute = choose_compute(RunConfig(device=arguments.device, dtype=arguments.dtype or config.run.dtype), report)
     report("counting the bytes of a training step and of decoding: a few seconds")
-    training = predict_memory(config, batch, length, compute)
+
+    def prepare(model: "GPT") -> "Optimizer":
+        if config.train.activation_checkpointing:
+            checkpoint_activations(model)
+        return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+
+    training = training_memory(config.model, batch, length, compute, prepare, config.train.grad_accum_steps)
     inference = inference_memory(config.model, batch, length, compute.device)
     size, dtype = f"{batch:,} × {length:,} tokens", str(compute.dtype).removeprefix("torch.")
     summary = {
@@ -52,26 +55,13 @@ def run(arguments: argparse.Namespace) -> None:
         "training": asdict(training),
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
-    summary["fitted"], choice = _fitted(config, batch, compute)
     title = f"Training step of {size} on {compute.device}, {dtype}, eager"
-    table = _training_table(training, title, config, choice)
+    table = _training_table(training, title, config)
     generating = _inference_table(inference, f"Generating in float32: prefill of {size}, then a decode step", config)
     print_view(arguments, source, lambda: [table, generating], summary)
 
 
-def _fitted(config: Config, batch: int, compute: "Compute") -> tuple[dict[str, Any] | None, str]:
-    """Return what `run.memory` chooses, or would, for sequences of `block_size` tokens, and a line about it."""
-    from gpt.training.fitting import FITTED, fit_and_tell
-
-    train = config.train.model_copy(update={"batch_size": batch})
-    try:
-        fitted, line = fit_and_tell(config.model_copy(update={"train": train}), compute)
-    except DeviceError as error:
-        return None, f"run.memory={config.run.memory or 'auto'}: {error}"
-    return {key: getattr(fitted.train, key) for key in FITTED}, line
-
-
-def _training_table(memory: "TrainingMemory", title: str, config: Config, choice: str) -> Table:
+def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:
     entries = [
         ("weights, float32", memory.weights),
         ("position tables", memory.buffers),
@@ -87,7 +77,6 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config, choice
     )
     if config.train.grad_accum_steps > 1:
         note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first start with gradients allocated."
-    note += f"\n{choice}"
     return _parts(title, entries, memory.peak, "of the peak", note)
 
 

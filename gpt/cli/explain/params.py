@@ -24,10 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config, source = find_config(arguments)
 
-    from gpt.accounting.memory_limits import require_countable
     from gpt.accounting.parameters import count_parameters
 
-    require_countable(config.model)
     count = count_parameters(config.model)
     components = [
         {"name": part.name, "per_block": part.per_block, "count": part.count, "share_percent": part.share}
