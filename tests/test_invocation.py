@@ -63,18 +63,18 @@ def test_in_another_program(monkeypatch: pytest.MonkeyPatch, installed: Path, ar
 
 
 def test_extras_are_installed_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
-    source = shlex.quote(f"{ROOT}[onnx]")
+    source = shlex.quote(f"{ROOT}[gguf]")
     recorded, left_over = SimpleNamespace(read_text=str), SimpleNamespace(read_text=lambda file: None)
     monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [left_over, recorded])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     called(monkeypatch, f"{installed}/gpt", f"{installed}/gpt")
-    assert invocation.extra("onnx") == f"{installed}/python -m pip install 'glassgpt[onnx]'"
+    assert invocation.extra("gguf") == f"{installed}/python -m pip install 'glassgpt[gguf]'"
     called(monkeypatch, "scripts/train.py", "python", "scripts/train.py")
-    assert invocation.extra("onnx") == "python -m pip install 'glassgpt[onnx]'"
+    assert invocation.extra("gguf") == "python -m pip install 'glassgpt[gguf]'"
     monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [left_over])
-    assert invocation.extra("onnx") == f"python -m pip install -e {source}"
+    assert invocation.extra("gguf") == f"python -m pip install -e {source}"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # an environment that uv has made
-    assert invocation.extra("onnx") == f"uv pip install --python python -e {source}"
+    assert invocation.extra("gguf") == f"uv pip install --python python -e {source}"
 
 
 def test_without_the_program_and_in_a_folder_that_is_deleted(

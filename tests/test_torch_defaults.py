@@ -1,7 +1,7 @@
 """What a caller has set for all of torch changes no result: a table of public functions and of settings."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +145,6 @@ def test_no_default_of_torch_changes_a_result(
             return
         found = function(model)
     same(found, expected, 1e-5 if setting == "threads" else 0.0)  # other threads sum in another order
-
-
-def test_onnx_is_written_under_all_of_them_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command compares what it has written with the model; writing takes seconds."""
-    monkeypatch.chdir(tmp_path)
-    model = sharp_model(vocab_size=TOKENIZER.vocab_size)
-    with ExitStack() as stack:
-        for setting in ("float64", "meta", "inference", "autocast", "deterministic"):
-            stack.enter_context(SETTINGS[setting]())
-        written("onnx")(model)
 
 
 def test_a_generator_leaves_its_caller_as_it_was() -> None:

@@ -49,8 +49,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 @command(
     "export",
     "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
-    "hf: a folder that transformers loads. gguf: one file that llama.cpp runs. onnx: one file that "
-    "onnxruntime runs.",
+    "hf: a folder that transformers loads. gguf: one file that llama.cpp runs.",
     '--to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
     _add_options,
 )
@@ -149,14 +148,6 @@ def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
     return Export(check_gguf(staged, loaded.model, weights), f"llama-cli -m {arguments.output} runs it", [])
 
 
-def _write_onnx(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
-    from gpt.interop.onnx_file import check_onnx, write_onnx
-
-    write_onnx(staged, loaded.model, loaded.tokenizer)
-    remedy = f"onnxruntime.InferenceSession({str(arguments.output)!r}) loads it"
-    return Export(check_onnx(staged, loaded.model), remedy, [])
-
-
 def _parameters(loaded: "Loaded") -> int:
     return sum(parameter.numel() for parameter in loaded.model.parameters())
 
@@ -169,7 +160,6 @@ WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded", Path], Export]] = {
     "html": _write_html,
     "hf": _write_hugging_face,
     "gguf": _write_gguf,
-    "onnx": _write_onnx,
 }
-FORMATS = {"html": ("fp16", "int8", "float32"), "hf": (), "gguf": ("float32", "q8_0"), "onnx": ()}
+FORMATS = {"html": ("fp16", "int8", "float32"), "hf": (), "gguf": ("float32", "q8_0")}
 """Formats of weights that can be chosen."""

@@ -78,7 +78,7 @@ def _kind_of(config: ModelConfig) -> str:
     if changes := changes_for(config):
         raise InputError(
             f"llama.cpp has no architecture that computes this model; train one with {changes}, as the recipe "
-            "shakespeare_portable does, or export it --to hf, onnx or html, which hold every option"
+            "shakespeare_portable does, or export it --to hf or html, which hold every option"
         )
     return ARCHITECTURES[architecture.name]
 

@@ -74,6 +74,6 @@ def _words(content: Mapping[str, Any]) -> str:
     if name is None or whole_words != (name == "llama-bpe") or normalizer not in (None, "NFC"):
         raise InputError(
             "llama.cpp has no tokenizer that splits a text as this model's does; it has those of GPT-2, which "
-            "data.tokenizer=bpe learns, Llama 3 and Qwen 2; use --to hf or --to onnx"
+            "data.tokenizer=bpe learns, Llama 3 and Qwen 2; use --to hf"
         )
     return name

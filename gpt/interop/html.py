@@ -128,7 +128,7 @@ def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     if not splits_as_gpt2(content) or content.get("normalizer") or strips:
         raise InputError(
             "a page has byte pair encoding only with words as of GPT-2, which is what data.tokenizer=bpe learns; "
-            "use --to hf or --to onnx"
+            "use --to hf"
         )
     tokens = [""] * tokenizer.vocab_size
     for text, index in content["model"]["vocab"].items():

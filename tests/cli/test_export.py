@@ -11,14 +11,13 @@ from torch import Tensor
 
 from cli.conftest import Call
 from gpt import checkpoint
-from gpt.cli import export
 from gpt.config import SamplingParams
 from gpt.interop import page_check
 from gpt.model.gpt import Block
 from programs import find_node
 
 TINY = "--checkpoint runs/tiny --output"
-FORMATS = ("html", "gguf", "hf", "onnx")
+FORMATS = ("html", "gguf", "hf")
 Refuse = Callable[..., str]
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -121,13 +120,3 @@ def test_a_file_that_is_there_is_replaced_by_force(tmp_path: Path, run: Call) ->
     (tmp_path / "mine").write_text("mine")
     run(f"export --to gguf {TINY} {tmp_path}/mine --force")
     assert (tmp_path / "mine").read_bytes().startswith(b"GGUF")
-
-
-def test_an_onnx_file_is_written_without_a_word_of_its_library(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert export.main(f"--to onnx {TINY} {tmp_path}/tiny.onnx".split()) == 0
-    out, err = capfd.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "InferenceSession(" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.onnx"]

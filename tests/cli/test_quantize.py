@@ -75,7 +75,7 @@ def test_quantized_weights_are_not_quantized_again_traced_or_exported(
     assert [path.name for path in tmp_path.iterdir()] == ["int8"]
 
 
-EXPORTS = ("hf", "gguf", "onnx")
+EXPORTS = ("hf", "gguf")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ GOOD = {
     "--output": ("made", "made.html", "made.md", "made.svg"),
     "--input": ("runs/tiny", "folder"),
     "--from": ("hf", "nanogpt"),
-    "--to": ("html", "hf", "gguf", "onnx"),
+    "--to": ("html", "hf", "gguf"),
     "--device": ("cpu",),
     "--backend": ("eager", "native", "compiled"),
     "--weights": ("int8", "float32"),

@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
-from gpt.interop import onnx_file
 from gpt.interop.coverage import not_applied
 from gpt.interop.gguf_file import check_gguf, write_gguf
 from gpt.interop.html import render_model_page
 from gpt.interop.hugging_face import check_folder, export_files
-from gpt.interop.onnx_file import check_onnx, write_onnx
 from gpt.interop.page_check import check_page
 from gpt.interop.verification import require_same, window_of
-from gpt.model import GPT, layers
+from gpt.model import GPT
 from gpt.model.attention import Attention
 from gpt.model.quantized import quantize
 from interop.node import run_page
@@ -35,7 +32,6 @@ GPT2: dict[str, object] = {"mlp": "gelu_tanh"}
 LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu", "n_kv_head": 2}
 QWEN = LLAMA | {"qk_norm": True, "tie_weights": True, "norm_eps": 0.1, "rope_theta": 50.0}
 SINUSOIDAL = GPT2 | {"position": "sinusoidal", "bias": True, "tie_weights": True, "mlp_width": 80}
-OTHER_LOGITS = r"^the written file computes other logits than the model \(they differ by \d.*, their deviation is \d"
 EDITED = r"^the model is not what its configuration builds: \w+ of gpt/model/\w+\.py was replaced$"
 Export = Callable[[GPT, Path], float]
 
@@ -104,27 +100,6 @@ def test_an_edit_of_the_code_is_refused(
     EDITS[edit](monkeypatch)
     with pytest.raises(InputError, match=EDITED):
         export(sharp_model(**changes), tmp_path)
-
-
-def test_a_graph_is_traced_from_edited_code_but_for_the_cores_that_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(layers.ACTIVATIONS, "gelu_tanh", F.silu)
-    model, find_spec = sharp_model(n_layer=1, **GPT2), onnx_file.find_spec
-    write_onnx(tmp_path / "x.onnx", model, CHARS)
-    assert check_onnx(tmp_path / "x.onnx", model) < 1e-6
-    with monkeypatch.context() as patch:  # by the package that wrote it
-        patch.setattr(onnx_file, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
-        assert check_onnx(tmp_path / "x.onnx", model) < 1e-6
-    EDITS["another scale"](monkeypatch)  # a graph has the reference in its place
-    with pytest.raises(InputError, match=OTHER_LOGITS):
-        check_onnx(tmp_path / "x.onnx", model)
-
-
-def test_a_graph_that_cannot_be_run_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "x.onnx").write_bytes(b"not a graph")
-    with pytest.raises(InputError, match="the written file does not run: "):
-        check_onnx(tmp_path / "x.onnx", sharp_model(n_layer=1))
 
 
 class Scaled(Attention):
