@@ -23,7 +23,7 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 import gpt
 names = [module.name for module in pkgutil.walk_packages(gpt.__path__, "gpt.")]
-names = [name for name in names if not name.endswith(("__main__", "modeling_glassgpt"))]
+names = [name for name in names if not name.endswith("__main__")]
 guilty = {}
 for name in names:
     calls.clear()
@@ -35,8 +35,6 @@ print(json.dumps([guilty, sorted({name.partition(".")[0] for name in sys.modules
 
 CALLERS_HOME = {"transformers", "huggingface_hub", "wandb", "openai", "sentry_sdk", "posthog", "datasets", "analytics"}
 """Packages that call their makers or a hub by default; they are for tests and benchmarks."""
-CARRIED = "interop/remote_code/modeling_glassgpt.py"
-"""What a folder for transformers carries, and transformers imports; this package only copies it."""
 FORBIDDEN = {
     **dict.fromkeys(("eval", "exec", "compile", "__import__"), "runs text as code"),
     **dict.fromkeys(("pickle.load", "pickle.loads", "marshal.loads", "shelve.open", "dill.load"), "runs what it reads"),
@@ -69,7 +67,7 @@ def problems(tree: ast.AST, name: str) -> Iterator[str]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for module in names:
-            if module.partition(".")[0] in CALLERS_HOME and name != CARRIED:
+            if module.partition(".")[0] in CALLERS_HOME:
                 yield f"imports {module}"
             if {module, module.partition(".")[0]} & NETWORK and name != "corpora/download.py":
                 yield f"imports {module}, which is for corpora/download.py"

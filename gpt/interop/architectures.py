@@ -1,17 +1,16 @@
 """Architectures of transformers that models of this package are exported to and imported from."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError
-from gpt.interop.coverage import require_covered
-from gpt.interop.glassgpt import COVERED, NAMES, GlassGPT
+from gpt.interop.coverage import changes_for
 from gpt.interop.tensors import Entry, linear
 
 Fields = Mapping[str, Any]
 """The content of a config.json."""
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "relu2": "relu2"}
+ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
 """Values of `model.mlp` without a gate, and what transformers calls them."""
 ACTIVATIONS_IN = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
 """The other way; gelu_new is the same function, written out."""
@@ -26,15 +25,16 @@ class GPT2:
     name = "GPT2LMHeadModel"
     prefix = "transformer."  # of the inner model's tensors, which may be saved without it
     tied_by_default = True  # where config.json does not say
+    covered = ("bias", "tie_weights")
+    """Keys of `ModelConfig` that it has, with any value."""
 
-    def requirements(self, config: ModelConfig) -> dict[str, tuple[bool, str]]:
-        """Return whether each option of a model can be expressed, and a value that can."""
+    def values(self, config: ModelConfig) -> dict[str, Sequence[Any]]:
+        """Return the values that it has of other keys."""
         return {
-            "position": (config.position in ("learned", "sinusoidal"), "learned"),
-            "norm": (config.norm == "layernorm", "layernorm"),
-            "mlp": (config.mlp in ACTIVATIONS, "gelu"),
-            "n_kv_head": (config.kv_heads == config.n_head, "null"),
-            "qk_norm": (not config.qk_norm, "false"),
+            "position": ("learned", "sinusoidal"),
+            "norm": ("layernorm",),
+            "mlp": tuple(ACTIVATIONS),
+            "n_kv_head": (None, config.n_head),
         }
 
     def to_fields(self, config: ModelConfig) -> dict[str, Any]:
@@ -105,19 +105,14 @@ class Llama:
     name = "LlamaForCausalLM"
     prefix = "model."
     tied_by_default = False
+    covered: tuple[str, ...] = ("n_kv_head", "bias", "tie_weights")
     model_type = "llama"
     qk_norm = False
     mlp_bias = True
     """Whether the feed-forward network can have biases."""
 
-    def requirements(self, config: ModelConfig) -> dict[str, tuple[bool, str]]:
-        return {
-            "position": (config.position == "rope", "rope"),
-            "norm": (config.norm == "rmsnorm", "rmsnorm"),
-            "mlp": (config.mlp == "swiglu", "swiglu"),
-            "qk_norm": (config.qk_norm == self.qk_norm, str(self.qk_norm).lower()),
-            "bias": (self.mlp_bias or not config.bias, "false"),
-        }
+    def values(self, config: ModelConfig) -> dict[str, Sequence[Any]]:
+        return {"position": ("rope",), "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (self.qk_norm,)}
 
     def to_fields(self, config: ModelConfig) -> dict[str, Any]:
         return {
@@ -180,6 +175,7 @@ class Qwen3(Llama):
     """Llama with a norm on each query and key head (Yang et al. 2025, 2505.09388)."""
 
     name = "Qwen3ForCausalLM"
+    covered = ("n_kv_head", "tie_weights")
     model_type = "qwen3"
     qk_norm = True
     mlp_bias = False
@@ -198,47 +194,41 @@ LLAMA_NORMS = {"input_layernorm": "ln_1", "post_attention_layernorm": "ln_2"}
 QK_NORMS = {"self_attn.q_norm": "attn.q_norm", "self_attn.k_norm": "attn.k_norm"}
 
 
-Architecture = GPT2 | Llama | GlassGPT
-GLASSGPT = GlassGPT()
-ARCHITECTURES: tuple[GPT2 | Llama, ...] = (GPT2(), Llama(), Qwen3())
-"""Those that transformers itself has, and llama.cpp."""
+Architecture = GPT2 | Llama
+ARCHITECTURES: tuple[Architecture, ...] = (GPT2(), Llama(), Qwen3())
 
 
-def architecture_for(config: ModelConfig) -> Architecture:
-    """Return the architecture that expresses a model exactly: one that transformers has, or else `GlassGPT`.
+def architecture_for(config: ModelConfig, program: str = "transformers", lacking: Collection[str] = ()) -> Architecture:
+    """Return the architecture that expresses a model exactly.
+
+    Args:
+        program: what is to run the model.
+        lacking: values of `model.mlp` that its architectures lack.
 
     Raises:
-        InputError: the model has an option that none knows; the message names it.
+        InputError: none does; the message has the options that one would take, as few as there are.
     """
-    require_covered(config, "an architecture to export to", COVERED, NAMES)
-    return next((each for each in ARCHITECTURES if not _changes(each, config)), GLASSGPT)
-
-
-def changes_for(config: ModelConfig) -> str:
-    """Return the options, as KEY=VALUE, with which llama.cpp would run a model: the fewest; empty if it does."""
-    changes = [_changes(each, config) for each in ARCHITECTURES]
-    if config.mlp in ("relu", "relu2"):  # which it lacks in its GPT-2
-        changes[0].append("model.mlp=gelu_tanh")
+    changes = []
+    for architecture in ARCHITECTURES:
+        values = architecture.values(config)
+        values["mlp"] = [name for name in values["mlp"] if name not in lacking]
+        changes.append(changes_for(config, architecture.covered, values))
+        if not changes[-1]:
+            return architecture
     fewest = min(map(len, changes))
-    return " or with ".join(" ".join(each) for each in changes if len(each) == fewest)
-
-
-def _changes(architecture: GPT2 | Llama, config: ModelConfig) -> list[str]:
-    requirements = {
-        **architecture.requirements(config),
-        "logit_softcap": (config.logit_softcap is None, "null"),
-        "mlp_conv": (config.mlp_conv is None, "null"),
-    }
-    return [f"model.{key}={value}" for key, (fits, value) in requirements.items() if not fits]
+    options = " or with ".join(" ".join(each) for each in changes if len(each) == fewest)
+    raise InputError(
+        f"{program} has no architecture that computes this model; train one with {options}, as the recipe "
+        "shakespeare_portable does, or export it --to html"
+    )
 
 
 def architecture_named(name: str) -> Architecture:
     """Return the architecture with the name that transformers gives it; raise InputError if it is not supported."""
-    known = (*ARCHITECTURES, GLASSGPT)
-    for architecture in known:
+    for architecture in ARCHITECTURES:
         if architecture.name == name:
             return architecture
-    raise InputError(f"{name} is not supported; {', '.join(each.name for each in known)} are")
+    raise InputError(f"{name} is not supported; {', '.join(each.name for each in ARCHITECTURES)} are")
 
 
 def require(fields: Fields, **values: Any) -> None:

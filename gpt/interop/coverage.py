@@ -1,6 +1,7 @@
 """What an exporter covers, as lists of what it knows: anything newer is refused until it is added to them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import DeviceError, InputError
@@ -16,25 +17,19 @@ NOT_SAMPLING = frozenset({"seed", "logprobs", "empty_prompt", "long_prompt"})
 """Keys of `SamplingParams` that do not change the distribution of a text."""
 
 
-def require_covered(
-    config: ModelConfig, exporter: str, keys: Collection[str], names: Mapping[str, Collection[str]] | None = None
-) -> None:
-    """Check that an exporter knows every option of a model; a key that it does not know has to have its default.
+def changes_for(config: ModelConfig, keys: Collection[str], values: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the options, as model.KEY=VALUE, that a model would need for an exporter to cover it; none if it does.
 
     Args:
         keys: keys of `ModelConfig` whose every value it covers, beside sizes and what has no effect.
-        names: the values that it covers, of keys that have a list of them.
-
-    Raises:
-        InputError: it does not know an option; the message names the key and what it covers.
+        values: those that it covers of other keys, the one to change to first; of all the rest it covers the default.
     """
+    changes = []
     for key, field in type(config).model_fields.items():
-        value, known = getattr(config, key), (names or {}).get(key)
-        if known is not None and value not in known:
-            raise InputError(f"{exporter} does not cover model.{key}={value}; train with one of {', '.join(known)}")
-        if known is None and key not in {*keys, *SIZES, *WITHOUT_EFFECT} and value != field.default:
-            default = "null" if field.default is None else str(field.default).lower()
-            raise InputError(f"{exporter} does not cover model.{key}={value}; train with model.{key}={default}")
+        covered = values.get(key, (field.default,))
+        if key not in {*keys, *SIZES, *WITHOUT_EFFECT} and getattr(config, key) not in covered:
+            changes.append(f"model.{key}={'null' if covered[0] is None else str(covered[0]).lower()}")
+    return changes
 
 
 def require_as_configured(model: GPT) -> None:

@@ -11,7 +11,7 @@ from gpt import invocation
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.interop.architectures import architecture_for, changes_for, gpt2_entries
+from gpt.interop.architectures import architecture_for, gpt2_entries
 from gpt.interop.coverage import require_as_configured
 from gpt.interop.gguf_tokenizer import UNUSED, GGUFTokens, gguf_tokens
 from gpt.interop.hugging_face import require_float32, weights_with_positions
@@ -47,7 +47,8 @@ def write_gguf(
     except ModuleNotFoundError:
         raise InputError(f"exporting to GGUF needs the gguf package: {invocation.extra('gguf')}") from None
     require_float32(model)
-    config, kind = model.config, _kind_of(model.config)
+    config = model.config
+    kind = ARCHITECTURES[architecture_for(config, "llama.cpp", lacking=("relu", "relu2")).name]
     if weights == "q8_0" and config.n_embd % Q8_BLOCK:
         raise InputError(
             f"q8_0 rounds rows of a multiple of {Q8_BLOCK}, and model.n_embd is {config.n_embd}; take float32"
@@ -70,17 +71,6 @@ def write_gguf(
         writer.write_tensors_to_file()
     finally:
         writer.close()
-
-
-def _kind_of(config: ModelConfig) -> str:
-    """Return GGUF's name of the architecture that expresses a model; raise InputError where there is none."""
-    architecture = architecture_for(config)
-    if changes := changes_for(config):
-        raise InputError(
-            f"llama.cpp has no architecture that computes this model; train one with {changes}, as the recipe "
-            "shakespeare_portable does, or export it --to hf or html, which hold every option"
-        )
-    return ARCHITECTURES[architecture.name]
 
 
 def check_gguf(path: Path, model: GPT, weights: str) -> float:

@@ -15,7 +15,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.views.picture import sizes_of
 from gpt.inspection.views.tokens import kind_of, labels_of
-from gpt.interop.coverage import require_covered
+from gpt.interop.coverage import changes_for
 from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
 from gpt.interop.verification import TOLERANCE, logits_of, window_of
 from gpt.model import GPT
@@ -65,7 +65,8 @@ def render_model_page(
         InputError: a weight is not finite, also once converted; int8 is asked for, but the model is quantized to
             another format; there are more weights than a browser reads; or the page has no such tokenizer.
     """
-    require_covered(model.config, "a page", COVERED, NAMES)
+    if changes := changes_for(model.config, COVERED, NAMES):
+        raise InputError(f"a page does not compute this model; train one with {' '.join(changes)}")
     page_tokenizer = _page_tokenizer(tokenizer)
     tokenizer.encode(prompt)
     original, (model, rounded) = model, as_in_page(model, weights)

@@ -13,8 +13,7 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError, explained
 from gpt.files import MAX_JSON_BYTES, parse_json, read_file
-from gpt.interop import glassgpt
-from gpt.interop.architectures import GLASSGPT, architecture_for, architecture_named
+from gpt.interop.architectures import architecture_for, architecture_named
 from gpt.interop.coverage import require_as_configured
 from gpt.interop.reference import compute_logits, from_transformers
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
@@ -37,7 +36,7 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
         params: the defaults of `generate`.
 
     Raises:
-        InputError: the model has an option that no architecture knows, or its weights are quantized.
+        InputError: no architecture computes the model, or its weights are quantized.
     """
     require_float32(model)
     config = model.config
@@ -71,28 +70,18 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
         "tokenizer_config.json": _json(tokenizer_fields),
         "generation_config.json": _json(generation),
         "README.md": card.encode(),
-        **(glassgpt.read_code() if architecture is GLASSGPT else {}),
     }
 
 
-def trust(config: ModelConfig) -> str:
-    """Return what `from_pretrained` needs beside the path of a model's folder: nothing, unless it has code."""
-    return ", trust_remote_code=True" if architecture_for(config) is GLASSGPT else ""
-
-
 def check_folder(folder: Path, model: GPT) -> float:
-    """Compute logits from a folder's files as transformers does, or by their code, and compare them with the model's.
+    """Compute logits from a folder's files as transformers does, and compare them with the model's.
 
     Results and errors are those of `require_same` and `require_as_configured`.
     """
     require_as_configured(model)
     idx = window_of(model)
     fields, tensors = _read_json(folder / "config.json"), _read_tensors(folder)
-    if fields["model_type"] == glassgpt.MODEL_TYPE:
-        found = glassgpt.compute_logits(fields, tensors, idx)
-    else:
-        found = compute_logits(from_transformers(fields, tensors), idx)
-    return require_same(found, logits_of(model, idx))
+    return require_same(compute_logits(from_transformers(fields, tensors), idx), logits_of(model, idx))
 
 
 def require_float32(model: GPT) -> None:

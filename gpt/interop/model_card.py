@@ -4,12 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpt.config import Config
-from gpt.interop.hugging_face import trust
-
-CODE = """
-`trust_remote_code=True` runs the Python in this folder, `modeling_glassgpt.py` and `decoder.py`, since transformers has
-no such architecture of its own. Read it first, if you do not trust whoever gave you the folder.
-"""
 
 
 def model_card(name: str, config: Config, state: Mapping[str, Any], parameters: int) -> str:
@@ -27,7 +21,6 @@ def model_card(name: str, config: Config, state: Mapping[str, Any], parameters: 
     if state.get("val_loss") is not None:
         rows["validation loss"] = f"{state['val_loss']:.4f} nats per token"
     unknown = " A character\noutside the vocabulary is read as another one." if data.tokenizer == "char" else ""
-    code = CODE if (option := trust(shape)) else ""
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
     return f"""---
 library_name: transformers
@@ -43,11 +36,11 @@ pipeline_tag: text-generation
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("PATH"{option})
-model = AutoModelForCausalLM.from_pretrained("PATH"{option})
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+model = AutoModelForCausalLM.from_pretrained("PATH")
 ids = tokenizer("ROMEO:", return_tensors="pt").input_ids
 print(tokenizer.decode(model.generate(ids, max_new_tokens={min(200, shape.block_size // 2)})[0]))
 ```
 
 The window does not slide in transformers: prompt and text together have at most {shape.block_size} tokens.{unknown}
-{code}"""
+"""

@@ -1,4 +1,4 @@
-"""Folders for transformers, of its own architectures: logits, texts and ids, as it computes them; and imports."""
+"""Folders for transformers: logits, texts and ids, as it computes them; and imports."""
 
 import json
 import os
@@ -19,7 +19,6 @@ from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.interop import reference
-from gpt.interop.architectures import GLASSGPT, architecture_for, changes_for
 from gpt.interop.hugging_face import export_files, import_folder, read_end_id
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -257,10 +256,16 @@ def test_an_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None
         (LLAMA | {"qk_norm": True, "bias": True}, "model.qk_norm=false or with model.bias=false"),
     ],
 )
-def test_what_transformers_has_no_architecture_for_takes_code(changes: dict[str, object], remedy: str) -> None:
-    config = sharp_model(**changes).config
-    assert architecture_for(config) is GLASSGPT
-    assert changes_for(config) == remedy
+def test_what_transformers_has_no_architecture_for_is_refused(
+    changes: dict[str, object], remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as error:
+        save(sharp_model(**changes), tmp_path)
+    assert str(error.value) == (
+        f"transformers has no architecture that computes this model; train one with {remedy}, as the recipe "
+        "shakespeare_portable does, or export it --to html"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_quantized_weights_are_refused() -> None:
