@@ -132,10 +132,8 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
 def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
     from gpt.interop.coverage import not_applied
     from gpt.interop.hugging_face import SAMPLING, check_folder, export_files
-    from gpt.interop.model_card import model_card
 
-    card = model_card(_name(loaded), loaded.config, loaded.state, _parameters(loaded))
-    write_folder(staged, export_files(loaded.model, loaded.tokenizer, loaded.config.sample, card))
+    write_folder(staged, export_files(loaded.model, loaded.tokenizer, loaded.config.sample))
     remedy = f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
     return Export(check_folder(staged, loaded.model), remedy, not_applied(loaded.config.sample, SAMPLING))
 

@@ -29,7 +29,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens", "end_id")
 """Keys of `SamplingParams` that the folder has as defaults."""
 
 
-def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card: str) -> dict[str, bytes]:
+def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams) -> dict[str, bytes]:
     """Return the files of a folder for transformers, with weights in float32.
 
     Args:
@@ -69,7 +69,6 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
         "tokenizer.json": _json(to_tokenizer_json(tokenizer)),
         "tokenizer_config.json": _json(tokenizer_fields),
         "generation_config.json": _json(generation),
-        "README.md": card.encode(),
     }
 
 

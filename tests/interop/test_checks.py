@@ -46,7 +46,7 @@ def to_html(model: GPT, folder: Path, weights: str = "float32") -> float:
 
 
 def to_folder(model: GPT, folder: Path) -> float:
-    for name, content in export_files(model, CHARS, SamplingParams(), "").items():
+    for name, content in export_files(model, CHARS, SamplingParams()).items():
         (folder / name).write_bytes(content)
     return check_folder(folder, model)
 

@@ -39,7 +39,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def save(model: GPT, folder: Path, tokenizer: Tokenizer = CHARS, **params: Any) -> Path:
-    for name, content in export_files(model, tokenizer, SamplingParams(**params), "# card\n").items():
+    for name, content in export_files(model, tokenizer, SamplingParams(**params)).items():
         (folder / name).write_bytes(content)
     return folder
 
@@ -167,7 +167,7 @@ def test_a_model_of_transformers_is_imported(build: Any, shards: str, tmp_path: 
 
 
 def add_byte_tokenizer(folder: Path) -> None:
-    byte_files = export_files(sharp_model(vocab_size=256), ByteTokenizer(), SamplingParams(), "")
+    byte_files = export_files(sharp_model(vocab_size=256), ByteTokenizer(), SamplingParams())
     (folder / "tokenizer.json").write_bytes(byte_files["tokenizer.json"])
 
 
@@ -270,7 +270,7 @@ def test_what_transformers_has_no_architecture_for_is_refused(
 
 def test_quantized_weights_are_refused() -> None:
     with pytest.raises(InputError, match="the weights are int8"):
-        export_files(quantize(sharp_model(), "int8"), CHARS, SamplingParams(), "")
+        export_files(quantize(sharp_model(), "int8"), CHARS, SamplingParams())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

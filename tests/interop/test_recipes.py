@@ -34,7 +34,7 @@ def exports_of(recipe: str, folder: Path) -> str:
     model, params = model_of(recipe), SamplingParams()
     render_model_page(model, CHARS, "fp16", params, "", "", "")
     try:
-        export_files(model, CHARS, params, "")
+        export_files(model, CHARS, params)
         write_gguf(folder / "x.gguf", model, CHARS, "float32", "x")
     except InputError:
         return "html"
