@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 
 class Export(NamedTuple):
-    """What was written and compared with the model.
+    """What was written.
 
     Attributes:
-        difference: root mean square of the difference of the logits, relative to their deviation; None: not computed.
         remedy: what to do with the file or folder.
         lost: sampling parameters of the run that it does not have, as KEY=VALUE.
     """
 
-    difference: float | None
     remedy: str
     lost: list[str]
 
@@ -60,13 +58,15 @@ def main(arguments: argparse.Namespace) -> int:
     import torch
 
     from gpt.checkpoint import load_trained
+    from gpt.interop.coverage import require_as_configured
 
     loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     try:
+        require_as_configured(loaded.model)
         require_replaceable(output)
         with temporary_folder(output) as folder:
             staged = folder / output.name
-            with announced(report, f"writing {output}, and comparing it with the model"):
+            with announced(report, f"writing {output}"):
                 export = WRITERS[arguments.to](arguments, loaded, staged)
             if staged.is_file():  # a folder is flushed as it is written
                 sync_file(staged)
@@ -79,10 +79,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise GPTError(f"cannot write {output}: {error.strerror or error}") from None
     if export.lost:
         report(f"{output} samples without {', '.join(export.lost)}, which --to {arguments.to} does not have")
-    found = [human_bytes(size)]
-    if export.difference is not None:
-        found.append(f"its logits are the model's but for {export.difference:.0e} of their deviation")
-    report(f"{loaded.folder}: written to {output}, {'; '.join((*found, export.remedy))}")
+    report(f"{loaded.folder}: written to {output}, {human_bytes(size)}; {export.remedy}")
     return 0
 
 
@@ -112,7 +109,6 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
     from gpt.inspection.example import example_of
     from gpt.interop.coverage import not_applied
     from gpt.interop.html import SAMPLING, render_model_page
-    from gpt.interop.page_check import check_page, find_node
 
     shape, sample, weights = loaded.config.model, loaded.config.sample, arguments.weights or "fp16"
     note = (
@@ -123,27 +119,24 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
     model, tokenizer, example = loaded.model, loaded.tokenizer, example_of(loaded, prompt)
     page = render_model_page(model, tokenizer, weights, sample, prompt, name, note, example)
     staged.write_text(page, encoding="utf-8", newline="\n")
-    lost = not_applied(sample, SAMPLING)
-    if (node := find_node()) is None:
-        return Export(None, "open it in a browser, where it checks itself: here is no node to do it", lost)
-    return Export(check_page(staged, loaded.model, weights, node), "open it in a browser", lost)
+    return Export("open it in a browser", not_applied(sample, SAMPLING))
 
 
 def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
     from gpt.interop.coverage import not_applied
-    from gpt.interop.hugging_face import SAMPLING, check_folder, export_files
+    from gpt.interop.hugging_face import SAMPLING, export_files
 
     write_folder(staged, export_files(loaded.model, loaded.tokenizer, loaded.config.sample))
     remedy = f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
-    return Export(check_folder(staged, loaded.model), remedy, not_applied(loaded.config.sample, SAMPLING))
+    return Export(remedy, not_applied(loaded.config.sample, SAMPLING))
 
 
 def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
-    from gpt.interop.gguf_file import check_gguf, write_gguf
+    from gpt.interop.gguf_file import write_gguf
 
     weights, name, end_id = arguments.weights or "float32", _name(loaded), loaded.config.sample.end_id
     write_gguf(staged, loaded.model, loaded.tokenizer, weights, name, end_id)
-    return Export(check_gguf(staged, loaded.model, weights), f"llama-cli -m {arguments.output} runs it", [])
+    return Export(f"llama-cli -m {arguments.output} runs it", [])
 
 
 def _parameters(loaded: "Loaded") -> int:

@@ -4,7 +4,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gpt import invocation
@@ -12,12 +11,9 @@ from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.interop.architectures import architecture_for, gpt2_entries
-from gpt.interop.coverage import require_as_configured
 from gpt.interop.gguf_tokenizer import UNUSED, GGUFTokens, gguf_tokens
 from gpt.interop.hugging_face import require_float32, weights_with_positions
-from gpt.interop.reference import compute_logits, from_gguf
 from gpt.interop.tensors import to_theirs
-from gpt.interop.verification import TOLERANCE, logits_of, require_same, window_of
 from gpt.model import GPT
 
 ARCHITECTURES = {"GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3"}
@@ -25,8 +21,6 @@ ARCHITECTURES = {"GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama", "Qwen3F
 WEIGHTS = ("float32", "q8_0")
 """Formats of the matrices; q8_0 is 8 bits with a float16 scale for each 32 values of a row. Vectors are float32."""
 Q8_BLOCK = 32
-GELU_TOLERANCE = 1e-2
-"""As `TOLERANCE`, where llama.cpp computes GELU by its tanh form and the model does not."""
 
 
 def write_gguf(
@@ -71,27 +65,6 @@ def write_gguf(
         writer.write_tensors_to_file()
     finally:
         writer.close()
-
-
-def check_gguf(path: Path, model: GPT, weights: str) -> float:
-    """Compute logits from a GGUF file as llama.cpp does, and compare them with those of the model.
-
-    The model computes with weights that are rounded as in the file, so that nothing but rounding in float32 is allowed.
-    Results and errors are those of `require_same` and `require_as_configured`.
-    """
-    require_as_configured(model)
-    library: Any = import_module("gguf")
-    reader, quants, q8_0 = library.GGUFReader(path), library.quants, library.GGMLQuantizationType.Q8_0
-    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")}
-    written = {each.name: torch.tensor(quants.dequantize(each.data, each.tensor_type)) for each in reader.tensors}
-    rounded = {
-        name: torch.from_numpy(quants.dequantize(quants.quantize(weight.detach().numpy(), q8_0), q8_0))
-        for name, weight in model.named_parameters()
-        if weights == "q8_0" and _is_rounded(name, weight)
-    }
-    idx = window_of(model)
-    tolerance = GELU_TOLERANCE if model.config.mlp == "gelu" else TOLERANCE
-    return require_same(compute_logits(from_gguf(fields, written), idx), logits_of(model, idx, rounded), tolerance)
 
 
 def _is_rounded(name: str, weight: Tensor) -> bool:

@@ -17,7 +17,6 @@ from gpt.inspection.views.picture import sizes_of
 from gpt.inspection.views.tokens import kind_of, labels_of
 from gpt.interop.coverage import changes_for
 from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
-from gpt.interop.verification import TOLERANCE, logits_of, window_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 from gpt.web.document import MODEL, render_document
@@ -37,10 +36,6 @@ NAMES = {
 FILTERS = ("top_k", "top_p", "min_p")
 SAMPLING = ("temperature", *FILTERS, "max_new_tokens")
 """Keys of `SamplingParams` that the page applies."""
-PROBE_TOKENS = 16
-PROBE_LOGITS = 8
-PROBE_TOLERANCE = 10
-"""Largest difference of a logit at which a page still works, in multiples of `page_tolerance`."""
 
 
 def render_model_page(
@@ -69,7 +64,8 @@ def render_model_page(
         raise InputError(f"a page does not compute this model; train one with {' '.join(changes)}")
     page_tokenizer = _page_tokenizer(tokenizer)
     tokenizer.encode(prompt)
-    original, (model, rounded) = model, as_in_page(model, weights)
+    if weights == "int8" and weights_format(model) != "int8":
+        model = quantize(model, "int8")
     tensors, content = _pack(model, weights)
     if len(content) > MAX_BYTES:
         raise InputError(
@@ -82,7 +78,6 @@ def render_model_page(
         "tensors": tensors,
         "tokenizer": page_tokenizer,
         "labels": labels_of(tokenizer, range(model.vocab_size)),
-        "probe": _probe(model, rounded, page_tolerance(original, weights)),
         "facts": {
             "parameters": count_parameters(config).total,
             **{name: getattr(config, name) for name in ("n_layer", "n_head", "block_size", "vocab_size")},
@@ -94,29 +89,6 @@ def render_model_page(
         "start": {"prompt": prompt, "count": params.max_new_tokens, "seed": params.seed},
     }
     return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
-
-
-def as_in_page(model: GPT, weights: str) -> tuple[GPT, dict[str, Tensor]]:
-    """Return a model with the linear layers of a page, and its parameters rounded as there, by name."""
-    if weights == "int8" and weights_format(model) != "int8":
-        model = quantize(model, "int8")
-    if weights == "float32":
-        return model, {}
-    return model, {name: parameter.detach().half().float() for name, parameter in model.named_parameters()}
-
-
-def page_tolerance(model: GPT, weights: str) -> float:
-    """Return the tolerance of `require_same` for a page; weights of int4 are rounded again there, to fp16."""
-    return 100 * TOLERANCE if weights != "float32" and weights_format(model) == "int4" else TOLERANCE
-
-
-def _probe(model: GPT, rounded: dict[str, Tensor], tolerance: float) -> dict[str, Any]:
-    """Return ids, and logits of the token after them by which a page checks itself when it is opened."""
-    idx = window_of(model)[:PROBE_TOKENS]
-    logits = logits_of(model, idx, rounded)[-1]
-    top = logits.topk(min(PROBE_LOGITS, len(logits)))
-    most = PROBE_TOLERANCE * tolerance * max(logits.std(correction=0).item(), 0.01)
-    return {"ids": idx.tolist(), "top": list(zip(top.indices.tolist(), top.values.tolist(), strict=True)), "most": most}
 
 
 def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:

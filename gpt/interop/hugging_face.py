@@ -14,11 +14,8 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError, explained
 from gpt.files import MAX_JSON_BYTES, parse_json, read_file
 from gpt.interop.architectures import architecture_for, architecture_named
-from gpt.interop.coverage import require_as_configured
-from gpt.interop.reference import compute_logits, from_transformers
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
-from gpt.interop.verification import logits_of, require_same, window_of
 from gpt.model import GPT
 from gpt.model.positions import SinusoidalPositions
 from gpt.model.quantized import weights_format
@@ -70,17 +67,6 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams) -> di
         "tokenizer_config.json": _json(tokenizer_fields),
         "generation_config.json": _json(generation),
     }
-
-
-def check_folder(folder: Path, model: GPT) -> float:
-    """Compute logits from a folder's files as transformers does, and compare them with the model's.
-
-    Results and errors are those of `require_same` and `require_as_configured`.
-    """
-    require_as_configured(model)
-    idx = window_of(model)
-    fields, tensors = _read_json(folder / "config.json"), _read_tensors(folder)
-    return require_same(compute_logits(from_transformers(fields, tensors), idx), logits_of(model, idx))
 
 
 def require_float32(model: GPT) -> None:

@@ -12,9 +12,7 @@ from torch import Tensor
 from cli.conftest import Call
 from gpt import checkpoint
 from gpt.config import SamplingParams
-from gpt.interop import page_check
 from gpt.model.gpt import Block
-from programs import find_node
 
 TINY = "--checkpoint runs/tiny --output"
 FORMATS = ("html", "gguf", "hf")
@@ -78,19 +76,10 @@ def without_attention(self: Block, x: Tensor, rotation: Any, mask: Any, cache: A
 def test_a_format_that_computes_something_else_is_one_line_and_leaves_nothing(
     to: str, tmp_path: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_check, "find_node", find_node)
     monkeypatch.setattr(Block, "forward", without_attention)
     error = refuse(f"export --to {to} {TINY} {tmp_path}/x")
     assert "cannot be exported: the model is not what its configuration builds: Block of gpt/model/gpt.py" in error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_page_that_cannot_be_checked_here_says_that_it_checks_itself(
-    tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    said = run(f"export --to html {TINY} {tmp_path}/x.html").err
-    assert "open it in a browser, where it checks itself: here is no node to do it" in said
 
 
 def test_sampling_that_a_format_does_not_have_is_named(

@@ -13,7 +13,6 @@ SOURCES = Path(gpt.__file__).parent / "web" / "src"
 MODULES = {
     "colors.js": ("colorOf", "paint"),
     "engine/model.js": ("Model",),
-    "engine/probe.js": ("findProblem",),
     "engine/sampling.js": ("Twister", "bitsOf", "probabilitiesOf"),
     "engine/source.js": ("LocalSource",),
     "engine/text.js": ("Text",),

@@ -1,5 +1,6 @@
 """GGUF files: read back by the library of the format, and run by llama.cpp where it is installed."""
 
+import copy
 import json
 import re
 import subprocess
@@ -12,6 +13,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
+from torch import Tensor
 
 from gpt import invocation
 from gpt.config import SamplingParams
@@ -21,6 +24,7 @@ from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.interop.gguf_file import write_gguf
 from gpt.interop.gguf_tokenizer import SPLITS, gguf_tokens
+from gpt.model import GPT
 from tiny import CORPUS, sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrs\né?")
@@ -50,6 +54,71 @@ def test_the_library_reads_back_what_was_written(
     for theirs, ours in (("token_embd", "wte"), ("blk.1.ffn_down", "h.1.mlp.c_proj"), ("output_norm", "ln_f")):
         expected = model.get_parameter(f"{ours}.weight").detach().numpy()
         np.testing.assert_allclose(tensors[f"{theirs}.weight"], expected, atol=tolerance * abs(expected).max())
+
+
+def logits_of(file: Path, idx: Tensor) -> Tensor:
+    """What the file's architecture, in transformers, computes of its sizes and tensors."""
+    reader: Any = gguf.GGUFReader(file)
+    fields = {name.partition(".")[2]: field.contents() for name, field in reader.fields.items()}
+    kind, layers, vocab = fields["architecture"], fields["block_count"], fields["vocab_size"]
+    if kind == "gpt2":  # whose activation is the tanh form there
+        sizes = {"n_positions": fields["context_length"], "n_embd": fields["embedding_length"], "n_layer": layers}
+        sizes |= {"n_head": fields["attention.head_count"], "n_inner": fields["feed_forward_length"]}
+        sizes |= {"layer_norm_epsilon": fields["attention.layer_norm_epsilon"]}
+    else:
+        sizes = {"hidden_size": fields["embedding_length"], "intermediate_size": fields["feed_forward_length"]}
+        sizes |= {"num_hidden_layers": layers, "num_attention_heads": fields["attention.head_count"]}
+        sizes |= {"num_key_value_heads": fields["attention.head_count_kv"], "head_dim": fields["attention.key_length"]}
+        sizes |= {"rms_norm_eps": fields["attention.layer_norm_rms_epsilon"]}
+        sizes |= {"rope_parameters": {"rope_type": "default", "rope_theta": fields["rope.freq_base"]}}
+        has_bias = any(tensor.name.endswith("attn_q.bias") for tensor in reader.tensors)
+        sizes |= {"attention_bias": has_bias, **({"mlp_bias": has_bias} if kind == "llama" else {})}
+    tensors = {each.name: torch.tensor(gguf.quants.dequantize(each.data, each.tensor_type)) for each in reader.tensors}
+    tied = "output.weight" not in tensors
+    config = transformers.AutoConfig.for_model(kind, vocab_size=vocab, tie_word_embeddings=tied, **sizes)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, kind.upper()), layers)
+    for name, parameter in model.named_parameters():
+        tensor = tensors.pop(names.get_name(name, try_suffixes=(".weight", ".bias")))
+        if kind == "llama" and ("q_proj" in name or "k_proj" in name):  # llama.cpp rotates neighbors
+            tensor = tensor.view(-1, fields["attention.key_length"] // 2, 2, *tensor.shape[1:]).transpose(1, 2)
+        matrix_in_block = kind == "gpt2" and ".h." in name and tensor.dim() == 2
+        parameter.data = (tensor.T if matrix_in_block else tensor.reshape(parameter.shape)).contiguous()
+    assert not tensors
+    return model(idx).logits
+
+
+def rounded(model: GPT) -> GPT:
+    """The model with its matrices as q8_0 has them, where a row is of whole blocks."""
+    model, q8_0 = copy.deepcopy(model), gguf.GGMLQuantizationType.Q8_0
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2 and weight.size(1) % 32 == 0 and "wpe" not in name:
+            quantized = gguf.quants.quantize(weight.detach().numpy(), q8_0)
+            weight.data = torch.from_numpy(gguf.quants.dequantize(quantized, q8_0))
+    return model
+
+
+SINUSOIDAL: dict[str, object] = {"position": "sinusoidal", "mlp": "gelu_tanh", "bias": True, "tie_weights": True}
+QWEN3 = LLAMA | {"qk_norm": True, "n_kv_head": 2, "tie_weights": True, "norm_eps": 0.1, "rope_theta": 50.0}
+
+
+@pytest.mark.parametrize("changes", [*VARIANTS.values(), SINUSOIDAL, LLAMA | {"bias": True, "mlp_width": 96}, QWEN3])
+@torch.no_grad()
+def test_a_file_computes_what_its_model_does(changes: dict[str, object], tmp_path: Path) -> None:
+    model = sharp_model(std=0.1, **changes)
+    idx = torch.randint(model.vocab_size, (2, model.config.block_size), generator=torch.Generator().manual_seed(1))
+    for weights, expected in (("float32", model), ("q8_0", rounded(model))):
+        write_gguf(tmp_path / "x.gguf", model, CHARS, weights, "x")
+        torch.testing.assert_close(logits_of(tmp_path / "x.gguf", idx), expected(idx), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_gelu_is_its_tanh_form_in_llama_cpp(tmp_path: Path) -> None:
+    model = sharp_model(mlp="gelu")
+    idx = torch.randint(model.vocab_size, (2, model.config.block_size), generator=torch.Generator().manual_seed(1))
+    write_gguf(tmp_path / "x.gguf", model, CHARS, "float32", "x")
+    expected = model(idx)
+    assert 1e-5 < (logits_of(tmp_path / "x.gguf", idx) - expected).std() / expected.std() < 1e-3
 
 
 def test_tokens_are_escaped_bytes() -> None:

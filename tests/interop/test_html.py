@@ -1,5 +1,6 @@
 """An exported page against PyTorch: the same logits, the same texts, the same tokens for the same seed."""
 
+import copy
 import dataclasses
 import json
 import random
@@ -20,6 +21,7 @@ from gpt.inspection.views.attention import attention_patterns, summarize_head
 from gpt.interop import html
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
+from gpt.model.quantized import quantize
 from inspection.variants import VARIANTS
 from interop.node import run_page
 from tiny import CORPUS, sharp_model
@@ -54,6 +56,37 @@ def test_logits_and_greedy_texts_are_those_of_pytorch_beyond_the_window(variant:
     for logits, ids in run_page(page_of(model), code):
         torch.testing.assert_close(torch.tensor(logits), expected, atol=1e-4, rtol=0)
         assert ids == greedy
+
+
+def rounded(model: GPT) -> GPT:
+    model = copy.deepcopy(model)
+    for parameter in model.parameters():
+        parameter.data = parameter.half().float()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kept", "weights", "tolerance"),
+    [
+        ("float32", "fp16", 1e-4),
+        ("float32", "int8", 1e-4),
+        ("int8", "fp16", 1e-4),
+        ("int8", "int8", 1e-4),
+        ("bf16", "fp16", 1e-4),
+        ("int4", "fp16", 1e-2),  # which is rounded again
+    ],
+)
+@torch.no_grad()
+def test_logits_are_those_of_the_model_with_weights_rounded_as_in_the_page(
+    kept: str, weights: str, tolerance: float
+) -> None:
+    model = sharp_model(mlp_conv=3)
+    model = model if kept == "float32" else quantize(model, kept)
+    code = f"const model = newModel(true); return {IDS}.map((id, at) => [...model.step(id, at)]);"
+    logits = torch.tensor(run_page(page_of(model, weights), code))
+    in_page = rounded(quantize(model, "int8") if (kept, weights) == ("float32", "int8") else model)
+    expected = in_page(torch.tensor([IDS]))[0]
+    torch.testing.assert_close(logits, expected, atol=tolerance * float(expected.std()), rtol=0)
 
 
 def added_tokens() -> BPETokenizer:

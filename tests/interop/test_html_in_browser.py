@@ -194,15 +194,3 @@ def test_a_character_that_the_model_does_not_know_is_named_and_an_empty_prompt_s
     assert write(page, "", count=20, temperature=0) == "\n" + generate(
         model, CHARS, "", max_new_tokens=20, temperature=0.0
     )
-
-
-def test_a_page_that_computes_something_else_says_so_and_writes_nothing(
-    model: GPT, tmp_path: Path, visit: Open
-) -> None:
-    page = render_model_page(model, CHARS, "float32", SamplingParams(), "ab", "A title", "a note")
-    file = tmp_path / "model.html"
-    file.write_text(page.replace('"position":"rope"', '"position":"none"'), encoding="utf-8")
-    opened = visit(file.as_uri())
-    opened.wait_for("document.querySelector('.status.wrong') !== null")
-    assert opened.text(".status.wrong").startswith("This page does not compute what its model computes")
-    assert not opened.run("document.querySelector('#views a, textarea, button') !== null")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 from torch import Tensor
 
 from gpt.config import SamplingParams
@@ -18,7 +17,6 @@ from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
-from gpt.interop import reference
 from gpt.interop.hugging_face import export_files, import_folder, read_end_id
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -56,11 +54,6 @@ def test_transformers_computes_the_same(family: str, changes: dict[str, object],
     assert type(theirs).__name__ == {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
     idx = sequences(model)
     torch.testing.assert_close(theirs(idx).logits, model(idx), atol=1e-5, rtol=0)
-    written = reference.from_transformers(
-        json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")
-    )
-    for row, logits in zip(idx, theirs(idx).logits, strict=True):  # what an export is compared with
-        torch.testing.assert_close(reference.compute_logits(written, row), logits, atol=1e-5, rtol=0)
     again, tokenizer = import_folder(tmp_path)
     assert tokenizer.to_dict() == CHARS.to_dict()
     assert not again.training
