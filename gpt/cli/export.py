@@ -37,9 +37,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="format of the weights: fp16, int8 or float32 in a page (default: fp16), q8_0 or float32 in a GGUF file "
         "(default: float32)",
     )
-    parser.add_argument(
-        "--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: first words of its example)"
-    )
     parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
     parser.add_argument("--force", action="store_true", help="replace a file that is there; a folder is never replaced")
 
@@ -48,7 +45,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     "export",
     "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
     "hf: a folder that transformers loads. gguf: one file that llama.cpp runs.",
-    '--to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
+    "--to html --checkpoint runs/shakespeare --output shakespeare.html",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
@@ -86,8 +83,6 @@ def main(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     """Raise a GPTError where options contradict each other, or the output cannot be there."""
     output: Path = arguments.output
-    if arguments.prompt is not None and arguments.to != "html":
-        raise ConfigError(f"--prompt has no effect with --to {arguments.to}; it is for html")
     if arguments.weights not in (None, *FORMATS[arguments.to]):
         known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
         raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
@@ -115,9 +110,8 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
         f"{_parameters(loaded):,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, "
         f"context of {shape.block_size} tokens; {weights} weights. The model runs in this page; nothing leaves it."
     )
-    prompt, name = arguments.prompt or "", _name(loaded)
-    model, tokenizer, example = loaded.model, loaded.tokenizer, example_of(loaded, prompt)
-    page = render_model_page(model, tokenizer, weights, sample, prompt, name, note, example)
+    example = example_of(loaded)
+    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, _name(loaded), note, example)
     staged.write_text(page, encoding="utf-8", newline="\n")
     return Export("open it in a browser", not_applied(sample, SAMPLING))
 

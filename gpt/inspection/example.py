@@ -15,14 +15,13 @@ LEAST_TOKENS = 2
 """A text with a prediction has one more than it."""
 
 
-def example_of(loaded: Loaded, prompt: str = "") -> str:
-    """Return a line or so of a prompt, or of the last sample of a checkpoint's run, or else one that the model writes.
+def example_of(loaded: Loaded) -> str:
+    """Return a line or so of the last sample of a checkpoint's run, or else one that the model writes.
 
     It is empty where the model can write none.
     """
-    for text in (prompt, _last_sample(loaded.folder)):
-        if found := _excerpt(text, loaded.model, loaded.tokenizer):
-            return found
+    if found := _excerpt(_last_sample(loaded.folder), loaded.model, loaded.tokenizer):
+        return found
     try:
         return _written(loaded.model, loaded.tokenizer)
     except GenerationError:  # its weights are not finite

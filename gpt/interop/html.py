@@ -43,7 +43,6 @@ def render_model_page(
     tokenizer: Tokenizer,
     weights: str,
     params: SamplingParams,
-    prompt: str,
     title: str,
     note: str,
     example: str = "",
@@ -52,18 +51,15 @@ def render_model_page(
 
     Args:
         params: temperature, filters, seed and length that the page starts with.
-        prompt: what it starts to write from; empty: the beginning of the example.
-        example: a text that fits the window, which its views open on; empty: the prompt.
+        example: a text that fits the window, which its views open on and whose first words it starts to write from.
 
     Raises:
-        DataError: the prompt has characters outside the vocabulary.
         InputError: a weight is not finite, also once converted; int8 is asked for, but the model is quantized to
             another format; there are more weights than a browser reads; or the page has no such tokenizer.
     """
     if changes := changes_for(model.config, COVERED, NAMES):
         raise InputError(f"a page does not compute this model; train one with {' '.join(changes)}")
     page_tokenizer = _page_tokenizer(tokenizer)
-    tokenizer.encode(prompt)
     if weights == "int8" and weights_format(model) != "int8":
         model = quantize(model, "int8")
     tensors, content = _pack(model, weights)
@@ -82,11 +78,11 @@ def render_model_page(
             "parameters": count_parameters(config).total,
             **{name: getattr(config, name) for name in ("n_layer", "n_head", "block_size", "vocab_size")},
             "token": kind_of(tokenizer),
-            "example": example or prompt,
+            "example": example,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },
         "filters": {name: SamplingParams.model_json_schema()["properties"][name] for name in FILTERS},
-        "start": {"prompt": prompt, "count": params.max_new_tokens, "seed": params.seed},
+        "start": {"count": params.max_new_tokens, "seed": params.seed},
     }
     return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
 

@@ -37,8 +37,6 @@ def test_a_page_is_written_and_its_size_is_said(tmp_path: Path, run: Call) -> No
         ("--to html --output .", ". is a folder; --output names a file"),
         ("--to gguf --output gone/x", "gone is not a folder"),
         ("--to html --output x --checkpoint nothing", "nothing"),
-        ("--to html --output x --prompt 'It #'", "'#' at 3"),
-        ("--to hf --output x --prompt x", "--prompt has no effect with --to hf"),
         ("--to hf --output x --force", "--force has no effect with --to hf"),
         ("--to hf --output x --weights q8_0", "--weights q8_0 is not for --to hf"),
         ("--to html", "--output"),

@@ -39,12 +39,6 @@ def test_it_begins_with_a_line_and_ends_with_one_or_with_a_word(tmp_path: Path, 
     assert found == expected
 
 
-def test_a_prompt_comes_before_a_sample_and_fits_the_window_too(tmp_path: Path) -> None:
-    model = sharp_model(vocab_size=len(LETTERS), block_size=12)
-    loaded = Loaded(model, CharTokenizer(LETTERS), Config(model=model.config), tmp_path, {}, None)
-    assert example_of(loaded, "the prompt is long") == "the prompt"
-
-
 def test_it_is_empty_where_the_model_can_write_none(tmp_path: Path) -> None:
     model = sharp_model(vocab_size=len(LETTERS), block_size=12)
     for parameter in model.parameters():

@@ -27,7 +27,7 @@ LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swigl
 QWEN = LLAMA | {"qk_norm": True, "tie_weights": True, "norm_eps": 0.1, "rope_theta": 50.0}
 EDITED = r"^the model is not what its configuration builds: \w+ of gpt/model/\w+\.py was replaced$"
 EXPORTS: dict[str, Callable[[GPT, Path], object]] = {
-    "html": lambda model, _: render_model_page(model, CHARS, "float32", SamplingParams(), "", "A title", "a note"),
+    "html": lambda model, _: render_model_page(model, CHARS, "float32", SamplingParams(), "A title", "a note"),
     "hf": lambda model, _: export_files(model, CHARS, SamplingParams()),
     "gguf": lambda model, folder: write_gguf(folder / "x.gguf", model, CHARS, "float32", "x"),
 }

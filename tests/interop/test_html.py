@@ -32,7 +32,7 @@ EVERY = {**VARIANTS, "wide": {"n_embd": 36, "n_head": 2, "mlp_width": 70, "bias"
 
 
 def page_of(model: GPT, weights: str = "float32", tokenizer: Tokenizer = CHARS) -> str:
-    return render_model_page(model, tokenizer, weights, SamplingParams(), "", "A <title>", "a note")
+    return render_model_page(model, tokenizer, weights, SamplingParams(), "A <title>", "a note")
 
 
 @pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY.keys())

@@ -36,7 +36,7 @@ def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
     """Open the page of the model; nothing but the file must be asked for."""
     file = tmp_path / "model.html"
     params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
-    file.write_text(render_model_page(model, CHARS, "float32", params, "ab", "A title", "a note"), encoding="utf-8")
+    file.write_text(render_model_page(model, CHARS, "float32", params, "A title", "a note", "ab"), encoding="utf-8")
     pages: list[Page] = []
 
     def start(**options: Any) -> Page:
@@ -78,7 +78,7 @@ def test_it_writes_what_pytorch_writes_by_webassembly(open_page: Open, model: GP
 
 def test_tokens_of_several_characters_are_written_and_looked_into(tmp_path: Path, visit: Open) -> None:
     tokenizer = learn_bpe([CORPUS], 300)
-    page = render_model_page(sharp_model(vocab_size=300), tokenizer, "float32", SamplingParams(), "", "A title", "")
+    page = render_model_page(sharp_model(vocab_size=300), tokenizer, "float32", SamplingParams(), "A title", "")
     (tmp_path / "bpe.html").write_text(page, encoding="utf-8")
     shown = visit((tmp_path / "bpe.html").as_uri())
     text = write(shown, "the keeper's", count=10)
@@ -92,7 +92,7 @@ def test_tokens_of_several_characters_are_written_and_looked_into(tmp_path: Path
 def test_the_picture_goes_on_where_a_token_is_a_piece_of_a_character(tmp_path: Path, visit: Open) -> None:
     model = sharp_model(vocab_size=256)
     pieces = [letter for letter in ascii_letters if model(torch.tensor([[ord(letter)]]))[0, -1].argmax() >= 0xC2]
-    page = render_model_page(model, ByteTokenizer(), "float32", SamplingParams(), pieces[0], "A title", "")
+    page = render_model_page(model, ByteTokenizer(), "float32", SamplingParams(), "A title", "", pieces[0])
     (tmp_path / "bytes.html").write_text(page, encoding="utf-8")
     shown = visit(f"{(tmp_path / 'bytes.html').as_uri()}#picture")
     field, place = "document.getElementById('reading-text')", "document.querySelector('.picture-line [aria-current]')"

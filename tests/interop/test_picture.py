@@ -33,9 +33,7 @@ return [described.before, ...blocks, described.after].map((parts) => parts.map(s
 def test_every_part_is_described_and_its_doors_open(variant: dict[str, object]) -> None:
     model = sharp_model(**variant)
     config = model.config
-    before, *blocks, after = run_page(
-        render_model_page(model, CHARS, "float32", SamplingParams(), "", "", ""), DESCRIBE
-    )
+    before, *blocks, after = run_page(render_model_page(model, CHARS, "float32", SamplingParams(), "", ""), DESCRIBE)
     heads = [f"head {head}" for head in range(config.n_head)]
     mlp = [*(["convolution"] if config.mlp_conv else []), "MLP", "MLP adds"]
     inside = ["norm", "attention", *heads, "attention adds", "stream", "norm", *mlp]
@@ -57,9 +55,7 @@ def test_every_part_is_described_and_its_doors_open(variant: dict[str, object]) 
 @torch.no_grad()
 def test_figures_are_those_of_the_activations() -> None:
     model = sharp_model()
-    before, *blocks, after = run_page(
-        render_model_page(model, CHARS, "float32", SamplingParams(), "", "", ""), DESCRIBE
-    )
+    before, *blocks, after = run_page(render_model_page(model, CHARS, "float32", SamplingParams(), "", ""), DESCRIBE)
     logits, cache = run_with_cache(model, IDS)
     lengths = {
         name: float(cache[name][0, TOKEN].norm())

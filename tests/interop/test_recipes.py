@@ -32,7 +32,7 @@ def model_of(recipe: str) -> GPT:
 def exports_of(recipe: str, folder: Path) -> str:
     """What a recipe's row has in the last column."""
     model, params = model_of(recipe), SamplingParams()
-    render_model_page(model, CHARS, "fp16", params, "", "", "")
+    render_model_page(model, CHARS, "fp16", params, "", "")
     try:
         export_files(model, CHARS, params)
         write_gguf(folder / "x.gguf", model, CHARS, "float32", "x")

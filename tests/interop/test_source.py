@@ -34,7 +34,7 @@ EVERY = {**VARIANTS, "wide": {"n_embd": 36, "n_head": 4, "mlp_width": 70}, "one 
 
 def ask(model: GPT, code: str, wasm: str = "true") -> Any:
     """What `code`, which sees a `source` and the text and heads above, returns."""
-    page = render_model_page(model, CHARS, "float32", SamplingParams(), "", "", "")
+    page = render_model_page(model, CHARS, "float32", SamplingParams(), "", "")
     known = f"const source = newSource({wasm}); const text = {json.dumps(TEXT)};"
     return run_page(page, f"{known}\n{code}")
 

@@ -19,9 +19,7 @@ function openPage() {
     const written = (text) => {
       context.text = text;
     };
-    const { prompt, ...start } = startValues(data.facts);
-    const values = { ...start, ...data.start, prompt: data.start.prompt || prompt };
-    const form = { ...values, most: MAX_TOKENS, filters: data.filters };
+    const form = { ...startValues(data.facts), ...data.start, most: MAX_TOKENS, filters: data.filters };
     const writer = new Writer(root, form, source, () => "", { written });
     const follow = () => writer.open(context, data.facts.token);
     follow();
