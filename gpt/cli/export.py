@@ -9,7 +9,7 @@ from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError, InputError
-from gpt.files import require_replaceable, sync_file, sync_folder, temporary_folder, write_folder
+from gpt.files import sync_file, sync_folder, temporary_folder, write_folder
 from gpt.progress import announced
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "(default: float32)",
     )
     parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there; a folder is never replaced")
 
 
 @command(
@@ -60,7 +59,6 @@ def main(arguments: argparse.Namespace) -> int:
     loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     try:
         require_as_configured(loaded.model)
-        require_replaceable(output)
         with temporary_folder(output) as folder:
             staged = folder / output.name
             with announced(report, f"writing {output}"):
@@ -86,16 +84,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.weights not in (None, *FORMATS[arguments.to]):
         known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
         raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
-    if arguments.force and arguments.to == "hf":
-        raise ConfigError("--force has no effect with --to hf; it replaces a file, and hf is a folder")
     if (output.parent / "manifest.json").is_file():
         raise GPTError(f"{output.parent} is a checkpoint, which would be damaged; choose another --output")
-    if arguments.to == "hf" and output.exists():
+    if output.exists():
         raise GPTError(f"{output} exists already; choose another --output, or remove it")
-    if output.is_dir():
-        raise GPTError(f"{output} is a folder; --output names a file")
-    if output.is_file() and not arguments.force:
-        raise GPTError(f"{output} exists already; choose another --output, or replace it by --force")
     if not output.parent.is_dir():
         raise GPTError(f"{output.parent} is not a folder; make it first, or choose another --output")
 

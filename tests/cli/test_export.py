@@ -21,27 +21,31 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_page_is_written_and_its_size_is_said(tmp_path: Path, run: Call) -> None:
-    page, sizes = tmp_path / "tiny.html", []
+    page, sizes = tmp_path / "tiny.html", list[int]()
     for weights in ("int8", "fp16", "float32"):
-        assert f"written to {page}" in run(f"export --to html {TINY} {page} --weights {weights} --force").err
-        assert f"{weights} weights" in page.read_text(encoding="utf-8")
+        assert f"written to {page}" in run(f"export --to html {TINY} {page} --weights {weights}").err
+        text = page.read_text(encoding="utf-8")
+        assert f"{weights} weights" in text
+        assert "<title>tiny</title>" in text
+        assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
         sizes.append(page.stat().st_size)
+        page.unlink()
     assert sizes == sorted(set(sizes))
-    assert "<title>tiny</title>" in page.read_text(encoding="utf-8")
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--to html --output .", ". is a folder; --output names a file"),
+        ("--to html --output .", ". exists already"),
         ("--to gguf --output gone/x", "gone is not a folder"),
         ("--to html --output x --checkpoint nothing", "nothing"),
-        ("--to hf --output x --force", "--force has no effect with --to hf"),
         ("--to hf --output x --weights q8_0", "--weights q8_0 is not for --to hf"),
         ("--to html", "--output"),
         ("--to pdf --output x", "--to"),
-        *((f"--to {to} --output there", "there exists already; choose another --output, or re") for to in FORMATS),
+        *(
+            (f"--to {to} --output there", "there exists already; choose another --output, or remove it")
+            for to in FORMATS
+        ),
         *((f"--to {to} --output pipe", "pipe") for to in FORMATS),
     ],
 )
@@ -100,7 +104,6 @@ def test_a_folder_for_transformers_is_written(tmp_path: Path, run: Call) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-def test_a_file_that_is_there_is_replaced_by_force(tmp_path: Path, run: Call) -> None:
-    (tmp_path / "mine").write_text("mine")
-    run(f"export --to gguf {TINY} {tmp_path}/mine --force")
-    assert (tmp_path / "mine").read_bytes().startswith(b"GGUF")
+def test_a_file_for_llama_cpp_is_written(tmp_path: Path, run: Call) -> None:
+    assert f"llama-cli -m {tmp_path}/x.gguf runs it" in run(f"export --to gguf {TINY} {tmp_path}/x.gguf").err
+    assert (tmp_path / "x.gguf").read_bytes().startswith(b"GGUF")
