@@ -38,10 +38,6 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
-    def incidents(self) -> Path:
-        return self.path / "incidents.jsonl"
-
-    @property
     def samples(self) -> Path:
         return self.path / "samples"
 

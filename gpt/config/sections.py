@@ -428,11 +428,6 @@ class TrainConfig(Section):
         description="If the loss or a gradient is not finite: stop before the update, or skip the step; after ten "
         "in a row training stops either way.",
     )
-    spike_deviations: PositiveFloat | None = Field(
-        6.0,
-        description="A loss so many standard deviations above the running mean is reported, with the positions of "
-        "its sequences in incidents.jsonl; null: none is.",
-    )
     sample_tokens: NonNegativeInt = Field(200, description="Length of the text sample at each evaluation; 0: none.")
     attention_interval: NonNegativeInt = Field(
         0, description="Evaluations between attention images in TensorBoard; 0: none."

@@ -32,15 +32,10 @@ class MicroBatches:
     rows: Tensor | None = None
     complete: Callable[[Batch, Tensor], StepBatch] | None = None
 
-    @property
-    def starts(self) -> Tensor:
-        """The positions of the last step's windows, in all processes: (B,) int64."""
-        return self.sampler.starts
-
     def next(self, length: int) -> list[StepBatch]:
         """Read the micro-batches of a step, whose windows are cut into sequences of so many tokens."""
         inputs, targets = self.sampler.get_batch(self.sequences, self.rows)
-        starts = self.starts if self.rows is None else self.starts[self.rows]
+        starts = self.sampler.starts if self.rows is None else self.sampler.starts[self.rows]
         parts = zip(*(torch.split(tensor, self.size) for tensor in (inputs, targets, starts)), strict=True)
         complete = self.complete or (lambda batch, _: batch)
         return [_cut(complete((inputs, targets), starts), length) for inputs, targets, starts in parts]

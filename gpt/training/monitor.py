@@ -17,9 +17,6 @@ from gpt.config.loading import dump_config
 from gpt.files import parse_json, write_atomic
 from gpt.progress import Report
 
-INCIDENT = "incident"
-"""Name of the texts that are incidents, as lines of JSON."""
-
 
 class Monitor:
     """Receives the metrics of a run; a subclass overrides what it needs.
@@ -110,22 +107,6 @@ class MetricsFile(Monitor):
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
-
-
-class IncidentsFile(Monitor):
-    """Writes each incident as a line of JSON; a resumed run first removes those of steps that it repeats."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def start(self, step: int, evaluated: bool = True) -> None:
-        # an incident has the number of its step, counted from 0
-        _drop_lines_after(self._path, step - 1)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        if name == INCIDENT:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
 
 
 class SampleFiles(Monitor):
@@ -232,7 +213,7 @@ def weights_and_gradients(model: nn.Module) -> dict[str, Tensor]:
     return weights | {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
 
 
-def _drop_lines_after(path: Path, step: int, evaluated: bool = True) -> None:
+def _drop_lines_after(path: Path, step: int, evaluated: bool) -> None:
     """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
     kept = []
     for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():

@@ -22,7 +22,7 @@ HARMLESS = {
     *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes", "data.shard_tokens", "data.workers"),
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
-    *("train.on_nonfinite", "train.spike_deviations", "train.activation_checkpointing"),
+    *("train.on_nonfinite", "train.activation_checkpointing"),
 }
 """Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
 

@@ -28,9 +28,8 @@ from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import Teacher, load_teacher
 from gpt.training.finetuning import load_pretrained
-from gpt.training.incidents import MAX_SKIPPED
 from gpt.training.micro_batches import MicroBatches
-from gpt.training.monitor import Console, IncidentsFile, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
+from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
@@ -51,6 +50,10 @@ from gpt.training.validation import Picture, Validation
 def show_progress(name: str, max_steps: int) -> Monitor:
     """Return what shows the progress of a run on standard error, if there is one."""
     return Monitor() if sys.stderr is None else Console(max_steps, sys.stderr)
+
+
+MAX_SKIPPED = 10
+"""Steps in a row that are skipped because they are not finite before training ends."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,7 @@ def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World
 
 def _build_monitor(plan: Plan, model: GPT, displays: Displays, request: Request) -> Monitor:
     run, config, report = plan.run, plan.config, request.report
-    files = [MetricsFile(run.metrics), IncidentsFile(run.incidents), SampleFiles(run.samples)]
+    files = [MetricsFile(run.metrics), SampleFiles(run.samples)]
     shown = [] if report is silent else [displays.progress(run.path.name, config.train.max_steps)]
     is_sharded = request.world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model
     if config.run.snapshots and displays.snapshot is not None and not is_sharded:

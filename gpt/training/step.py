@@ -33,12 +33,10 @@ class StepResult:
     Attributes:
         loss: mean over the step's tokens before the update, in nats per token.
         gradient_norm: before clipping.
-        is_bad: one of them was not finite, so that no update was made.
     """
 
     loss: Tensor
     gradient_norm: Tensor
-    is_bad: Tensor
 
 
 class NonFiniteGuard:
@@ -55,13 +53,20 @@ class NonFiniteGuard:
         self.allowed_in_a_row = allowed_in_a_row
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.long, device=device)
+        self._skipped = torch.zeros((), dtype=torch.long, device=device)
         self._ended_at = torch.full((), -1, dtype=torch.long, device=device)
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were bad; reading it waits for the device."""
+        return int(self._skipped)
 
     def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> Tensor:
         """Record step `step`, counted from 0, after its backward pass and before its update; return if it is bad."""
         is_bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))
         is_over = self._ended_at >= 0
         self._in_a_row = torch.where(is_bad, self._in_a_row + 1, 0)
+        self._skipped += is_bad
         ends_now = ~is_over & (self._in_a_row > self.allowed_in_a_row)
         self._ended_at = torch.where(ends_now, step, self._ended_at)
         self.blocked = (is_bad | is_over | ends_now).float()
@@ -78,10 +83,11 @@ class NonFiniteGuard:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"in_a_row": int(self._in_a_row)}
+        return {"in_a_row": int(self._in_a_row), "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._in_a_row.fill_(state["in_a_row"])
+        self._skipped.fill_(state["skipped"])
 
 
 class Stepper:
@@ -132,7 +138,7 @@ class Stepper:
         if not (self.guard.reads_are_free and is_bad):
             self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
-        return StepResult(loss, norm, is_bad)
+        return StepResult(loss, norm)
 
     def check(self) -> None:
         """Raise NonFiniteError if training has diverged; this waits for the device."""

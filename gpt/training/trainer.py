@@ -11,15 +11,13 @@ from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.errors import NonFiniteError
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.torch_defaults import with_own_defaults
 from gpt.training.averaging import WeightAverage
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
-from gpt.training.incidents import LossMonitor
 from gpt.training.micro_batches import MicroBatches
-from gpt.training.monitor import INCIDENT, Monitor, weights_and_gradients
+from gpt.training.monitor import Monitor, weights_and_gradients
 from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
@@ -60,7 +58,6 @@ class Trainer:
         self.state = TrainingState()
         decay = self.config.optim.ema_decay
         self.average = None if decay is None else WeightAverage(self.model, decay)
-        self.watch = LossMonitor(self.config.train.spike_deviations)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
@@ -70,10 +67,7 @@ class Trainer:
         elif checkpoint.config.optim.ema_decay is not None:
             self.report("training goes on from the averaged weights; those before averaging are left out")
         self.stepper.load_state_dict(checkpoint.training)
-        # missing in checkpoints of old versions
-        if watch := checkpoint.training.get("watch"):
-            self.watch.load_state_dict(watch)
-        if self.state.step > self.watch.statistics.skipped and not self.stepper.optimizer.has_moments:
+        if self.state.step > self.stepper.guard.skipped and not self.stepper.optimizer.has_moments:
             raise ValueError("the optimizer has no moments")
         self.batches.load_state_dict(checkpoint.training["sampler"])
         if not restore_generator_states(checkpoint.training, self.world, self.compute.device):
@@ -111,8 +105,6 @@ class Trainer:
             try:
                 self._loop()
             except BaseException as stopped:
-                if isinstance(stopped, Interrupted | NonFiniteError) or self.callbacks.failed:
-                    self._report_incidents()
                 if isinstance(stopped, Interrupted) or self.callbacks.failed:
                     self.stepper.check()
                     self._save(best=False, required=True)
@@ -143,33 +135,24 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
-        self.watch.begin(self.state.step, self.batches.starts)
         result = self.stepper.step(self.state.step, rate, micro_batches)
-        self.watch.observe(result.loss, result.gradient_norm, result.is_bad)
         self.state.step += 1
         if self.average is not None:
             self.average.update(self.state.step)
         self.meter.count_step(length)
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
-        if self.watch.is_full:
-            self._report_incidents()
         self.callbacks.call(StepEvent(self, self.state.step, rate, result))
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""
         self.stepper.check()
-        self._report_incidents()
         loss, norm = float(result.loss), float(result.gradient_norm)
         values = {"train/loss": loss, "train/learning_rate": rate, "train/grad_norm": norm}
-        self.monitor.scalars(self.state.step, {**values, **self.meter.read(), **self.watch.counters})
+        if skipped := self.stepper.guard.skipped:
+            values["train/skipped_steps"] = skipped
+        self.monitor.scalars(self.state.step, {**values, **self.meter.read()})
         return loss
-
-    def _report_incidents(self) -> None:
-        """Report the steps since the last call whose loss is far too high or not finite."""
-        for incident in self.watch.read():
-            self.report(f"warning: {incident}; its sequences are in {self.run_folder.incidents}")
-            self.monitor.text(self.state.step, INCIDENT, incident.to_json())
 
     def _evaluate(self) -> None:
         """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
@@ -206,7 +189,6 @@ class Trainer:
 
         The state names a checkpoint as the best one only once it is written.
         """
-        self._report_incidents()
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
         training = self._training_tensors()
@@ -223,7 +205,6 @@ class Trainer:
         return {
             **self.world.gather_to_rank_zero({**self.stepper.state_dict(), "average": average}),
             "sampler": self.batches.state_dict(),
-            "watch": self.watch.state_dict(),
             **gather_generator_states(self.world, self.compute.device),
         }
 

@@ -155,7 +155,7 @@ def _spoil_a_step(folder: Path, world: World, mode: str) -> list[Any]:
         except GPTError as error:
             return [trainer.state.step, error.exit_code]
     finite = all(bool(torch.isfinite(weight).all()) for weight in trainer.model.parameters())
-    return [trainer.state.step, trainer.watch.statistics.skipped, finite]
+    return [trainer.state.step, trainer.stepper.guard.skipped, finite]
 
 
 def error_of_one(folder: Path, world: World) -> str:

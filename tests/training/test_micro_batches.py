@@ -20,7 +20,7 @@ TOKENS = (torch.arange(300) ** 2 % 23).numpy().astype("uint16")
 
 def sequences_of(batches: MicroBatches, length: int) -> tuple[Tensor, Tensor]:
     """Sequences of so many tokens, read one after another from the last windows, whose length is 16."""
-    starts = batches.starts if batches.rows is None else batches.starts[batches.rows]
+    starts = batches.sampler.starts if batches.rows is None else batches.sampler.starts[batches.rows]
     return read_windows(TOKENS, (starts[:, None] + torch.arange(0, 16, length)).flatten(), length)
 
 
@@ -33,7 +33,7 @@ def test_windows_are_cut_along_time_into_the_sequences_that_begin_there(length: 
     assert {part.shape for batch in parts for part in batch} == {(2 * 16 // length, length)}
     for ours, theirs in zip(map(torch.cat, zip(*parts, strict=True)), sequences_of(batches, length), strict=True):
         assert torch.equal(ours, theirs)
-    assert batches.starts.shape == (8,)  # of whole windows, in all processes
+    assert batches.sampler.starts.shape == (8,)  # of whole windows, in all processes
 
 
 def test_what_a_teacher_predicts_stays_with_its_positions() -> None:
@@ -56,7 +56,7 @@ def test_a_step_has_the_gradients_of_a_batch_of_the_short_sequences(
         model.load_state_dict(stepper.model.state_dict())
         model.zero_grad()
         length = 8 if trainer.state.step < 2 else 16
-        starts = (trainer.batches.starts[:, None] + torch.arange(0, 16, length)).flatten()
+        starts = (trainer.batches.sampler.starts[:, None] + torch.arange(0, 16, length)).flatten()
         inputs, targets = read_windows(trainer.dataset.train, starts, length)
         expected = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
         expected.backward()
