@@ -17,7 +17,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "invocation", "progress", "signals", "files", "filters", "parts", "torch_defaults"},
+    {"errors", "invocation", "progress", "signals", "files", "filters", "parts", "precision"},
     {"environment", "config", "processor", "web"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation", "checkpoint", "corpora"},

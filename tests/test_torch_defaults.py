@@ -13,7 +13,6 @@ from torch.testing import assert_close
 import gpt
 from gpt.cli import export, sample
 from gpt.generation.backends.selection import DecodeOptions
-from gpt.torch_defaults import with_own_defaults
 from tiny import CORPUS, sharp_model, tiny_config
 
 TOKENIZER = gpt.CharTokenizer(CORPUS)
@@ -35,10 +34,8 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "float64": lambda: changed(torch.set_default_dtype, torch.float64, torch.float32),
     "bfloat16": lambda: changed(torch.set_default_dtype, torch.bfloat16, torch.float32),
     "float16": lambda: changed(torch.set_default_dtype, torch.float16, torch.float32),
-    "meta": lambda: changed(torch.set_default_device, "meta", None),  # in place of cuda
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "threads": lambda: changed(torch.set_num_threads, 2, torch.get_num_threads()),
     "deterministic": lambda: changed(torch.use_deterministic_algorithms, True, False),
 }
@@ -46,8 +43,7 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 def build(**changes: Any) -> gpt.GPT:
     torch.manual_seed(0)
-    with torch.device("cpu"):  # as of any module, its device is the default one
-        return gpt.GPT(tiny_config(vocab_size=TOKENIZER.vocab_size, **changes))
+    return gpt.GPT(tiny_config(vocab_size=TOKENIZER.vocab_size, **changes))
 
 
 def weights(model: gpt.GPT) -> dict[str, Tensor]:
@@ -139,25 +135,20 @@ def test_no_default_of_torch_changes_a_result(
     function, model, expected = asked
     monkeypatch.chdir(tmp_path)
     with SETTINGS[setting]():
-        if setting == "autocast" and function is FUNCTIONS["train"]:  # it would train on weights cast before
-            with pytest.raises(gpt.GPTError, match=r"torch\.autocast; leave it before"):
-                function(model)
-            return
         found = function(model)
     same(found, expected, 1e-5 if setting == "threads" else 0.0)  # other threads sum in another order
 
 
-def test_a_generator_leaves_its_caller_as_it_was() -> None:
-    @with_own_defaults
-    def devices() -> Iterator[str]:
-        for _ in range(2):
-            yield torch.empty(0).device.type
-
-    with SETTINGS["meta"](), torch.autocast("cpu", torch.bfloat16):
-        for device in devices():
-            assert device == "cpu"
-            assert torch.empty(0).is_meta
-            assert torch.is_autocast_enabled("cpu")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (torch.autocast("cpu", torch.bfloat16), r"torch\.autocast; leave it before"),
+        (torch.device("meta"), "default device is not the CPU; set it back"),  # in place of cuda
+    ],
+)
+def test_a_training_is_refused_where_torch_computes_elsewhere_or_in_another_type(setting: Any, message: str) -> None:
+    with setting, pytest.raises(gpt.GPTError, match=message):
+        train()
 
 
 def same(found: Any, expected: Any, tolerance: float) -> None:

@@ -9,7 +9,6 @@ from gpt.device import choose_device
 from gpt.errors import CheckpointError, InputError
 from gpt.kernels.coverage import changed_module
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
 
 MARK = {"saved_by": "gpt.save"}
 """In the state of a checkpoint, what tells that it may be replaced."""
@@ -31,7 +30,6 @@ def load(path: str | Path | None = None, device: str = "auto") -> tuple[GPT, Tok
     return loaded.model, loaded.tokenizer
 
 
-@with_own_defaults
 def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
     """Save a model and its tokenizer as a checkpoint, which `gpt.load` and all commands read.
 

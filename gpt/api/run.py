@@ -19,7 +19,6 @@ from gpt.generation import generate
 from gpt.inspection.rendering.curves import loss_curves, points_of
 from gpt.model import GPT
 from gpt.progress import print_line
-from gpt.torch_defaults import with_own_defaults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +93,6 @@ class Run:
         defaults = self._loaded.config.sample.model_dump(exclude_unset=True)
         return prompt + generate(self.model, self.tokenizer, prompt, **{**defaults, **params})
 
-    @with_own_defaults
     def evaluate(self, split: str = "val") -> dict[str, Any]:
         """Compute the loss of the model over a split of its corpus, as `gpt evaluate` does.
 

@@ -22,7 +22,6 @@ from gpt.environment import Settings, expand_home, read_launch, read_settings
 from gpt.errors import ConfigError, DataError
 from gpt.plugins import load_plugins
 from gpt.progress import Report, print_line, silent
-from gpt.torch_defaults import own_defaults
 from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.plan import Request
 from gpt.training.signals import Interrupted
@@ -70,13 +69,15 @@ def train(
     """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise ConfigError("gpt.train is called under torch.autocast; leave it before, and choose the type by run.dtype")
+    if torch.get_default_device().type != "cpu":
+        raise ConfigError("torch's default device is not the CPU; set it back, and choose the device by run.device")
     if plugins:
         load_plugins(plugins)
     if resume is not None and not isinstance(resume, str | Path):
         raise ConfigError(f'resume is {resume!r}, expected "auto", a path, or None')
     listeners = as_callbacks(callbacks)
     settings, start = read_settings(offline), None if resume is None else str(resume)
-    with own_defaults(), joined(read_launch()) as world:
+    with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")

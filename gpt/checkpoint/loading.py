@@ -18,7 +18,6 @@ from gpt.model import GPT
 from gpt.model.meta import meta_device
 from gpt.model.quantized import for_format, format_of, quantize, weights_format
 from gpt.progress import Report, announced, print_line
-from gpt.torch_defaults import with_own_defaults
 
 MOST_TABLES = 128 << 20
 """Bytes that tables of positions may have beside weights of any size."""
@@ -43,7 +42,6 @@ class Loaded:
     ngrams: NgramTable | None
 
 
-@with_own_defaults
 @torch.inference_mode(False)  # the weights can be trained, wherever they are loaded
 def load_trained(
     path: Path | None, runs: Path, device: torch.device, weights: str | None = None, report: Report = print_line

@@ -9,7 +9,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -36,7 +35,7 @@ def run_command(command: Callable[[], int]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
     try:
-        with unwinding(), _torch_defaults():
+        with unwinding():
             code = command()
             sys.stdout.flush()
         return code
@@ -71,11 +70,6 @@ def run_command(command: Callable[[], int]) -> int:
         else:
             raise
         return 2
-
-
-def _torch_defaults() -> AbstractContextManager[None]:
-    """Return the context in which a program that has torch already calls a command."""
-    return import_module("gpt.torch_defaults").own_defaults() if "torch" in sys.modules else nullcontext()
 
 
 def _on_its_lines(message: str) -> str:

@@ -11,7 +11,7 @@ from gpt.evaluation.loss import IGNORE
 from gpt.evaluation.online import learning
 from gpt.evaluation.windows import sliding_batches
 from gpt.model import GPT
-from gpt.torch_defaults import widest_dtype, with_own_defaults
+from gpt.precision import widest_dtype
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Score:
         return -self.logprob / math.log(2) / self.chars
 
 
-@with_own_defaults
 @torch.inference_mode()
 def score_text(
     model: GPT, tokenizer: Tokenizer, text: str, stride: int | None = None, rate: float | None = None

@@ -9,7 +9,7 @@ import torch
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
 from gpt.generation.tokens import check_finite
-from gpt.torch_defaults import widest_dtype, with_own_defaults
+from gpt.precision import widest_dtype
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,6 @@ class Hypothesis:
     finished: bool
 
 
-@with_own_defaults
 @torch.inference_mode()
 def beam_search(
     backend: Backend,

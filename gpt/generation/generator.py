@@ -15,7 +15,6 @@ from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.speculative import Speculation
 from gpt.generation.text import check_ids, encode_prompt
 from gpt.generation.tokens import SampledToken
-from gpt.torch_defaults import with_own_defaults
 
 if TYPE_CHECKING:
     from gpt.generation.backends.selection import Runtime
@@ -38,7 +37,6 @@ class Completion:
     tokens: list[SampledToken] = field(default_factory=list)
 
 
-@with_own_defaults
 def generate_tokens(
     model: "GPT",
     prompt: TextOrIds,
@@ -86,7 +84,6 @@ class Batch:
         InputError: an id is outside the vocabulary.
     """
 
-    @with_own_defaults
     def __init__(
         self,
         runtime: "Runtime",
@@ -116,7 +113,6 @@ class Batch:
     def speculation(self) -> Speculation | None:
         return self._engine.speculation
 
-    @with_own_defaults
     def step(self) -> dict[int, TextChunk]:
         """Return the next chunk of every request that has not ended, by its row.
 
@@ -153,7 +149,6 @@ class TextBatch(Batch):
             an iteration: the logits are not finite.
     """
 
-    @with_own_defaults
     def __init__(
         self,
         runtime: "Runtime",
@@ -172,7 +167,6 @@ class TextBatch(Batch):
                 raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")
         super().__init__(runtime, ids, params, seeds, tokenizer)
 
-    @with_own_defaults
     def __iter__(self) -> Iterator[TextChunk]:
         while self.active:
             yield from self.step().values()

@@ -14,7 +14,7 @@ from gpt.config import SamplingParams
 from gpt.config.fields import all_filters
 from gpt.errors import GenerationError
 from gpt.filters import FILTERS
-from gpt.torch_defaults import widest_dtype
+from gpt.precision import widest_dtype
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:

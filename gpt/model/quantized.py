@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from gpt.errors import InputError
 from gpt.model.gpt import GPT
-from gpt.torch_defaults import with_own_defaults
 
 TRIED_SCALES = 24
 """Candidate scales of a group: from 60% to 100% of the scale at which its largest weight is not clipped."""
@@ -123,7 +122,6 @@ def unpack(pairs: Tensor) -> Tensor:
     return torch.stack((both << 4 >> 4, both >> 4), dim=-1).flatten(1)
 
 
-@with_own_defaults
 @torch.inference_mode(False)  # the copy can be loaded and saved everywhere
 def quantize(model: GPT, weights: str) -> GPT:
     """Return a copy whose blocks have quantized linear layers; embeddings, norms and head stay float32.

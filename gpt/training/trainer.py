@@ -13,7 +13,6 @@ from gpt.device import Compute
 from gpt.distributed import World
 from gpt.model import GPT
 from gpt.progress import Report, announced
-from gpt.torch_defaults import with_own_defaults
 from gpt.training.averaging import WeightAverage
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
 from gpt.training.micro_batches import MicroBatches
@@ -78,7 +77,6 @@ class Trainer:
                     "dropout has new random numbers"
                 )
 
-    @with_own_defaults
     @torch.inference_mode(False)
     def run(self) -> TrainingState:
         """Train until the last step, early stopping or a signal; return the final state.

@@ -23,7 +23,6 @@ from gpt.generation.runners.paged import PagedRunner
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
 from gpt.progress import Report, silent
-from gpt.torch_defaults import with_own_defaults
 
 BACKENDS = ("auto", "eager", "compiled", "native")
 """`eager` is PyTorch, operator by operator; `compiled` the same in a step of fixed shape, a CUDA graph on a GPU;
@@ -152,7 +151,6 @@ class EagerRuntime(Runtime):
         return PagedRunner(self.model, blocks, sequences, prefill_chunk, KV_DTYPES[self._options.kv_dtype])
 
 
-@with_own_defaults
 def build_runtime(
     model: GPT,
     options: DecodeOptions | None = None,

@@ -20,7 +20,6 @@ from gpt.inspection.tracing.activation_names import (
 from gpt.inspection.tracing.edits import Edit
 from gpt.inspection.tracing.hooks import with_hooks
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
 
 MEMORY_LIMIT = 4 * 2**30
 """Most bytes that a capture keeps by default."""
@@ -80,7 +79,6 @@ class ActivationCache(Mapping[Key, Tensor]):
         return name
 
 
-@with_own_defaults
 def run_with_cache(
     model: GPT,
     idx: TextOrIds,

@@ -22,7 +22,6 @@ from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.model.meta import meta_device
 from gpt.model.quantized import weights_format
-from gpt.torch_defaults import with_own_defaults
 
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
     1009, 1013, 1019, 1021, 1031, 1033, 1039, 100003,
@@ -94,7 +93,6 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
     return _trace(model, idx[:, :-1], cache, kv_dtype), _trace(model, idx[:, -1:], cache, kv_dtype)
 
 
-@with_own_defaults
 @torch.inference_mode(False)  # in which torch would run other operations
 @torch.no_grad()
 def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32") -> list[TensorRow]:

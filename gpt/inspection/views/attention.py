@@ -13,7 +13,6 @@ from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Change, Edits,
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
 
 HEAD_OUTPUT = "blocks.{}.attn.hook_z"
 """Name of the activation that holds what each head of a layer gives, before they are mixed."""
@@ -30,7 +29,6 @@ class HeadSummary:
     entropy: float  # entropy of the weights, in bits; 0 if all weight is on one key
 
 
-@with_own_defaults
 @torch.no_grad()
 def attention_patterns(
     model: GPT,
@@ -91,7 +89,6 @@ def summarize_head(pattern: Tensor) -> HeadSummary:
     )
 
 
-@with_own_defaults
 @torch.no_grad()
 def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None) -> Tensor:
     """Compute how much worse the model predicts a text without each head.

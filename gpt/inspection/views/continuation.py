@@ -8,10 +8,8 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.tracing.activation_cache import Edits, edited_model, one_text
 from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
 
 
-@with_own_defaults
 @torch.no_grad()
 def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None = None) -> tuple[Tensor, Tensor]:
     """Continue ids (T,) by the most likely token, again and again; the model sees the last `block_size` tokens.

@@ -11,10 +11,8 @@ from gpt.inspection.tracing.activation_names import HEAD, activations, select
 from gpt.inspection.tracing.hooks import require_equal
 from gpt.inspection.views.tokens import View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
 
 
-@with_own_defaults
 @torch.no_grad()
 def logit_lens(
     model: GPT,

@@ -12,7 +12,6 @@ from gpt.inspection.tracing.hooks import require_equal
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.tokens import View, require_finite
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
 
 CANDIDATES = 10
 """Most likely next tokens after the last block."""
@@ -20,7 +19,6 @@ ADDED = {"hook_embed": "embedding", "hook_pos_embed": "position", "hook_attn_out
 """What is added to the residual stream, by the last part of its activation's name."""
 
 
-@with_own_defaults
 @torch.no_grad()
 def picture_view(
     model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT

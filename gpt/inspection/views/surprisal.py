@@ -14,7 +14,6 @@ from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.tracing.activation_cache import Edits, one_text, run_with_cache
 from gpt.inspection.views.tokens import Alternative, View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class Surprisal:
         return _possible(self.before, count), _possible(self.after, count)
 
 
-@with_own_defaults
 @torch.no_grad()
 def surprisal(
     model: GPT,
