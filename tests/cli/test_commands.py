@@ -105,30 +105,6 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], word: str, to
     assert told in error
 
 
-def test_a_module_that_hides_the_package_is_told(tmp_path: Path) -> None:
-    def told() -> str:
-        command = [sys.executable, str(ROOT / "scripts/train.py"), "--config", "quickstart", "--print-config"]
-        done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=PATIENCE)
-        assert done.stdout.startswith("run:")
-        return done.stderr
-
-    (tmp_path / "gpt").mkdir()
-    is_editable = any(getattr(finder, "__module__", "").startswith("__editable__") for finder in sys.meta_path)
-    assert bool(told()) == is_editable, "a folder without __init__.py hides an editable installation only"
-    (tmp_path / "gpt").chmod(0)
-    told()
-    (tmp_path / "gpt").chmod(0o755)
-    (tmp_path / "gpt.py").touch()
-    assert told().startswith(f"warning: gpt.py in {tmp_path} hides the package ")
-    (tmp_path / "gpt/__init__.py").touch()
-    assert told().startswith(f"warning: the folder gpt in {tmp_path} hides the package ")
-
-
-def test_the_package_itself_hides_nothing() -> None:
-    command = [sys.executable, "-m", "gpt", "--version"]
-    assert subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE).stderr == b""
-
-
 def test_recipes_are_listed_with_what_they_cost_and_printed(run: Call, refuse: Callable[..., str]) -> None:
     rows = {row["name"]: row for row in run("recipes --json").json["recipes"]}
     assert list(rows) == recipe_names()
