@@ -17,7 +17,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "invocation", "progress", "signals", "files", "filters", "parts", "precision"},
+    {"errors", "progress", "signals", "files", "filters", "parts", "precision"},
     {"environment", "config", "processor", "web"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation", "checkpoint", "corpora"},
@@ -30,8 +30,6 @@ FLOORS = [
 """From the ground up: a part imports from lower floors and from itself only."""
 
 
-BY_HAND = re.compile(r"scripts/|\bpython3? (-m |\S+\.py)|pip install|\bgpt-?\[")
-"""What is in a command that somebody has written into a message."""
 REACH = {"gpt.training.trainer": 60, "gpt.generation.generator": 21, "gpt.model.gpt": 13}
 """How many files of the package are read for a module at the most, so that it can be understood alone."""
 
@@ -131,33 +129,11 @@ def test_no_file_needs_itself() -> None:
     TopologicalSorter(files).prepare()
 
 
-def test_no_command_is_spelled_by_hand() -> None:
-    """`gpt.invocation` spells it as the user called the program; a docstring may name one."""
-    found = [
-        (str(path.relative_to(PACKAGE)), node.value)
-        for path in FILES
-        for node in ast.walk(_without_docstrings(ast.parse(path.read_text(encoding="utf-8"))))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and BY_HAND.search(node.value)
-    ]
-    assert found == []
-
-
 def test_every_extra_that_a_message_names_is_there() -> None:
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {name for path in FILES for name in re.findall(r"extra\('(\w+)'\)", path.read_text(encoding="utf-8"))}
+    named = {name for path in FILES for name in re.findall(r"glassgpt\[(\w+)\]", path.read_text(encoding="utf-8"))}
     assert len(named) > 3
     assert named <= project["optional-dependencies"].keys()
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(body := getattr(node, "body", None), list):
-            node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
-    return tree
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def test_every_file_in_the_tables_of_the_architecture_is_there() -> None:

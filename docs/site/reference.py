@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import sys
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
@@ -47,7 +46,6 @@ def _help(name: str, *words: str) -> str:
     """Return what `gpt NAME --help` prints in a terminal of 80 columns, whatever runs this."""
     main, printed = import_module(f"gpt.cli.{COMMANDS[name].file}").main, io.StringIO()
     with (
-        patch.object(sys, "argv", ["gpt"]),
         patch.dict(os.environ, COLUMNS="80", NO_COLOR="1"),
         contextlib.redirect_stdout(printed),
         contextlib.suppress(SystemExit),

@@ -1,6 +1,7 @@
 """The loss of a trained model over a split of the corpus that it learned from."""
 
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,6 @@ from gpt.errors import CheckpointError, ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, evaluate
 from gpt.evaluation.online import RATE, learning
 from gpt.evaluation.windows import sliding_batches
-from gpt.invocation import command
 from gpt.progress import Report, counted
 
 
@@ -76,7 +76,7 @@ def evaluate_corpus(
         raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
     folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens" / str(loaded.state["data"])
     if not (folder / META).is_file():
-        prepare = command("prepare-data", "--config", loaded.folder / "config.yaml")
+        prepare = f"gpt prepare-data --config {shlex.quote(str(loaded.folder / 'config.yaml'))}"
         raise ConfigError(
             f"the tokens that {loaded.folder} was trained on are not in {folder}; encode its corpus again: {prepare}, "
             "or give a text with --text-file"

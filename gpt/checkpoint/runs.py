@@ -12,7 +12,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gpt import invocation
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, load_saved_config
@@ -283,9 +282,7 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if path is None:
         pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
         if not pointers:
-            raise CheckpointError(
-                f"no trained run below {runs}; train first: {invocation.command('train', '--config', 'quickstart')}"
-            )
+            raise CheckpointError(f"no trained run below {runs}; train first: gpt train --config quickstart")
         path = pointers[-1].parent
     if (path / MANIFEST).is_file():
         return path

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import NamedTuple
 
 import gpt
-from gpt import invocation
 from gpt.cli.command import CommandParser, complete, run_command
 
 
@@ -50,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     """Print the help or the version, or say which command was probably meant."""
     parser = CommandParser(
-        "A text file in, a trained character-level GPT out.", "train --config quickstart", prog=invocation.program()
+        "A text file in, a trained character-level GPT out.", "train --config quickstart", prog="gpt"
     )
     parser.add_argument("--version", action="store_true", help="print the versions of gpt, torch and Python, and exit")
     command = parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below; each has its own --help")

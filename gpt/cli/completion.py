@@ -14,7 +14,6 @@ from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 from argcomplete.lexers import split_line
 from argcomplete.shell_integration import shellcode
 
-from gpt import invocation
 from gpt.cli.shared_options import command
 from gpt.config import Config
 from gpt.config.loading import choices_of
@@ -22,9 +21,9 @@ from gpt.config.recipes import recipe_names
 from gpt.config.suggestions import section_class
 
 START_FILES = {
-    "bash": ('eval "$({})"', "~/.bashrc"),
-    "zsh": ('eval "$({})"', "~/.zshrc, after compinit"),
-    "fish": ("{} | source", "~/.config/fish/config.fish"),
+    "bash": ('eval "$(gpt completion bash)"', "~/.bashrc"),
+    "zsh": ('eval "$(gpt completion zsh)"', "~/.zshrc, after compinit"),
+    "fish": ("gpt completion fish | source", "~/.config/fish/config.fish"),
 }
 """The line that loads the completion of each shell, and the file to put it into."""
 
@@ -36,7 +35,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 @command("completion", "Print what a shell needs in order to complete the command gpt.", "bash", _add_options)
 def main(arguments: argparse.Namespace) -> int:
     line, file = START_FILES[arguments.shell]
-    print(f"# put this line into {file}:  {line.format(invocation.command('completion', arguments.shell))}")
+    print(f"# put this line into {file}:  {line}")
     print(shellcode(["gpt"], shell=arguments.shell))
     return 0
 

@@ -2,12 +2,12 @@
 
 import argparse
 import math
+import shlex
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt import invocation
 from gpt.cli.command import report
 from gpt.cli.shared_options import check_overrides, command, not_empty, to_path, write_output
 from gpt.config import Config
@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     config, dataset, content = fit_text(arguments.text, output, arguments.overrides, read_settings())
     write_output(output, content)
     report(f"{describe_reading(config, dataset)}; train with:")
-    print(invocation.command("train", "--config", output))
+    print(f"gpt train --config {shlex.quote(str(output))}")
     return 0
 
 

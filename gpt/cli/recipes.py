@@ -5,7 +5,6 @@ import json
 import sys
 from typing import Any
 
-from gpt import invocation
 from gpt.cli.command import load_torch
 from gpt.cli.explain.model_options import with_vocabulary
 from gpt.cli.shared_options import command
@@ -34,8 +33,8 @@ def main(arguments: argparse.Namespace) -> int:
     for row in rows:
         counts = f"{human_count(row['parameters'])} parameters, {human_count(row['flops'], 'FLOP')} in all"
         print(f"{row['name']:24} {counts}\n    {row['about']}")
-    print(f"\ntrain one:      {invocation.command('train', '--config', 'quickstart')}")
-    print(f"your own text:  {invocation.command('new', 'my.txt')}")
+    print("\ntrain one:      gpt train --config quickstart")
+    print("your own text:  gpt new my.txt")
     return 0
 
 

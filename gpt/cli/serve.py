@@ -7,7 +7,6 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from gpt import invocation
 from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import (
     add_device_option,
@@ -83,7 +82,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Exit codes: 2 a user's mistake, 130 stopped by Ctrl-C, 143 by SIGTERM."""
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
-        raise GPTError(f"{missing[0]} is not installed; the server needs it: {invocation.extra('serve')}")
+        raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install 'glassgpt[serve]'")
     load_torch()
     from gpt.device import keep_freed_memory
     from gpt.serving.http.limits import Limits

@@ -10,7 +10,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TextIO
 
-from gpt import invocation
 from gpt.cli.command import CommandParser, run_command
 from gpt.config.loading import LoadedConfig, load_config
 from gpt.config.sections import DEVICE_PATTERN
@@ -38,7 +37,7 @@ def command(
         @wraps(run)
         def main(argv: Sequence[str] | None = None) -> int:
             def new_parser() -> CommandParser:
-                parser = CommandParser(description, example, prog=invocation.command(name))
+                parser = CommandParser(description, example, prog=f"gpt {name}")
                 add_options(parser)
                 return parser
 

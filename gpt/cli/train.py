@@ -3,12 +3,12 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from gpt import invocation
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited
 from gpt.cli.shared_options import (
@@ -44,7 +44,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "Train a GPT: by a configuration, or on your own TEXT, whose configuration is written first, to TEXT.yaml. "
         "Any key can be overridden as section.key=value.",
         "my.txt\n--config shakespeare run.name=slower optim.learning_rate=3e-3",
-        prog=invocation.command("train"),
+        prog="gpt train",
     )
     add_config_options(parser, or_text=True)
     parser.add_argument(
@@ -112,7 +112,7 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
             f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as '*.txt'"
         )
     if Path(text).suffix in (".yaml", ".yml") or (not Path(text).exists() and text in recipe_names()):
-        again = invocation.command("train", "--config", text)
+        again = f"gpt train --config {shlex.quote(text)}"
         raise ConfigError(f"{text} is a configuration, not a text; train by it with: {again}")
     arguments.overrides.remove(text)
     return str(text)
@@ -158,7 +158,7 @@ def _check_same(found: Config, fitted: Config, file: Path) -> None:
         more = "; ..." if changes[3:] else ""
         raise ConfigError(
             f"{file} is there already, and is not what fits this text ({'; '.join(changes[:3])}{more}); "
-            f"remove it, or train by it with: {invocation.command('train', '--config', file)}"
+            f"remove it, or train by it with: gpt train --config {shlex.quote(str(file))}"
         )
 
 
@@ -183,7 +183,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
                 again = "the same command and --resume auto"
                 if folder.name == loaded.name and world.size == 1:
                     config = folder / "config.yaml"
-                    again = invocation.command("train", "--config", config, *plugin_options(), "--resume", "auto")
+                    again = f"gpt train {shlex.join(['--config', str(config), *plugin_options(), '--resume', 'auto'])}"
                 tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
                 return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
@@ -194,7 +194,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     tell(
         f"done: {state.step} steps in {state.seconds:.1f} s{cost}; best validation loss {state.best_val_loss:.4f} nats "
         f"per token at step {state.best_step}; sample with: "
-        + invocation.command("sample", "--checkpoint", folder, *plugin_options())
+        f"gpt sample {shlex.join(['--checkpoint', str(folder), *plugin_options()])}"
     )
     return 0
 

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gpt import invocation
 from gpt.corpora.source_files import SourceFile
 from gpt.errors import DataError, first_line
 
@@ -21,7 +20,7 @@ MAX_LIST = 1 << 20
 def require_pyarrow(path: Path) -> None:
     """Raise DataError if pyarrow, which reads a file, is not installed."""
     if find_spec("pyarrow") is None:
-        raise DataError(f"{path} needs the pyarrow package: {invocation.extra('corpora')}")
+        raise DataError(f"{path} needs the pyarrow package: pip install 'glassgpt[corpora]'")
 
 
 @contextmanager

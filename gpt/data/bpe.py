@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt import invocation
 from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
 from gpt.errors import DataError, first_line, quoted
@@ -127,7 +126,7 @@ def load_bpe(path: Path) -> BPETokenizer:
 
 def _require_library() -> None:
     if find_spec("tokenizers") is None:
-        raise DataError(f"byte pair encoding needs the tokenizers package: {invocation.extra('bpe')}")
+        raise DataError("byte pair encoding needs the tokenizers package: pip install 'glassgpt[bpe]'")
 
 
 def _characters_begun(token: bytes) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from gpt import invocation
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
@@ -39,7 +38,7 @@ def write_gguf(
     try:
         library: Any = import_module("gguf")
     except ModuleNotFoundError:
-        raise InputError(f"exporting to GGUF needs the gguf package: {invocation.extra('gguf')}") from None
+        raise InputError("exporting to GGUF needs the gguf package: pip install 'glassgpt[gguf]'") from None
     require_float32(model)
     config = model.config
     kind = ARCHITECTURES[architecture_for(config, "llama.cpp", lacking=("relu", "relu2")).name]

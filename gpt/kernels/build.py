@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from gpt import invocation
 from gpt.environment import Settings
 from gpt.errors import DeviceError
 from gpt.files import temporary_file
@@ -104,7 +103,7 @@ def _find_or_compile(
 ) -> Path:
     compiler = compiler or find_compiler()
     if compiler is None:
-        raise DeviceError(f"no C++ compiler was found; install g++ or clang++, or: {invocation.extra('compiler')}")
+        raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install 'glassgpt[compiler]'")
     command = compiler.arguments([*processor.compiler_flags, *flags])
     key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
     folder = cache / "kernels"

@@ -2,12 +2,12 @@
 
 import itertools
 import os
+import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt import invocation
 from gpt.checkpoint import RunFolder, read_state
 from gpt.config import Config, TrainConfig
 from gpt.config.loading import TEACHER_SUFFIX, dump_config
@@ -81,7 +81,7 @@ def keep_aside(old: Replaced, locked: Path, report: Report) -> None:
     moves = [(old.folder, aside)]
     if old.teacher is not None:  # first: a crash leaves no teacher in the way
         moves.insert(0, (old.teacher, aside.with_name(aside.name + TEACHER_SUFFIX)))
-    again = invocation.command("train", "--config", aside / "config.yaml", *plugin_options(), "--resume", "auto")
+    again = "gpt train " + shlex.join(["--config", str(aside / "config.yaml"), *plugin_options(), "--resume", "auto"])
     with ExitStack() as locks:
         for folder in {aside, old.teacher or aside} - {locked}:
             run = RunFolder(folder)

@@ -1,9 +1,9 @@
 """The checkpoint that a run resumes from, and what may have changed since."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt import invocation
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
 from gpt.config.loading import override
@@ -53,7 +53,8 @@ def check_copy(folder: Path | None, run: RunFolder, resume: str | None, changes:
         return
     named = f"the configuration in {folder} names the run {run.path}"
     place = override("run.dir", str(folder.resolve().parent)), override("run.name", folder.resolve().name)
-    again = invocation.command("train", "--config", folder / "config.yaml", *plugin_options(), *place, "--resume", AUTO)
+    words = ["--config", str(folder / "config.yaml"), *plugin_options(), *place, "--resume", AUTO]
+    again = f"gpt train {shlex.join(words)}"
     if changes:
         raise CheckpointError(
             f"{named}, which has another one ({'; '.join(changes)}); choose another name with run.name=NAME, or "

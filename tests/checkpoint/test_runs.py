@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gpt import invocation
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint
 from gpt.config import Config
 from gpt.errors import CheckpointError, ConfigError
@@ -235,7 +233,7 @@ def test_what_was_trained_comes_before_a_best_checkpoint_of_step_0(
         ("runs", "runs holds no checkpoint"),
         ("runs/one/config.yaml", "holds no checkpoint"),
         ("nowhere/last", "nowhere is not a run; give last as .*runs/NAME/last"),
-        (None, f"no trained run below .*runs; train first: {re.escape(invocation.command('train'))}"),
+        (None, "no trained run below .*runs; train first: gpt train"),
     ],
 )
 def test_a_path_without_a_checkpoint_says_so(run: RunFolder, path: str | None, message: str) -> None:

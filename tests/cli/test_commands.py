@@ -10,7 +10,6 @@ import pytest
 
 import gpt
 from cli.conftest import Call, Result
-from gpt import invocation
 from gpt.cli import commands
 from gpt.config.loading import load_config
 from gpt.config.recipes import RECIPES, recipe_names
@@ -64,7 +63,7 @@ def test_a_shell_completes(asked: Callable[[str], list[str]], line: str, expecte
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_printed_with_how_to_load_it(run: Call, shell: str) -> None:
     out = run(f"completion {shell}").out
-    assert invocation.command("completion", shell) in out.splitlines()[0]
+    assert f"gpt completion {shell}" in out.splitlines()[0]
     assert "_ARGCOMPLETE" in out
 
 
@@ -82,8 +81,8 @@ def test_help_lists_every_command_and_each_has_help_of_its_own(capsys: pytest.Ca
     for name, command in commands.COMMANDS.items():
         assert command.summary in listed
         own = call(capsys, name, "--help").out
-        assert " ".join(own.split()).startswith(f"usage: {invocation.command(name)} [-h]")  # a long name ends the line
-        assert f"example:\n  {invocation.command(name)} " in own
+        assert " ".join(own.split()).startswith(f"usage: gpt {name} [-h]")  # a long name ends the line
+        assert f"example:\n  gpt {name} " in own
 
 
 def test_a_command_runs_with_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +113,7 @@ def test_recipes_are_listed_with_what_they_cost_and_printed(run: Call, refuse: C
     assert baby["about"].startswith("nanoGPT's baby GPT")
     out = run("recipes").out
     assert "10.7 M parameters, 5.81 PFLOP in all" in out
-    assert out.splitlines()[-1].endswith(invocation.command("new", "my.txt"))
+    assert out.splitlines()[-1].endswith("gpt new my.txt")
     assert run("recipes text8").out == (RECIPES / "text8.yaml").read_text(encoding="utf-8")
     assert "did you mean text8?" in refuse("recipes text9")
 

@@ -16,34 +16,22 @@ from tiny import CORPUS
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALLER = "train.max_steps=2 train.batch_size=2 train.teacher_share=null model.n_layer=1 run.device=cpu"
-PROGRAMS = {"a script": "scripts/{}.py", "the module": "-m gpt {}"}
-SCRIPT_OF = {"new": "make_config"}
 
 
 class Shell:
-    """A terminal in a folder, with a way to call the program.
+    """A terminal in a folder where the package is installed."""
 
-    Args:
-        way: of `PROGRAMS`.
-    """
-
-    def __init__(self, folder: Path, way: str) -> None:
-        self.folder, self.way = folder, way
-        folder.mkdir()
-        (folder / "scripts").symlink_to(ROOT / "scripts")
+    def __init__(self, folder: Path) -> None:
+        self.folder, program = folder, folder / "bin" / "gpt"
+        program.parent.mkdir(parents=True)
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gpt "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
         (folder / "my text.txt").write_text(CORPUS * 30, encoding="utf-8")
 
     @property
     def place(self) -> dict[str, Any]:
-        return {"cwd": self.folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-
-    def line(self, name: str, options: str) -> str:
-        """Return a command line of this way."""
-        name = SCRIPT_OF.get(name, name) if self.way == "a script" else name
-        return f"{shlex.quote(sys.executable)} {PROGRAMS[self.way].format(name)} {options}"
-
-    def call(self, name: str, options: str, code: int = 0) -> str:
-        return self.paste(self.line(name, options), code)
+        path = os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]])
+        return {"cwd": self.folder, "env": {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}}
 
     def paste(self, line: str, code: int = 0) -> str:
         """Run a line and return what it prints."""
@@ -52,9 +40,9 @@ class Shell:
         return done.stdout + done.stderr
 
 
-@pytest.fixture(params=PROGRAMS)
-def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
-    return Shell(tmp_path / "été 1", request.param)
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path / "été 1")
 
 
 def after(words: str, printed: str) -> str:
@@ -65,10 +53,8 @@ def after(words: str, printed: str) -> str:
 
 
 def test_from_a_text_to_a_sample_and_an_extra(shell: Shell) -> None:
-    train = after("train with:", "train with:" + shell.call("new", f"'my text.txt' {SMALLER}").splitlines()[0])
+    train = after("train with:", "train with:" + shell.paste(f"gpt new 'my text.txt' {SMALLER}").splitlines()[0])
     sample = after("sample with:", shell.paste(train))
-    assert PROGRAMS[shell.way].format("train") in train
-    assert PROGRAMS[shell.way].format("sample") in sample
     assert "\n" in shell.paste(sample)
     without = "import sys; sys.modules['gguf'] = None; from gpt.__main__ import main; main()"
     said = shell.paste(f"{shlex.quote(sys.executable)} -c {shlex.quote(without)} export --to gguf --output x", code=2)
@@ -77,8 +63,8 @@ def test_from_a_text_to_a_sample_and_an_extra(shell: Shell) -> None:
 
 
 def test_what_is_interrupted_goes_on_with_the_command_that_is_told(shell: Shell) -> None:
-    shell.call("new", f"'my text.txt' --output 'long one.yaml' {SMALLER} train.log_interval=1")
-    line = shell.line("train", "--config 'long one.yaml' train.max_steps=100000")
+    shell.paste(f"gpt new 'my text.txt' --output 'long one.yaml' {SMALLER} train.log_interval=1")
+    line = "gpt train --config 'long one.yaml' train.max_steps=100000"
     with subprocess.Popen(["bash", "-c", f"exec {line}"], stderr=subprocess.PIPE, text=True, **shell.place) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "step" in line and "loss" in line)
@@ -89,11 +75,10 @@ def test_what_is_interrupted_goes_on_with_the_command_that_is_told(shell: Shell)
 
 
 def test_errors_and_lists(shell: Shell) -> None:
-    train = after("train first:", shell.call("sample", "", code=2))
+    train = after("train first:", shell.paste("gpt sample", code=2))
     assert "source: pydocs" in shell.paste(f"{train} --print-config")
-    broken = shell.call("train", "--config quickstart data.tokenizer=bpe --nonsense", code=2)
+    broken = shell.paste("gpt train --config quickstart data.tokenizer=bpe --nonsense", code=2)
     assert "--config" in shell.paste(after("; see", broken))
-    if shell.way == "the module":  # has no script
-        listed = shell.call("recipes", "")
-        assert "source: pydocs" in shell.paste(f"{after('train one:', listed)} --print-config")
-        assert "my.txt: no such file" in shell.paste(after("your own text:", listed), code=2)
+    listed = shell.paste("gpt recipes")
+    assert "source: pydocs" in shell.paste(f"{after('train one:', listed)} --print-config")
+    assert "my.txt: no such file" in shell.paste(after("your own text:", listed), code=2)

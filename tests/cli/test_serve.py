@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cli.serving import started
-from gpt import invocation
 from gpt.cli import serve
 from gpt.errors import CheckpointError
 from patience import PATIENCE
@@ -78,7 +77,7 @@ def test_a_second_signal_ends_what_runs_or_is_unfinished_which_is_no_error(train
 
 def test_without_a_run_one_line_says_how_to_get_one(tmp_path: Path, monkeypatch, refuse) -> None:
     monkeypatch.chdir(tmp_path)
-    assert f"train first: {invocation.command('train')}" in refuse("serve")
+    assert "train first: gpt train" in refuse("serve")
 
 
 def test_a_model_that_takes_long_to_load_is_announced(here: Path, monkeypatch) -> None:
@@ -104,4 +103,4 @@ def test_a_port_that_is_taken_is_one_line(here: Path, refuse) -> None:
 
 def test_what_is_not_installed_is_one_line(monkeypatch, refuse) -> None:
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
-    assert invocation.extra("serve") in refuse("serve")
+    assert "pip install 'glassgpt[serve]'" in refuse("serve")

@@ -182,7 +182,7 @@ def test_a_copied_run_that_is_resumed_by_its_own_configuration_is_told_from_the_
     copy = "train --config runs/copy/config.yaml --resume auto"
     (said,) = [line for line in run(copy).err.splitlines() if line.startswith("warning: ")]
     assert "the configuration in runs/copy names the run runs/tiny" in said
-    again = said.partition("continue the copy with: ")[2].partition(" -m gpt ")[2]
+    again = said.partition("continue the copy with: gpt ")[2]
     assert "warning" not in run(again).err
     assert "warning" not in run("train --config runs/tiny/config.yaml --resume auto").err
 

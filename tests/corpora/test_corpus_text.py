@@ -12,7 +12,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from gpt import invocation
 from gpt.config import DataConfig
 from gpt.corpora import corpus_text, tables, unpacking
 from gpt.corpora.corpus_text import CorpusText
@@ -135,7 +134,7 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     for name in ("a.zst", "a.parquet"):
         with pytest.raises(DataError) as caught:
             read(tmp_path, name, b"")
-        assert str(caught.value) == f"{tmp_path / name} needs the pyarrow package: {invocation.extra('corpora')}"
+        assert str(caught.value) == f"{tmp_path / name} needs the pyarrow package: pip install 'glassgpt[corpora]'"
 
 
 @pytest.mark.parametrize(("name", "pack"), [("a.gz", gzip.compress), ("a.zst", zstd), ("a.zip", zipped)])

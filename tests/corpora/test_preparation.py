@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpora.place import BPE, TOKENIZERS, Place, changed, cut, holding, swap, whole
-from gpt import invocation
 from gpt.corpora import corpus_text, preparation, sharding, shards
 from gpt.corpora import text as text_module
 from gpt.data import dataset
@@ -270,7 +269,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(text: Place, tmp_path: Path, mon
         problem = "not a tokenizer: " if content == "{}" else "is not a tokenizer.json"
         assert problem in text.refusal(tokenizer="bpe", tokenizer_file=str(file))
     monkeypatch.setattr("gpt.data.bpe.find_spec", lambda name: None)
-    assert f"needs the tokenizers package: {invocation.extra('bpe')}" in text.refusal(tokenizer="bpe")
+    assert "needs the tokenizers package: pip install 'glassgpt[bpe]'" in text.refusal(tokenizer="bpe")
     assert text.is_empty()
 
 

@@ -16,7 +16,6 @@ import torch
 import transformers
 from torch import Tensor
 
-from gpt import invocation
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
@@ -173,7 +172,7 @@ def test_what_llama_cpp_cannot_run_is_refused(changes: dict[str, object], messag
 
 def test_the_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(InputError, match=re.escape(invocation.extra("gguf"))):
+    with pytest.raises(InputError, match=re.escape("glassgpt[gguf]")):
         write_gguf(tmp_path / "x.gguf", sharp_model(), CHARS, "float32", "x")
 
 

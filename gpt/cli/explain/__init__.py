@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from gpt import invocation
 from gpt.cli.command import CommandParser, add_command, complete, run_command
 from gpt.cli.explain import attention, flops, lens, memory, params, picture, shapes, surprisal
 from gpt.cli.shared_options import load_given_plugins
@@ -21,7 +20,7 @@ def _run(argv: Sequence[str] | None) -> int:
     parser = CommandParser(
         "Look inside a model: its shapes, attention, predictions, parameters, FLOPs and memory.",
         'attention --prompt "To be, or not" --layer 2 --head 1',
-        prog=invocation.command("explain"),
+        prog="gpt explain",
     )
     subparsers = parser.add_subparsers(required=True, metavar="VIEW", title="views (each has its own --help)")
     for view in VIEWS:

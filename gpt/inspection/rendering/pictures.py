@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt import invocation
 from gpt.errors import GPTError, InputError
 from gpt.inspection.views.tokens import PLACEHOLDER, View, mostly_characters, shorten
 
@@ -116,7 +115,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib as mpl  # noqa: F401
     except ImportError:
-        raise GPTError(f"matplotlib is not installed; install it with: {invocation.extra('plot')}") from None
+        raise GPTError("matplotlib is not installed; install it with: pip install 'glassgpt[plot]'") from None
 
 
 def _figure(width: float, height: float) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from gpt import invocation
 from gpt.errors import GPTError, InputError
 from gpt.inspection.rendering import pictures
 from patience import PATIENCE
@@ -165,5 +164,5 @@ def test_a_missing_matplotlib_is_told(draw: Draw, monkeypatch: pytest.MonkeyPatc
     pictures.require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for work in (pictures.require_matplotlib, lambda: draw(2)):
-        with pytest.raises(GPTError, match=re.escape(invocation.extra("plot"))):
+        with pytest.raises(GPTError, match=re.escape("glassgpt[plot]")):
             work()
