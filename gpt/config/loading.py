@@ -29,7 +29,6 @@ TEACHER_SUFFIX = "-teacher"
 """What the name of a teacher's run has after the student's."""
 NAME_BYTES = 200
 """Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
-_DEVICE = re.compile(r"^(?i:con|prn|aux|nul|(com|lpt)[0-9\u00b9\u00b2\u00b3])(?=\.|$)")
 _NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
 _ENDING = re.compile(r"(\.[A-Za-z]\w{0,7})?(\.(gz|zst|zip))?$")
@@ -74,7 +73,7 @@ def override(key: str, value: Any) -> str:
 def to_name(text: str) -> str:
     """Return a name for a run, or part of a file's, that is like a text: see `is_of_name`.
 
-    A long name ends with a hash, and one that Windows reserves for a device gets an underscore.
+    A long name ends with a hash.
     """
     return _cleaned(text) or "run"
 
@@ -95,7 +94,7 @@ def _cleaned(text: str) -> str:
     if len(name.encode()) > NAME_BYTES:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name.encode()[: NAME_BYTES - 9].decode(errors='ignore')}-{digest}"
-    return _DEVICE.sub(r"\g<0>_", name)
+    return name
 
 
 def read_yaml(path: Path, kind: str, example: str) -> str:

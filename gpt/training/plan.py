@@ -1,10 +1,7 @@
 """Decide all that can refuse a run, once, before its model is built and anything is written."""
 
-import shlex
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
@@ -82,7 +79,6 @@ def plan_run(request: Request, notes: Report | None = None) -> Plan:
     loaded, world = request.loaded, request.world
     check_parallel(loaded.config, world)
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
-    _require_composed(run.path)
     try:
         world.rank_zero(run.lock)
         return _plan_locked(request, run, notes or request.report)
@@ -118,20 +114,6 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
                 _tell_extension(point, config, notes)
     own = () if replaced is None else (replaced,)
     return Plan(config, run, compute, data, point, base, (*request.replaced, *own))
-
-
-def _require_composed(folder: Path) -> None:
-    """Raise CheckpointError where a run has this name in another form of Unicode, as an archive from a Mac may."""
-    try:
-        others = [] if folder.exists() else list(folder.parent.iterdir())
-    except OSError:  # there is none yet, or the lock reports it
-        return
-    for other in others:
-        if other.name != folder.name and unicodedata.normalize("NFC", other.name) == folder.name:
-            raise CheckpointError(
-                f"the name of {other} is not in the form of Unicode (NFC) that runs have; rename it: "
-                f"{shlex.join(['mv', str(other), str(folder)])}"
-            )
 
 
 def _tell_extension(point: ResumePoint, config: Config, notes: Report) -> None:

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import signal
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,16 +276,6 @@ def test_a_copy_of_a_run_does_not_replace_the_original(
     assert "will continue" not in said
     assert {path.name for path in runs(workplace)} == {"tiny", "tiny.1", "copy"}
     assert train.main(shlex.split(re.search("continue the copy with: .* train (.*)", said)[1])) == 0  # type: ignore[index]
-
-
-def test_a_run_whose_name_is_composed_otherwise_is_not_begun_beside_it(start: Start, tmp_path: Path) -> None:
-    name = "caf\N{LATIN SMALL LETTER E WITH ACUTE}"
-    apart = tmp_path / "runs" / unicodedata.normalize("NFD", name)
-    apart.mkdir(parents=True)
-    if not (apart.parent / name).exists():  # a file system that tells them apart
-        with pytest.raises(CheckpointError, match="rename it: mv"):
-            start(tmp_path, f"run.name={name}", resume="auto")
-    assert list(apart.parent.iterdir()) == [apart]
 
 
 def runs(place: Path) -> list[Path]:
