@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt.config import Config
-from gpt.config.loading import dump_config, parse_saved_config
+from gpt.config.loading import dump_config, parse_config
 from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
@@ -91,7 +91,7 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
         state = json.loads(files[name])
         require_plugins(state.get("plugins"))
         name = "config.yaml"
-        config = parse_saved_config(files[name].decode("utf-8"), str(folder / name))
+        config = parse_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
         tokenizer = tokenizer_from_dict(json.loads(files[name]))
         name = NGRAMS

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from gpt.config.fields import all_filters
 from gpt.config.recipes import find_config
-from gpt.config.sections import SEEDS, Config, CrossCheckError, is_of_name
+from gpt.config.sections import Config, CrossCheckError, is_of_name
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
@@ -151,30 +151,6 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
         return "command line" if key in from_command_line else at_line(origin, line_of(key, document))
 
     return checked(data, origin, problems, place)
-
-
-def load_saved_config(path: Path) -> Config:
-    """Read the configuration of a run; see `parse_saved_config`."""
-    return parse_saved_config(read_yaml(path, "configuration", "my.yaml"), str(path))
-
-
-def parse_saved_config(text: str, origin: str) -> Config:
-    """Parse the configuration that a run or a checkpoint was written with, perhaps by an older version.
-
-    Seeds of 2^32 and more, which are refused today, become their lowest 32 bits, all that torch's generators read.
-
-    Raises:
-        ConfigError: see `load_config`.
-    """
-    try:
-        return parse_config(text, origin)
-    except ConfigError:
-        sections = parse_document(text, origin)[0].data
-        seeds = {key: section.get("seed") for key, section in sections.items() if isinstance(section, dict)}
-        large = {key: seed for key, seed in seeds.items() if type(seed) is int and SEEDS <= seed < 2**63}
-        if not large:
-            raise
-        return parse_config(text, origin, [f"{key}.seed={seed % SEEDS}" for key, seed in large.items()])
 
 
 def checked(data: dict[str, Any], origin: str, problems: list[str], place: Callable[[tuple[str, ...]], str]) -> Config:

@@ -204,9 +204,7 @@ class DataConfig(Section):
     tokenizer_file: PathText | None = Field(
         None, description="With tokenizer: bpe: a tokenizer.json to use; null: one is learned from the corpus."
     )
-    newlines: Annotated[Literal["lf", "keep"], BeforeValidator(lambda value: "lf" if value == "strict" else value)] = (
-        Field("lf", description="CRLF line ends: read them as LF, or keep them.")  # strict: of older versions
-    )
+    newlines: Literal["lf", "keep"] = Field("lf", description="CRLF line ends: read them as LF, or keep them.")
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
     )

@@ -54,17 +54,13 @@ def prepare(
         return open_dataset(folder)
 
 
-NEWLINES = {"lf": "strict", "keep": "keep"}
-"""What fingerprints call `data.newlines`: lf as when CRLF was refused, so that tokens and runs are still known."""
-
-
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
     """Return a hash of what the tokens depend on; of one text file, it is the same with and without shards."""
     with ThreadPoolExecutor() as pool:
         hashes = list(pool.map(_sha256, [file.path for file in corpus.files]))
     is_plain = len(hashes) == 1 and corpus.files[0].is_plain
     content = hashes[0] if is_plain else [[file.kind, sha] for file, sha in zip(corpus.files, hashes, strict=True)]
-    parts: list[Any] = [FORMAT, content, config.tokenizer, NEWLINES[config.newlines], config.val_fraction]
+    parts: list[Any] = [FORMAT, content, config.tokenizer, config.newlines, config.val_fraction]
     if not is_plain:
         parts += [config.separator, config.column]
     if config.test_fraction > 0:

@@ -90,15 +90,14 @@ class NgramTable:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "NgramTable":
-        """Build a table from the tensors of `to_tensors`; tables without shares, of older versions, get shares of 1.
+        """Build a table from the tensors of `to_tensors`.
 
         Raises:
             KeyError, ValueError: a tensor is missing, or has another type or length.
         """
         lengths = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
-        keys, tokens = (tuple(tensors[f"{length}.{name}"] for length in lengths) for name in ("keys", "tokens"))
-        whole = [torch.full_like(column, 255, dtype=torch.uint8) for column in keys]
-        shares = tuple(tensors.get(f"{length}.shares", whole[length - 1]) for length in lengths)
+        names = ("keys", "tokens", "shares")
+        keys, tokens, shares = (tuple(tensors[f"{length}.{name}"] for length in lengths) for name in names)
         vocab_size = int(tensors["vocab_size"])
         for columns in zip(keys, tokens, shares, strict=True):
             if [column.dtype for column in columns] != [torch.int64, torch.int32, torch.uint8]:

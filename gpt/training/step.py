@@ -180,6 +180,4 @@ class Stepper:
             if not all(isinstance(value, int | float) for value in scaler.values()):
                 raise ValueError("the loss scale is not a number")
             self.scaler.load_state_dict(scaler)
-        # missing in checkpoints of old versions
-        if guard := state.get("guard"):
-            self.guard.load_state_dict(guard)
+        self.guard.load_state_dict(state["guard"])

@@ -156,8 +156,6 @@ def test_a_run_folder_gives_back_its_configuration(tmp_path: Path) -> None:
     run.create(config)
     assert run.config() == config
     assert run.samples.is_dir()
-    (run.path / "config.yaml").write_text(f"run: {{seed: {2**40 + 7}}}")
-    assert run.config().run.seed == 7  # of a seed that older versions took, its lowest 32 bits
 
 
 def test_what_of_a_run_folder_is_damaged_or_cannot_be_written_is_named(

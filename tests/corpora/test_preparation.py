@@ -159,7 +159,7 @@ def test_a_split_shorter_than_one_window_is_refused(place: Place) -> None:
 DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
     *(("shard-000002.bin", damage) for damage in (cut, swap, Path.unlink)),
     (META, cut),
-    *((META, holding(content)) for content in (b"", b"\xff\xfe", b"[]", b"null")),
+    *((META, holding(content)) for content in (b"", b"\xff\xfe", b"[]", b"{}", b"null")),
     (META, lambda path: path.write_text(path.read_text().replace('"k"', '"K"'))),
     *((META, changed(dtype=dtype)) for dtype in (None, "nonsense", ["u1"], "<u4")),
     *((META, changed(shards=shards)) for shards in (None, [], [{"file": "shard-000000.bin"}])),

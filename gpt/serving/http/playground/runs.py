@@ -11,7 +11,7 @@ from fastapi import FastAPI, Query
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, ModelConfig
-from gpt.config.loading import load_saved_config
+from gpt.config.loading import load_config
 from gpt.errors import ConfigError
 from gpt.files import parse_json
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
@@ -170,7 +170,7 @@ def read_config(folder: RunFolder) -> Config:
 
 @lru_cache(maxsize=1024)
 def _read_config(file: Path, changed: int, size: int) -> Config:
-    return load_saved_config(file)
+    return load_config(file).config
 
 
 def _is_run(folder: Path) -> bool:
