@@ -209,53 +209,10 @@ def test_a_damaged_record_of_plugins_is_an_error(recorded: object) -> None:
     assert str(caught.value).isprintable()
 
 
-BAD_OPTIMIZER = """
-import torch
-
-class Bad(torch.optim.Optimizer):
-    def __init__(self, groups, config):
-        super().__init__(groups, {"lr": config.learning_rate})
-        self.steps = 0
-
-    @torch.no_grad()
-    def step(self):
-        self.steps += 1
-        for group in self.param_groups:
-            for p in group["params"]:
-                BODY
-
-OPTIMIZERS = {"bad": Bad}
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("p.sub_(p.grad * group['lr'] / self.steps)", "bad cannot be resumed: after its state is saved and restored"),
-        ("p.sub_(nonsense)", "bad cannot train: a step on a toy parameter raises NameError"),
-        ("self.state[p]['hook'] = type(self)", "bad cannot train: a step on a toy parameter raises"),
-    ],
-)
-def test_an_optimizer_that_cannot_be_resumed_is_refused_before_the_first_step(
-    workplace: Path, capsys: pytest.CaptureFixture[str], body: str, message: str
-) -> None:
-    Path("bad.py").write_text(BAD_OPTIMIZER.replace("BODY", body), encoding="utf-8")
-    assert train.main(["--config", "tiny.yaml", "--plugin", "bad.py", "optim.name=bad", "run.kernels=torch"]) == 2
-    error = capsys.readouterr().err
-    assert f"error: optim.name: {message}" in error
-    assert not (workplace / "runs" / "tiny" / "checkpoints").exists()
-    plugin_of(workplace, "class Bad:\n    def __init__(self):\n        pass\nOPTIMIZERS = {'bad': Bad}", "bad.py")
+def test_an_optimizer_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    plugin_of(tmp_path, "class Bad:\n    def __init__(self):\n        pass\nOPTIMIZERS = {'bad': Bad}", "bad.py")
     config = parse_config("optim: {name: bad}", "a.yaml").optim
     with pytest.raises(ConfigError, match=r"optim.name: bad cannot be made from groups and config: "):
         build_optimizer(GPT(tiny_config()), config, torch.device("cpu"))
 
 
-def test_the_checks_leave_the_optimizer_as_it_is(tmp_path: Path) -> None:
-    plugin_of(tmp_path)
-    for name in ("adamw", "muon", "momentum"):
-        config = parse_config(f"optim: {{name: {name}}}", "a.yaml").optim
-        optimizer = build_optimizer(GPT(tiny_config()), config, torch.device("cpu"))
-        state = torch.random.get_rng_state()
-        optimizer.check_restorable()
-        assert torch.equal(state, torch.random.get_rng_state())
-        assert not any(one.state for one in optimizer.optimizers.values())

@@ -1,4 +1,4 @@
-"""What comes before the first token, before a look into a model and in a training must not import torch's compiler.
+"""What comes before the first token and before a look into a model must not import torch's compiler.
 
 It would cost a second each time.
 """
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from patience import PATIENCE
-from tiny import CORPUS, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
@@ -49,15 +48,6 @@ for step in (build_without_memory, lay_out_for_decoding, look_into_a_model_that_
 """
 
 
-TRAINING = """
-import sys
-from gpt.cli.train import main
-
-assert main(["--config", "tiny.yaml", "optim.name=muon", "optim.ema_decay=0.9"]) == 0
-assert not {"torch._dynamo", "torch.distributed.tensor", "sympy"} & sys.modules.keys()
-"""
-
-
 def run(program: str, folder: Path, *arguments: str) -> None:
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program, *arguments]
@@ -69,9 +59,3 @@ def run(program: str, folder: Path, *arguments: str) -> None:
 
 def test_no_step_before_a_token_or_a_look_imports_the_compiler(trained: Path) -> None:
     run(PROGRAM, trained, str(trained / "runs" / "tiny"))
-
-
-def test_a_whole_training_does_not_import_the_compiler(tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_text(CORPUS)
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    run(TRAINING, tmp_path)

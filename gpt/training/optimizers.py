@@ -5,16 +5,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from gpt.config import OptimConfig
-from gpt.distributed.sharding import is_sharded
+from gpt.distributed.sharding import is_sharded, shard_like
 from gpt.errors import ConfigError
 from gpt.model import GPT
 from gpt.parts import with_plugins
-from gpt.training.eager_optimizers import AdamW
 from gpt.training.muon import Muon, ShardedMuon
-from gpt.training.optimizer_state import check_restorable, restore_like
+from gpt.training.training_state import check_like
 
 
 class CombinedOptimizer:
@@ -30,11 +29,6 @@ class CombinedOptimizer:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
-
-    def check_restorable(self) -> None:
-        """Raise ConfigError if no training can be resumed with its state, see `optimizer_state`."""
-        for name, optimizer in self.optimizers.items():
-            check_restorable(name, optimizer)
 
     @property
     def has_moments(self) -> bool:
@@ -82,7 +76,9 @@ class CombinedOptimizer:
             _check_parameters(present, state[name])
             # the last step's
             rates = [float(group["lr"]) for group in state[name]["param_groups"]]
-            entries = restore_like(optimizer, state[name]["state"])
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            names = next((names for kind, names in STATES.items() if isinstance(optimizer, kind)), None)
+            entries = {number: _sharded(e, parameters[number], names) for number, e in state[name]["state"].items()}
             groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
             optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
@@ -146,6 +142,30 @@ def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype
 
 OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {"adamw": build_adamw, "muon": build_muon}
 """By `optim.name`: the class of an optimizer, made from parameter groups and the configuration, or a builder."""
+
+
+STATES: dict[type[Optimizer], set[str]] = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}
+"""What an optimizer keeps of each parameter; fused kernels read it unchecked."""
+
+
+def _sharded(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -> dict[str, Any]:
+    """Return the saved state of a parameter, sharded like it.
+
+    Raises:
+        ValueError: it has other `names` (None: a plugin's optimizer tells none), or is neither a tensor of the
+            parameter's shape nor a number.
+    """
+    if names is not None and entry.keys() != names:
+        raise ValueError(f"the optimizer keeps {', '.join(sorted(names))} of a parameter, not {', '.join(entry)}")
+    scalar = torch.zeros((), dtype=torch.promote_types(torch.get_default_dtype(), torch.float32))
+    restored: dict[str, Any] = {}
+    for name, value in entry.items():
+        if names is None and isinstance(value, int | float):
+            restored[name] = value
+            continue
+        check_like(name, value, scalar if name == "step" else parameter)
+        restored[name] = value if name == "step" else shard_like(value, parameter)
+    return restored
 
 
 def _check_parameters(groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:

@@ -100,7 +100,6 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         checkpoint_activations(model)
     forward, no_sync = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    optimizer.check_restorable()
     skips = MAX_SKIPPED if config.train.on_nonfinite == "skip" else 0
     objective = build_objective(config.train)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, objective, world, forward, no_sync)
