@@ -214,5 +214,3 @@ def test_an_optimizer_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     config = parse_config("optim: {name: bad}", "a.yaml").optim
     with pytest.raises(ConfigError, match=r"optim.name: bad cannot be made from groups and config: "):
         build_optimizer(GPT(tiny_config()), config, torch.device("cpu"))
-
-
