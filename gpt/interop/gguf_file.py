@@ -122,8 +122,8 @@ def _add_tokens(writer: Any, tokens: GGUFTokens, vocab_size: int) -> None:
         writer.add_unk_token_id(tokens.unknown_id)
     if tokens.end_id is not None:
         writer.add_eos_token_id(tokens.end_id)
-    if tokens.words is not None:
-        writer.add_tokenizer_pre(tokens.words)
+    if tokens.model == "gpt2":
+        writer.add_tokenizer_pre("gpt-2")
         writer.add_token_merges(tokens.merges)
         writer.add_bos_token_id(tokens.end_id)
         writer.add_add_bos_token(False)

@@ -6,15 +6,10 @@ from typing import Any, NamedTuple
 from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import InputError
-from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
+from gpt.interop.tokenizer_json import merges_of, require_gpt2_words
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """Types of tokens, as GGUF numbers them."""
-CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLITS = {CONTRACTIONS + r"\p{N}{1,3}" + REST: "llama-bpe", CONTRACTIONS + r"\p{N}" + REST: "qwen2"}
-"""Patterns that split a text into words, and what llama.cpp calls them; the first is Llama 3's."""
 
 
 class GGUFTokens(NamedTuple):
@@ -26,7 +21,6 @@ class GGUFTokens(NamedTuple):
     unknown_id: int | None = None  # token for what has none
     end_id: int | None = None  # token that ends a text; "gpt2" always has one
     merges: tuple[str, ...] = ()  # pairs to merge, first come the most frequent
-    words: str | None = None  # how a text is split before merging
 
 
 def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:
@@ -48,7 +42,7 @@ def _escaped(token: bytes) -> bytes:
 
 
 def _merging(tokenizer: BPETokenizer, content: Mapping[str, Any], end_id: int | None) -> GGUFTokens:
-    words = _words(content)
+    require_gpt2_words(content, "llama.cpp")
     texts, types = [f"[unused{index}]" for index in range(tokenizer.vocab_size)], [UNUSED] * tokenizer.vocab_size
     for text, index in content["model"]["vocab"].items():
         texts[index], types[index] = text, NORMAL
@@ -56,24 +50,4 @@ def _merging(tokenizer: BPETokenizer, content: Mapping[str, Any], end_id: int | 
         texts[token["id"]], types[token["id"]] = token["content"], CONTROL if token["special"] else USER_DEFINED
     if end_id is None:  # llama.cpp would take the token 11
         end_id = content["model"]["vocab"][byte_symbols()[0xFF]]  # a byte that UTF-8 does not have
-    return GGUFTokens("gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges_of(content)), words)
-
-
-def _words(content: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name of how a tokenizer.json splits a text into words."""
-    splitter, whole_words = content.get("pre_tokenizer") or {}, bool(content["model"].get("ignore_merges"))
-    name = None
-    if splits_as_gpt2(content):
-        name = "gpt-2"
-    elif splitter.get("type") == "Sequence" and len(splitter["pretokenizers"]) == 2:
-        first, second = splitter["pretokenizers"]
-        levels = second == {**second, "type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-        isolated = first.get("behavior") == "Isolated" and not first.get("invert")
-        name = SPLITS.get((first.get("pattern") or {}).get("Regex", "")) if levels and isolated else None
-    normalizer = (content.get("normalizer") or {}).get("type")
-    if name is None or whole_words != (name == "llama-bpe") or normalizer not in (None, "NFC"):
-        raise InputError(
-            "llama.cpp has no tokenizer that splits a text as this model's does; it has those of GPT-2, which "
-            "data.tokenizer=bpe learns, Llama 3 and Qwen 2; use --to hf"
-        )
-    return name
+    return GGUFTokens("gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges_of(content)))

@@ -16,7 +16,7 @@ from gpt.errors import InputError
 from gpt.inspection.views.picture import sizes_of
 from gpt.inspection.views.tokens import kind_of, labels_of
 from gpt.interop.coverage import changes_for
-from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
+from gpt.interop.tokenizer_json import merges_of, require_gpt2_words
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 from gpt.web.document import MODEL, render_document
@@ -92,13 +92,8 @@ def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     if not isinstance(tokenizer, BPETokenizer):
         return tokenizer.to_dict()
     content: dict[str, Any] = tokenizer.to_dict()["tokenizer"]
+    require_gpt2_words(content, "a page")
     added = content.get("added_tokens") or []
-    strips = any(token[key] for token in added for key in ("lstrip", "rstrip", "single_word"))
-    if not splits_as_gpt2(content) or content.get("normalizer") or strips:
-        raise InputError(
-            "a page has byte pair encoding only with words as of GPT-2, which is what data.tokenizer=bpe learns; "
-            "use --to hf"
-        )
     tokens = [""] * tokenizer.vocab_size
     for text, index in content["model"]["vocab"].items():
         tokens[index] = text

@@ -48,10 +48,16 @@ def from_tokenizer_json(content: Any) -> Tokenizer:
     return BPETokenizer(content)
 
 
-def splits_as_gpt2(content: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer.json splits a text into words as GPT-2 does, and merges inside of them."""
-    splitter = content.get("pre_tokenizer") or {}
-    return {key: splitter.get(key) for key in GPT2_WORDS} == GPT2_WORDS and not content["model"].get("ignore_merges")
+def require_gpt2_words(content: Mapping[str, Any], program: str) -> None:
+    """Raise InputError unless a tokenizer.json splits a text into words as GPT-2 does, and merges inside of them."""
+    splitter, added = content.get("pre_tokenizer") or {}, content.get("added_tokens") or []
+    splits = {key: splitter.get(key) for key in GPT2_WORDS} == GPT2_WORDS
+    strips = any(token[key] for token in added for key in ("lstrip", "rstrip", "single_word"))
+    if not splits or content["model"].get("ignore_merges") or content.get("normalizer") or strips:
+        raise InputError(
+            f"{program} has byte pair encoding only with words as of GPT-2, which is what data.tokenizer=bpe learns; "
+            "use --to hf"
+        )
 
 
 def merges_of(content: Mapping[str, Any]) -> list[str]:
