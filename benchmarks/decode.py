@@ -21,7 +21,7 @@ from gpt.errors import ConfigError
 if TYPE_CHECKING:
     from benchmarks.decoders import Entrant, Subject
 
-SPECULATIVE = ("native-ngram", "native-lookup", "native-int8-ngram", "native-int8-lookup")
+SPECULATIVE = ("native-lookup", "native-int8-lookup")
 PLAIN = ("eager", "eager-no-cache", "compiled", "native", "native-bf16", "native-int8", "native-int4", "eager-int8")
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": False}
 NOTE = (

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from benchmarks.hugging_face import check_agreement, hugging_face
 from benchmarks.llama_cpp import CACHES, LlamaCpp
-from gpt.checkpoint import Loaded, load_trained
+from gpt.checkpoint import load_trained
 from gpt.cli.command import report
-from gpt.cli.decoding_options import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
 from gpt.generation import Batch, generate_tokens
 from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
@@ -39,16 +38,16 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model in eval mode, and the ids (T,) of a prompt; `loaded` is what a trained one came with."""
+    """A model in eval mode, and the ids (T,) of a prompt; `is_trained`: it came from a checkpoint."""
 
     name: str
     model: GPT
     prompt: Tensor
-    loaded: Loaded | None = None
+    is_trained: bool = False
 
     def prompts(self, batch: int) -> Tensor:
         """Return ids (B, T); random sequences differ, so that nobody computes one for all."""
-        rows = [self.prompt if self.loaded else self.prompt.roll(row) for row in range(batch)]
+        rows = [self.prompt if self.is_trained else self.prompt.roll(row) for row in range(batch)]
         return torch.stack(rows)
 
 
@@ -67,18 +66,16 @@ def from_checkpoint(path: Path, prompt: int, device: torch.device) -> Subject:
     loaded = load_trained(path, Path("runs"), device)
     start = encode_prompt(loaded.tokenizer, "", SamplingParams(), loaded.config.model.block_size)
     tokens = generate_tokens(loaded.model, start, SamplingParams(max_new_tokens=prompt - 1))
-    return Subject(str(path), loaded.model, torch.tensor([*start, *tokens]), loaded)
+    return Subject(str(path), loaded.model, torch.tensor([*start, *tokens]), is_trained=True)
 
 
 def ours(variant: str, subject: Subject) -> Entrant:
-    """Return a backend, by names such as `eager-no-cache`, `native-int8` and `native-int8-ngram`."""
+    """Return a backend, by names such as `eager-no-cache`, `native-int8` and `native-int8-lookup`."""
     backend, *rest = variant.split("-")
     weights = next((name for name in rest if name in NAMES), None)
-    drafts = next((name for name in rest if name in ("ngram", "lookup")), None)
     model = subject.model if weights is None else quantize(subject.model, weights)
-    drafter = make_drafter_of(drafts, subject.loaded, Path("runs")) if subject.loaded else None
     options = DecodeOptions(backend, cache="cache" not in rest)
-    runtime = build_runtime(model, options, report=report, make_drafter=drafter)
+    runtime = build_runtime(model, options, report=report, speculate="lookup" in rest)
     return Entrant(stepwise(runtime), weights_format(model), matrix_bytes(model))
 
 

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
-from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import available_bytes
@@ -34,7 +33,6 @@ FORMAT = 1
 """Version of the layout; newer ones are refused."""
 
 MANIFEST = "manifest.json"
-NGRAMS = "ngrams.safetensors"
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class Checkpoint:
         training: optimizer, scaler and generator states: tensors and plain values.
         state: step, losses and counters, as JSON values.
         tokenizer: the tokenizer of the weights.
-        ngrams: n-gram table of the training text, or None.
     """
 
     model: dict[str, Tensor]
@@ -54,7 +51,6 @@ class Checkpoint:
     state: dict[str, Any]
     config: Config
     tokenizer: Tokenizer
-    ngrams: NgramTable | None = None
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -94,8 +90,6 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
         config = parse_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
         tokenizer = tokenizer_from_dict(json.loads(files[name]))
-        name = NGRAMS
-        ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
     except Exception as error:
@@ -106,7 +100,7 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
     for name, value in (("optimizer.pt", states), ("state.json", state)):
         if not isinstance(value, dict):
             raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
-    return Checkpoint(model, states, state, config, tokenizer, ngrams)
+    return Checkpoint(model, states, state, config, tokenizer)
 
 
 def load_pickle(file: BinaryIO) -> Any:
@@ -132,14 +126,12 @@ def load_pickle(file: BinaryIO) -> Any:
 def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
     training = io.BytesIO()
     torch.save(checkpoint.training, training)
-    ngrams = checkpoint.ngrams
     return {
         "model.safetensors": safetensors.torch.save({k: v.detach().contiguous() for k, v in checkpoint.model.items()}),
         "optimizer.pt": training.getvalue(),
         "state.json": json.dumps(checkpoint.state, indent=1).encode(),
         "config.yaml": dump_config(checkpoint.config).encode(),
         "tokenizer.json": json.dumps(checkpoint.tokenizer.to_dict()).encode(),
-        **({} if ngrams is None else {NGRAMS: safetensors.torch.save(ngrams.to_tensors())}),
     }
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, DataConfig, SamplingParams
-from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
 from gpt.model import GPT
@@ -31,7 +30,6 @@ class Loaded:
         model: in eval mode.
         folder: checkpoint folder that was read.
         state: step, losses and counters of the run, and the fingerprint of its dataset, as JSON values.
-        ngrams: n-gram table of the training text, or None.
     """
 
     model: GPT
@@ -39,7 +37,6 @@ class Loaded:
     config: Config
     folder: Path
     state: dict[str, Any]
-    ngrams: NgramTable | None
 
 
 @torch.inference_mode(False)  # the weights can be trained, wherever they are loaded
@@ -63,7 +60,7 @@ def load_trained(
         if weights is not None and weights != weights_format(model):
             model = quantize(model, weights)
         model = model.to(device).eval()
-    return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder, checkpoint.state, checkpoint.ngrams)
+    return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder, checkpoint.state)
 
 
 def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:

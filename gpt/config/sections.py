@@ -430,9 +430,6 @@ class TrainConfig(Section):
     attention_interval: NonNegativeInt = Field(
         0, description="Evaluations between attention images in TensorBoard; 0: none."
     )
-    ngrams: bool = Field(
-        True, description="Keep a table of n-grams in each checkpoint, 0.5 MB, for `sample --speculate ngram`."
-    )
     histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
 
     @property

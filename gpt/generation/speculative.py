@@ -4,13 +4,18 @@ A pass over the newest token and its drafts samples after each of them. Every po
 own, with which plain decoding would sample its token too; a draft is accepted if it is that token. So the text is that
 of plain decoding, to the letter, and a draft x is accepted with probability p(x), as by the rule of the paper for a
 drafter that is certain of x.
+
+Drafts are what followed the same suffix earlier in the sequence (prompt lookup, Saxena 2023): good for repetitive text,
+such as code, tables and names.
 """
 
 import math
 from collections.abc import Sequence
 
-from gpt.generation.drafts import Drafter
+from gpt.generation.backends import TokenIds
 
+LOOKUP_LENGTHS = (12, 8, 5, 3)
+"""Lengths of suffixes that are looked up, longest first."""
 MAX_DRAFTS = 5
 """For each pass and sequence: with the newest token, as many as the engine multiplies by weights it has read once."""
 MAX_LOST = 4.0
@@ -63,15 +68,37 @@ class Speculation:
             self._plain_seconds = math.inf
 
 
+class Lookup:
+    """Finds what followed the same suffix earlier in one sequence."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in LOOKUP_LENGTHS]
+
+    def draft(self, sequence: TokenIds, count: int) -> list[int]:
+        """Return at most so many tokens that may come next; the sequence only grows between calls."""
+        # suffixes before the present one, and where they end
+        for end in range(self._done + 1, len(sequence)):
+            for length, ends in zip(LOOKUP_LENGTHS, self._ends, strict=True):
+                if end >= length:
+                    ends[tuple(sequence[end - length : end])] = end
+        self._done = max(self._done, len(sequence) - 1)
+        for length, ends in zip(LOOKUP_LENGTHS, self._ends, strict=True):
+            found = ends.get(tuple(sequence[-length:]))
+            if found is not None:
+                return list(sequence[found : found + count])
+        return []
+
+
 class Drafts:
     """The drafts of one sequence: more where all were accepted, fewer where none was."""
 
-    def __init__(self, drafter: Drafter, speculation: Speculation) -> None:
-        self._drafter, self._speculation, self._length = drafter, speculation, MAX_DRAFTS
+    def __init__(self, speculation: Speculation) -> None:
+        self._lookup, self._speculation, self._length = Lookup(), speculation, MAX_DRAFTS
 
-    def propose(self, sequence: Sequence[int], uniforms: Sequence[float]) -> list[int]:
-        """Return tokens that may come next, at most one for each of the numbers that will decide them."""
-        return self._drafter.draft(sequence, uniforms[: self._length])
+    def propose(self, sequence: TokenIds, count: int) -> list[int]:
+        """Return tokens that may come next, at most `count`."""
+        return self._lookup.draft(sequence, min(count, self._length))
 
     def accept(self, draft: Sequence[int], sampled: Sequence[int]) -> int:
         """Return how many drafts are accepted, of those that were verified by sampling in their places."""

@@ -1,7 +1,6 @@
 """Write the checkpoints of a run, in rank 0."""
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor
 from gpt.checkpoint import Checkpoint, RunFolder
 from gpt.config import Config
 from gpt.data.dataset import Dataset
-from gpt.data.ngrams import NgramTable
 from gpt.distributed import World
 from gpt.errors import CheckpointError, NonFiniteError
 from gpt.plugins import used_plugins
@@ -21,7 +19,7 @@ from gpt.training.training_state import TrainingState
 
 @dataclass(repr=False)
 class CheckpointWriter:
-    """Writes checkpoints into a run folder, with the tokenizer of a dataset and, if wanted, a table of its n-grams."""
+    """Writes checkpoints into a run folder, with the tokenizer of a dataset."""
 
     config: Config
     dataset: Dataset
@@ -47,7 +45,7 @@ class CheckpointWriter:
                     raise NonFiniteError(f"the weights {name} are not finite at step {state.step}; nothing was saved")
             plugins = used_plugins(self.config)
             values = {**asdict(state), "data": self.dataset.fingerprint, **({"plugins": plugins} if plugins else {})}
-            checkpoint = Checkpoint(weights, training, values, self.config, self.dataset.tokenizer, self._ngrams)
+            checkpoint = Checkpoint(weights, training, values, self.config, self.dataset.tokenizer)
             try:
                 return self.run.save(checkpoint, best, self.config.train.keep_last)
             except CheckpointError as error:
@@ -60,9 +58,3 @@ class CheckpointWriter:
                 return None
 
         return self.world.rank_zero(write_files)
-
-    @cached_property
-    def _ngrams(self) -> NgramTable | None:
-        if not self.config.train.ngrams:
-            return None
-        return NgramTable.learn(self.dataset.train, self.dataset.tokenizer.vocab_size)

@@ -65,7 +65,7 @@ LLAMA = "decode --architecture llama"
         (f"{RACE} --nanogpt nowhere", "is not a checkout of nanoGPT"),
         (f"{RACE} --peer-steps 0", "--peer-steps: 0"),
         ("decode --variants nativ", "there is no 'nativ', only eager,"),
-        ("decode --variants native-ngram", "--variants: native-ngram needs a --checkpoint"),
+        ("decode --variants native-lookup", "--variants: native-lookup needs a --checkpoint"),
         ("decode --shapes 4/4", "--shapes 4/4: expected layers/heads/width such as 4/4/128"),
         ("decode --shapes 4/3/128", "n_embd"),
         ("decode --batch 0", "--batch: 0, expected at least 1"),
@@ -185,8 +185,8 @@ def test_llamas_shape_is_prefilled_beside_hugging_face(temperature: str, capsys:
 
 @needs_compiler
 def test_a_trained_model_is_decoded_with_and_without_drafts(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    variants = "native,native-ngram,native-lookup,native-int8-ngram"
+    variants = "native,native-lookup,native-int8-lookup"
     assert main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL]) == 0
     (result,) = last_line(capsys)["results"]
     assert list(result["rows"]) == variants.split(",")
-    assert result["rows"]["native-int8-ngram"]["weights"] == "int8"
+    assert result["rows"]["native-int8-lookup"]["weights"] == "int8"

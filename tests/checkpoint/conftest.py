@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from gpt.checkpoint import Checkpoint, weights_of, write_checkpoint
 from gpt.config import Config
-from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 
@@ -32,14 +30,12 @@ def make_checkpoint() -> MakeCheckpoint:
             "sampler": {"generator": torch.Generator().manual_seed(step).get_state()},
             "generators": {"cpu": torch.get_rng_state(), "cuda": []},
         }
-        text = np.arange(60, dtype=np.uint8) % (len(CHARS) - 1) * (1 + np.arange(60) % 2)
         return Checkpoint(
             weights_of(gpt),
             training,
             {"step": step, "val_loss": val_loss},
             config,
             CharTokenizer(CHARS),
-            NgramTable.learn((text % len(CHARS)).astype(np.uint8), len(CHARS)),
         )
 
     return make

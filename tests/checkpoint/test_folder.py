@@ -7,7 +7,6 @@ import pickle
 import random
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ import torch
 
 import gpt.checkpoint.folder as folder_module
 from gpt.checkpoint import Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
-from gpt.checkpoint.folder import FORMAT, MANIFEST, NGRAMS
+from gpt.checkpoint.folder import FORMAT, MANIFEST
 from gpt.errors import CheckpointError
 
-NAMES = sorted([MANIFEST, NGRAMS, "config.yaml", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"])
+NAMES = sorted([MANIFEST, "config.yaml", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"])
 
 
 def assert_equal_trees(actual: Any, expected: Any) -> None:
@@ -76,14 +75,7 @@ def test_what_was_written_is_read_back_bit_by_bit(
     assert_equal_trees(read.training, written.training)
     assert (read.state, read.config) == (written.state, written.config)
     assert read.tokenizer.to_dict() == written.tokenizer.to_dict()
-    assert read.ngrams is not None
-    assert written.ngrams is not None
-    tensors = (dict(sorted(ngrams.to_tensors().items())) for ngrams in (read.ngrams, written.ngrams))
-    assert_equal_trees(*tensors)
     assert ("lm_head.weight" in read.model) is not tie_weights
-    write_checkpoint(tmp_path / "c", replace(written, ngrams=None))
-    assert not (tmp_path / "c" / NGRAMS).exists()
-    assert read_checkpoint(tmp_path / "c").ngrams is None
 
 
 def test_every_file_is_flushed_before_the_folder_gets_its_name_and_then_the_name_is(
@@ -137,7 +129,7 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
     read_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (MANIFEST, NGRAMS)])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != MANIFEST])
 def test_a_file_that_the_manifest_leaves_out_is_named(folder: Path, name: str) -> None:
     edit_manifest(folder, lambda manifest: manifest["files"].pop(name))
     with pytest.raises(CheckpointError, match=f"does not list {name}"):

@@ -25,7 +25,6 @@ def test_a_quantized_checkpoint_holds_integers_and_no_training(int8: Path) -> No
     assert checkpoint.model["h.0.mlp.c_fc.integers"].dtype == torch.int8
     assert "h.0.mlp.c_fc.weight" not in checkpoint.model
     assert checkpoint.training == {}
-    assert checkpoint.ngrams is not None
     folders = int8, next(Path("runs/tiny/checkpoints").iterdir())
     small, large = ((folder / "model.safetensors").stat().st_size for folder in folders)
     assert small < large

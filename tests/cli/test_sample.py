@@ -292,41 +292,24 @@ def test_a_hundred_million_samples_are_made_as_they_are_printed(monkeypatch: pyt
     assert run("sample --checkpoint runs/tiny --prompt It --num-samples 100000000").out == "It"
 
 
-SOURCES = ("ngram", "lookup", "runs/tiny")
-
-
 @needs_compiler
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_text_is_the_same_with_drafts(source: str, run: Call) -> None:
+def test_the_text_is_the_same_with_drafts(run: Call) -> None:
     for options in ("--greedy", "--num-samples 3", "--top-k 5 --repetition-penalty 1.3"):
         line = f"sample --prompt 'It was' --max-new-tokens 60 {options}"
-        assert run(f"{line} --speculate {source}").out == run(line).out
+        assert run(f"{line} --speculate").out == run(line).out
 
 
 @needs_compiler
 def test_stats_say_how_many_drafts_stood(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.generation.speculative.FIRST_PLAIN", 0)
-    said = run("sample --checkpoint runs/tiny --max-new-tokens 30 --stats --speculate runs/tiny").err
-    assert re.search(r"cache [\d,]+ bytes; 100% of drafts accepted\n$", said)
+    said = run("sample --checkpoint runs/tiny --prompt 'It was, it was' --max-new-tokens 30 --stats --speculate").err
+    assert re.search(r"cache [\d,]+ bytes; \d+% of drafts accepted\n$", said)
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
-    source: str, run: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run(f"{TEXT} 20 --backend eager").out
     monkeypatch.setattr("gpt.kernels.build._LOADED", {})
     monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
-    _, out, err = run(f"{TEXT} 20 --backend eager --speculate {source}")
+    _, out, err = run(f"{TEXT} 20 --backend eager --speculate")
     assert out == plain
     assert "decoding without speculation" in err
-
-
-def test_drafts_of_another_vocabulary_or_without_a_table_are_refused(
-    trained: Path, workplace: Path, run: Call, refuse: Any
-) -> None:
-    (workplace / "corpus.txt").write_text("quite another alphabet\n" * 40, encoding="utf-8")
-    run("train --config tiny.yaml run.name=other train.ngrams=false train.max_steps=3")
-    error = refuse(f"sample --checkpoint {trained}/runs/tiny --speculate runs/other")
-    assert "--speculate runs/other: its vocabulary differs from that of" in error
-    assert "has no n-gram table" in refuse("sample --checkpoint runs/other --speculate ngram")

@@ -27,7 +27,7 @@ def test_a_run_leaves_what_the_readme_describes(trained: Path) -> None:
     names = {path.name.split(".")[0] if "tfevents" in path.name else path.name for path in run.iterdir()}
     files = {"config.yaml", "metrics.jsonl", "best.json", "last.json"}
     assert names == {*files, "events", "samples", "snapshots", "checkpoints"}
-    files = {"model.safetensors", "ngrams.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json"}
+    files = {"model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json"}
     assert {path.name for path in (run / "checkpoints/step-000006").iterdir()} == {*files, "manifest.json"}
     assert {path.name for path in (run / "samples").iterdir()} == {f"step-00000{step}.txt" for step in (0, 3, 6)}
     config = config_of(run)

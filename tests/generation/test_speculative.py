@@ -5,21 +5,19 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from generation.support import rows_of
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
-from gpt.data.ngrams import NgramTable
 from gpt.environment import read_settings
 from gpt.errors import GenerationError
 from gpt.generation import Batch, speculative
 from gpt.generation.backends.native_runtime import NativeRuntime
 from gpt.generation.backends.selection import DecodeOptions, build_runtime
-from gpt.generation.drafts import Drafter, LookupDrafter, MakeDrafter, ModelDrafter, NgramDrafter
 from gpt.generation.runners.native import NativeRunner
+from gpt.generation.speculative import Lookup
 from gpt.model import GPT
 from gpt.progress import silent
 from tiny import sharp_model
@@ -34,12 +32,12 @@ class Oracle:
     def __init__(self, texts: Sequence[Sequence[int]], wrong_every: int) -> None:
         self.texts, self.wrong_every = texts, wrong_every
 
-    def draft(self, sequence: Sequence[int], uniforms: Sequence[float]) -> list[int]:
+    def draft(self, sequence: Sequence[int], count: int) -> list[int]:
         (text,) = (text for text in self.texts if text[: len(sequence)] == sequence)
         end = len(sequence)
         return [
             (token + 1) % 23 if self.wrong_every and (end + i) % self.wrong_every == 0 else token
-            for i, token in enumerate(text[end : end + len(uniforms)])
+            for i, token in enumerate(text[end : end + count])
         ]
 
 
@@ -50,31 +48,17 @@ def _always_speculate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, "MAX_LOST", math.inf)
 
 
-def runtime_with(model: GPT, make_drafter: MakeDrafter | None) -> NativeRuntime:
-    return NativeRuntime(model, DecodeOptions(), read_settings(), silent, make_drafter)
+def runtime_of(model: GPT, speculate: bool) -> NativeRuntime:
+    return NativeRuntime(model, DecodeOptions(), read_settings(), silent, speculate)
 
 
 def tokens_of(
-    model: GPT, prompts: Sequence[Sequence[int]], params: SamplingParams, make_drafter: MakeDrafter | None = None
+    model: GPT, prompts: Sequence[Sequence[int]], params: SamplingParams, speculate: bool = False
 ) -> list[list[int]]:
-    batch = Batch(runtime_with(model, make_drafter), prompts, params, range(len(prompts)))
+    batch = Batch(runtime_of(model, speculate), prompts, params, range(len(prompts)))
     return rows_of(batch, params.max_new_tokens)
 
 
-def ngram_drafter(params: SamplingParams) -> Drafter:
-    return NgramDrafter(NgramTable.learn(np.arange(400, dtype=np.uint16) % 23, 23))
-
-
-def model_drafter(params: SamplingParams) -> Drafter:
-    small = sharp_model(n_layer=1, std=0.25)
-    return ModelDrafter(runtime_with(small, None).backend(params), params)
-
-
-DRAFTERS: dict[str, MakeDrafter] = {
-    "ngram": ngram_drafter,
-    "lookup": lambda params: LookupDrafter(),
-    "model": model_drafter,
-}
 SAMPLING = [
     {"temperature": 0.0},
     {"temperature": 0.8},
@@ -84,29 +68,28 @@ SAMPLING = [
 
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
-@pytest.mark.parametrize("drafts", [*DRAFTERS, 0, 1, 2, 3, 7])
+@pytest.mark.parametrize("wrong_every", [None, 0, 1, 2, 3, 7])
 def test_the_text_is_the_one_of_plain_decoding_however_often_a_draft_is_right(
-    drafts: str | int, sampling: dict[str, float]
+    wrong_every: int | None, sampling: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers are how often an oracle is wrong."""
-    model = sharp_model(std=0.25, position="rope" if drafts == "model" else "learned")
+    """Numbers are how often an oracle is wrong; None: there is none."""
+    model = sharp_model(std=0.25, position="learned" if wrong_every else "rope")
     prompts, params = [[1, 2, 3], [5], [7] * 16], SamplingParams(max_new_tokens=70, **sampling)
     plain = tokens_of(model, prompts, params.model_copy(update={"max_new_tokens": 90}))
     texts = [[*prompt, *row] for prompt, row in zip(prompts, plain, strict=True)]
-    make = (lambda params: Oracle(texts, drafts)) if isinstance(drafts, int) else DRAFTERS[drafts]
-    assert tokens_of(model, prompts, params, make) == [row[:70] for row in plain]
+    if wrong_every is not None:
+        monkeypatch.setattr(speculative, "Lookup", lambda: Oracle(texts, wrong_every))
+    assert tokens_of(model, prompts, params, speculate=True) == [row[:70] for row in plain]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_drafts_change_no_text_of_a_random_model(seed: int) -> None:
     chance = Random(seed)
     model = draw_model(chance)
-    small, window = draw_model(chance, vocab_size=model.vocab_size), model.config.block_size
+    window = model.config.block_size
     params = SamplingParams(max_new_tokens=32, slide_chunk=chance.choice((None, 1, 3)))
     prompts = [chance.choices(range(model.vocab_size), k=length) for length in (1, window // 2, window + 3)]
-    plain, drafting = tokens_of(model, prompts, params), runtime_with(small, None)
-    assert tokens_of(model, prompts, params, DRAFTERS["lookup"]) == plain
-    assert tokens_of(model, prompts, params, lambda each: ModelDrafter(drafting.backend(each), each)) == plain
+    assert tokens_of(model, prompts, params, speculate=True) == tokens_of(model, prompts, params)
 
 
 class Clock:
@@ -155,17 +138,21 @@ def test_drafts_are_used_as_long_as_they_are_faster(
     clock = Clock(monkeypatch)
     vars(clock).update(costs)
     oracle = Oracle([[1, *text, *[0] * 10]], wrong_every)
-    batch = Batch(runtime_with(model, lambda params: oracle), [[1]], params, [0])
+    monkeypatch.setattr(speculative, "Lookup", lambda: oracle)
+    batch = Batch(runtime_of(model, speculate=True), [[1]], params, [0])
     assert rows_of(batch, 1000) == [text]
     assert clock.passes in passes
     assert batch.speculation is not None
     assert share in (None, batch.speculation.acceptance)
 
 
-def test_rows_that_finish_leave_the_others_their_texts_and_log_probabilities() -> None:
+def test_rows_that_finish_leave_the_others_their_texts_and_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=40, end_id=4, logprobs=2)
     prompts = [[1, 2], [3], [4, 5, 6], [8], [9]]
-    plain, drafted = (Batch(runtime_with(model, each), prompts, params, range(5)) for each in (None, DRAFTERS["model"]))
+    texts = tokens_of(model, prompts, params.model_copy(update={"end_id": None, "max_new_tokens": 50}))
+    oracle = Oracle([[*prompt, *row] for prompt, row in zip(prompts, texts, strict=True)], wrong_every=3)
+    monkeypatch.setattr(speculative, "Lookup", lambda: oracle)
+    plain, drafted = (Batch(runtime_of(model, each), prompts, params, range(5)) for each in (False, True))
     lengths = set()
     while plain.active:
         lengths.add(len(plain.active))
@@ -173,51 +160,34 @@ def test_rows_that_finish_leave_the_others_their_texts_and_log_probabilities() -
     assert len(lengths) > 2
 
 
-@pytest.mark.parametrize("make_drafter", [None, DRAFTERS["lookup"], DRAFTERS["model"]], ids=["none", "lookup", "model"])
-def test_a_row_that_ends_before_its_logits_break_keeps_its_text(make_drafter: MakeDrafter | None) -> None:
+@pytest.mark.parametrize("speculate", [False, True])
+def test_a_row_that_ends_before_its_logits_break_keeps_its_text(
+    speculate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However far ahead tokens are sampled, only those that are asked for count."""
     model = sharp_model(std=0.25)
     (expected,) = tokens_of(model, [[1, 2, 3]], SamplingParams(max_new_tokens=7, temperature=0))
+    monkeypatch.setattr(speculative, "Lookup", lambda: Oracle([[1, 2, 3, *expected, *[0] * 10]], wrong_every=0))
     with torch.no_grad():
         model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
     params = SamplingParams(max_new_tokens=20, temperature=0)
-    batch = Batch(runtime_with(model, make_drafter), [[1, 2, 3]], params, [0])
+    batch = Batch(runtime_of(model, speculate), [[1, 2, 3]], params, [0])
     assert rows_of(batch, 7) == [expected]
     with pytest.raises(GenerationError, match="position 9 are not finite"):
         batch.step()
 
 
-def test_drafts_of_a_damaged_model_are_none() -> None:
-    model, small = sharp_model(std=0.25), sharp_model(n_layer=1)
-    with torch.no_grad():
-        small.wpe.weight[5] = math.nan  # type: ignore[index, union-attr]
-    params, damaged = SamplingParams(max_new_tokens=40), runtime_with(small, None)
-    make: MakeDrafter = lambda params: ModelDrafter(damaged.backend(params), params)  # noqa: E731
-    assert tokens_of(model, [[1, 2]], params, make) == tokens_of(model, [[1, 2]], params)
-
-
 def test_where_there_is_no_native_backend_it_goes_on_without_drafts_and_says_so() -> None:
     model, lines = sharp_model(), list[str]()
-    runtime = build_runtime(model, DecodeOptions("eager"), report=lines.append, make_drafter=ngram_drafter)
+    runtime = build_runtime(model, DecodeOptions("eager"), report=lines.append, speculate=True)
     assert lines == ["decoding without speculation, which only the native backend can do; the text is the same"]
     assert Batch(runtime, [[1]], SamplingParams(max_new_tokens=1), [1]).speculation is None
 
 
-# --- drafters ------------------------------------------------------------------------------------
-
-
 def test_lookup_goes_on_as_the_text_did_after_the_same_words() -> None:
-    drafter = LookupDrafter()
+    lookup = Lookup()
     text = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
-    assert drafter.draft(text, [0.0] * 4) == [4, 5, 6, 7]
+    assert lookup.draft(text, 4) == [4, 5, 6, 7]
     text += [4, 5, 9, 9, 2, 3, 4]
-    assert drafter.draft(text, [0.0] * 2) == [5, 9]  # of several places the latest
-    assert LookupDrafter().draft([1, 2, 3], [0.0] * 4) == []
-
-
-def test_a_model_drafts_what_it_would_draw_by_the_same_numbers() -> None:
-    params, prompt = SamplingParams(max_new_tokens=8, seed=3), [4, 2]
-    (expected,) = tokens_of(sharp_model(n_layer=1, std=0.25), [prompt], params)
-    generator = torch.Generator().manual_seed(0)
-    uniforms = torch.rand(8, generator=generator).tolist()
-    assert model_drafter(params).draft(prompt, uniforms) == expected
+    assert lookup.draft(text, 2) == [5, 9]  # of several places the latest
+    assert Lookup().draft([1, 2, 3], 4) == []

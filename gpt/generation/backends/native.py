@@ -4,7 +4,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from gpt.cache.paged import BLOCK, BlockPool, BlockTable
@@ -15,7 +14,7 @@ from gpt.generation.text import check_ids
 from gpt.generation.tokens import OF_TEXTS
 from gpt.kernels import fingerprint
 from gpt.kernels.decoding.c_structs import SAMPLING
-from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
+from gpt.kernels.decoding.engine import Engine, load_engine
 from gpt.kernels.decoding.weights import Weights, check_native_support, lay_out_weights
 from gpt.kernels.fingerprint import changed_code
 from gpt.model import GPT
@@ -84,7 +83,7 @@ class NativeBackend:
         return 0 if self._engine is None else self._pool.in_use * self._engine.block_bytes
 
     def next_logits(self, sequences: Sequence[TokenIds]) -> Tensor:
-        engine, windows = self._store(sequences, ahead=1), [self.window.of(sequence) for sequence in sequences]
+        engine, windows = self._store(sequences), [self.window.of(sequence) for sequence in sequences]
         newest, positions = [window[-1] for window in windows], [len(window) - 1 for window in windows]
         logits = engine.forward(newest, range(len(windows)), positions, range(len(windows)))
         for table, token in zip(self._tables, newest, strict=False):
@@ -103,22 +102,8 @@ class NativeBackend:
             table.truncate(0)
         self._tables[: len(chosen)] = chosen
 
-    def continue_one(self, sequence: TokenIds, uniforms: Sequence[float], params: SamplingParams) -> list[int]:
-        """Return the tokens after a sequence that some numbers decide, at most one each, within its window."""
-        window = self.window.of(sequence)
-        steps = min(len(uniforms), self.window.size + 1 - len(window))
-        if steps < 1:
-            return []
-        engine, numbers = self._store([sequence], ahead=steps), torch.tensor([uniforms[:steps]], dtype=torch.float32)
-        try:
-            (sampled,), _ = engine.generate([0], window[-1:], [len(window) - 1], numbers, params)
-        except NotFiniteError:
-            return []
-        self._tables[0].append([window[-1], *sampled[:-1]])
-        return sampled
-
-    def _store(self, sequences: Sequence[TokenIds], ahead: int) -> Engine:
-        """Store the windows of sequences but for their newest tokens, and reserve blocks for `ahead` positions more.
+    def _store(self, sequences: Sequence[TokenIds]) -> Engine:
+        """Store the windows of sequences but for their newest tokens, for which blocks are reserved.
 
         Raises:
             InputError: a token is outside the vocabulary.
@@ -137,7 +122,7 @@ class NativeBackend:
             if len(table.tokens) < len(window) - 1:
                 self._compute(engine, row, window[len(table.tokens) : -1])
             # at once: the next row may compute into the block that this one copies
-            engine.copy_blocks(table.reserve(len(table.tokens) + ahead))
+            engine.copy_blocks(table.reserve(len(table.tokens) + 1))
             engine.set_blocks(row, table.blocks)
         return engine
 

@@ -15,7 +15,6 @@ from gpt.errors import DeviceError, GenerationError
 from gpt.generation.backends import Backend
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
-from gpt.generation.drafts import MakeDrafter
 from gpt.generation.engine import REMEDY, Engine
 from gpt.generation.runners import Runner
 from gpt.generation.runners.batch import BatchRunner
@@ -156,7 +155,7 @@ def build_runtime(
     options: DecodeOptions | None = None,
     settings: Settings | None = None,
     report: Report | None = None,
-    make_drafter: MakeDrafter | None = None,
+    speculate: bool = False,
 ) -> Runtime:
     """Prepare a model for decoding on this machine.
 
@@ -166,33 +165,33 @@ def build_runtime(
         settings: None: those of the environment.
         report: receives lines about compilation, and why a native engine that could be here is not; None: only what
             takes long is said, on standard error.
-        make_drafter: for speculative decoding, by the native engine; None: plain decoding.
+        speculate: use speculative decoding, which only the native engine has.
 
     Raises:
         DeviceError: native or compiled was asked for by name and is not available.
     """
     options, hint = options or DecodeOptions(), report or silent
     if options.backend in ("eager", "compiled") or options.needs_eager:
-        return _build_eager(model, options, hint, make_drafter)
+        return _build_eager(model, options, hint, speculate)
     # imported here, so that decoding by PyTorch does without the kernels
     from gpt.generation.backends.native_runtime import NativeRuntime
 
     try:
-        return NativeRuntime(model, options, settings or read_settings(), report, make_drafter)
+        return NativeRuntime(model, options, settings or read_settings(), report, speculate)
     except DeviceError as error:
         if options.backend == "native":
             raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
         if next(model.parameters()).device.type == "cpu":
             hint(f"no native backend, which is several times faster: {error}")
-        return _build_eager(model, options, hint, make_drafter)
+        return _build_eager(model, options, hint, speculate)
 
 
 def _check_threads() -> None:
     require_own_threads(torch.get_num_threads(), REMEDY)
 
 
-def _build_eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:
-    if make_drafter is not None:
+def _build_eager(model: GPT, options: DecodeOptions, report: Report, speculate: bool) -> EagerRuntime:
+    if speculate:
         report("decoding without speculation, which only the native backend can do; the text is the same")
     device = next(model.parameters()).device
     if options.backend == "compiled" and device.type != "cuda":  # there it is a graph, and needs no compiler

@@ -9,12 +9,10 @@ from torch import Tensor
 
 from gpt.cache.paged import BLOCK, BlockPool
 from gpt.generation.backends.native import Prepared
-from gpt.generation.drafts import MakeDrafter
 from gpt.generation.runners import Runner, Sampled, sample_each
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
-from gpt.generation.text import check_ids
 from gpt.generation.tokens import to_sampled_tokens
 from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import Engine, NotFiniteError
@@ -39,7 +37,7 @@ class NativeRunner(Runner):
         report: receives a line when a request is the first that PyTorch samples for a reason.
         prefill_chunk: most prompt tokens in a step, of all sequences; None: all.
         pass_tokens: most prompt tokens in a pass over the weights; None: as many as the engine has room for.
-        make_drafter: for speculative decoding; None: without.
+        speculate: use speculative decoding.
     """
 
     def __init__(
@@ -49,7 +47,7 @@ class NativeRunner(Runner):
         report: Report,
         prefill_chunk: int | None = None,
         pass_tokens: int | None = None,
-        make_drafter: MakeDrafter | None = None,
+        speculate: bool = False,
     ) -> None:
         pool = BlockPool(engine.blocks, BLOCK)
         super().__init__(pool, Scheduler(pool, engine.sequences, prefill_chunk))
@@ -58,8 +56,7 @@ class NativeRunner(Runner):
         self._pass_tokens = min(pass_tokens or engine.max_tokens, engine.max_tokens)
         self._vocab_size = prepared.weights.model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
-        self._make_drafter = make_drafter
-        self.speculation = None if make_drafter is None else Speculation()
+        self.speculation = Speculation() if speculate else None
         self._steps, self._width = 1, 0
         self._drafts: WeakKeyDictionary[SequenceState, Drafts] = WeakKeyDictionary()
 
@@ -106,13 +103,9 @@ class NativeRunner(Runner):
 
     def _draft(self, chunk: Chunk, speculation: Speculation) -> list[int]:
         """Return drafts after a chunk of one token, within the reserved blocks."""
-        sequence, make_drafter = chunk.sequence, self._make_drafter
-        assert make_drafter is not None
-        if sequence not in self._drafts:
-            self._drafts[sequence] = Drafts(make_drafter(sequence.params), speculation)
-        draft = self._drafts[sequence].propose(sequence.tokens, sequence.random.peek(chunk.steps - 1))
-        check_ids(draft, self._vocab_size)
-        return draft
+        if chunk.sequence not in self._drafts:
+            self._drafts[chunk.sequence] = Drafts(speculation)
+        return self._drafts[chunk.sequence].propose(chunk.sequence.tokens, chunk.steps - 1)
 
     def _generate(self, chunks: Sequence[Chunk], steps: int) -> Sampled:
         """Sample several tokens after each chunk of one token, all by the same parameters."""
@@ -196,7 +189,7 @@ class NativeRunner(Runner):
             reason = self._prepared.why_not_sample(sequence.params)
             self._in_pytorch[sequence] = reason is not None
             if reason is not None and reason not in self._reported:
-                without = ", without speculation" * (self._make_drafter is not None)
+                without = ", without speculation" * (self.speculation is not None)
                 self._report(f"sampling with PyTorch's operators{without}: {reason}")
                 self._reported.add(reason)
         return self._in_pytorch[sequence]
