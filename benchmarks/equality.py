@@ -71,7 +71,7 @@ def train(device: str, arguments: argparse.Namespace, folder: Path) -> list[floa
             *(*arguments.overrides, f"run.device={device}", f"run.dir={folder}", f"run.name={device}"),
             *("run.dtype=float32", "run.compile=false", "run.kernels=torch", "train.sample_tokens=0"),
             *(f"train.max_steps={steps}", f"train.eval_interval={steps}", "train.log_interval=1"),
-            *("train.eval_first=false", "train.teacher_share=null", "optim.warmup_steps=2", "optim.decay_steps=null"),
+            *("train.eval_first=false", "train.teacher=null", "optim.warmup_steps=2", "optim.decay_steps=null"),
         ],
     )
     open_session(Request(loaded, read_settings(), report)).run()

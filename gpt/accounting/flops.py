@@ -74,28 +74,22 @@ def recomputed_flops(config: ModelConfig, batch: int, length: int) -> int:
     return parts["linear_layers"] + parts["attention"]
 
 
-def run_flops(config: Config, tokens: int) -> int:
-    """Count the FLOPs of a whole training: of its steps, of its teacher's, and of the teacher's predictions.
-
-    The training split has so many tokens. Evaluations and samples are not counted.
-    """
-    model, train = config.model, config.train
-    windows = 0 if train.teacher_share is None else math.ceil(tokens / model.block_size)
-    return _in_all_steps(training_flops, config) + windows * forward_flops(model, 1, model.block_size)
+def run_flops(config: Config) -> int:
+    """Count the FLOPs of the steps of a training; evaluations, samples and a teacher's predictions are not counted."""
+    return _in_all_steps(training_flops, config)
 
 
 def _in_all_steps(count: Callable[[ModelConfig, int, int], int], config: Config) -> int:
-    """Add up FLOPs over the steps of a training and of its teacher."""
+    """Add up FLOPs over the steps of a training."""
     model, train = config.model, config.train
     tokens = train.sequences * model.block_size
-    phases = config.sequence_lengths(train.max_steps) + config.sequence_lengths(train.teacher_steps)
-    return sum(steps * count(model, tokens // length, length) for length, steps in phases)
+    return sum(steps * count(model, tokens // length, length) for length, steps in config.sequence_lengths())
 
 
 def whole_flops(config: Config, tokens: int) -> float:
     """Count the FLOPs of a whole training: see `run_flops`; what it recomputes; its evaluations of what is held out."""
     model, train = config.model, config.train
-    flops = run_flops(config, tokens)
+    flops: float = run_flops(config)
     if train.activation_checkpointing:
         flops += _in_all_steps(recomputed_flops, config)
     evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first

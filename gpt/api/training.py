@@ -2,8 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from gpt.plugins import load_plugins
 from gpt.progress import Report, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.plan import Request
+from gpt.training.setup import open_session
 from gpt.training.signals import Interrupted
-from gpt.training.stages import open_runs
 from gpt.training.trainer import Trainer
 
 
@@ -52,8 +51,7 @@ def train(
             recipe that fits the text, as `gpt new` writes it.
         resume: auto: continue this run from its newest readable checkpoint, or start it; a path: continue from there.
         allow_config_change: resume even though the configuration differs from the checkpoint's.
-        callbacks: `gpt.Callback` objects, or functions that are called after each step with a `StepEvent`; not called
-            for a teacher.
+        callbacks: `gpt.Callback` objects, or functions that are called after each step with a `StepEvent`.
         plugins: Python files to load first, or one.
         offline: never use the network.
         report: takes lines for the user; None: there are none, and no progress bar.
@@ -84,8 +82,7 @@ def train(
         with world.together():
             displays = build_displays(loaded.config.train)
         request = Request(loaded, settings, tell, start, allow_config_change, world)
-        with closing(open_runs(request, listeners, displays)) as runs:
-            return _finish(runs, tell)
+        return _finish(open_session(request, displays, listeners), tell)
 
 
 def _configure(
@@ -131,23 +128,20 @@ def _with_path(keywords: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return {**keywords, "data": {"url": None, "sha256": None, **data, "source": "file", "path": path}}
 
 
-def _finish(runs: Iterator[Trainer], report: Report) -> Run:
-    for trainer in runs:
-        folder = trainer.run_folder.path
-        try:
-            trainer.run()
-        except Interrupted as stopped:
-            _tell_how_to_continue(str(stopped), trainer, report)
-            if stopped.exit_code != 128 + signal.SIGINT:
-                signal.raise_signal(stopped.exit_code - 128)  # by the handlers of the caller
-            if not hasattr(sys, "ps1"):  # a program, not a prompt or a notebook
-                raise KeyboardInterrupt from None
-            return Run(folder)
-        except BaseException as error:
-            if trainer.callbacks.failed:
-                _tell_how_to_continue(f"{type(error).__name__} in a callback", trainer, report)
-            raise
-    return Run(folder)
+def _finish(trainer: Trainer, report: Report) -> Run:
+    try:
+        trainer.run()
+    except Interrupted as stopped:
+        _tell_how_to_continue(str(stopped), trainer, report)
+        if stopped.exit_code != 128 + signal.SIGINT:
+            signal.raise_signal(stopped.exit_code - 128)  # by the handlers of the caller
+        if not hasattr(sys, "ps1"):  # a program, not a prompt or a notebook
+            raise KeyboardInterrupt from None
+    except BaseException as error:
+        if trainer.callbacks.failed:
+            _tell_how_to_continue(f"{type(error).__name__} in a callback", trainer, report)
+        raise
+    return Run(trainer.run_folder.path)
 
 
 def _tell_how_to_continue(cause: str, trainer: Trainer, report: Report) -> None:

@@ -94,7 +94,7 @@ def describe_reading(config: Config, dataset: "Dataset") -> str:
 
     train = config.train
     step = train.sequences * config.model.block_size
-    times = (train.max_steps + train.teacher_steps) * step / len(dataset.train)
+    times = train.max_steps * step / len(dataset.train)
     said = f"{len(dataset.train) + len(dataset.val):,} {unit_of(dataset)}, each read {times:,.1f} times"
     if times >= 1:
         return said

@@ -12,9 +12,6 @@ from gpt.cli.tables import human_count
 from gpt.config.loading import load_config
 from gpt.config.recipes import about, find_recipe, recipe_names
 
-TOKENS = 1_003_854
-"""In the training split of Tiny Shakespeare, over which a teacher predicts."""
-
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="print this recipe, as a start of your own")
@@ -45,5 +42,5 @@ def _row(name: str) -> dict[str, Any]:
 
     path = find_recipe(name)
     config = with_vocabulary(load_config(path).config, name).config
-    counts = {"parameters": count_parameters(config.model).total, "flops": run_flops(config, TOKENS)}
+    counts = {"parameters": count_parameters(config.model).total, "flops": run_flops(config)}
     return {"name": name, "about": about(path), **counts}

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
@@ -143,10 +142,9 @@ def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
         choose_device(config.run.device)  # a training that cannot begin here leaves no file
         write_output(output, content)
     model, train = config.model, config.train
-    teacher = f", after a teacher of {train.teacher_steps:,}" if train.teacher_steps else ""
     report(
         f"{output}: {model.n_layer} layers of {model.n_embd}, {model.block_size} positions, {train.max_steps:,} steps "
-        f"of {train.batch_size} sequences{teacher}; {describe_reading(config, dataset)}"
+        f"of {train.batch_size} sequences; {describe_reading(config, dataset)}"
     )
     return LoadedConfig(config, to_name(output.stem), output.parent)
 
@@ -167,30 +165,28 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     from gpt.accounting.flops import run_flops
     from gpt.api.displays import build_displays
     from gpt.training.plan import Request
+    from gpt.training.setup import open_session
     from gpt.training.signals import Interrupted
-    from gpt.training.stages import open_runs
 
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
     with world.together():
         displays = build_displays(loaded.config.train)
     request = Request(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
-    with closing(open_runs(request, displays=displays)) as runs:
-        for trainer in runs:
-            folder = trainer.run_folder.path
-            try:
-                state = trainer.run()
-            except Interrupted as stopped:
-                again = "the same command and --resume auto"
-                if folder.name == loaded.name and world.size == 1:
-                    config = folder / "config.yaml"
-                    again = f"gpt train {shlex.join(['--config', str(config), *plugin_options(), '--resume', 'auto'])}"
-                tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
-                return stopped.exit_code
-    flops = run_flops(trainer.config, len(trainer.dataset.train))
+    trainer = open_session(request, displays)
+    folder = trainer.run_folder.path
+    try:
+        state = trainer.run()
+    except Interrupted as stopped:
+        again = "the same command and --resume auto"
+        if world.size == 1:
+            config = folder / "config.yaml"
+            again = f"gpt train {shlex.join(['--config', str(config), *plugin_options(), '--resume', 'auto'])}"
+        tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
+        return stopped.exit_code
     if state.best_step == 0 < state.step:
         tell("warning: the validation loss was never below that of step 0; try a smaller optim.learning_rate")
-    taught = " with the teacher's" if trainer.config.train.teacher_share else ""
-    cost = "" if state.step < trainer.config.train.max_steps else f", {flops / 1e12:,.3g} TFLOP{taught}"
+    is_whole = state.step >= trainer.config.train.max_steps
+    cost = f", {run_flops(trainer.config) / 1e12:,.3g} TFLOP" if is_whole else ""
     tell(
         f"done: {state.step} steps in {state.seconds:.1f} s{cost}; best validation loss {state.best_val_loss:.4f} nats "
         f"per token at step {state.best_step}; sample with: "

@@ -25,8 +25,6 @@ from gpt.filters import FILTERS
 
 Finding = tuple[tuple[str, ...], str]
 """The key that a problem is about, and a sentence."""
-TEACHER_SUFFIX = "-teacher"
-"""What the name of a teacher's run has after the student's."""
 NAME_BYTES = 200
 """Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
 _NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -46,10 +44,6 @@ class LoadedConfig:
     def name(self) -> str:
         """Return the run's name: `run.name`, or else that of the configuration file, see `to_name`."""
         return self.config.run.name or self.default_name
-
-    @property
-    def teacher_name(self) -> str:
-        return self.name + TEACHER_SUFFIX
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:

@@ -400,15 +400,13 @@ class TrainConfig(Section):
     init_new_characters: Literal["refuse", "add"] = Field(
         "refuse", description="With init_from: what to do with characters of the corpus that its vocabulary lacks."
     )
-    teacher_share: float | None = Field(
+    teacher: PathText | None = Field(
         None,
-        gt=0,
-        le=10,
-        description="First train a teacher for this share of max_steps, in the run NAME-teacher, with another seed; "
-        "then also learn what it predicts for the training split (self-distillation). null: no teacher.",
+        description="Finished run with the same vocabulary; its best checkpoint predicts the training split, and these "
+        "predictions are learned too (distillation). null: no teacher.",
     )
     teacher_weight: float = Field(
-        0.5, gt=0, le=1, description="With teacher_share: weight of the teacher's predictions; the text has the rest."
+        0.5, gt=0, le=1, description="With teacher: weight of its predictions; the text has the rest."
     )
     eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
     eval_first: bool = Field(True, description="Evaluate, and write a checkpoint, before the first step too.")
@@ -436,11 +434,6 @@ class TrainConfig(Section):
     def sequences(self) -> int:
         """Return the sequences of an optimizer step."""
         return self.batch_size * self.grad_accum_steps
-
-    @property
-    def teacher_steps(self) -> int:
-        """Return for how many steps a teacher is trained; 0: there is none."""
-        return 0 if self.teacher_share is None else max(1, round(self.teacher_share * self.max_steps))
 
     def cross_checks(self) -> Iterator[Problem]:
         if self.init_new_characters != "refuse" and self.init_from is None:
@@ -517,9 +510,9 @@ class Config(Section):
                 f"block_size a multiple of {pieces}, {pieces * SHORTEST} or more, or leave out shares",
             )
 
-    def sequence_lengths(self, steps: int) -> list[tuple[int, int]]:
-        """Return the lengths of sequences in a training of so many steps, each with the number of its steps."""
-        shares, size = self.train.length_warmup, self.model.block_size
+    def sequence_lengths(self) -> list[tuple[int, int]]:
+        """Return the lengths of sequences in the training, each with the number of its steps."""
+        steps, shares, size = self.train.max_steps, self.train.length_warmup, self.model.block_size
         bounds = [0, *(round(share * steps) for share in itertools.accumulate(shares)), steps]
         cuts = range(len(shares), -1, -1)
         return [(size >> cut, end - begin) for cut, (begin, end) in zip(cuts, itertools.pairwise(bounds), strict=True)]

@@ -7,7 +7,7 @@ def options_without_effect(config: Config) -> list[str]:
     """Return a line for each option that is not at its default and that nothing reads.
 
     They are told, not refused: an override such as `optim.schedule=constant` leaves those of the recipe behind, and
-    run folders hold them, as a teacher's does. What only the files of a corpus decide, `prepare` tells.
+    run folders hold them. What only the files of a corpus decide, `prepare` tells.
     """
     data, model, optim, train, sample = config.data, config.model, config.optim, config.train, config.sample
     idle = {
@@ -17,7 +17,7 @@ def options_without_effect(config: Config) -> list[str]:
         "model.init": (train.init_from is not None, "train.init_from gives the weights"),
         "optim.min_lr": (optim.schedule == "constant", "optim.schedule is constant"),
         "optim.decay_steps": (optim.schedule == "constant", "optim.schedule is constant"),
-        "train.teacher_weight": (train.teacher_share is None, "train.teacher_share is null"),
+        "train.teacher_weight": (train.teacher is None, "train.teacher is null"),
         "sample.slide_chunk": (sample.overflow == "stop", "sample.overflow is stop"),
     }
     values, defaults = config.leaves(), Config().leaves()

@@ -1,48 +1,57 @@
-"""Self-distillation: a run learns from the text, and from what a shorter run before it predicts for the text.
+"""Distillation: a run learns from the text, and from what a finished run, its teacher, predicts for the text.
 
-The teacher has the same architecture, another seed and fewer steps, and is a run of its own, beside the student's. Its
-predictions are smoother than the text, so that the student overfits later ("born-again networks", Furlanello et al.
-2018, 1805.04770).
+The predictions are smoother than the text, so that the student overfits later, also where the teacher has the same
+architecture ("born-again networks", Furlanello et al. 2018, 1805.04770).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpt.checkpoint import RunFolder, find_checkpoint, load_trained
+from gpt.checkpoint import RunFolder, find_checkpoint, load_trained, read_state
 from gpt.config import Config
-from gpt.config.loading import TEACHER_SUFFIX, LoadedConfig
-from gpt.config.sections import SEEDS
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute, require_memory
+from gpt.environment import expand_home
 from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch, to_device
 from gpt.model import GPT
 from gpt.progress import Report, counted, silent
 from gpt.training.objective import StepBatch
+from gpt.training.training_state import TrainingState
 
 
-def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the configuration of the teacher: another name, seed and length, with a schedule that fits the length."""
-    config, steps = loaded.config, loaded.config.train.teacher_steps
-    decay = config.optim.decay_steps
-    shorter = None if decay is None else max(1, round(decay * steps / config.train.max_steps))
-    run = config.run.model_copy(update={"name": loaded.teacher_name, "seed": (config.run.seed + 1) % SEEDS})
-    optim = config.optim.model_copy(update={"decay_steps": shorter})
-    train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None})
-    # not of a file: no other run's folder is said to have it
-    return replace(loaded, folder=None, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
+def resolve_teacher(config: Config, runs: Path) -> Path | None:
+    """Return the best checkpoint of the run that `train.teacher` names, if it names one.
+
+    Raises:
+        CheckpointError: it is missing, or not of a finished run.
+    """
+    if config.train.teacher is None:
+        return None
+    try:
+        folder = find_checkpoint(expand_home(config.train.teacher, "train.teacher"), runs)
+    except CheckpointError as error:
+        raise CheckpointError(f"train.teacher: {error}") from None
+    run = RunFolder(folder.parent.parent)
+    existing, last = run.config(), run.pointed("last")
+    if existing is None or last is None:
+        raise CheckpointError(f"train.teacher is {folder}, which is not a checkpoint of a run")
+    if not TrainingState.from_dict(read_state(last)).is_over(existing.train):
+        raise CheckpointError(f"train.teacher is {folder}, whose run is not finished; finish it with --resume auto")
+    return folder
 
 
 def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
     """Raise DeviceError unless there is memory for the probabilities over the training split."""
     ids = config.model.vocab_size or dataset.tokenizer.vocab_size
     needed = len(dataset.train) * ids * torch.float16.itemsize
-    remedy = "the corpus or its vocabulary, or leave out train.teacher_share"
+    remedy = "the corpus or its vocabulary, or leave out train.teacher"
     require_memory(needed, "the teacher's probabilities", remedy, torch.device("cpu"))
 
 
@@ -58,30 +67,33 @@ class Teacher:
 
 
 def load_teacher(
-    run: RunFolder,
-    batch_size: int,
+    folder: Path,
+    config: Config,
     dataset: Dataset,
     compute: Compute,
     accelerate: Callable[[GPT], object],
     report: Report,
 ) -> Teacher:
-    """Let the teacher of a run predict the training split.
+    """Let a teacher predict the training split.
 
     Args:
-        run: the student's folder; the teacher's is beside it.
+        folder: its checkpoint.
+        config: of the student.
         accelerate: makes the teacher as fast as the student.
+
+    Raises:
+        CheckpointError: it cannot be read, or has another vocabulary.
+        DataError: the text is shorter than its window.
     """
-    runs = run.path.parent
-    folder = find_checkpoint(runs / f"{run.path.name}{TEACHER_SUFFIX}", runs, prefer="last")
-    teacher = load_trained(folder, runs, compute.device, report=report)
-    if teacher.tokenizer.to_dict() != dataset.tokenizer.to_dict():
-        raise CheckpointError(
-            f"{folder} was trained with another tokenizer; delete it, or choose another run.name=NAME"
-        )
+    teacher = load_trained(folder, folder.parent, compute.device, report=report)
+    has_same_ids = teacher.model.vocab_size == config.model.vocab_size
+    if not has_same_ids or teacher.tokenizer.to_dict() != dataset.tokenizer.to_dict():
+        raise CheckpointError(f"train.teacher is {folder}, which has another vocabulary than this run")
+    dataset.check_length(teacher.model.config.block_size)
     report(f"{folder} predicts the training split")
     accelerate(teacher.model)
     temperature = teacher.config.train.temperature
-    return Teacher(predict(teacher.model, dataset.train, batch_size, compute, report, temperature))
+    return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute, report, temperature))
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
@@ -14,7 +15,7 @@ from gpt.environment import Settings, expand_home
 from gpt.errors import CheckpointError, ConfigError
 from gpt.processor import supported_processors
 from gpt.progress import Report, announced
-from gpt.training.distillation import require_probabilities_memory
+from gpt.training.distillation import require_probabilities_memory, resolve_teacher
 from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
@@ -31,8 +32,6 @@ class Request:
         resume: see `find_resume_point`.
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         world: the processes that train together; the others take the checkpoint from rank 0.
-        dataset: the data; None: it is prepared.
-        replaced: the runs that give way to a teacher's student, and so to the teacher.
     """
 
     loaded: LoadedConfig
@@ -41,8 +40,6 @@ class Request:
     resume: str | None = None
     allow_config_change: bool = False
     world: World = World()  # noqa: RUF009  # without state
-    dataset: Dataset | None = None
-    replaced: tuple[Replaced, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,8 @@ class Plan:
         dataset: both splits are long enough.
         point: the checkpoint to resume from, if any; it fits `config` and `dataset`.
         base: the checkpoint of `train.init_from` whose weights a new run begins with, if any.
-        replaced: the runs that are to be kept aside before the run's folder is made.
+        teacher: the checkpoint of `train.teacher`, if there is one.
+        replaced: the run that is to be kept aside before the run's folder is made, if any.
     """
 
     config: Config
@@ -64,14 +62,12 @@ class Plan:
     dataset: Dataset
     point: ResumePoint | None
     base: ResumePoint | None
-    replaced: tuple[Replaced, ...]
+    teacher: Path | None
+    replaced: Replaced | None
 
 
-def plan_run(request: Request, notes: Report | None = None) -> Plan:
+def plan_run(request: Request) -> Plan:
     """Lock a run folder, and check that its run can begin or continue; nothing is written or moved.
-
-    Args:
-        notes: takes the lines that are of interest only when the run begins; None: those of the request.
 
     Raises:
         GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
@@ -81,72 +77,73 @@ def plan_run(request: Request, notes: Report | None = None) -> Plan:
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
     try:
         world.rank_zero(run.lock)
-        return _plan_locked(request, run, notes or request.report)
+        return _plan_locked(request, run)
     except BaseException:
         run.unlock()
         raise
 
 
-def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
-    world, settings = request.world, request.settings
-    loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, notes))
+def _plan_locked(request: Request, run: RunFolder) -> Plan:
+    world, settings, report = request.world, request.settings, request.report
+    loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, report))
     with world.together():
-        compute = choose_compute(loaded.config.run, notes, supported_processors(settings.processor)[0], world.launch)
-    known = request.dataset
+        compute = choose_compute(loaded.config.run, report, supported_processors(settings.processor)[0], world.launch)
+    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, run.path.parent))
+    known: Dataset | None = None
     # a run of another text gives way; a checkpoint that is named is compared with the text when it is known to be there
-    if known is None and request.resume in (None, AUTO) and loaded.config.train.init_from is None:
-        known = world.rank_zero_first(_preparation(loaded.config, None, settings, request.report))
-    point, base, replaced = world.rank_zero(lambda: _find_start(loaded, run, request, known, notes))
+    if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
+        known = world.rank_zero_first(_preparation(loaded.config, None, settings, report))
+    point, base, replaced = world.rank_zero(lambda: _find_start(loaded, run, request, known, teacher))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
     if origin is not None:
         loaded = with_architecture(loaded, origin)
-    data = known or world.rank_zero_first(_preparation(loaded.config, origin, settings, request.report))
+    data = known or world.rank_zero_first(_preparation(loaded.config, origin, settings, report))
     with world.together():
         data.check_length(loaded.config.model.block_size)
         config = resolve(loaded, data)
-        if config.train.teacher_share is not None:
+        if teacher is not None:
             require_probabilities_memory(data, config)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
             if config.train.max_steps > point.checkpoint.config.train.max_steps:
-                _tell_extension(point, config, notes)
-    own = () if replaced is None else (replaced,)
-    return Plan(config, run, compute, data, point, base, (*request.replaced, *own))
+                _tell_extension(point, config, report)
+    return Plan(config, run, compute, data, point, base, teacher, replaced)
 
 
-def _tell_extension(point: ResumePoint, config: Config, notes: Report) -> None:
+def _tell_extension(point: ResumePoint, config: Config, report: Report) -> None:
     """Say what a resume with more steps does to the learning rate."""
     step = TrainingState.from_dict(point.checkpoint.state).step
     old, steps = point.checkpoint.config, config.train.max_steps
     before = learning_rate(max(0, step - 1), old.optim, old.train.max_steps)
-    notes(
+    report(
         f"{point.folder} goes on to step {steps:,} in place of {old.train.max_steps:,}; its learning rate, "
         f"{before:.2e}, becomes that of the longer schedule, {learning_rate(step, config.optim, steps):.2e}"
     )
 
 
 def _find_start(
-    loaded: LoadedConfig, run: RunFolder, request: Request, data: Dataset | None, notes: Report
+    loaded: LoadedConfig, run: RunFolder, request: Request, data: Dataset | None, teacher: Path | None
 ) -> tuple[ResumePoint | None, ResumePoint | None, Replaced | None]:
     """Return the checkpoint to resume from, that to begin with, and the run that gives way, if there are any."""
     replaced = None
-    is_free = any(old.teacher == run.path for old in request.replaced)
-    if not is_free and not (request.resume is not None and request.allow_config_change):
+    if request.resume is None or not request.allow_config_change:
         replaced = find_replaced(run, request.resume, loaded.config, data)
-    check_copy(loaded.folder, run, request.resume, [] if replaced is None else replaced.changes, notes)
+    check_copy(loaded.folder, run, request.resume, [] if replaced is None else replaced.changes, request.report)
     with announced(request.report, "reading the checkpoint"):
-        if not is_free and replaced is None:
+        if replaced is None:
             point = find_resume_point(run, request.resume, loaded.config, request.report)
             if point is not None:
                 return point, None, None
         base = resolve_init_from(loaded.config, run.path.parent)
-    if base is not None and replaced is not None and replaced.holds(base.folder):
-        raise CheckpointError(
-            f"train.init_from begins with {base.folder}, but the new run would take the place of {replaced.folder}; "
-            "choose another name with run.name=NAME"
-        )
+    begins_with = None if base is None else base.folder
+    for key, needed in (("init_from begins with", begins_with), ("teacher is", teacher)):
+        if needed is not None and replaced is not None and replaced.holds(needed):
+            raise CheckpointError(
+                f"train.{key} {needed}, but the new run would take the place of {replaced.folder}; "
+                "choose another name with run.name=NAME"
+            )
     return None, base, replaced
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpt.checkpoint import RunFolder, read_state
 from gpt.config import Config, TrainConfig
-from gpt.config.loading import TEACHER_SUFFIX, dump_config
+from gpt.config.loading import dump_config
 from gpt.data.dataset import Dataset
 from gpt.errors import CheckpointError, ConfigError
 from gpt.files import sync_folder, write_atomic
@@ -27,17 +27,15 @@ class Replaced:
     """A run that gives way to one of another configuration or text.
 
     Attributes:
-        teacher: the folder of its teacher, which goes with it, if it has one.
         changes: `key: old -> new` for what differs.
     """
 
     folder: Path
-    teacher: Path | None
     changes: list[str]
 
     def holds(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint is in a folder that gives way."""
-        return any(each and each.resolve() in checkpoint.resolve().parents for each in (self.folder, self.teacher))
+        """Return whether a checkpoint is in the folder that gives way."""
+        return self.folder.resolve() in checkpoint.resolve().parents
 
 
 def find_replaced(run: RunFolder, resume: str | None, config: Config, data: Dataset | None) -> Replaced | None:
@@ -63,33 +61,24 @@ def find_replaced(run: RunFolder, resume: str | None, config: Config, data: Data
     changes = differences_of_existing(existing, config, is_resumed=resume == AUTO)
     if data is not None and state.get("data", data.fingerprint) != data.fingerprint:
         changes.append(OTHER_TEXT)
-    teacher = run.path.with_name(run.path.name + TEACHER_SUFFIX)
-    has_teacher = existing.train.teacher_share is not None and teacher.is_dir()
-    return Replaced(run.path, teacher if has_teacher else None, changes) if changes else None
+    return Replaced(run.path, changes) if changes else None
 
 
-def keep_aside(old: Replaced, locked: Path, report: Report) -> None:
-    """Rename a run `NAME`, which is locked, to a free `NAME.1`, and its teacher to `NAME.1-teacher`.
-
-    Args:
-        locked: the folder of the run that is about to begin, perhaps the teacher's.
+def keep_aside(old: Replaced, report: Report) -> None:
+    """Rename a run `NAME`, which is locked, to a free `NAME.1`.
 
     Raises:
-        CheckpointError: another process trains one of them, or they cannot be renamed; they are as they were.
+        CheckpointError: another process trains a run of that name, or it cannot be renamed; it is as it was.
     """
     aside = _free_folder(old.folder)
-    moves = [(old.folder, aside)]
-    if old.teacher is not None:  # first: a crash leaves no teacher in the way
-        moves.insert(0, (old.teacher, aside.with_name(aside.name + TEACHER_SUFFIX)))
     again = "gpt train " + shlex.join(["--config", str(aside / "config.yaml"), *plugin_options(), "--resume", "auto"])
-    with ExitStack() as locks:
-        for folder in {aside, old.teacher or aside} - {locked}:
-            run = RunFolder(folder)
-            run.lock()
-            locks.callback(run.unlock)
-        _move(moves)
-    # a teacher is of use only beside its student, and a text that was edited is gone
-    has_end = old.folder.name.endswith(TEACHER_SUFFIX) or OTHER_TEXT in old.changes
+    place = RunFolder(aside)
+    place.lock()
+    try:
+        _move(old.folder, aside)
+    finally:
+        place.unlock()
+    has_end = OTHER_TEXT in old.changes  # a text that was edited is gone
     report(
         f"{old.folder} had another configuration ({'; '.join(old.changes)}); that run is kept as {aside}, and a new "
         f"one begins{'' if has_end else f'; continue that one with: {again}'}"
@@ -113,35 +102,26 @@ def _is_finished(state: dict[str, Any], train: TrainConfig) -> bool:
 
 
 def _free_folder(folder: Path) -> Path:
-    """Return the folder that a run is kept in, beside which there is none of a teacher either."""
-    names = (f"{folder.name}.{number}" for number in itertools.count(1))
-    return folder.with_name(
-        next(
-            name
-            for name in names
-            if not any(os.path.lexists(folder.with_name(name + suffix)) for suffix in ("", TEACHER_SUFFIX))
-        )
-    )
+    """Return the folder that a run is kept in."""
+    folders = (folder.with_name(f"{folder.name}.{number}") for number in itertools.count(1))
+    return next(each for each in folders if not os.path.lexists(each))
 
 
-def _move(moves: list[tuple[Path, Path]]) -> None:
-    """Rename runs, in their configurations too, so that they continue under their new names; or none of them."""
-    configs = [RunFolder(folder).config() for folder, _ in moves]
+def _move(folder: Path, aside: Path) -> None:
+    """Rename a run, in its configuration too, so that it continues under its new name; or leave it as it was."""
+    config = RunFolder(folder).config()
     try:
         with ExitStack() as undo:
-            for folder, aside in moves:
-                folder.rename(aside)
-                undo.callback(aside.rename, folder)
-            sync_folder(moves[0][1].parent)
-            for config, (_, aside) in zip(configs, moves, strict=True):
-                if config is not None:
-                    file = aside / "config.yaml"
-                    undo.callback(write_atomic, file, file.read_bytes())
-                    named = config.run.model_copy(update={"name": aside.name})
-                    write_atomic(file, dump_config(config.model_copy(update={"run": named})).encode())
+            folder.rename(aside)
+            undo.callback(aside.rename, folder)
+            sync_folder(aside.parent)
+            if config is not None:
+                file = aside / "config.yaml"
+                undo.callback(write_atomic, file, file.read_bytes())
+                named = config.run.model_copy(update={"name": aside.name})
+                write_atomic(file, dump_config(config.model_copy(update={"run": named})).encode())
             undo.pop_all()
     except OSError as error:
-        folder, aside = moves[-1]
         raise CheckpointError(
             f"cannot keep {folder}, a run with another configuration, as {aside}: {error.strerror}; "
             "choose another name with run.name=NAME"

@@ -36,7 +36,7 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
 
 def sequence_length(step: int, config: Config) -> int:
     """Return the length of the sequences of update `step`, counted from 0 (Li et al. 2021, 2108.06084)."""
-    lengths = config.sequence_lengths(config.train.max_steps)
+    lengths = config.sequence_lengths()
     ends = itertools.accumulate(steps for _, steps in lengths)
     return next(length for (length, _), end in zip(lengths, ends, strict=True) if step < end)
 

@@ -11,6 +11,7 @@ from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import load_weights
 from gpt.config import Config
+from gpt.config.without_effect import options_without_effect
 from gpt.data.batches import BatchSampler, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.device import Compute
@@ -76,12 +77,10 @@ def open_session(
     displays: Displays = Displays(),  # frozen
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """Plan one run and set it up; a teacher that it asks for has been trained."""
-    return carry_out(plan_run(request), request, callbacks, displays)
-
-
-def carry_out(plan: Plan, request: Request, callbacks: Sequence[Callback], displays: Displays) -> Trainer:
-    """Return the trainer of a plan; the run folder stays locked until `Trainer.run` ends."""
+    """Plan a run and set it up; its folder stays locked until `Trainer.run` ends."""
+    for line in options_without_effect(request.loaded.config):
+        request.report(line)
+    plan = plan_run(request)
     try:
         return _build_trainer(plan, request, callbacks, displays)
     except BaseException:
@@ -132,11 +131,11 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
 
 
 def _load_teacher(plan: Plan, settings: Settings, report: Report) -> Teacher | None:
-    if plan.config.train.teacher_share is None:
+    if plan.teacher is None:
         return None
     config, compute = plan.config, plan.compute
     accelerate = partial(_use_native_blocks, config=config, compute=compute, settings=settings, report=silent)
-    return load_teacher(plan.run, config.train.batch_size, plan.dataset, compute, accelerate, report)
+    return load_teacher(plan.teacher, config, plan.dataset, compute, accelerate, report)
 
 
 def _build_model(plan: Plan) -> GPT:
@@ -224,8 +223,8 @@ def _build_meter(config: Config, compute: Compute, world: World) -> SpeedMeter:
 
 def _create_folder(plan: Plan, report: Report) -> None:
     # only now that nothing else refuses the run
-    for old in plan.replaced:
-        keep_aside(old, plan.run.path, report)
+    if plan.replaced is not None:
+        keep_aside(plan.replaced, report)
     plan.run.create(plan.config)
     if plan.point is not None:
         plan.run.continue_from(plan.point.folder, plan.point.checkpoint.state)

@@ -87,13 +87,10 @@ def test_generating_100_tokens_after_100_is_the_sum_of_its_steps(variant: dict[s
     assert generation.cached == generation.prefill + sum(map(generation.cached_step, range(1, 101)))
 
 
-def test_a_run_costs_its_steps_those_of_its_teacher_and_what_the_teacher_predicts() -> None:
+def test_a_run_costs_its_steps() -> None:
     model = tiny_config()
     train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10)
-    step = training_flops(model, 6, 16)
-    assert run_flops(Config(model=model, train=train), 100) == 10 * step
-    taught = Config(model=model, train=train.model_copy(update={"teacher_share": 0.4}))
-    assert run_flops(taught, 100) == 14 * step + 7 * forward_flops(model, 1, 16)  # 100 tokens in windows of 16
+    assert run_flops(Config(model=model, train=train)) == 10 * training_flops(model, 6, 16)
 
 
 def test_a_training_costs_its_steps_and_its_evaluations_twice_where_weights_are_averaged() -> None:
@@ -107,12 +104,11 @@ def test_a_training_costs_its_steps_and_its_evaluations_twice_where_weights_are_
 
 def test_steps_of_short_sequences_cost_what_torch_counts() -> None:
     model = tiny_config(attention="reference")
-    train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10, length_warmup=(0.4,), teacher_share=0.5)
+    train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10, length_warmup=(0.4,))
     net, idx = GPT(model), torch.zeros(6, 16, dtype=torch.long)
     short, whole = (counted(lambda n=n: net(idx.view(-1, n)).sum().backward()).get_total_flops() for n in (8, 16))
     assert short < whole
-    steps = (4 + 2) * short + (6 + 3) * whole  # 40% of ten and of the teacher's five
-    assert run_flops(Config(model=model, train=train), 160) == steps + 10 * forward_flops(model, 1, 16)
+    assert run_flops(Config(model=model, train=train)) == 4 * short + 6 * whole  # 40% of ten
     checkpointing = Config(model=model, train=train.model_copy(update={"activation_checkpointing": True}))
     added = whole_flops(checkpointing, 160) - whole_flops(Config(model=model, train=train), 160)
-    assert added == 6 * recomputed_flops(model, 12, 8) + 9 * recomputed_flops(model, 6, 16)
+    assert added == 4 * recomputed_flops(model, 12, 8) + 6 * recomputed_flops(model, 6, 16)

@@ -39,9 +39,8 @@ def test_the_text_is_found_from_the_folder_of_the_file(run: Call, tmp_path: Path
 
 
 def test_a_name_that_no_run_can_have_becomes_one(run: Call) -> None:
-    run(f"make_config {TEXT} train.teacher_share=null --output 'my növel.yaml'")
+    run(f"make_config {TEXT} --output 'my növel.yaml'")
     assert load_config(Path("my növel.yaml")).name == "my-növel"
-    assert written("my növel.yaml").train.teacher_share is None
 
 
 def test_overrides_are_written_and_stay(run: Call, refuse: Callable[..., str]) -> None:
@@ -52,7 +51,7 @@ def test_overrides_are_written_and_stay(run: Call, refuse: Callable[..., str]) -
     refuse(f"train {TEXT} {SMALL}")  # which would write another one
 
 
-SMALL = "model.n_layer=1 train.batch_size=2 train.teacher_share=null train.sample_tokens=0 train.eval_max_tokens=512"
+SMALL = "model.n_layer=1 train.batch_size=2 train.sample_tokens=0 train.eval_max_tokens=512"
 
 
 def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Callable[..., str]) -> None:
@@ -116,7 +115,7 @@ def test_a_recipe_can_be_for_another_machine(run: Call) -> None:
 
 
 def test_a_text_that_is_not_read_once_comes_with_the_steps_that_do(run: Call) -> None:
-    err = run(f"make_config {TEXT} train.max_steps=1 train.batch_size=1 train.teacher_share=null").err
+    err = run(f"make_config {TEXT} train.max_steps=1 train.batch_size=1").err
     tokens = round(len(CORPUS) * 30 * 0.9)
     assert f"; train.max_steps={-(-tokens // 128)} reads each once, in {-(-tokens // 128)}.0 times the time; tr" in err
 

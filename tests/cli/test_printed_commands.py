@@ -15,7 +15,7 @@ from patience import PATIENCE
 from tiny import CORPUS
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALLER = "train.max_steps=2 train.batch_size=2 train.teacher_share=null model.n_layer=1 run.device=cpu"
+SMALLER = "train.max_steps=2 train.batch_size=2 train.teacher=null model.n_layer=1 run.device=cpu"
 
 
 class Shell:

@@ -117,7 +117,7 @@ def test_what_is_wrong_in_python_is_said_as_in_a_file_and_all_at_once() -> None:
 def test_windows_are_cut_into_whole_sequences_of_eight_tokens_or_more(size: int, shares: int, is_cut: bool) -> None:
     values = {"model": {"block_size": size}, "train": {"length_warmup": shares * [0.1]}}
     if is_cut:
-        assert Config.model_validate(values).sequence_lengths(100)[0][0] == (8 if shares else size)
+        assert Config.model_validate(values).sequence_lengths()[0][0] == (8 if shares else size)
     else:
         message = f"train.length_warmup: cannot cut model.block_size {size} into 4 sequences of 8 tokens or more; make "
         with pytest.raises(ConfigError, match=message + "block_size a multiple of 4, 32 or more, or leave out shares"):

@@ -18,7 +18,7 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
         ({"data": {"column": "body"}}, "data.column='body' has no effect: data.source is shakespeare"),
         ({"data": {"separator": ""}}, "data.separator='' has no effect: data.source is shakespeare"),
         ({"model": {"rope_theta": 50.0}}, "model.rope_theta=50.0 has no effect: model.position is learned"),
-        ({"train": {"teacher_weight": 0.4}}, "train.teacher_weight=0.4 has no effect: train.teacher_share is null"),
+        ({"train": {"teacher_weight": 0.4}}, "train.teacher_weight=0.4 has no effect: train.teacher is null"),
         (
             {"model": {"init": "zero_projections"}, "train": {"init_from": "runs/x"}},
             "model.init='zero_projections' has no effect: train.init_from gives the weights",
@@ -42,7 +42,7 @@ def test_what_is_read_and_what_is_at_its_default_is_not() -> None:
         "data": {"source": "file", "path": "x", "column": "body", "separator": ""},
         "model": {"position": "rope", "rope_theta": 50.0},
         "optim": {"min_lr": 0.0, "decay_steps": 7},
-        "train": {"teacher_share": 0.5, "teacher_weight": 0.4},
+        "train": {"teacher": "runs/x", "teacher_weight": 0.4},
     }
     assert options_without_effect(Config.model_validate(read)) == []
     # such a rate may be below the default of the one that nothing reads

@@ -22,11 +22,10 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert tokens * config.train.max_steps < 26 * 0.9 * characters  # times that its training split is read
     assert config.optim.warmup_steps + (config.optim.decay_steps or 0) <= config.train.max_steps
     assert config.train.max_steps / config.train.eval_interval > 3  # at least four evaluations
-    assert config.train.teacher_share is None
     assert (config.train.eval_max_tokens is None) == (characters // 10 <= LARGE)
     assert config.data.order == "shuffled"
     assert options_without_effect(config) == []
-    assert config.sequence_lengths(config.train.max_steps)[0][0] <= 256
+    assert config.sequence_lengths()[0][0] <= 256
     assert bool(config.train.ahead_weights) == (config.train.temperature < 1)
     assert config.sample.temperature == pytest.approx(0.8 * config.train.temperature, abs=0.005)
 

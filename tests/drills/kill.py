@@ -101,7 +101,6 @@ def spread(count: int, full: bool, changes: int) -> Iterator[Death]:
 SUBJECTS = (
     Subject("runs finished", resume, everywhere, in_a_row=3, make=make_recipe),
     Subject("runs finished", resume_from_earlier, partial(spread, 20), make=make_finished),
-    Subject("students finished", partial(resume, "train.teacher_share=0.5"), partial(spread, 50), make=make_recipe),
 )
 
 
@@ -145,7 +144,7 @@ def run(folder: Path, full: bool) -> Tally:
 
 DRILL = Drill(
     "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
-    "ends as one that was never disturbed, bit for bit; so do a teacher with its student, shards, downloads, exports "
+    "ends as one that was never disturbed, bit for bit; so do shards, downloads, exports "
     "and imports.",
     run,
 )

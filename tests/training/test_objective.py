@@ -87,5 +87,5 @@ def test_the_gradient_is_that_of_the_mixture_with_the_divergence(weight: float) 
 
 
 def test_a_configuration_says_what_is_minimized() -> None:
-    train = TrainConfig(temperature=0.9, ahead_weights=(0.5,), max_steps=300, teacher_share=0.4, teacher_weight=0.2)
+    train = TrainConfig(temperature=0.9, ahead_weights=(0.5,), max_steps=300, teacher_weight=0.2)
     assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2)

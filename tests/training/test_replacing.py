@@ -21,7 +21,7 @@ from gpt.training.trainer import Trainer
 from .conftest import Start
 
 SHORT, LONG = "train.max_steps=3", "train.max_steps=6"
-TAUGHT = ["--config", "tiny.yaml", "train.teacher_share=0.5", "train.sample_tokens=0"]
+COMMAND = ["--config", "tiny.yaml", "train.sample_tokens=0"]
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -131,10 +131,10 @@ def test_a_run_that_another_process_trains_is_not_moved(
 
 
 @pytest.fixture
-def with_teacher(workplace: Path) -> dict[str, dict[str, bytes]]:
-    """The files of each run after a training of four steps with a teacher."""
-    assert train.main([*TAUGHT, "train.max_steps=4"]) == 0
-    return {path.name: files(path) for path in runs(workplace)}
+def short(workplace: Path) -> dict[str, bytes]:
+    """The files of the run runs/tiny of four steps."""
+    assert train.main([*COMMAND, "train.max_steps=4"]) == 0
+    return files(workplace / "runs/tiny")
 
 
 def operations(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
@@ -155,7 +155,7 @@ def operations(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> N
 
 
 def test_a_crash_at_any_point_loses_nothing_and_blocks_nothing(
-    workplace: Path, with_teacher: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+    workplace: Path, short: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashes: list[Path] = []
 
@@ -165,23 +165,22 @@ def test_a_crash_at_any_point_loses_nothing_and_blocks_nothing(
 
     with monkeypatch.context() as patch:
         operations(patch, snapshot)
-        assert train.main(TAUGHT) == 0
-    assert len(crashes) == 4
+        assert train.main(COMMAND) == 0
+    assert len(crashes) == 2
     for crash in crashes[1:]:  # before the first, nothing has happened
         (crash / "corpus.txt").symlink_to(workplace / "corpus.txt")
         (crash / "tiny.yaml").symlink_to(workplace / "tiny.yaml")
         monkeypatch.chdir(crash)
-        assert train.main(TAUGHT) == 0
-        kept = {path.name: files(path) for path in runs(crash)}
-        for content in with_teacher.values():  # its configuration may have its former name
-            assert any(without_name(content) == without_name(other) for other in kept.values())
+        assert train.main(COMMAND) == 0
+        # its configuration may have its former name
+        assert any(without_name(short) == without_name(files(path)) for path in runs(crash))
         assert RunFolder(crash / "runs/tiny").pointed("last").name == "step-000006"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("failing", range(4))
+@pytest.mark.parametrize("failing", range(2))
 def test_a_disk_that_refuses_a_change_is_an_error_of_one_line_and_leaves_all_as_it_was(
     workplace: Path,
-    with_teacher: dict[str, dict[str, bytes]],
+    short: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     failing: int,
@@ -194,10 +193,10 @@ def test_a_disk_that_refuses_a_change_is_an_error_of_one_line_and_leaves_all_as_
 
     operations(monkeypatch, refuse)
     capsys.readouterr()
-    assert train.main(TAUGHT) == 2
+    assert train.main(COMMAND) == 2
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert re.fullmatch("error: cannot keep runs.tiny, .*: Permission denied; .*run.name=NAME", error)
-    assert {path.name: files(path) for path in runs(workplace)} == with_teacher
+    assert {path.name: files(path) for path in runs(workplace)} == {"tiny": short}
 
 
 @pytest.mark.parametrize("link", [True, False])
@@ -218,30 +217,24 @@ def test_a_link_or_a_model_of_another_command_gives_way_to_nothing(
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
-def test_a_teacher_stays_with_its_student(
-    workplace: Path, with_teacher: dict[str, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+def test_the_command_that_is_printed_continues_the_run_that_gave_way(
+    workplace: Path, short: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train.main(TAUGHT) == 0
+    assert train.main(COMMAND) == 0
     steps = {path.name: read_checkpoint(RunFolder(path).checkpoints()[0]).state["step"] for path in runs(workplace)}
-    assert steps == {"tiny": 6, "tiny-teacher": 3, "tiny.1": 4, "tiny.1-teacher": 2}
+    assert steps == {"tiny": 6, "tiny.1": 4}
     said = capsys.readouterr().err
     shutil.rmtree("runs/tiny.1/checkpoints/step-000004")  # as if it had been stopped
     (workplace / "runs/tiny.1/last.json").unlink()
     assert train.main(shlex.split(re.search("continue that one with: .* train (.*)", said)[1])) == 0  # type: ignore[index]
-    assert "runs/tiny.1-teacher/checkpoints/step-000002 predicts" in capsys.readouterr().err
     assert RunFolder(workplace / "runs/tiny.1").pointed("last").name == "step-000004"  # type: ignore[union-attr]
-    assert train.main(["--config", "tiny.yaml", "--resume", "auto"]) == 0  # without a teacher
-    assert len(runs(workplace)) == 5
+    assert len(runs(workplace)) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (
-            ["train.init_from=runs/tiny", "train.teacher_share=0.5"],
-            "but the new run would take the place of runs/tiny;",
-        ),
-        (["train.teacher_share=0.5"], "runs/tiny-teacher exists already, with this configuration"),
+        (["train.init_from=runs/tiny"], "but the new run would take the place of runs/tiny;"),
         (["train.max_steps=4", "run.kernels=native", "run.compile=true"], "torch does not compile native kernels"),
     ],
 )
@@ -250,8 +243,6 @@ def test_a_run_that_is_refused_moves_nothing(
 ) -> None:
     command = ["--config", "tiny.yaml"]
     assert train.main([*command, "train.max_steps=6"]) == 0
-    teacher = ["run.name=tiny-teacher", "run.seed=1338", "train.max_steps=3"]
-    assert train.main([*command, *teacher]) == 0
     before = {path.name: files(path) for path in runs(workplace)}
     capsys.readouterr()
     for _ in range(2):
@@ -260,6 +251,40 @@ def test_a_run_that_is_refused_moves_nothing(
         assert reason in said
         assert "kept as" not in said
     assert {path.name: files(path) for path in runs(workplace)} == before
+
+
+@pytest.mark.parametrize("again", ["the command", "the run's configuration"])
+def test_a_run_whose_warmup_was_cut_continues(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    command = [*COMMAND, "optim.warmup_steps=40", "train.max_steps=20", "train.eval_interval=20"]
+    step = Trainer._train_one_step
+
+    def stop(trainer: Trainer) -> None:
+        step(trainer)
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train_one_step", stop)
+        assert train.main(command) == 143
+    assert train.main(command) == 2
+    assert "exists already, with this configuration" in capsys.readouterr().err
+    of_run = ["--config", "runs/tiny/config.yaml"]
+    assert train.main([*(command if again == "the command" else of_run), "--resume", "auto"]) == 0
+    assert (workplace / "runs/tiny/checkpoints/step-000020").is_dir()
+
+
+def test_a_run_that_fails_is_not_locked_while_its_traceback_is_kept(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(trainer: Trainer) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Trainer, "_train_one_step", fail)
+    with pytest.raises(RuntimeError, match="a bug") as kept:
+        start(tmp_path).run()
+    assert kept.tb
+    assert not RunFolder(tmp_path / "runs/run").is_being_trained()
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume", "auto"]])
