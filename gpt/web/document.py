@@ -26,8 +26,7 @@ STYLES = (
     "readings",
     "picture",
     "write",
-    "curves",
-    "runs",
+    "learning",
     "widths",
 )
 """Style sheets in the order in which they apply."""

@@ -1,7 +1,7 @@
 import { fill, recall, remember, say, setOptions } from "../dom.js";
 import header from "../playground/header.html";
+import { LEARNING } from "../playground/learning.js";
 import main from "../playground/main.html";
-import { RUNS } from "../playground/runs.js";
 import { ServerSource } from "../playground/server.js";
 import { startShell } from "../shell.js";
 import { READINGS, readingView } from "../views/reading.js";
@@ -65,7 +65,7 @@ async function openPlayground() {
     remember("model", context.model);
     showFacts(context).then(() => refresh()); // views read as much as the model can see
   });
-  const views = [{ ...WRITE, show: showWriter }, picture, ...readings, RUNS];
+  const views = [{ ...WRITE, show: showWriter }, picture, ...readings, LEARNING];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
     context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile

@@ -46,8 +46,8 @@ export class ServerSource {
     return this.get("/api/runs");
   }
 
-  run({ name, after = -1 }) {
-    return this.get(`/api/runs/${encodeURIComponent(name)}?after=${after}`);
+  run({ name }) {
+    return this.get(`/api/runs/${encodeURIComponent(name)}`);
   }
 
   sample({ name, step }) {

@@ -1,16 +1,15 @@
 import { colorOf, drawInTheme } from "../colors.js";
 import { create, createIn, keyIn, within } from "../dom.js";
-import { COLORS } from "./chart.js";
 
 const KEYS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
 // A token is of the first that fits.
 const CLASSES = [
-  { name: "white space", fits: /^([␣⏎⇥]+|CR)$/u, color: COLORS[7] },
-  { name: "vowels", fits: /^[aeiouyäöüáéíóúàèâêîôû]$/u, color: COLORS[0] },
-  { name: "other letters", fits: /^\p{Ll}$/u, color: COLORS[2] },
-  { name: "capitals", fits: /^\p{Lu}$/u, color: COLORS[1] },
-  { name: "digits", fits: /^\p{N}$/u, color: COLORS[3] },
-  { name: "all else", fits: /./su, color: COLORS[4] },
+  { name: "white space", fits: /^([␣⏎⇥]+|CR)$/u, color: "light-dark(#4e5a68, #b9c3d0)" },
+  { name: "vowels", fits: /^[aeiouyäöüáéíóúàèâêîôû]$/u, color: "light-dark(#0b62b0, #5db1f5)" },
+  { name: "other letters", fits: /^\p{Ll}$/u, color: "light-dark(#00775a, #43c9a0)" },
+  { name: "capitals", fits: /^\p{Lu}$/u, color: "light-dark(#c04a00, #ff9a5c)" },
+  { name: "digits", fits: /^\p{N}$/u, color: "light-dark(#a3307f, #ec8cc9)" },
+  { name: "all else", fits: /./su, color: "light-dark(#7a6200, #d8bd4a)" },
 ];
 
 /** Tokens in a plane, which move there from step to step. */

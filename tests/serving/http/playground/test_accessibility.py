@@ -17,7 +17,7 @@ VIEWS = {
     "picture": "document.querySelector('.picture .head canvas') !== null",
     "attention": READ,
     "lens": READ,
-    "runs": "document.querySelectorAll('.series').length > 0",
+    "learning": "document.querySelectorAll('.map-token').length > 0",
 }
 """What is true of a view that has something to show."""
 

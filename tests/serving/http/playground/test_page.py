@@ -69,7 +69,7 @@ TITLES = {
     "attention": "Attention",
     "lens": "Logit lens",
     "logit-lens": "Logit lens",
-    "runs": "Runs",
+    "learning": "Learning",
 }
 
 

@@ -1,65 +1,98 @@
 import { fill, say, setOptions } from "../dom.js";
-import template from "./growth.html";
+import template from "./learning.html";
 import { EmbeddingMap, Heads } from "./snapshot.js";
-import { withCommas } from "./words.js";
 
 const FRAME_MILLISECONDS = 700;
+const POLL_MILLISECONDS = 2500;
 const UNITS = { char: "character", byte: "byte" }; // of a tokenizer; of others tokens
 
-/** What the models of runs wrote and were at each step, along a slider that follows a training until a reader moves it. */
-export class Growth {
-  /** `mark(step)` is called with the step that is shown, and with null where the last one is followed. */
-  constructor(root, source, mark) {
+export const LEARNING = {
+  name: "learning",
+  title: "Learning",
+  sentence:
+    "Play a run from its first step: noise becomes letters, then words, and alike characters find each other. The " +
+    "slider follows a training until you move it, and goes on with it from its last step.",
+  more:
+    "Early steps have short samples, several side by side, since whole ones would take too much of the training's time. " +
+    "Embeddings are drawn in the plane in which those of the last snapshot vary most, with the same scale at all steps, " +
+    "and neighbors are those with the largest cosine in all dimensions. Attention is that to one line of the validation " +
+    "text.",
+  show: (root, context) => {
+    const learning = new Learning(root, context);
+    return () => learning.open();
+  },
+};
+
+/** What the model of a run wrote and was at each step, along a slider. */
+class Learning {
+  constructor(root, context) {
     this.root = root;
+    this.context = context;
+    this.source = context.source;
     this.parts = fill(root, template);
-    this.source = source;
-    this.mark = mark;
-    this.runs = [];
+    this.isAsking = false;
+    this.run = null; // the chosen one, with `steps` that can be shown
     this.answers = new Map(); // of the run and the last snapshot in `basis`
     this.basis = null;
-    this.ends = new Map(); // the last step of each run
     this.step = null; // that was chosen, here or by the address; null: the last one is followed
     this.timer = null;
     this.map = new EmbeddingMap(this.parts);
     this.heads = new Heads(this.parts);
-    const { sampleRun, sampleStep, play } = this.parts;
-    sampleRun.addEventListener("change", () => this.setRange());
+    const { runs, sampleStep, play } = this.parts;
+    runs.addEventListener("change", () => this.poll());
     sampleStep.addEventListener("input", () => {
       this.stop();
       this.choose(Number(sampleStep.value));
     });
     play.addEventListener("click", () => (this.timer ? this.stop() : this.play()));
+    setInterval(() => this.poll(), POLL_MILLISECONDS);
+    document.addEventListener("visibilitychange", () => this.poll());
+    this.open();
   }
 
-  /** Chooses a step of the address; another value is ignored. */
-  want(step) {
-    if (/^\d+$/.test(step ?? "")) this.step = Number(step);
+  /** Chooses a step of the page's address; another value is ignored. */
+  open() {
+    const step = this.context.params.get("step") ?? "";
+    if (/^\d+$/.test(step)) this.step = Number(step);
+    this.poll();
   }
 
-  set(runs) {
-    this.runs = runs.map((run) => ({ ...run, steps: stepsOf(run) })).filter(({ steps }) => steps.length);
-    this.root.hidden = !this.runs.length;
-    if (!this.runs.length) {
-      this.stop();
-      return;
+  /** Asks for the runs and for the chosen one, one question after another, while it is in sight. */
+  async poll() {
+    if (this.isAsking || !this.root.isConnected || document.hidden) return;
+    this.isAsking = true;
+    const { runs, status } = this.parts;
+    let isOther = false; // one that was chosen meanwhile
+    try {
+      this.setNames(await this.source.runs());
+      const name = runs.value;
+      if (name) this.set(await this.source.run({ name }));
+      say(status, name ? "" : "There is no run yet.");
+      isOther = runs.value !== name;
+    } catch (error) {
+      say(status, `${error.message}; trying again.`, true);
     }
-    // one was replaced, or goes on from an earlier step
-    if (this.runs.some((run) => run.last_step < this.ends.get(run.name))) {
-      this.basis = null;
-      this.shown = null;
-    }
-    for (const run of this.runs) this.ends.set(run.name, run.last_step);
-    const { sampleRun, of } = this.parts;
-    of.hidden = this.runs.length < 2;
-    setOptions(
-      sampleRun,
-      this.runs.map(({ name }) => name)
-    );
-    this.setRange();
+    this.isAsking = false;
+    if (isOther) this.poll();
   }
 
-  get run() {
-    return this.runs.find(({ name }) => name === this.parts.sampleRun.value);
+  /** Offers the runs, at first the one that trains; the list stays as it is, under the reader's hand, where they are the same. */
+  setNames({ runs: names, training }) {
+    const { runs } = this.parts;
+    const known = [...runs.options].map(({ value }) => value);
+    if (names.join("/") !== known.join("/")) setOptions(runs, names, runs.value || training);
+  }
+
+  set(run) {
+    const { bar, growth, state } = this.parts;
+    const isReplaced = run.name === this.run?.name && run.step < this.run.step; // or goes on from an earlier step
+    if (isReplaced) this.basis = this.shown = null;
+    this.run = { ...run, steps: stepsOf(run) };
+    state.textContent = describe(this.run);
+    const isEmpty = !this.run.steps.length;
+    bar.hidden = growth.hidden = isEmpty;
+    if (isEmpty) this.stop();
+    else this.setRange();
   }
 
   get isAtEnd() {
@@ -94,9 +127,8 @@ export class Growth {
     const { sampleStep: range, sampleAt } = this.parts;
     const step = this.run.steps[place];
     range.value = String(place);
-    sampleAt.textContent = `step ${withCommas(step)}`;
+    sampleAt.textContent = `step ${step.toLocaleString("en")}`;
     range.setAttribute("aria-valuetext", `step ${step}`);
-    this.mark(this.isAtEnd ? null : step);
     this.show(this.run, step);
   }
 
@@ -138,7 +170,7 @@ export class Growth {
     sampleText.textContent = written ? (written.text ?? "") + (written.truncated ? "…" : "") : (snapshot?.sample ?? "");
     mapped.hidden = !snapshot?.tokens?.length;
     attended.hidden = !snapshot?.attention;
-    const unit = UNITS[run.config?.["data.tokenizer"]] ?? "token";
+    const unit = UNITS[run.tokenizer] ?? "token";
     if (!mapped.hidden) this.map.show(snapshot, unit);
     mapped.dataset.step = taken;
     if (!attended.hidden) this.heads.show(snapshot, unit);
@@ -160,4 +192,12 @@ export class Growth {
 
 function stepsOf({ samples, snapshots }) {
   return [...new Set([...samples, ...snapshots])].sort((a, b) => a - b);
+}
+
+/** How far a run is. */
+function describe({ training, step, max_steps: whole, best_step: best, best_val_loss: loss, steps }) {
+  const [done, all] = [step, whole].map((count) => count.toLocaleString("en"));
+  const state = `${training ? "training: " : ""}step ${done} of ${all}`;
+  const lowest = loss === null ? "" : ` · best validation loss ${loss.toFixed(4)} nats per token at step ${best}`;
+  return `${state}${lowest}${steps.length ? "" : " · no sample yet"}`;
 }
