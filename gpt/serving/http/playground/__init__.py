@@ -36,6 +36,7 @@ class ModelFacts(BaseModel):
     """What a model is."""
 
     model: str
+    step: int = Field(description="Of the training, at which its checkpoint was written.")
     parameters: int
     n_layer: int
     n_head: int
@@ -85,6 +86,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
             config, sample = loaded.model.config, loaded.config.sample
             return ModelFacts(
                 model=name,
+                step=loaded.state.get("step", 0),
                 parameters=count_parameters(config).total,
                 n_layer=config.n_layer,
                 n_head=config.n_head,

@@ -28,6 +28,7 @@ function showWriter(root, context) {
   const written = (text) => {
     context.text = text;
     remember("text", text);
+    readFacts(context); // a model that is trained meanwhile is another one by now
   };
   const writer = new Writer(root, start, context.source, () => context.model, { changed, written });
   const follow = () => {
@@ -81,14 +82,19 @@ function chooseModel(name) {
   model.dispatchEvent(new Event("change"));
 }
 
+/** Says that the chosen model is loaded, and then what it is. */
+async function showFacts(context) {
+  say(context.facts ? parts.facts : parts.pageStatus, `Loading ${context.model}…`); // what is shown already does not move
+  parts.model.ariaBusy = "true";
+  await readFacts(context);
+}
+
 /**
  * Says what the chosen model is, and keeps it in `context.facts`; null where it cannot be loaded. The text is the
  * model's example unless the reader has written one.
  */
-async function showFacts(context) {
+async function readFacts(context) {
   const { model } = context;
-  say(context.facts ? parts.facts : parts.pageStatus, `Loading ${model}…`); // what is shown already does not move
-  parts.model.ariaBusy = "true";
   const answer = await context.source.facts(model).catch((error) => ({ error }));
   if (context.model !== model) return;
   parts.model.ariaBusy = "false";
@@ -98,10 +104,18 @@ async function showFacts(context) {
   say(parts.pageStatus, answer.error?.message ?? "", Boolean(answer.error));
 }
 
-function describeFacts({ parameters, n_layer: layers, n_head: heads, block_size: window, vocab_size: size, token }) {
+function describeFacts({
+  step,
+  parameters,
+  n_layer: layers,
+  n_head: heads,
+  block_size: window,
+  vocab_size: size,
+  token,
+}) {
   const count = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
   return (
-    `${count(parameters, "parameter")} in ${count(layers, "layer")} of ${count(heads, "head")}; ` +
+    `step ${step.toLocaleString("en")}: ${count(parameters, "parameter")} in ${count(layers, "layer")} of ${count(heads, "head")}; ` +
     `sees ${count(window, token)}, vocabulary of ${size.toLocaleString("en")}`
   );
 }

@@ -31,6 +31,7 @@ def test_a_model_is_described(server: Served, byte_server: Served, char_model: C
     assert 1 < len(tokenizer.encode(described.pop("example"))) <= 64
     assert described == {
         "model": "second",
+        "step": 5,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "n_layer": 2,
         "n_head": 4,
