@@ -20,7 +20,7 @@ class Table(NamedTuple):
     Attributes:
         name: of the dict, in the package and in plugins.
         file: that holds it, in the package.
-        key: of the configuration, which names one of the parts; sampling filters have a key each.
+        key: of the configuration, which names one of the parts.
     """
 
     name: str
@@ -35,7 +35,6 @@ TABLES = (
     Table("NORMS", "model/layers.py", "model.norm"),
     Table("POSITIONS", "model/positions.py", "model.position"),
     Table("OPTIMIZERS", "training/optimizers.py", "optim.name"),
-    Table("FILTERS", "filters.py", "sample.*"),
 )
 
 

@@ -19,13 +19,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gpt.config import Config, SamplingParams
-from gpt.config.fields import renew_filter_fields
+from gpt.config import Config
 from gpt.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
-from gpt.filters import Filter
-from gpt.parts import PLUGINS, TABLES, Plugin, names_of
+from gpt.parts import PLUGINS, TABLES, Plugin, names_of, shipped_names
 
-FILTERS = "FILTERS"
+KEYS = sorted({table.key for table in TABLES})
 
 
 def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
@@ -45,10 +43,7 @@ def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
             continue
         module = _run(path, _compile(path, content))
         others = [plugin for plugin in PLUGINS if plugin is not present]
-        plugin = Plugin(path, sha256, _tables(path, module, others))
-        PLUGINS[:] = [*others, plugin]
-        renew_filter_fields()
-        Config.model_rebuild(force=True)
+        PLUGINS[:] = [*others, Plugin(path, sha256, _tables(path, module, others))]
 
 
 def plugin_options() -> list[str]:
@@ -60,13 +55,7 @@ def used_plugins(config: Config) -> list[dict[str, Any]]:
     """Return file name, hash and parts of each plugin that a configuration uses, as JSON values for a checkpoint."""
     leaves, used = config.leaves(), []
     for plugin in PLUGINS:
-        chosen = {table.key for table in TABLES if leaves.get(table.key) in plugin.tables.get(table.name, {})}
-        filters = {
-            f"sample.{name}"
-            for name, part in plugin.tables.get(FILTERS, {}).items()
-            if leaves[f"sample.{name}"] != part.off
-        }
-        if parts := {key: leaves[key] for key in sorted(chosen | filters)}:
+        if parts := {key: leaves[key] for key in KEYS if leaves[key] in plugin.names(key)}:
             used.append({"file": plugin.path.name, "sha256": plugin.sha256, "parts": parts})
     return used
 
@@ -87,16 +76,10 @@ def require_plugins(recorded: Any) -> None:
     for file, sha256, parts in entries:
         name = quoted(Path(file).name)  # never a path, which somebody would be told to run
         for key, value in parts.items():
-            if not _is_known(str(key), value):
-                what = quoted(f"{key}" if str(key).startswith("sample.") else f"{key}: {value}")
-                raise CheckpointError(f"{what} comes from the plugin {name}; pass --plugin {name}")
+            if value not in names_of(str(key)):
+                raise CheckpointError(f"{quoted(f'{key}: {value}')} comes from the plugin {name}; pass --plugin {name}")
         if any(plugin.path.name == file and plugin.sha256 != sha256 for plugin in PLUGINS):
             warnings.warn(f"the plugin {name} has changed since the checkpoint was saved", GPTWarning, stacklevel=2)
-
-
-def _is_known(key: str, value: Any) -> bool:
-    section, _, name = key.partition(".")
-    return name in SamplingParams.model_fields if section == "sample" else value in names_of(key)
 
 
 def _read(path: Path) -> bytes:
@@ -143,38 +126,24 @@ def _tables(path: Path, module: ModuleType, others: Sequence[Plugin]) -> dict[st
     if not any(found.values()):
         tables = ", ".join(table.name for table in TABLES)
         raise ConfigError(f"{path}: the plugin has no parts; it needs one of the tables {tables}")
-    taken: dict[str, set[str]] = {}
+    taken: dict[str, set[str]] = {key: set() for key in KEYS}
     for table in TABLES:
         parts = found.get(table.name, {})
         if not isinstance(parts, dict):
             raise ConfigError(f"{path}: {table.name} is of type {type(parts).__name__}, expected a dict by name")
         for name, part in parts.items():
-            if problem := _problem(table.name, name, part):
+            if problem := _problem(name, part):
                 raise ConfigError(f"{path}: {table.name}: {problem}")
             owner = next((f"the plugin {other.path}" for other in others if name in other.names(table.key)), None)
-            if _is_shipped(table.key, name) or name in taken.get(table.key, ()):
+            if any(name in shipped_names(each) for each in TABLES if each.key == table.key) or name in taken[table.key]:
                 owner = "gpt"
             if owner is not None:
                 raise ConfigError(f"{path}: {table.name}: {name} is a name of {owner} already; choose another")
-            taken.setdefault(table.key, set()).add(name)
+            taken[table.key].add(name)
     return found
 
 
-def _is_shipped(key: str, name: str) -> bool:
-    own = {each for plugin in PLUGINS for each in plugin.names(key)}
-    names = [*SamplingParams.model_fields, "greedy"] if key == "sample.*" else names_of(key)
-    return name in set(names) - own
-
-
-def _problem(table: str, name: Any, part: Any) -> str | None:
+def _problem(name: Any, part: Any) -> str | None:
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         return f"{name!r} is no name; expected small letters, digits and _"
-    if table != FILTERS:
-        return None if callable(part) else f"{name} is of type {type(part).__name__}, expected a function or a class"
-    if not isinstance(part, Filter):
-        return f"{name} is of type {type(part).__name__}, expected a gpt.filters.Filter"
-    if not callable(part.apply):
-        return f"{name} applies {part.apply!r}, expected a function of logits and a value"
-    if type(getattr(part.field, "default", None)) not in (int, float):
-        return f"{name} needs a pydantic.Field whose default is a number, the one that keeps all tokens"
-    return None
+    return None if callable(part) else f"{name} is of type {type(part).__name__}, expected a function or a class"

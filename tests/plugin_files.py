@@ -2,17 +2,13 @@
 
 from pathlib import Path
 
-from gpt.config import Config
-from gpt.config.fields import renew_filter_fields
 from gpt.parts import PLUGINS, Plugin
 from gpt.plugins import load_plugins
 
 PARTS = """
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 
-from gpt.filters import Filter
 from gpt.model.positions import ScoreBias
 
 
@@ -56,7 +52,6 @@ MLPS = {"bilinear": Bilinear}
 NORMS = {"double": lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))}
 POSITIONS = {"alibi": ALiBi}
 OPTIMIZERS = {"momentum": Momentum}
-FILTERS = {"sharpen": Filter(lambda logits, power: logits * power, Field(1.0, gt=0, le=9, description="Sharpen."))}
 """
 """A plugin with a part of every kind."""
 
@@ -71,5 +66,3 @@ def plugin_of(folder: Path, code: str = PARTS, name: str = "my_parts.py") -> Plu
 def unload() -> None:
     """Forget all plugins."""
     PLUGINS.clear()
-    renew_filter_fields()
-    Config.model_rebuild(force=True)

@@ -85,4 +85,3 @@ def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
     plugin = plugin_of(tmp_path, code)
     assert plugin.names("model.mlp") == ["mish"]
-    assert plugin.names("sample.*") == ["sharpen"]

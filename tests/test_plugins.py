@@ -11,10 +11,9 @@ from gpt.accounting.flops import matmul_parameters
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import read_checkpoint
 from gpt.cli import evaluate, sample, train
-from gpt.config import Config, SamplingParams
+from gpt.config import Config
 from gpt.config.loading import dump_config, load_config, parse_config
-from gpt.errors import CheckpointError, ConfigError, GenerationError
-from gpt.generation.sampling import next_token_probabilities
+from gpt.errors import CheckpointError, ConfigError
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.model import GPT
 from gpt.parts import PLUGINS, TABLES, shipped_names
@@ -24,8 +23,7 @@ from plugin_files import PARTS, plugin_of, unload
 from tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("no_plugins")
-CHOSEN = ("model.mlp=mish", "model.position=alibi", "optim.name=momentum", "sample.sharpen=2.0", "run.kernels=torch")
-FILTER = "from pydantic import Field\nfrom gpt.filters import Filter\n"
+CHOSEN = ("model.mlp=mish", "model.position=alibi", "optim.name=momentum", "run.kernels=torch")
 MISH = "import torch.nn.functional as F\nACTIVATIONS = {'mish': F.mish}\n"
 
 
@@ -42,12 +40,8 @@ def test_a_configuration_names_the_parts_of_a_plugin(tmp_path: Path) -> None:
     ):
         parse_config("model: {mlp: mish}", "a.yaml")
     plugin_of(tmp_path)
-    config = parse_config("{model: {mlp: mish, norm: double}, sample: {sharpen: 2.0}}", "a.yaml")
-    assert (config.model.mlp, config.sample.sharpen) == ("mish", 2.0)
-    with pytest.raises(ConfigError, match=r"sharpen: got 10.0, expected less than or equal to 9"):
-        parse_config("sample: {sharpen: 10.0}", "a.yaml")
-    with pytest.raises(ConfigError, match="did you mean sharpen"):
-        parse_config("sample: {sharpn: 2.0}", "a.yaml")
+    config = parse_config("model: {mlp: mish, norm: double}", "a.yaml")
+    assert (config.model.mlp, config.model.norm) == ("mish", "double")
     assert "mish" in json.dumps(Config.model_json_schema())
 
 
@@ -74,7 +68,7 @@ def test_a_file_is_loaded_again_when_it_has_changed_and_two_may_not_share_a_name
         ("import math\n\nmath.sqrt(-1)\n", ":3: the plugin raises ValueError: math domain error"),
         ("import no_such_module", ":1: the plugin raises ModuleNotFoundError: No module named 'no_such_module'"),
         ("import sys\nsys.exit(3)", ":2: the plugin raises SystemExit: 3"),
-        ("", "the plugin has no parts; it needs one of the tables ACTIVATIONS, MLPS, NORMS, POSITIONS, OPTIMIZERS, "),
+        ("", "the plugin has no parts; it needs one of the tables ACTIVATIONS, MLPS, NORMS, POSITIONS, OPTIMIZERS"),
         ("ACTIVATIONS = {}", "the plugin has no parts"),
         ("ACTIVATIONS = [abs]", "ACTIVATIONS is of type list, expected a dict by name"),
         ("ACTIVATIONS = {'mish': 3}", "ACTIVATIONS: mish is of type int, expected a function or a class"),
@@ -82,12 +76,6 @@ def test_a_file_is_loaded_again_when_it_has_changed_and_two_may_not_share_a_name
         ("ACTIVATIONS = {'gelu': abs}", "ACTIVATIONS: gelu is a name of gpt already; choose another"),
         ("ACTIVATIONS = MLPS = {'mish': abs}", "MLPS: mish is a name of gpt already"),
         ("MLPS = {'relu': abs}", "MLPS: relu is a name of gpt already"),
-        ("FILTERS = {'sharpen': abs}", "sharpen is of type builtin_function_or_method, expected a gpt.filters.Filter"),
-        (
-            f"{FILTER}FILTERS = {{'sharpen': Filter(abs, 3)}}",
-            "sharpen needs a pydantic.Field whose default is a number",
-        ),
-        (f"{FILTER}FILTERS = {{'seed': Filter(abs, Field(1.0))}}", "FILTERS: seed is a name of gpt already"),
     ],
 )
 def test_a_bad_plugin_is_refused_in_one_line(tmp_path: Path, code: str, message: str) -> None:
@@ -123,16 +111,6 @@ def test_a_part_is_tried_when_the_model_is_built(tmp_path: Path, code: str, mess
     plugin_of(tmp_path, code)
     with pytest.raises(ConfigError, match=message):
         GPT(tiny_config(**{"position" if "POSITIONS" in code else "mlp": "odd"}))
-
-
-def test_a_filter_is_applied_after_those_of_the_package_and_must_keep_the_shape(tmp_path: Path) -> None:
-    plugin_of(tmp_path)
-    row = next_token_probabilities(torch.tensor([1.0, 2.0, 3.0]), SamplingParams(temperature=1.0, top_k=2, sharpen=2.0))
-    torch.testing.assert_close(row, torch.tensor([-torch.inf, 4.0, 6.0]).softmax(dim=0))
-    for result, message in (("logits[..., :1]", "returns another shape"), ("logits * -float('inf')", "drops every")):
-        plugin_of(tmp_path, PARTS.replace("logits * power", result))
-        with pytest.raises(GenerationError, match=f"the filter sharpen {message}"):
-            next_token_probabilities(torch.zeros(1, 5), SamplingParams(sharpen=2.0))
 
 
 def test_parts_of_plugins_are_counted_and_seen(tmp_path: Path) -> None:
@@ -173,16 +151,7 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
     assert train.main(["--config", "tiny.yaml", *CHOSEN, "run.name=again", *plugin, "--resume", earlier]) == 0
     (one, other) = (read_checkpoint(Path(f"runs/{name}/checkpoints/step-000006")) for name in ("tiny", "again"))
     assert all(torch.equal(weight, other.model[name]) for name, weight in one.model.items())
-    assert one.state["plugins"][0]["parts"] == dict(pair.split("=") for pair in CHOSEN[:3]) | {"sample.sharpen": 2.0}
-
-    words = [*checkpoint, "--backend", "eager", *plugin, "--max-new-tokens", "9", "--temperature", "2", "--sharpen"]
-    texts = []
-    for power in ("1", "9"):
-        capsys.readouterr()
-        assert sample.main([*words, power]) == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] != texts[1]
-    assert "--sharpen: got 10.0, expected less than or equal to 9" in error_of(sample, *words, "10")
+    assert one.state["plugins"][0]["parts"] == dict(pair.split("=") for pair in CHOSEN[:3])
 
     Path("my_parts.py").write_text(PARTS + "\n# more\n", encoding="utf-8")
     assert evaluate.main([*checkpoint, *plugin]) == 0
@@ -194,7 +163,6 @@ def test_a_checkpoint_that_uses_no_part_of_a_plugin_does_not_need_it(tmp_path: P
     plugin_of(tmp_path)
     assert used_plugins(Config()) == []
     text = dump_config(Config())
-    assert "sharpen" not in text
     unload()
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
     assert load_config(tmp_path / "config.yaml").config == Config()

@@ -43,9 +43,6 @@ def run_command(command: Callable[[], int]) -> int:
         return stopped.code
     except PeerError as error:
         return error.exit_code
-    except argparse.ArgumentError as error:  # a plugin's filter has the name of another option
-        report(f"error: {error}")
-        return 2
     except GPTError as error:
         report(f"error: {_on_its_lines(str(error))}")
         return error.exit_code

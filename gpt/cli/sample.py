@@ -24,9 +24,9 @@ from gpt.cli.shared_options import (
     to_path,
 )
 from gpt.config import SamplingParams
-from gpt.config.fields import all_filters
 from gpt.config.sections import SEEDS
 from gpt.errors import GenerationError, GPTError
+from gpt.filters import FILTERS
 from gpt.progress import announced
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
     if arguments.num_samples == 1:
         chosen.discard("num_samples")
-    sampling = {"temperature", *all_filters(), "repetition_penalty", "greedy", "seed"}
+    sampling = {"temperature", *FILTERS, "repetition_penalty", "greedy", "seed"}
     for_samples = {"stats", "logprobs", "num_samples"}
     ignored_by = {
         "--interactive": chosen & ({"json", "output", "beam"} | for_samples) if arguments.interactive else set(),

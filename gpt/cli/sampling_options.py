@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
-from gpt.config.fields import all_filters
 from gpt.errors import GenerationError
+from gpt.filters import FILTERS
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_filter_options(parser: "argparse._ActionsContainer") -> None:
-    for name, part in all_filters().items():
+    for name, part in FILTERS.items():
         option, letter = f"--{name.replace('_', '-')}", name.rpartition("_")[2][:1].upper()
         parser.add_argument(option, type=type(part.off), metavar=letter, help=part.help.replace("%", "%%"))
 

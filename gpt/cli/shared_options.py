@@ -36,16 +36,11 @@ def command(
     def decorate(run: Run) -> Callable[[Sequence[str] | None], int]:
         @wraps(run)
         def main(argv: Sequence[str] | None = None) -> int:
-            def new_parser() -> CommandParser:
+            def work() -> int:
                 parser = CommandParser(description, example, prog=f"gpt {name}")
                 add_options(parser)
-                return parser
-
-            def work() -> int:
-                parser = new_parser()
                 if parser.get_default("plugin") is not None:  # a command without the option runs no file
                     load_given_plugins(argv)
-                    parser = new_parser()
                 return run(parser.parse_intermixed_args(argv))
 
             return run_command(work)
@@ -172,7 +167,7 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
 
 
 def load_given_plugins(argv: Sequence[str] | None) -> None:
-    """Load the plugins of a command line, before its parser is built: their filters have options of their own.
+    """Load the plugins of a command line.
 
     Raises:
         ConfigError: see `gpt.plugins.load_plugins`.

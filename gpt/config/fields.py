@@ -1,4 +1,4 @@
-"""Fields of settings: the name of a part of a table, and one for each sampling filter, a plugin's included."""
+"""Fields of settings: the name of a part of a table, and one for each sampling filter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +8,10 @@ from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from gpt.errors import ConfigError
 from gpt.filters import FILTERS, Filter
-from gpt.parts import names_of, with_plugins
+from gpt.parts import names_of
 
 Model = TypeVar("Model", bound=BaseModel)
-
-_CLASSES: list[tuple[type[BaseModel], str, bool]] = []
 
 
 @dataclass(frozen=True)
@@ -37,11 +34,6 @@ class OneOf:
         return value
 
 
-def all_filters() -> dict[str, Filter]:
-    """Return the filters of the package and of plugins, in the order in which they are applied."""
-    return with_plugins("FILTERS", FILTERS)
-
-
 def with_filter_fields(after: str, optional: bool = False) -> Callable[[type[Model]], type[Model]]:
     """Decorate a class to which each filter's field is added.
 
@@ -51,31 +43,17 @@ def with_filter_fields(after: str, optional: bool = False) -> Callable[[type[Mod
     """
 
     def decorate(cls: type[Model]) -> type[Model]:
-        _CLASSES.append((cls, after, optional))
-        _set_fields(cls, after, optional)
+        fields = {}
+        for name, field in cls.model_fields.items():
+            fields[name] = field
+            if name == after:
+                fields.update({filter_name: _field(part, optional) for filter_name, part in FILTERS.items()})
+        cls.model_fields.clear()
+        cls.model_fields.update(fields)
+        cls.model_rebuild(force=True)
         return cls
 
     return decorate
-
-
-def renew_filter_fields() -> None:
-    """Give every decorated class the fields of the present plugins; classes that hold one are then to be rebuilt."""
-    for cls, after, optional in _CLASSES:
-        _set_fields(cls, after, optional)
-
-
-def _set_fields(cls: type[BaseModel], after: str, optional: bool) -> None:
-    own = {name: field for name, field in cls.model_fields.items() if name in cls.__annotations__}
-    if both := own.keys() & all_filters().keys():
-        raise ConfigError(f"FILTERS: {both.pop()} is a name of {cls.__name__} already; choose another")
-    fields = {}
-    for name, field in own.items():
-        fields[name] = field
-        if name == after:
-            fields.update({filter_name: _field(part, optional) for filter_name, part in all_filters().items()})
-    cls.model_fields.clear()
-    cls.model_fields.update(fields)
-    cls.model_rebuild(force=True)
 
 
 def _field(part: Filter, optional: bool) -> FieldInfo:

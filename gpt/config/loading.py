@@ -15,13 +15,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gpt.config.fields import all_filters
 from gpt.config.recipes import find_config
 from gpt.config.sections import Config, CrossCheckError, is_of_name
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
-from gpt.filters import FILTERS
 
 Finding = tuple[tuple[str, ...], str]
 """The key that a problem is about, and a sentence."""
@@ -181,9 +179,6 @@ def dump_config(config: Config, only_given: bool = False) -> str:
     `only_given` leaves out the keys that neither the file nor an override gave.
     """
     values = config.model_dump(mode="json", exclude_unset=only_given)
-    for name, part in all_filters().items():  # a plugin's filter that is off is not needed to load it again
-        if name not in FILTERS and values.get("sample", {}).get(name) == part.off:
-            del values["sample"][name]
     return dump(values)
 
 

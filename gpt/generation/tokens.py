@@ -20,7 +20,7 @@ OF_TEXTS = frozenset(
 
 
 def sampling_key(params: SamplingParams) -> SamplingKey:
-    """Return what decides how a token is sampled and described, filters of plugins included."""
+    """Return what decides how a token is sampled and described."""
     return params.ids, *(getattr(params, name) for name in type(params).model_fields if name not in OF_TEXTS)
 
 

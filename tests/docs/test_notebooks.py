@@ -52,9 +52,7 @@ def test_a_head_that_copies_is_found_and_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_parts_of_ones_own_train_and_sample(tmp_path: Path) -> None:
+def test_parts_of_ones_own_train(tmp_path: Path) -> None:
     outputs = run("your_own_parts", tmp_path)
     assert (tmp_path / "my_parts.py").is_file()
-    plain, filtered = re.findall(r"only_surprises=[\d.]+\n(.*?)(?=---|\Z)", "".join(map(printed, outputs)), re.DOTALL)
-    assert plain != filtered
     assert any("image/png" in output.get("data", {}) for cell in outputs for output in cell)

@@ -9,7 +9,7 @@ from gpt.cli.sampling_options import add_filter_options, with_options
 from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
 from gpt.config import SamplingParams
-from gpt.config.fields import all_filters
+from gpt.filters import FILTERS
 from gpt.inspection.rendering.tables import Table
 from gpt.progress import announced
 
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    settings = ("temperature", *all_filters(), "repetition_penalty")
+    settings = ("temperature", *FILTERS, "repetition_penalty")
     given = {name: getattr(arguments, name) for name in settings if getattr(arguments, name) is not None}
     with_options(SamplingParams(), given)  # report a wrong value before importing torch
     loaded, idx, edits = open_text(arguments, fewest=2)

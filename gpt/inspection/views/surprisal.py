@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.config.fields import all_filters
 from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
+from gpt.filters import FILTERS
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.tracing.activation_cache import Edits, one_text, run_with_cache
 from gpt.inspection.views.tokens import Alternative, View, labels_of, most_likely, require_finite, with_labels
@@ -102,7 +102,7 @@ def surprisal_view(
 def describe_sampling(params: SamplingParams) -> str:
     """Describe the sampling parameters that change the distribution, in a few words."""
     parts = [f"temperature {params.temperature:g}"]
-    given = {name: getattr(params, name) for name, part in all_filters().items() if getattr(params, name) != part.off}
+    given = {name: getattr(params, name) for name, part in FILTERS.items() if getattr(params, name) != part.off}
     parts += [f"{name.replace('_', '-')} {value:g}" for name, value in given.items()]
     parts += [f"repetition penalty {params.repetition_penalty:g}"] if params.repetition_penalty != 1 else []
     return ", ".join(parts)

@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
-from gpt.config.fields import all_filters
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
+from gpt.filters import FILTERS
 from gpt.generation import SampledToken
 from gpt.generation.text import TextStream, fit_prompt
 from gpt.generation.tokens import to_sampled_tokens
@@ -84,7 +84,7 @@ def read_prompts(
 
 
 def _params(request: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
-    given = {name: value for name in (*SAMPLING, *all_filters()) if (value := getattr(request, name)) is not None}
+    given = {name: value for name in (*SAMPLING, *FILTERS) if (value := getattr(request, name)) is not None}
     if isinstance(request.stop, str):
         given["stop"] = (request.stop,)
     given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens

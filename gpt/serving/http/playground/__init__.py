@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 
 from gpt.accounting.parameters import count_parameters
 from gpt.config import SamplingParams
-from gpt.config.fields import all_filters, with_filter_fields
+from gpt.config.fields import with_filter_fields
+from gpt.filters import FILTERS
 from gpt.inspection.example import example_of
 from gpt.inspection.views.tokens import Kind, kind_of
 from gpt.serving.http.playground.generate import add_generate
@@ -50,7 +51,7 @@ class ModelFacts(BaseModel):
 def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None:
     """Add the page, which asks its reader for the API key if there is one, and its endpoints."""
     schemas = SamplingParams.model_json_schema()["properties"]
-    filters = {name: schemas[name] for name in all_filters()}
+    filters = {name: schemas[name] for name in FILTERS}
     _add_page(app, {"needsKey": needs_key, "mostTokens": services.limits.max_tokens, "filters": filters})
     _add_model_info(app, services)
     add_generate(app, services)

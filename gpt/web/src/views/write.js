@@ -170,7 +170,7 @@ export class Writer {
     return [`temperature ${settings.temperature}`, ...words].join(", ");
   }
 
-  /** Whether the effect of the settings can be computed here: not that of a plugin's filter, unless it is off. */
+  /** Whether the effect of the settings can be computed here: not that of a filter that the page does not know, unless it is off. */
   isComputed(settings) {
     const others = this.filters.filter(({ field }) => !COMPUTED.includes(field));
     return others.every((filter) => settings[camelCase(filter.field)] === filter.default);

@@ -231,7 +231,7 @@ def test_where_the_model_of_a_link_cannot_be_loaded_another_writes(
         page.console.clear()
 
 
-def test_a_filter_of_a_plugin_needs_no_bounds(open_page: Open, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_needs_no_bounds(open_page: Open, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = {
         "free": {"type": "number", "default": 0.0},
         "whole": {"type": "integer", "default": 0},
@@ -240,7 +240,7 @@ def test_a_filter_of_a_plugin_needs_no_bounds(open_page: Open, serve: Serve, mon
     properties = {**SamplingParams.model_json_schema()["properties"], **bounds}
     schema = SimpleNamespace(model_json_schema=lambda: {"properties": properties})
     monkeypatch.setattr(playground, "SamplingParams", schema)
-    monkeypatch.setattr(playground, "all_filters", lambda: dict.fromkeys(["top_k", *bounds]))
+    monkeypatch.setattr(playground, "FILTERS", dict.fromkeys(["top_k", *bounds]))
     with serve() as served:
         page = open_page(served=served)
         fields = f"{json.dumps(list(bounds))}.map((name) => document.getElementById(name))"
