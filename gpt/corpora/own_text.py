@@ -22,6 +22,8 @@ READ = 119.0, 0.783
 
 A text of 4,000 is read some 22 times, one of 30,000 14 times, one of 300,000 8 times; of longer ones the tiers say it.
 """
+RARE = 20
+"""Occurrences of a character, on average, below which a third of the steps has learned the text by heart."""
 ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "mlp_conv": 4, "qk_norm": True}
 ARCHITECTURE |= {"logit_softcap": 15.0, "tie_weights": False, "init": "zero_projections"}
 OPTIMIZER = {"name": "muon", "learning_rate": 0.015, "min_lr": 0.0, "schedule": "wsd", "betas": [0.9, 0.99]}
@@ -69,19 +71,21 @@ TIERS = (
 """By the amount of text: the less there is, the smaller the steps, and the more regularization pays."""
 
 
-def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]:
+def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration, without the path in `data`, for a text of so many characters.
 
     All of them are meant for one to three minutes on two CPU cores with AMX.
 
     Args:
         shorter_split: characters of its training or validation split, whichever has less, which has to fill a block.
+        distinct: how many of them differ; Chinese has thousands.
     """
     tier = next(tier for tier in TIERS if characters <= tier.characters)
     block = max(8, min(tier.block_size, shorter_split // 8 * 8 - 8))
     read = round(READ[0] * characters ** READ[1] / tier.tokens)
     steps = min(tier.steps, read) if characters <= 300_000 else tier.steps
-    regularized = {"dropout": tier.dropout, "attention_dropout": 0.0} if tier.dropout else {}
+    steps, dropout = (steps // 3, 0.5) if characters < RARE * distinct else (steps, tier.dropout)
+    regularized = {"dropout": dropout, "attention_dropout": 0.0} if dropout else {}
     lengthened = {"length_warmup": [0.4, 0.4]} if block == 512 else {}
     repeated = {"ahead_weights": [0.5, 0.25], "temperature": tier.temperature} if tier.temperature < 1 else {}
     size = {"n_layer": tier.n_layer, "n_head": tier.n_head, "n_embd": 32 * tier.n_head, "block_size": block}
@@ -120,7 +124,8 @@ def fit_recipe(data: DataConfig, settings: Settings, report: Report) -> tuple[di
     if length < CLAIM:
         few = f"{data.path} has {length:,} {unit_of(dataset)}, of which {len(dataset.val):,} validate"
         report(f"warning: {few}; below {CLAIM:,} a loss is no claim about a model, or about other texts like this one")
-    return recipe_for(length, min(len(dataset.train), len(dataset.val))), dataset
+    distinct = dataset.tokenizer.vocab_size if isinstance(dataset.tokenizer, CharTokenizer) else 0
+    return recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct), dataset
 
 
 def unit_of(dataset: Dataset) -> str:
