@@ -214,7 +214,7 @@ def add_run(runs: Path, name: str) -> None:
 
 def make_loaded(model: GPT, tokenizer: Tokenizer) -> Callable[[Path], Loaded]:
     config = Config.model_validate({"sample": {"temperature": 0.8}})
-    return lambda folder: Loaded(model, tokenizer, config, folder, {}, None)
+    return lambda folder: Loaded(model, tokenizer, config, folder, {"step": 5})
 
 
 def real_engine(loaded: Loaded) -> ServingEngine:

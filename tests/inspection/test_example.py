@@ -22,7 +22,7 @@ def example(folder: Path, tokenizer: Tokenizer, block_size: int, **samples: str)
         (folder / "samples" / f"{name.replace('_', '-')}.txt").write_text(text + "\n", encoding="utf-8")
     model = sharp_model(vocab_size=tokenizer.vocab_size, block_size=block_size)
     checkpoint = folder / "checkpoints" / "step-000002"
-    return example_of(Loaded(model, tokenizer, Config(model=model.config), checkpoint, {}, None))
+    return example_of(Loaded(model, tokenizer, Config(model=model.config), checkpoint, {}))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_it_is_empty_where_the_model_can_write_none(tmp_path: Path) -> None:
     model = sharp_model(vocab_size=len(LETTERS), block_size=12)
     for parameter in model.parameters():
         torch.nn.init.constant_(parameter, float("nan"))
-    assert example_of(Loaded(model, CharTokenizer(LETTERS), Config(model=model.config), tmp_path, {}, None)) == ""
+    assert example_of(Loaded(model, CharTokenizer(LETTERS), Config(model=model.config), tmp_path, {})) == ""
 
 
 def test_it_fits_the_window_in_tokens_and_needs_no_spaces(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ BYTES = 100
 
 def make_models(runs: Path, available: Callable[[], int | None] = lambda: None, **options: Any) -> Models:
     def load(folder: Path) -> Loaded:
-        return Loaded(*[None] * 3, folder, {}, None)  # type: ignore[arg-type]
+        return Loaded(*[None] * 3, folder, {})  # type: ignore[arg-type]
 
     return Models(load, lambda loaded: ManualEngine(), available, runs, **options)
 
