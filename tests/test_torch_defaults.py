@@ -60,7 +60,7 @@ def save_and_load(model: gpt.GPT) -> dict[str, Tensor]:
 def train() -> list[Any]:
     small = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "position": "rope", "qk_norm": True}
     run = gpt.train(
-        text=CORPUS * 30, name=None, model=small, max_steps=4, eval_interval=2, batch_size=2, ema_decay=0.5,
+        text=CORPUS * 30, name=None, model=small, max_steps=4, eval_interval=2, batch_size=2,
         warmup_steps=1, device="cpu", compile=False, dtype="float32", config={}, sample_tokens=5, report=None,
         run={"dir": "runs"},
     )  # fmt: skip

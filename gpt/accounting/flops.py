@@ -94,8 +94,7 @@ def whole_flops(config: Config, tokens: int) -> float:
         flops += _in_all_steps(recomputed_flops, config)
     evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
     held_out = min(tokens * config.data.val_fraction, train.eval_max_tokens or math.inf)
-    passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging
-    windows = passes * evaluations * held_out / model.block_size
+    windows = evaluations * held_out / model.block_size
     return flops + windows * forward_flops(model, 1, model.block_size)
 
 

@@ -348,9 +348,6 @@ class OptimConfig(Section):
     eps: float = Field(1e-8, ge=1e-30, allow_inf_nan=False)  # in float32 a smaller one may be 0
     weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices; vectors are never decayed.")
     grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
-    ema_decay: Fraction | None = Field(
-        None, description="Decay of a moving average of the weights, which is what is evaluated and saved; null: none."
-    )
     muon_rate: PositiveFloat = Field(0.02, description="With name: muon: peak learning rate of the matrices.")
     muon_momentum: Fraction = Field(0.95, description="With name: muon: momentum.")
     muon_weight_decay: NonNegativeFloat = Field(0.0, description="With name: muon: decoupled decay of the matrices.")

@@ -179,11 +179,9 @@ class Console(Monitor):
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         if "val/loss" in values:
-            raw = values.get("val/loss_unaveraged")
             self.line(
                 f"step {step:>6}  validation loss {values['val/loss']:.4f} nats "
                 f"({values['val/bits_per_char']:.4f} bits per character)"
-                + (f"; {raw:.4f} without averaging" if raw is not None else "")
             )
         elif "train/loss" in values and self._bar.disable:
             pace = (time.monotonic() - self._began) / max(1, step - self._first_step)

@@ -1,6 +1,6 @@
 """The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from gpt.device import Compute
 from gpt.distributed import World
 from gpt.model import GPT
 from gpt.progress import Report, announced
-from gpt.training.averaging import WeightAverage
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Monitor, weights_and_gradients
@@ -55,16 +54,10 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.state = TrainingState()
-        decay = self.config.optim.ema_decay
-        self.average = None if decay is None else WeightAverage(self.model, decay)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
         self.state = TrainingState.from_dict(checkpoint.state)
-        if self.average is not None:
-            self.average.load_state_dict(checkpoint.training["average"])
-        elif checkpoint.config.optim.ema_decay is not None:
-            self.report("training goes on from the averaged weights; those before averaging are left out")
         self.stepper.load_state_dict(checkpoint.training)
         if self.state.step > self.stepper.guard.skipped and not self.stepper.optimizer.has_moments:
             raise ValueError("the optimizer has no moments")
@@ -135,8 +128,6 @@ class Trainer:
         micro_batches = self.batches.next(length)
         result = self.stepper.step(self.state.step, rate, micro_batches)
         self.state.step += 1
-        if self.average is not None:
-            self.average.update(self.state.step)
         self.meter.count_step(length)
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
@@ -156,12 +147,10 @@ class Trainer:
         """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
         self.stepper.check()
         step, validation = self.state.step, self.validation
-        unaveraged = None if self.average is None else validation.loss(step).loss
-        with self._averaged_weights():
-            result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
+        result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
         is_best = self.state.record_evaluation(result.loss)
         bits_per_char = result.bits_per_char(self.dataset.chars_per_token(validation.tokens))
-        self._report_evaluation(bits_per_char, unaveraged, sample)
+        self._report_evaluation(bits_per_char, sample)
         if picture is not None:
             self.monitor.picture(step, "attention", picture)
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
@@ -170,12 +159,10 @@ class Trainer:
         self.callbacks.agree()
         self.meter.restart()
 
-    def _report_evaluation(self, bits_per_char: float, unaveraged: float | None, sample: str) -> None:
+    def _report_evaluation(self, bits_per_char: float, sample: str) -> None:
         step, state = self.state.step, self.state
         assert state.val_loss is not None
         values = {"val/loss": state.val_loss, "val/bits_per_char": bits_per_char}
-        if unaveraged is not None:
-            values["val/loss_unaveraged"] = unaveraged
         self.monitor.scalars(step, {**values, "speed/seconds": self.meter.total_seconds})
         if sample:
             self.monitor.text(step, "sample", sample)
@@ -189,22 +176,16 @@ class Trainer:
         """
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
-        training = self._training_tensors()
-        with self._averaged_weights():
-            weights = self.world.gather_to_rank_zero(weights_of(self.model))
-            folder = self.writer.write(weights, training, saved, best, required)
+        weights = self.world.gather_to_rank_zero(weights_of(self.model))
+        folder = self.writer.write(weights, self._training_tensors(), saved, best, required)
         if folder is not None:
             self.state = saved
             self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
 
     def _training_tensors(self) -> dict[str, Any]:
         """Return all that a checkpoint has beside weights and counters; that of other processes is on rank 0."""
-        average = {} if self.average is None else self.average.state_dict()
         return {
-            **self.world.gather_to_rank_zero({**self.stepper.state_dict(), "average": average}),
+            **self.world.gather_to_rank_zero(self.stepper.state_dict()),
             "sampler": self.batches.state_dict(),
             **gather_generator_states(self.world, self.compute.device),
         }
-
-    def _averaged_weights(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.average is None else self.average.applied()

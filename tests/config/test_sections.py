@@ -57,7 +57,7 @@ def test_the_shapes_that_follow_from_others(
         (ModelConfig, {"n_head": 2, "n_embd": 6, "position": "sinusoidal"}),
         (OptimConfig, {"min_lr": 1e-3, "weight_decay": 0, "grad_clip": 0, "warmup_steps": 0, "betas": [0, 0.5]}),
         (TrainConfig, {"length_warmup": [1e-9, 0.5, 0.499]}),
-        (OptimConfig, {"ema_decay": 0, "name": "muon", "muon_rate": 1, "muon_momentum": 0, "muon_weight_decay": 2}),
+        (OptimConfig, {"name": "muon", "muon_rate": 1, "muon_momentum": 0, "muon_weight_decay": 2}),
         (SamplingParams, {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "max_new_tokens": 0}),
     ],
 )
@@ -75,7 +75,6 @@ def test_the_smallest_and_oddest_values_that_make_sense_are_taken(section: type[
         (RunConfig, {"seed": 2**32}),
         (TrainConfig, {"length_warmup": [0.5, 0]}),
         (TrainConfig, {"length_warmup": [0.7, 0.2, 0.1]}),
-        (OptimConfig, {"ema_decay": 1}),
         (OptimConfig, {"name": "muon", "muon_rate": 0}),
         (OptimConfig, {"name": "muon", "muon_momentum": 1}),
         (OptimConfig, {"name": "muon", "muon_weight_decay": -1}),

@@ -10,7 +10,6 @@ from cuda_device import no_synchronization, stepper_of
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
-from gpt.training.averaging import WeightAverage
 from gpt.training.compiling import compile_blocks
 from tiny import tiny_config
 
@@ -55,11 +54,10 @@ def test_every_type_learns(device: torch.device, dtype: torch.dtype, name: str) 
 @every_optimizer
 def test_a_step_waits_for_nothing(device: torch.device, dtype: torch.dtype, name: str) -> None:
     model = GPT(tiny_config(dropout=0.1)).to(device)
-    stepper, average = stepper_of(model, device, dtype, name=name), WeightAverage(model, 0.9)
+    stepper = stepper_of(model, device, dtype, name=name)
     for number in range(3):  # the first ones make what stays
         with no_synchronization(device) if number else no_synchronization(torch.device("cpu")):
             stepper.step(number, 1e-3, [batch_of(number), batch_of(number + 50)])
-            average.update(number + 1)
 
 
 def test_compiled_blocks_give_the_gradients_of_plain_ones(device: torch.device) -> None:

@@ -30,7 +30,7 @@ from gpt.training.trainer import Trainer
 from training.sessions import quick_beginnings, start_session
 
 METHODS = ("ddp", "fsdp")
-RATES = ("optim.learning_rate=1e-3", "optim.min_lr=1e-4", "optim.ema_decay=0.9")
+RATES = ("optim.learning_rate=1e-3", "optim.min_lr=1e-4")
 EQUAL = (*RATES, "train.max_steps=20", "train.eval_interval=10", "train.batch_size=32")
 MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1", "optim.grad_clip=0", "train.histograms=true")
 VARIANTS = {
@@ -42,7 +42,7 @@ HALVES = ("train.batch_size=16", "train.grad_accum_steps=2")
 """How one process computes the gradients of `muon` as two do: those of half a batch each, and then their sum."""
 NATIVE = (*EQUAL, "run.kernels=native", "model.n_embd=64", "model.position=rope", "train.length_warmup=[0.5]")
 PARTS = ("optim.name=momentum", "model.mlp=prelu", "model.position=alibi", "run.kernels=torch")
-DROPOUT = ("train.max_steps=9", "model.dropout=0.2", "optim.ema_decay=0.9")
+DROPOUT = ("train.max_steps=9", "model.dropout=0.2")
 STOPPED_AT = 4
 
 Scenario = Callable[[Path, World], Any]

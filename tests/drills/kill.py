@@ -18,7 +18,7 @@ RECIPE = """
 run: {name: run, device: cpu, dtype: float32, compile: false, kernels: torch, threads: 1}
 data: {source: file, path: corpus.txt}
 model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 16, dropout: 0.1}
-optim: {warmup_steps: 2, ema_decay: 0.9}
+optim: {warmup_steps: 2}
 train:
   batch_size: 2
   grad_accum_steps: 2
@@ -29,7 +29,7 @@ train:
   sample_tokens: 4
   keep_last: 2
 """
-"""With dropout and an average of the weights."""
+"""With dropout."""
 EARLIER = "runs/run/checkpoints/step-000002"
 Look = Callable[[Path, Death, Ending, Tally], str]
 

@@ -24,7 +24,7 @@ from training.sessions import quick_beginnings, start_session
 
 CONFIG = (
     *("model.n_embd=16", "model.block_size=16", "train.batch_size=2", "train.log_interval=50", "train.keep_last=1"),
-    *("train.eval_interval=250", "optim.ema_decay=0.9", "train.sample_tokens=4"),
+    *("train.eval_interval=250", "train.sample_tokens=4"),
 )
 GROWTH, OF_SERVER = 0.02, 0.2
 """Of the memory, from the second tenth to the last; what a server's allocator keeps differs from run to run."""

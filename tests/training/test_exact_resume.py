@@ -128,7 +128,7 @@ def test_a_resume_by_path_that_crashes_before_it_saves_goes_on_from_there(
     assert differing(everything(tmp_path / RUN), uninterrupted) == []
 
 
-MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1", "optim.ema_decay=0.8")
+MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1")
 NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 
 
@@ -141,9 +141,7 @@ NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
         pytest.param((*MUON, *NATIVE), id="both", marks=needs_compiler),
     ],
 )
-def test_other_optimizers_averages_and_kernels_go_on_as_exactly(
-    tmp_path: Path, start: Start, variant: tuple[str, ...]
-) -> None:
+def test_other_optimizers_and_kernels_go_on_as_exactly(tmp_path: Path, start: Start, variant: tuple[str, ...]) -> None:
     """Stopped by signals in training and in an evaluation, by a crash in a sample."""
     recipe = (*RECIPE, *variant)
     start(tmp_path / "straight", *recipe).run()
@@ -158,9 +156,7 @@ def test_other_optimizers_averages_and_kernels_go_on_as_exactly(
     start(folder, *recipe, resume="auto").run()
     assert differing(everything(folder / RUN), straight) == []
     if "optim.name=muon" in variant:
-        kinds = {"training/optimizer/muon/state/0/momentum", "training/average/wte.weight"}
-        assert straight.keys() >= kinds
-        assert not torch.equal(straight["training/average/wte.weight"], straight["weights/wte.weight"])
+        assert "training/optimizer/muon/state/0/momentum" in straight
 
 
 def test_what_is_watched_does_not_change_what_is_learned(

@@ -187,8 +187,7 @@ def test_a_run_is_over_once_its_last_step_is_evaluated() -> None:
 
 def test_a_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path, start: Callable[..., Any]) -> None:
     """The hashes of the checkpoint are right all the same."""
-    options = ("train.max_steps=3", "optim.ema_decay=0.5")
-    trainer = start(tmp_path, *options)
+    trainer = start(tmp_path, "train.max_steps=3")
     trainer.run()
     folder = trainer.run_folder.checkpoints()[0]
     checkpoint = read_checkpoint(folder)
@@ -200,12 +199,10 @@ def test_a_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path, 
         ({"sampler": []}, ""),
         ({"generators": {"cpu": torch.zeros(5, dtype=torch.uint8), "cuda": []}}, ""),
         ({"generators": {"cpu": torch.get_rng_state(), "cuda": 3}}, ""),
-        ({"average": {"wte.weight": torch.zeros(1)}}, ""),
-        ({"average": None}, ""),
     ]
     for change, message in changes:
         write_checkpoint(folder, replace(checkpoint, training={**checkpoint.training, **change}))
         with pytest.raises(CheckpointError, match="training state does not fit") as caught:
-            start(tmp_path, *options, resume="auto")
+            start(tmp_path, "train.max_steps=3", resume="auto")
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)

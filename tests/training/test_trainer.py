@@ -301,7 +301,7 @@ def test_too_many_in_a_row_end_a_run_that_skips_also_after_a_resume(tmp_path: Pa
 @pytest.mark.parametrize("spoiled", [{0}, {0, 1, 2}, {4, 8}])
 def test_a_resumed_run_counts_its_skipped_steps_on(tmp_path: Path, start: Start, spoiled: set[int]) -> None:
     """The steps before the first checkpoint may all have been skipped."""
-    options = (SKIP, "optim.ema_decay=0.9", "train.eval_interval=3", "train.max_steps=9")
+    options = (SKIP, "train.eval_interval=3", "train.max_steps=9")
     whole, first = start(tmp_path / "whole", *options), start(tmp_path / "parts", *options)
     for trainer in (whole, first):
         spoil_steps(trainer, spoiled)
