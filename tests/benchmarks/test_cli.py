@@ -77,7 +77,6 @@ LLAMA = "decode --architecture llama"
         ("decode --checkpoint nowhere", "nowhere"),
         ("decode --checkpoint nowhere --hf", "--checkpoint has no peers"),
         ("decode --checkpoint nowhere --llama-cpp", "--checkpoint has no peers"),
-        ("start --checkpoint nowhere", "--checkpoint nowhere: there is no such folder"),
     ],
 )
 def test_mistakes_are_one_line(command: str, message: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,10 +94,9 @@ def test_mistakes_are_one_line(command: str, message: str, workplace: Path, caps
 def test_what_cannot_run_here_is_one_line(
     workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command that fails, a variant for another machine, and a peer that is not installed."""
+    """A variant for another machine, and a peer that is not installed."""
     monkeypatch.setattr("benchmarks.cli_options.find_spec", lambda name: None)
     for command, message in (
-        ("start --checkpoint .", "ended with 2"),
         (f"{STEP} --variants native {' '.join(QUICK)}", "error: native: run.kernels is native, but "),
         ("decode --hf", "error: --hf needs transformers; pip install transformers"),
     ):
