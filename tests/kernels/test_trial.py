@@ -197,11 +197,12 @@ def losses(folder: Path) -> list[float]:
 
 def test_crash_in_mid_training_is_not_tried_again(cache: Path, tmp_path: Path) -> None:
     best, following, *_ = candidates()
-    died = train(tmp_path, cache, GPT_FAULT="middle")
+    once = "train.eval_interval=30"  # so that nothing is saved before the crash
+    died = train(tmp_path, cache, once, GPT_FAULT="middle")
     assert died.returncode == -signal.SIGSEGV
     (tmp_path / "expected").mkdir()
-    train(tmp_path / "expected", cache, GPT_PROCESSOR=following.name)
-    again = train(tmp_path, cache, "--resume", "auto", GPT_FAULT="middle")
+    train(tmp_path / "expected", cache, once, GPT_PROCESSOR=following.name)
+    again = train(tmp_path, cache, once, "--resume", "auto", GPT_FAULT="middle")
     assert again.returncode == 0, again.stderr
     line = f"the {best.name} kernels are not used here: a process ended in them with a segmentation fault ("
     assert again.stderr.count(line) == 1
