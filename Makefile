@@ -42,7 +42,7 @@ endif
 	$(PIP) -e ".[$*]"
 	@touch $@
 
-demo: setup ## train for a minute or two on Python's own documentation, then print a sample
+demo: setup ## train for one to three minutes on Python's own documentation, then print a sample
 	$(BIN)/python scripts/train.py --config configs/quickstart.yaml --resume auto
 	$(BIN)/python scripts/sample.py --checkpoint runs/quickstart --prompt "The " --max-new-tokens 400
 
