@@ -1,4 +1,4 @@
-"""Fit a recipe to one's own text: size, regularization and steps from its amount."""
+"""Fit a recipe to your text: size, regularization and steps from its amount."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +73,6 @@ TIERS = (
 
 def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration, without the path in `data`, for a text of so many characters.
-
-    All of them are meant for one to three minutes on two CPU cores with AMX.
 
     Args:
         shorter_split: characters of its training or validation split, whichever has less, which has to fill a block.

@@ -16,6 +16,7 @@ from drills.hostile_files import (
     Evaluated,
     Payload,
     Prepare,
+    huge_tables,
     json_with,
     linked,
     moved,
@@ -101,7 +102,7 @@ def attacks(folder: Path) -> Iterator[Attack]:
         yield imported(name, prepare)
     for name in ("h.0.mlp.c_fc.rounded", "h.0.mlp.c_fc.integers"):
         yield sampled(name, with_tensor("model.safetensors", name))
-    yield sampled("tables of 10^8 positions", yaml_with("config.yaml", model={"block_size": 10**8, "position": "rope"}))
+    yield sampled("tables of 10^8 positions", huge_tables)
     corpus = yaml_with("config.yaml", data={"source": "file", "path": "outside/secret", "dir": "outside"})
     evaluation = partial(evaluate.main, ["--checkpoint", "runs/tiny"])
     yield Attack("checkpoint: its corpus is elsewhere", NEWEST, corpus, evaluation)

@@ -115,6 +115,14 @@ def with_tensor(name: str, added: str) -> Prepare:
     return lambda folder: save_file({**load_file(folder / name), added: torch.zeros(2)}, folder / name)
 
 
+def huge_tables(folder: Path) -> None:
+    """Let a model have rotary positions, whose tables no file holds, and 10^8 of them."""
+    yaml_with("config.yaml", model={"block_size": 10**8, "position": "rope"})(folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["wpe.weight"]
+    save_file(weights, folder / "model.safetensors")
+
+
 def tensor_files(name: str) -> Iterator[tuple[str, Prepare]]:
 
     def header(content: bytes, length: int | None = None) -> Prepare:
