@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and a closed terminal: the first signal unwinds a command, which cleans up; a later one kills it."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -164,14 +165,22 @@ def end_children() -> None:
     for pid in stopped:
         _send(pid, signal.SIGTERM)
         _send(pid, signal.SIGCONT)
-    end = time.monotonic() + GRACE_SECONDS
-    while stopped & _descendants() and time.monotonic() < end:
+    end, ending = time.monotonic() + GRACE_SECONDS, set(filter(_ends, stopped))
+    while ending & _descendants() and time.monotonic() < end:
         time.sleep(0.005)
 
 
 def _send(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def _ends(pid: int) -> bool:
+    """Return whether SIGTERM ends a process; Python's resource tracker ignores it, and ends after its parent."""
+    with suppress(OSError):
+        ignored = re.search(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.MULTILINE)
+        return ignored is not None and not int(ignored[1], 16) >> (signal.SIGTERM - 1) & 1
+    return False
 
 
 def _descendants() -> set[int]:

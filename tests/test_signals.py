@@ -66,6 +66,19 @@ def test_a_signal_whose_exception_is_ignored_comes_again(capfd: pytest.CaptureFi
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists processes")
+def test_a_child_that_ignores_sigterm_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python's resource tracker, which a pool of processes leaves behind: an echo would come too late for one."""
+    command = ["sh", "-c", "trap '' TERM; echo ready; exec cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        with monkeypatch.context() as context:
+            context.setattr("gpt.signals.time.sleep", lambda seconds: pytest.fail(f"waited {seconds} s"))
+            end_children()
+        assert child.poll() is None
+
+
 def test_a_later_signal_kills() -> None:
     program = (
         "import os, signal, gpt.signals; gpt.signals.ECHO_SECONDS = 0\n"
