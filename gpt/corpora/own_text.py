@@ -24,8 +24,8 @@ A text of 4,000 is read some 22 times, one of 30,000 14 times, one of 300,000 8 
 """
 RARE = 20
 """Occurrences of a character, on average, below which a third of the steps has learned the text by heart."""
-ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "mlp_conv": 4, "qk_norm": True}
-ARCHITECTURE |= {"logit_softcap": 15.0, "tie_weights": False, "init": "zero_projections"}
+ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "qk_norm": True}
+ARCHITECTURE |= {"tie_weights": False, "init": "zero_projections"}
 OPTIMIZER = {"name": "muon", "learning_rate": 0.015, "min_lr": 0.0, "schedule": "wsd", "betas": [0.9, 0.99]}
 OPTIMIZER |= {"weight_decay": 0.1, "muon_rate": 0.02}
 

@@ -219,7 +219,7 @@ def architecture_for(config: ModelConfig, program: str = "transformers", lacking
     options = " or with ".join(" ".join(each) for each in changes if len(each) == fewest)
     raise InputError(
         f"{program} has no architecture that computes this model; train one with {options}, as the recipe "
-        "shakespeare_portable does, or export it --to html"
+        "shakespeare does, or export it --to html"
     )
 
 

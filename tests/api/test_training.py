@@ -49,7 +49,7 @@ def test_without_a_configuration_the_recipe_fits_the_text(workplace: Path) -> No
     small = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16}
     run = gpt.train("corpus.txt", model=small, max_steps=2, device="cpu", compile=False, report=None)
     assert run.folder == Path("runs/corpus")
-    assert (run.config.optim.name, run.config.data.order, run.config.model.mlp_conv) == ("muon", "shuffled", 4)
+    assert (run.config.optim.name, run.config.data.order, run.config.model.position) == ("muon", "shuffled", "rope")
     with pytest.raises(gpt.GPTError, match="has 5 characters; a model needs at least"):
         gpt.train(text="abcde")
 

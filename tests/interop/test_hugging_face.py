@@ -257,7 +257,7 @@ def test_what_transformers_has_no_architecture_for_is_refused(
         save(sharp_model(**changes), tmp_path)
     assert str(error.value) == (
         f"transformers has no architecture that computes this model; train one with {remedy}, as the recipe "
-        "shakespeare_portable does, or export it --to html"
+        "shakespeare does, or export it --to html"
     )
     assert list(tmp_path.iterdir()) == []
 
