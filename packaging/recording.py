@@ -35,7 +35,7 @@ NO_RESULT = -1
 THREADS = 2
 SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 80, "vocab_size": 65, "norm_eps": 1e-5}
 VARIANTS = (
-    {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "mlp_conv": 3, "qk_norm": True, "dropout": 0.1},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "qk_norm": True, "dropout": 0.1},
     {"norm": "layernorm", "position": "learned", "mlp": "swiglu", "dropout": 0.0},
 )
 """Models that together call every kernel."""

@@ -19,38 +19,33 @@ def edited(forward: Callable[..., Tensor], owner: type[nn.Module] = Block) -> Ed
     return lambda patch: patch.setattr(owner, "forward", forward)
 
 
-def mlp_of(block: Any, x: Tensor, mask: Any, cache: Any) -> Tensor:
-    x = block.ln_2(x)
-    return block.mlp(x if block.mlp_conv is None else block.mlp_conv(x, mask, cache))
-
-
 def no_attention(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
     x = x + 0.0 * self.attn(self.ln_1(x), rotation, mask, cache)
-    return x + mlp_of(self, x, mask, cache)
+    return x + self.mlp(self.ln_2(x))
 
 
 def parallel(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
-    return x + self.attn(self.ln_1(x), rotation, mask, cache) + mlp_of(self, x, mask, cache)
+    return x + self.attn(self.ln_1(x), rotation, mask, cache) + self.mlp(self.ln_2(x))
 
 
 def post_norm(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
     x = self.ln_1(x + self.attn(x, rotation, mask, cache))
-    return x + mlp_of(self, x, mask, cache)
+    return x + self.mlp(self.ln_2(x))
 
 
 def no_residual(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
     x = x + self.attn(self.ln_1(x), rotation, mask, cache)
-    return mlp_of(self, x, mask, cache)
+    return self.mlp(self.ln_2(x))
 
 
 def detached(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
     x = x + self.attn(self.ln_1(x.detach()), rotation, mask, cache)
-    return x + mlp_of(self, x, mask, cache)
+    return x + self.mlp(self.ln_2(x))
 
 
 def noisy(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
     x = x + self.attn(self.ln_1(x), rotation, mask, cache) + 0.01 * torch.randn_like(x)
-    return x + mlp_of(self, x, mask, cache)
+    return x + self.mlp(self.ln_2(x))
 
 
 def windowed(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
@@ -85,4 +80,4 @@ EDITS: dict[str, Edit] = {
     "another activation": lambda patch: patch.setitem(ACTIVATIONS, "gelu", F.mish),
     "no rotation": lambda patch: patch.setattr("gpt.model.attention.rotate", lambda x, rotation: x),
 }
-"""Each changes what a model of RMSNorm, rotary positions, QK-norm, GELU and short convolutions computes."""
+"""Each changes what a model of RMSNorm, rotary positions, QK-norm and GELU computes."""

@@ -25,7 +25,7 @@ PACKAGE = Path(gpt.__file__).parent
 RECIPE = """
 run: {name: tiny, device: cpu, dtype: float32, compile: false, threads: 1}
 data: {source: file, path: corpus.txt}
-model: {n_layer: 2, n_head: 1, n_embd: 32, block_size: 32, norm: rmsnorm, position: rope, qk_norm: true, mlp_conv: 2}
+model: {n_layer: 2, n_head: 1, n_embd: 32, block_size: 32, norm: rmsnorm, position: rope, qk_norm: true}
 optim: {name: muon, warmup_steps: 2, grad_clip: 0.1}
 train: {batch_size: 4, max_steps: 6, eval_interval: 3, log_interval: 1, sample_tokens: 10}
 sample: {temperature: 0.9, top_k: 5, max_new_tokens: 40}
@@ -33,7 +33,7 @@ sample: {temperature: 0.9, top_k: 5, max_new_tokens: 40}
 
 EDITS: dict[str, tuple[str, str, str]] = {
     "attention times zero": ("model/gpt.py", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
-    "a convolution without residual": ("model/short_conv.py", "y = x + x * own", "y = 0.5 * x + x * own"),
+    "an MLP without residual": ("model/gpt.py", "return x + self.mlp(", "return self.mlp("),
     "scaled embeddings": ("model/gpt.py", "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
     "label smoothing": ("evaluation/loss.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)'),
     "a slower warmup": ("training/schedule.py", "(step + 1) / config.warmup_steps", "0.1 * step / config.warmup_steps"),

@@ -18,7 +18,6 @@ from gpt.generation.sampling import next_token_probabilities
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.model.layers import MLP, SwiGLU
-from gpt.model.short_conv import ShortConv
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 
@@ -109,16 +108,6 @@ def test_norms_and_softmax(leading: tuple[int, ...], width: int, scale: float) -
         lambda scores: scores.softmax(-1),
         scores,
     )
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (3, 9, 2)], ids=str)
-@pytest.mark.parametrize("span", [2, 4, 8])
-def test_causal_conv(shape: tuple[int, int, int], span: int) -> None:
-    layer, h = randomized(ShortConv(shape[-1], span)), normal(*shape)
-    (weight,) = parameters_of(layer)
-    assert_equal(mathematics.causal_conv(h, weight), layer(h, None, None))
-    backward = partial(mathematics.causal_conv_backward, h=h, weight=weight)
-    assert_pair(mathematics.causal_conv, backward, mathematics.causal_conv, h, weight)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def eager(model: gpt.GPT) -> list[str]:
 
 
 FUNCTIONS: dict[str, Callable[[gpt.GPT], Any]] = {
-    "GPT": lambda _: weights(build(mlp_conv=3, position="rope", qk_norm=True)),
+    "GPT": lambda _: weights(build(position="rope", qk_norm=True)),
     "GPT of other parts": lambda _: weights(build(position="sinusoidal", norm="rmsnorm", mlp="swiglu", bias=True)),
     "save and load": save_and_load,
     "generate": lambda model: gpt.generate(model, TOKENIZER, [TEXT, "a"], max_new_tokens=30, top_k=5),

@@ -56,7 +56,6 @@ def draw_model(chance: Random, **fixed: Any) -> GPT:
         "block_size": chance.choice((5, 16, 24, 70)),
         "vocab_size": chance.choice((3, 23, 65, 130)),
         "mlp_width": chance.choice((None, None, 20, 67)),
-        "mlp_conv": chance.choice((None, None, 2, 5)),
         "norm_eps": chance.choice((1e-5, 0.1)),
         "rope_theta": chance.choice((100.0, 10000.0)),
     }

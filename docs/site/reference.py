@@ -21,7 +21,7 @@ NAMES = {
     ),
     "data": ("Data", "CharTokenizer ByteTokenizer"),
     "configuration": ("Configuration", "load_config Config ModelConfig"),
-    "model": ("Parts of the model", "GPT model.attention model.layers model.positions model.short_conv"),
+    "model": ("Parts of the model", "GPT model.attention model.layers model.positions"),
     "errors": ("Errors", "errors"),
 }
 """The pages of the reference: the title of each, and its names in `gpt`."""

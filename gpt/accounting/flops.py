@@ -30,10 +30,9 @@ def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[
 
     The parts are `linear_layers`, `attention` and `head`.
 
-    Attention counts every query against every key, masked ones included, as torch's counter and the
-    PaLM convention do (Chowdhery et al. 2022, 2204.02311, appendix B). Norms, activations and the convolution of
-    `mlp_conv` (2 C for each tap and token) are no matmuls, and not counted. The head is applied at every
-    new position, in a prefill too, as `GPT.forward` does.
+    Attention counts every query against every key, masked ones included, as torch's counter and the PaLM convention do
+    (Chowdhery et al. 2022, 2204.02311, appendix B). Norms and activations are no matmuls, and not counted. The head is
+    applied at every new position, in a prefill too, as `GPT.forward` does.
     """
     assert config.vocab_size is not None
     head = config.n_embd * config.vocab_size

@@ -14,7 +14,6 @@ COMPONENTS = (
     "token embedding",
     "added positions",
     *(f"attention, {name}" for name in (*PROJECTIONS.values(), "biases")),
-    "feed-forward, convolution",
     "feed-forward, weights",
     "feed-forward, biases",
     "norms of the blocks",
@@ -94,8 +93,6 @@ def _component_of(name: str) -> str:
     _, sublayer, *inside, kind = rest  # 3.attn.c_q.weight
     if sublayer in ("ln_1", "ln_2") or inside[:1] in (["q_norm"], ["k_norm"]):
         return "norms of the blocks"
-    if sublayer == "mlp_conv":
-        return "feed-forward, convolution"
     if sublayer == "attn":
         return f"attention, {PROJECTIONS[inside[0]] if kind == 'weight' else 'biases'}"
     return f"feed-forward, {'biases' if kind == 'bias' else 'weights'}"

@@ -19,7 +19,7 @@ class FixedView(LayeredCache[Store]):
 
     def __init__(self, cache: KVCache) -> None:
         self._capacity, self._device = cache.capacity, cache.device
-        self.keys, self.values, self.inputs = cache.keys, cache.values, cache.inputs
+        self.keys, self.values = cache.keys, cache.values
         self.lengths = torch.zeros(len(cache.lengths), dtype=torch.long, device=cache.device)
 
     def positions(self, new: int) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.cache.stores import KV_DTYPES, Store
@@ -22,12 +21,10 @@ class LayeredCache(ABC, Generic[Memory]):
     Attributes:
         keys: of all layers.
         values: of all layers.
-        inputs: of the convolutions of all layers; without those it is None, or not used.
     """
 
     keys: Memory
     values: Memory
-    inputs: Memory | None
 
     @abstractmethod
     def positions(self, new: int) -> Tensor:
@@ -48,34 +45,18 @@ class LayeredCache(ABC, Generic[Memory]):
         """Store new keys and values (B, K, T, D) of a layer; return those to attend to, (B, K, S, D)."""
         return self._append(self.keys, layer, k), self._append(self.values, layer, v)
 
-    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
-        """Store inputs x (B, T, C) of a layer's convolution; return them after the `before` ahead of them, else 0."""
-        assert self.inputs is not None
-        found = self._append(self.inputs, layer, x.unsqueeze(1)).squeeze(1)  # (B, S, C)
-        return self._window(found, x.size(1), before)
-
-    def _window(self, found: Tensor, new: int, before: int) -> Tensor:
-        """Return rows of found (B, S, C) at the next positions and the `before` ahead of them, 0 before the start."""
-        positions = self.positions(new)
-        wanted = torch.cat((torch.arange(-before, 0, device=found.device) + positions[:, :1], positions), dim=1)
-        rows = found.gather(1, wanted.clamp(min=0).unsqueeze(2).expand(-1, -1, found.size(2)))
-        return rows.masked_fill((wanted < 0).unsqueeze(2), 0.0)
-
     def advance(self, new: int) -> None:
         """Count `new` more positions, if the cache does that itself."""
 
 
 class LayerView:
-    """One layer of a cache, as a block sees it: `append` and `extend` of that layer."""
+    """One layer of a cache, as a block sees it: `append` of that layer."""
 
     def __init__(self, cache: LayeredCache[Any], index: int) -> None:
         self._cache, self._index = cache, index
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return self._cache.append(self._index, k, v)
-
-    def extend(self, x: Tensor, before: int) -> Tensor:
-        return self._cache.extend(self._index, x, before)
 
 
 class KVCache(LayeredCache[Store]):
@@ -117,18 +98,11 @@ class KVCache(LayeredCache[Store]):
         self.device = torch.device(device)
         heads, length = (config.n_layer, batch, config.kv_heads), self.capacity
         self.keys, self.values = (Store((*heads, length, config.head_dim), kv_dtype, self.device) for _ in "kv")
-        self.inputs = None
-        if config.mlp_conv is not None:
-            self.inputs = Store((config.n_layer, batch, 1, length, config.n_embd), kv_dtype, self.device)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all that is stored, allocated from the start."""
-        return sum(store.nbytes for store in self._stores)
-
-    @property
-    def _stores(self) -> list[Store]:
-        return [store for store in (self.keys, self.values, self.inputs) if store is not None]
+        return self.keys.nbytes + self.values.nbytes
 
     def positions(self, new: int) -> Tensor:
         """Return the positions of the next `new` tokens: (T,), or (B, T) where sequences have different lengths.
@@ -149,12 +123,6 @@ class KVCache(LayeredCache[Store]):
 
     def mask(self, new: int) -> Tensor | None:
         return None if self._is_uniform else mask_after(self.positions(new), max(self.lengths) + new)
-
-    def _window(self, found: Tensor, new: int, before: int) -> Tensor:
-        if not self._is_uniform:
-            return super()._window(found, new, before)
-        first = self.lengths[0] - before
-        return F.pad(found[:, max(0, first) :], (0, 0, max(0, -first), 0))
 
     def _append(self, memory: Store, layer: int, x: Tensor) -> Tensor:
         longest, new = max(self.lengths), x.size(2)
@@ -180,13 +148,12 @@ class KVCache(LayeredCache[Store]):
         chosen.lengths, chosen._ragged = [self.lengths[index] for index in indices], {}
         rows, longest = torch.tensor(indices, device=self.device), max(chosen.lengths)
         chosen.keys, chosen.values = (store.select(rows, longest) for store in (self.keys, self.values))
-        chosen.inputs = None if self.inputs is None else self.inputs.select(rows, longest)
         return chosen
 
     def assign(self, indices: Sequence[int], other: "KVCache") -> None:
         """Overwrite sequence `indices[i]` by sequence i of another cache of the same model and type."""
         rows, longest = torch.tensor(indices, device=self.device), max(other.lengths)
-        for store, source in zip(self._stores, other._stores, strict=True):
+        for store, source in ((self.keys, other.keys), (self.values, other.values)):
             store.assign(rows, source, longest)
         for index, length in zip(indices, other.lengths, strict=True):
             self.lengths[index] = length
@@ -205,5 +172,4 @@ def cache_bytes(config: ModelConfig, batch: int, capacity: int, kv_dtype: str) -
     """Return the bytes of a cache without allocating it."""
     positions, size = config.n_layer * batch * capacity, KV_DTYPES[kv_dtype].itemsize
     scale = torch.float16.itemsize if kv_dtype == "int8" else 0
-    inputs = 0 if config.mlp_conv is None else config.n_embd * size + scale
-    return positions * (2 * config.kv_heads * (config.head_dim * size + scale) + inputs)
+    return positions * 2 * config.kv_heads * (config.head_dim * size + scale)

@@ -18,17 +18,15 @@ class PagedStore:
         self.blocks, self.block_size, self.device = blocks, block_size, device
         shape = (config.n_layer, blocks * block_size, config.kv_heads, config.head_dim)
         self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
-        inputs = (*shape[:2], 1, config.n_embd if config.mlp_conv is not None else 0)
-        self.inputs = torch.zeros(inputs, dtype=dtype, device=device)
 
     @property
     def block_bytes(self) -> int:
-        return sum(part.nbytes for part in (self.keys, self.values, self.inputs)) // self.blocks
+        return (self.keys.nbytes + self.values.nbytes) // self.blocks
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy blocks: the first of each pair becomes a copy of the second."""
         for target, source in copies:
-            for part in (self.keys, self.values, self.inputs):
+            for part in (self.keys, self.values):
                 blocks = part.view(len(part), self.blocks, self.block_size, *part.shape[2:])
                 blocks[:, target] = blocks[:, source]
 
@@ -44,7 +42,7 @@ class PagedView(LayeredCache[Tensor]):
     """
 
     def __init__(self, store: PagedStore, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> None:
-        self.keys, self.values, self.inputs, size = store.keys, store.values, store.inputs, store.block_size
+        self.keys, self.values, size = store.keys, store.values, store.block_size
         longest = max(stored) + new
         width = -(-longest // size)
         blocks = torch.tensor([[*table[:width], *(0,) * (width - len(table))] for table in tables])

@@ -270,11 +270,6 @@ class ModelConfig(Section):
     mlp_width: PositiveInt | None = Field(
         None, description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8."
     )
-    mlp_conv: Annotated[int, Field(ge=2, le=8)] | None = Field(
-        None,
-        description="Taps of a causal convolution of each channel before the feed-forward network, which then sees the "
-        "last few positions; null: none.",
-    )
     tie_weights: bool = Field(True, description="lm_head shares the storage of wte.")
     qk_norm: bool = Field(False, description="RMSNorm on each query and key head before the scores.")
     init: Literal["gpt2", "zero_projections"] = Field(

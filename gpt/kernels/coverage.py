@@ -16,7 +16,7 @@ POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")
 KEYS = frozenset(
     {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "vocab_size", "dropout", "attention_dropout", "bias"}
-    | {"norm", "norm_eps", "position", "rope_theta", "mlp", "mlp_width", "mlp_conv", "tie_weights", "qk_norm", "init"}
+    | {"norm", "norm_eps", "position", "rope_theta", "mlp", "mlp_width", "tie_weights", "qk_norm", "init"}
     | {"logit_softcap", "attention"}
 )
 """Keys of `ModelConfig` that are known; others must have their defaults."""

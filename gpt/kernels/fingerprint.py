@@ -38,7 +38,6 @@ TRAINING: Scope = {
     "model/attention.py": (),
     "model/layers.py": (),
     "model/positions.py": ("rotate", "rotate_half"),
-    "model/short_conv.py": (),
 }
 """What the training kernels compute."""
 DECODING: Scope = {

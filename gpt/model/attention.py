@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from gpt.config import ModelConfig
 from gpt.model.layers import RMSNorm
 from gpt.model.positions import Rotation, rotate
-from gpt.model.short_conv import History
 
 
-class LayerCache(History, Protocol):
-    """What a block sees of a cache: one layer's keys and values, and the inputs of its convolution."""
+class LayerCache(Protocol):
+    """What a block sees of a cache: one layer's keys and values."""
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, K, T, D); return all stored so far, each (B, K, S, D)."""

@@ -18,7 +18,6 @@ from gpt.errors import InputError, outside_vocabulary
 from gpt.model.attention import Attention, LayerCache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
 from gpt.model.positions import AddedPositions, RotatedPositions, Rotation, ScoreBias, build_position
-from gpt.model.short_conv import ShortConv
 
 INIT_STD = 0.02
 """Standard deviation of the initial matrices and embeddings."""
@@ -45,14 +44,13 @@ class Cache(Protocol):
 
 
 class Block(nn.Module):
-    """`x + attn(ln_1(x))`, then `x + mlp(ln_2(x))`, with a convolution before the MLP if `mlp_conv` asks for one."""
+    """`x + attn(ln_1(x))`, then `x + mlp(ln_2(x))`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.ln_1 = build_norm(config)
         self.attn = Attention(config)
         self.ln_2 = build_norm(config)
-        self.mlp_conv = None if config.mlp_conv is None else ShortConv(config.n_embd, config.mlp_conv)
         self.mlp = build_mlp(config)
 
     def forward(
@@ -60,8 +58,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Map x (B, T, C) to (B, T, C)."""
         x = x + self.attn(self.ln_1(x), rotation, mask, cache)
-        h = self.ln_2(x)
-        return x + self.mlp(h if self.mlp_conv is None else self.mlp_conv(h, mask, cache))
+        return x + self.mlp(self.ln_2(x))
 
 
 class Softcap(nn.Module):
@@ -194,15 +191,14 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     Matrices and embeddings are normal with deviation 0.02, biases zero, norm gains one. The
     projections back into the residual stream (`c_proj`) are smaller by `sqrt(2 n_layer)`, since
     2 n_layer of them add up in it (Radford et al. 2019, GPT-2, section 2.3), or zero: a block then
-    begins as the identity (Zhang et al. 2019, 1901.09321). Short convolutions begin as the identity. Parameters of
-    an activation stay as they are.
+    begins as the identity (Zhang et al. 2019, 1901.09321). Parameters of an activation stay as they are.
     """
     projection_std = INIT_STD / math.sqrt(2 * config.n_layer) if config.init == "gpt2" else 0.0
     for name, parameter in model.named_parameters():
         if ".activation." in name:
             # it knows where to begin
             continue
-        if name.endswith(("bias", "mlp_conv.weight")):
+        if name.endswith("bias"):
             nn.init.zeros_(parameter)
         elif parameter.dim() == 1:
             nn.init.ones_(parameter)
@@ -239,6 +235,4 @@ def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start:
     if mask is None:
         mask = causal_mask(positions.size(-1), keys.size(-1), positions.device)
     added: Tensor = bias(positions, keys).float()
-    # -inf is for the mask, in which convolutions see padding
-    added = added.clamp(min=torch.finfo(added.dtype).min)
     return (added if added.dim() == 4 else added.unsqueeze(0)).masked_fill(~mask, -math.inf)

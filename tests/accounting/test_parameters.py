@@ -36,7 +36,6 @@ def test_every_component_by_hand() -> None:
         "attention, values": 3 * 8 * 4,
         "attention, projection": 3 * 8 * 8,
         "attention, biases": 3 * (8 + 4 + 4 + 8),
-        "feed-forward, convolution": 0,
         "feed-forward, weights": 3 * 2 * 8 * 6,
         "feed-forward, biases": 3 * (6 + 8),
         "norms of the blocks": 3 * 2 * (8 + 8),

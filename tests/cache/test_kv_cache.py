@@ -120,15 +120,15 @@ def test_a_truncation_cannot_lengthen_rows_or_leave_one_out(lengths: int | list[
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-@pytest.mark.parametrize(("batch", "capacity", "n_kv_head", "taps"), [(1, 16, 4, None), (3, 5, 2, 3), (3, 5, 1, None)])
+@pytest.mark.parametrize(("batch", "capacity", "n_kv_head"), [(1, 16, 4), (3, 5, 2), (3, 5, 1)])
 def test_bytes_are_known_before_a_cache_is_made_and_never_change(
-    kv_dtype: str, batch: int, capacity: int, n_kv_head: int, taps: int | None
+    kv_dtype: str, batch: int, capacity: int, n_kv_head: int
 ) -> None:
-    """Inputs of convolutions are as wide as the stream, 32; each vector of int8 has a scale."""
-    config, size = tiny_config(n_kv_head=n_kv_head, mlp_conv=taps), KV_DTYPES[kv_dtype].itemsize
-    scale, inputs = 2 * (kv_dtype == "int8"), taps is not None
+    """Each vector of int8 has a scale."""
+    config, size = tiny_config(n_kv_head=n_kv_head), KV_DTYPES[kv_dtype].itemsize
+    scale = 2 * (kv_dtype == "int8")
     cache = KVCache(config, batch, capacity, kv_dtype)
-    position = 2 * n_kv_head * (8 * size + scale) + inputs * (32 * size + scale)
+    position = 2 * n_kv_head * (8 * size + scale)
     assert cache.nbytes == cache_bytes(config, batch, capacity, kv_dtype) == 2 * batch * capacity * position
     x = torch.randn(batch, n_kv_head, capacity, 8)
     cache.layer(0).append(x, x)

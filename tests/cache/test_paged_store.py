@@ -11,12 +11,11 @@ from tiny import sharp_model
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
 @pytest.mark.parametrize("block_size", [1, 4, 5])
 def test_logits_from_scattered_blocks_are_those_of_the_whole_sequence(position: str, block_size: int) -> None:
-    model = sharp_model(std=0.25, position=position, n_kv_head=2, mlp_conv=4)
+    model = sharp_model(std=0.25, position=position, n_kv_head=2)
     idx = torch.randint(23, (2, 16))
     store = PagedStore(model.config, 40, block_size, torch.float32, torch.device("cpu"))
     store.keys.fill_(torch.nan)  # what is in blocks that nobody has written must not count
     store.values.fill_(torch.nan)
-    store.inputs.fill_(torch.nan)
     order = torch.randperm(40).tolist()
     tables = [order[:16], order[16:32]]
     for row, length in enumerate((7, 3)):  # two prompts of different lengths, each in two chunks

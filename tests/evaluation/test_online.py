@@ -57,7 +57,7 @@ def test_a_rate_of_zero_is_the_full_protocol() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_a_text_that_repeats_itself_is_predicted_ever_better(variant: tuple[object, ...]) -> None:
-    model = sharp_model(0.1, **keys_of(variant), mlp_conv=4)
+    model = sharp_model(0.1, **keys_of(variant))
     full, online = (block_losses(model, REPEATED, rate) for rate in (None, 0.1))
     assert online[0] == full[0]
     assert sum(online[-4:-1]) < 0.95 * sum(full[-4:-1])

@@ -13,7 +13,6 @@ VARIANTS: dict[str, dict[str, object]] = {
     "multi-query": {"n_kv_head": 1, "position": "rope", "mlp": "relu2", "mlp_width": 40, "bias": True},
     "capped": {"n_kv_head": 2, "norm": "rmsnorm", "qk_norm": True, "logit_softcap": 8.0, "tie_weights": True},
     "modern": {"position": "rope", "qk_norm": True, "mlp": "swiglu", "bias": True, "logit_softcap": 5.0},
-    "convolved": {"position": "rope", "norm": "rmsnorm", "mlp_conv": 3},
     "written out": {"attention": "reference", "n_kv_head": 2},
     "fused": {"attention": "sdpa", "n_kv_head": 1, "position": "sinusoidal"},
 }

@@ -80,7 +80,7 @@ def rounded(model: GPT) -> GPT:
 def test_logits_are_those_of_the_model_with_weights_rounded_as_in_the_page(
     kept: str, weights: str, tolerance: float
 ) -> None:
-    model = sharp_model(mlp_conv=3)
+    model = sharp_model()
     model = model if kept == "float32" else quantize(model, kept)
     code = f"const model = newModel(true); return {IDS}.map((id, at) => [...model.step(id, at)]);"
     logits = torch.tensor(run_page(page_of(model, weights), code))

@@ -35,7 +35,7 @@ def test_every_part_is_described_and_its_doors_open(variant: dict[str, object]) 
     config = model.config
     before, *blocks, after = run_page(render_model_page(model, CHARS, "float32", SamplingParams(), "", ""), DESCRIBE)
     heads = [f"head {head}" for head in range(config.n_head)]
-    mlp = [*(["convolution"] if config.mlp_conv else []), "MLP", "MLP adds"]
+    mlp = ["MLP", "MLP adds"]
     inside = ["norm", "attention", *heads, "attention adds", "stream", "norm", *mlp]
     assert [[part["name"] for part in block] for block in blocks] == [
         [*inside, "after block 0"],

@@ -77,7 +77,6 @@ ON_DISK: list[tuple[tuple[str, str], str, str]] = [
     (("model/layers.py", "a statement"), "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
     (("model/positions.py", "rotate"), "rotate_half(x) * sin", "rotate_half(x) * -sin"),
     (("model/positions.py", "rotate_half"), "(-second, first)", "(second, first)"),
-    (("model/short_conv.py", "ShortConv.forward"), "y = x + x * own", "y = 0.5 * x + x * own"),
 ]
 """The definition that is edited, what is replaced, and by what."""
 DECODED: list[tuple[tuple[str, str], str, str]] = [
@@ -219,7 +218,7 @@ def test_hooks_of_all_modules_and_modes_of_all_functions_are_named() -> None:
         assert changed_code(TRAINING) is None
 
 
-RECIPE = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "mlp_conv": 4, "n_embd": 64, "n_head": 2}
+RECIPE = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "n_embd": 64, "n_head": 2}
 
 
 def build(**changes: Any) -> GPT:

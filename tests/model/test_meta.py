@@ -7,7 +7,7 @@ from tiny import tiny_config
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
 def test_a_model_without_memory_has_the_same_tensors(position: str) -> None:
-    config = tiny_config(position=position, bias=True, norm="rmsnorm", qk_norm=True, mlp_conv=3, tie_weights=False)
+    config = tiny_config(position=position, bias=True, norm="rmsnorm", qk_norm=True, tie_weights=False)
     whole = GPT(config)
     with meta_device():
         meta_model = GPT(config)

@@ -25,7 +25,7 @@ def idx() -> torch.Tensor:
 @pytest.fixture(params=["auto", "reference", "sdpa"])
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> GPT:
     plugin_of(tmp_path)
-    return sharp_model(std=0.25, position="alibi", n_kv_head=2, mlp_conv=4, attention=request.param)
+    return sharp_model(std=0.25, position="alibi", n_kv_head=2, attention=request.param)
 
 
 @torch.inference_mode()
@@ -105,11 +105,9 @@ POSITIONS = {"window": Window}
 
 
 @torch.inference_mode()
-def test_a_bias_of_minus_infinity_hides_a_key_from_attention_and_not_from_convolutions(
-    tmp_path: Path, idx: torch.Tensor
-) -> None:
+def test_a_bias_of_minus_infinity_hides_a_key(tmp_path: Path, idx: torch.Tensor) -> None:
     plugin_of(tmp_path, WINDOW)
-    model = sharp_model(std=0.25, position="window", mlp_conv=4)
+    model = sharp_model(std=0.25, position="window")
     _, seen = run_with_cache(model, idx, "blocks.0.attn.hook_pattern")
     pattern = seen["blocks.0.attn.hook_pattern"][0]
     assert pattern[:, 9, :7].eq(0).all()

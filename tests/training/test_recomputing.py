@@ -68,7 +68,7 @@ def test_gradients_are_the_same_to_the_last_bit_and_most_activations_are_not_kep
 @needs_compiler
 @pytest.mark.parametrize("dtype", sorted({torch.float32, NARROW}, key=str), ids=str)
 def test_native_blocks_draw_the_same_dropout_again(dtype: torch.dtype) -> None:
-    model, recomputing = (model_of("native", dtype, mlp_conv=3, qk_norm=True, position="rope") for _ in range(2))
+    model, recomputing = (model_of("native", dtype, qk_norm=True, position="rope") for _ in range(2))
     checkpoint_activations(recomputing)
     (whole, kept), (recomputed, still_kept) = gradients(model, dtype), gradients(recomputing, dtype)
     assert same(whole, recomputed)

@@ -175,10 +175,7 @@ class Probe:
 
     def _name_sizes(self) -> dict[int, str]:
         config, keys = self.config, self._past + self._queries
-        taps = config.mlp_conv or 1
         named = {
-            taps: "W",
-            self._queries + taps - 1: "T+W-1",
             BATCH: "B",
             self._queries: "T",
             keys: "T" if keys == self._queries else "S",

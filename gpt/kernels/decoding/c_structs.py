@@ -33,7 +33,7 @@ class CMatrix(ctypes.Structure):
 class CLayer(ctypes.Structure):
     _fields_ = fields(
         (CMatrix, "qkv projection gate up down"),
-        (c_void_p, "norm_1 norm_1_bias norm_2 norm_2_bias q_norm k_norm conv"),
+        (c_void_p, "norm_1 norm_1_bias norm_2 norm_2_bias q_norm k_norm"),
     )
 
 
@@ -43,7 +43,7 @@ class CModel(ctypes.Structure):
         (c_void_p, "token_embedding position_embedding cos sin norm norm_bias"),
         (c_float, "eps softcap"),
         (c_int32, "layers heads kv_heads head_dim dim hidden_dim vocab_size block_size"),
-        (c_int32, "is_layer_norm activation conv_taps"),
+        (c_int32, "is_layer_norm activation"),
     )
 
 

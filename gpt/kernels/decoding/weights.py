@@ -68,7 +68,7 @@ class _Copies:
         tables = (rotation.cos, rotation.sin) if isinstance(rotation, Rotary) else (None, None)
         tensors = *map(self._floats, (model.wte.weight, table, *tables)), *self._norm(model.ln_f)
         sizes = (config.n_layer, config.n_head, config.kv_heads, config.head_dim, config.n_embd, config.mlp_hidden)
-        choices = (config.norm == "layernorm", ACTIVATIONS[config.mlp], config.mlp_conv or 0)
+        choices = (config.norm == "layernorm", ACTIVATIONS[config.mlp])
         numbers = (config.norm_eps, config.logit_softcap or 0.0, *sizes, config.vocab_size, config.block_size, *choices)
         return CModel(self._matrix(model.lm_head), *tensors, *numbers)
 
@@ -82,10 +82,7 @@ class _Copies:
             self._matrix(mlp.c_proj),
         )
         head_norms = (self._floats(getattr(norm, "weight", None)) for norm in (attn.q_norm, attn.k_norm))
-        taps = None if block.mlp_conv is None else block.mlp_conv.weight[:, 0].T.contiguous()
-        return CLayer(
-            *matrices, *self._norm(block.ln_1), *self._norm(block.ln_2), *head_norms, self._keep(padded(taps))
-        )
+        return CLayer(*matrices, *self._norm(block.ln_1), *self._norm(block.ln_2), *head_norms)
 
     def _matrix(self, *layers: Any) -> CMatrix:
         """Return linear layers that share their input as one matrix."""

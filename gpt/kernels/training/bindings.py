@@ -52,10 +52,6 @@ class ActivationArguments(ctypes.Structure):
     _fields_ = fields((Activations, "x y dy dx"), (c_int32, "kind rows width threads"))
 
 
-class ShortConvArguments(ctypes.Structure):
-    _fields_ = fields((Activations, "h y dy dh"), (c_void_p, "weight dw"), (c_int32, "batch length width taps threads"))
-
-
 class WeightGradientArguments(ctypes.Structure):
     _fields_ = fields((Activations, "x dy"), (c_void_p, "dw"), (c_int32, "rows outputs inputs threads"))
 
@@ -77,8 +73,6 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "dropout": AddArguments,
     "activation_forward": ActivationArguments,
     "activation_backward": ActivationArguments,
-    "short_conv_forward": ShortConvArguments,
-    "short_conv_backward": ShortConvArguments,
     "weight_gradient": WeightGradientArguments,
     "matmul": MatmulArguments,
 }

@@ -22,7 +22,6 @@ from gpt.kernels.training.functions import (
     attention,
     drop_out,
     linear,
-    short_conv,
 )
 from gpt.model import GPT
 from gpt.model.attention import LayerCache
@@ -54,8 +53,7 @@ class NativeBlock(Block):
     def __init__(self, block: Block, config: ModelConfig, kernels: Kernels) -> None:
         nn.Module.__init__(self)
         self.training = block.training
-        self.ln_1, self.attn, self.ln_2 = block.ln_1, block.attn, block.ln_2
-        self.mlp_conv, self.mlp = block.mlp_conv, block.mlp
+        self.ln_1, self.attn, self.ln_2, self.mlp = block.ln_1, block.attn, block.ln_2, block.mlp
         self._config, self._kernels = config, kernels
         self._norm = NormOptions(config.norm == "layernorm", config.norm_eps)
         self._inner = self._in_use()
@@ -75,7 +73,6 @@ class NativeBlock(Block):
         gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
         y = attention(kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights)
         x, h = add_norm(kernels, x, linear(kernels, y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
-        h = h if self.mlp_conv is None else short_conv(kernels, h, self.mlp_conv.weight)
         hidden = (mlp.c_gate.weight, mlp.c_fc.weight) if config.mlp == "swiglu" else (mlp.c_fc.weight,)
         h = activate(kernels, linear(kernels, h, *hidden), config.mlp)
         return add(kernels, x, linear(kernels, h, mlp.c_proj.weight), drop_mlp)

@@ -124,15 +124,6 @@ def attention(
     return _Attention.apply(kernels, qkv, *factors, heads, eps, dropout)  # type: ignore[no-untyped-call]
 
 
-def short_conv(kernels: Kernels, h: Tensor, weight: Tensor) -> Tensor:
-    """Compute `y[t] = h[t] + sum_j weight[:, 0, j] * h[t - j]`, with zeros before the first position.
-
-    h and y are (B, T, C) of the kernels' type, C a multiple of 16, weight is (C, 1, K) float32, K from 2 to 8.
-    Gradients of weights are float32, and do not depend on the number of threads.
-    """
-    return _ShortConv.apply(kernels, h, weight)  # type: ignore[no-untyped-call]
-
-
 def _rows(x: Tensor) -> dict[str, int]:
     return {"rows": x.numel() // x.size(-1), "width": x.size(-1)}
 
@@ -269,21 +260,3 @@ class _Attention(Function):
         ctx.kernels.call("attention_backward", dqkv=dqkv, dy=dy.contiguous(), **gains, **tensors, **ctx.settings)
         dgains = [None if tensors["q_gain"] is None else gain.sum(dim=0) for gain in gains.values()]
         return None, dqkv, *dgains, None, None, None, None, None
-
-
-class _ShortConv(Function):
-    @staticmethod
-    def forward(ctx: Any, kernels: Kernels, h: Tensor, weight: Tensor) -> Tensor:
-        batch, length, width = h.shape
-        ctx.kernels, y = kernels, torch.empty_like(h)
-        ctx.settings = {"batch": batch, "length": length, "width": width, "taps": weight.size(-1)}
-        ctx.save_for_backward(h, weight)
-        kernels.call("short_conv_forward", y=y, h=h, weight=weight, **ctx.settings)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Gradients:
-        h, weight = ctx.saved_tensors
-        dh, dw = torch.empty_like(h), torch.empty_like(weight)
-        ctx.kernels.call("short_conv_backward", dh=dh, dw=dw, dy=dy.contiguous(), h=h, weight=weight, **ctx.settings)
-        return None, dh, dw

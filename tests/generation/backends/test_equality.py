@@ -22,7 +22,6 @@ from tolerances import LOGITS
 from variants import VARIANTS, keys_of
 
 every_position = pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
-CONVOLVED = [{"position": position, "n_kv_head": 2, "mlp_conv": 4} for position in ("learned", "sinusoidal", "rope")]
 
 
 def build(kind: str, model: GPT, slide_chunk: int | None = None, prefill_chunk: int | None = None) -> Backend:
@@ -49,7 +48,7 @@ def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["eager", pytest.param("native", marks=needs_compiler)])
-@pytest.mark.parametrize("changes", [*map(keys_of, VARIANTS), *CONVOLVED], ids=str)
+@pytest.mark.parametrize("changes", map(keys_of, VARIANTS), ids=str)
 def test_cached_logits_are_the_uncached_ones_for_every_model(kind: str, changes: dict[str, Any]) -> None:
     model = sharp_model(std=0.25, **changes)
     grow(build(kind, model), UncachedBackend(model), [random_ids(length) for length in (1, 15, 10)], steps=8)

@@ -65,10 +65,6 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
         found |= {f"{hook}.attn.hook_z": z, f"{hook}.hook_attn_out": added}
         x = found[f"{hook}.hook_resid_mid"] = x + added
         normed = norm(f"{module}.ln_2", f"{hook}.ln2", x)
-        past = normed
-        for weight in weights.get(f"{module}.mlp_conv.weight", torch.zeros(32, 1, 0))[:, 0].T:
-            normed = normed + past * weight
-            past = torch.cat((torch.zeros_like(past[:, :1]), past[:, :-1]), dim=1)
         if c.mlp == "swiglu":
             pre = linear(f"{module}.mlp.c_gate", normed)
             straight = found[f"{hook}.mlp.hook_pre_linear"] = linear(f"{module}.mlp.c_fc", normed)

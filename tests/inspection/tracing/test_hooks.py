@@ -154,7 +154,7 @@ def test_the_scale_of_a_half_precision_stream_does_not_overflow(norm: str) -> No
 def test_what_is_written_out_is_what_an_edited_model_computes_or_is_refused(
     monkeypatch: pytest.MonkeyPatch, edit: str, name: str, formula: str
 ) -> None:
-    recipe = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "mlp_conv": 4, "block_size": 72}
+    recipe = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "block_size": 72}
     model, idx = sharp_model(**recipe), torch.arange(72).remainder(23).unsqueeze(0)
     gpt.run_with_cache(model, idx)
     EDITS[edit](monkeypatch)

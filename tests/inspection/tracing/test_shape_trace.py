@@ -93,7 +93,7 @@ def test_symbols_say_the_size_of_every_dimension(traced: Traced) -> None:
     sizes = {
         "B": 2, "T": 7, "S": 7, "C": c.n_embd, "H": c.n_head, "K": c.kv_heads, "D": c.head_dim,
         "D/2": c.head_dim // 2, "K*D": c.kv_heads * c.head_dim, "F": c.mlp_hidden, "V": c.vocab_size,
-        "block_size": c.block_size, "1": 1, "W": c.mlp_conv or 1, "T+W-1": 6 + (c.mlp_conv or 1),
+        "block_size": c.block_size, "1": 1,
     }  # fmt: skip
     for row in rows:
         for symbols, shape in ((row.symbols, row.shape), *((use.symbols, use.shape) for use in row.parameters)):

@@ -30,7 +30,7 @@ pytestmark = needs_compiler
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True, "logit_softcap": 4.0, "n_kv_head": 2},
-    {"norm": "rmsnorm", "position": "rope", "mlp_conv": 4, "n_embd": 40, "n_head": 2},
+    {"norm": "rmsnorm", "position": "rope", "n_embd": 40, "n_head": 2},
     {"position": "sinusoidal", "mlp": "gelu_tanh", "bias": True, "n_kv_head": 1},
     {"mlp": "relu", "n_embd": 96, "n_head": 3, "mlp_width": 50},
     {"mlp": "relu2", "n_embd": 40, "n_head": 2, "norm": "rmsnorm", "block_size": 70},

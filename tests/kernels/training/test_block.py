@@ -34,7 +34,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "rmsnorm", "position": "rope", "mlp": "relu2", "qk_norm": True, "logit_softcap": 15.0},
     {"position": "sinusoidal", "mlp": "relu", "tie_weights": False},
     {"position": "rope", "qk_norm": True, "n_head": 1},
-    {"norm": "rmsnorm", "norm_eps": 1e-3, "mlp_width": 48, "mlp_conv": 4},
+    {"norm": "rmsnorm", "norm_eps": 1e-3, "mlp_width": 48},
     {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 176},
 ]
 

@@ -29,7 +29,6 @@ from gpt.kernels.training.functions import (
     drop_out,
     linear,
     matmul,
-    short_conv,
 )
 
 pytestmark = needs_compiler
@@ -170,10 +169,9 @@ def test_add(kernels: Kernels) -> None:
 
 
 def test_gradients_that_do_not_lie_in_order_are_taken_as_they_are_meant(kernels: Kernels) -> None:
-    x, y, gain, taps = wide(32, 32), narrow(kernels, 32, 32), wide(32), wide(32, 1, 4)
+    x, y, gain = wide(32, 32), narrow(kernels, 32, 32), wide(32)
     turned = torch.randn(32, 32).t()
-    convolved = short_conv(kernels, y.unsqueeze(0), taps)[0]
-    for output in (add(kernels, x, y, NONE), add_norm(kernels, x, y, gain, RMS, NONE)[0], convolved):
+    for output in (add(kernels, x, y, NONE), add_norm(kernels, x, y, gain, RMS, NONE)[0]):
         one, other = (
             torch.autograd.grad(output, [x, y], of.to(output.dtype), retain_graph=True, materialize_grads=True)
             for of in (turned, turned.contiguous())
@@ -450,36 +448,6 @@ def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: 
     assert error(alone, mask * dout.double()) < EXACT
 
 
-# --- short convolutions --------------------------------------------------------------------------
-
-SHAPES = [(1, 1, 16), (3, 2, 48), (2, 7, 32), (2, 8, 16), (3, 64, 32), (2, 65, 80), (1, 200, 128), (5, 129, 16)]
-"""Sequences shorter than a filter, of whole and broken blocks and pieces; widths of odd numbers of vectors."""
-
-
-def convolved(h: Tensor, weight: Tensor) -> Tensor:
-    """Return `h[t] + sum_j weight[:, 0, j] h[t - j]`; torch's filters begin with the earliest position."""
-    padded = F.pad(h.mT, (weight.size(-1) - 1, 0))
-    return h + F.conv1d(padded, weight.flip(-1), groups=h.size(-1)).mT
-
-
-@pytest.mark.parametrize("taps", range(2, 9))
-def test_short_convolutions(kernels: Kernels, taps: int) -> None:
-    limit = 2 * rounded(kernels)
-    for shape in SHAPES:
-        inputs = [narrow(kernels, *shape), wide(shape[-1], 1, taps)]
-        check(partial(short_conv, kernels), convolved, inputs, [limit, limit, EXACT])
-
-
-@pytest.mark.parametrize("cut", [1, 8, 65])
-def test_what_comes_later_is_not_even_read_by_a_convolution(kernels: Kernels, cut: int) -> None:
-    h, weight = narrow(kernels, 2, 70, 32).detach(), wide(32, 1, 4)
-    changed = h.clone()
-    changed[:, cut:] = torch.nan
-    y, other = short_conv(kernels, h, weight), short_conv(kernels, changed, weight)
-    assert torch.equal(other[:, :cut], y[:, :cut])
-    assert other[:, cut:].isnan().any()
-
-
 # --- the same again ------------------------------------------------------------------------------
 
 
@@ -487,16 +455,15 @@ def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
     """Results and gradients of all kernels; and gradients of gains, which are sums over rows."""
     torch.manual_seed(0)
     inputs = attention_inputs(kernels, 3, 45, 3, 32, gains=True)
-    x, y, gain, taps = wide(3, 45, 96), narrow(kernels, 3, 45, 96), wide(96), wide(96, 1, 4)
+    x, y, gain = wide(3, 45, 96), narrow(kernels, 3, 45, 96), wide(96)
     results = [
         attend(kernels, inputs, 3, rotation(45, 32), dropout),
         *add_norm(kernels, x, y, gain, LAYER, dropout),
         add(kernels, x, y, dropout),
         activate(kernels, y, "gelu"),
-        short_conv(kernels, y, taps),
     ]
     of = [torch.randn_like(result) for result in results]
-    *plain, one, two, three = gradients(results, [*inputs[:3], x, y, taps, *inputs[3:], gain], of)
+    *plain, one, two, three = gradients(results, [*inputs[:3], x, y, *inputs[3:], gain], of)
     return [*results, *plain], [one, two, three]
 
 

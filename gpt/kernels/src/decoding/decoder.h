@@ -6,7 +6,6 @@
 #include "../ops/norm.h"
 #include "../parallel.h"
 #include "attention.h"
-#include "convolution.h"
 #include "layers.h"
 #include "matmul.h"
 #include <numeric>
@@ -64,14 +63,11 @@ template <class Work> inline void with_kv_type(int kind, Work work) {
 }
 
 struct CacheMemory {
-    size_t head_bytes, input_bytes, block_bytes;
+    size_t head_bytes, block_bytes;
     char* blocks;
     CacheMemory(Arena& a, const Model& m, const CacheOptions& o) {
-        with_kv_type(o.kind, [&](auto kv) {
-            head_bytes = HeadCache<decltype(kv)>::bytes(m.head_dim);
-            input_bytes = m.conv_taps == 0 ? 0 : InputCache<decltype(kv)>::bytes(round_up(m.dim, BLOCK));
-        });
-        block_bytes = m.layers * (m.kv_heads * head_bytes + input_bytes);
+        with_kv_type(o.kind, [&](auto kv) { head_bytes = HeadCache<decltype(kv)>::bytes(m.head_dim); });
+        block_bytes = m.layers * m.kv_heads * head_bytes;
         blocks = a.alloc<char>(o.blocks * block_bytes);
     }
 };
@@ -101,28 +97,6 @@ class Decoder {
     template <class T> HeadCache<T> cached(int layer, int sequence, int head) const {
         const size_t start = ((size_t)layer * m.kv_heads + head) * cache->head_bytes;
         return {cache->blocks + start, cache->block_bytes, table(sequence), m.head_dim};
-    }
-
-    template <class T> InputCache<T> inputs(int layer, int sequence) const {
-        const size_t start = (size_t)m.layers * m.kv_heads * cache->head_bytes + layer * cache->input_bytes;
-        return {cache->blocks + start, cache->block_bytes, table(sequence), size.dim};
-    }
-
-    // The second norm of all tokens' x, stored and convolved: (count, dim).
-    template <class T> const float* convolved(const Worker& w, int layer, const Batch& b) {
-        const Layer& l = layers[layer];
-        const Range range = w.share(b.count);
-        for (int i = range.first; i < range.end; i++) {
-            float* y = activations->normed + (size_t)i * size.dim;
-            norm(y, i, l.norm_2, l.norm_2_bias);
-            store(inputs<T>(layer, b.sequences[i]), b.positions[i], y);
-        }
-        w.wait();
-        for (int i = range.first; i < range.end; i++)
-            convolve(activations->normed + (size_t)i * size.dim, inputs<T>(layer, b.sequences[i]), l.conv, m.conv_taps,
-                     b.positions[i]);
-        w.wait();
-        return activations->normed;
     }
 
     // Stores the keys and values of a run, then computes attention, several queries in one pass over the keys.
@@ -219,8 +193,7 @@ class Decoder {
             w.wait();
             matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
             w.wait();
-            if (m.conv_taps) with_kv_type(kv.kind, [&](auto kv) { h = convolved<decltype(kv)>(w, i, b); });
-            else h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
+            h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
             if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
             matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
             const Range blocks = w.share(size.hidden / BLOCK);  // written by this worker itself

@@ -15,7 +15,7 @@ struct Matrix {
 
 struct Layer {
     Matrix qkv, projection, gate, up, down;
-    const float *norm_1, *norm_1_bias, *norm_2, *norm_2_bias, *q_norm, *k_norm, *conv;  // conv: (conv_taps, padded dim)
+    const float *norm_1, *norm_1_bias, *norm_2, *norm_2_bias, *q_norm, *k_norm;
 };
 
 struct Model {
@@ -23,12 +23,11 @@ struct Model {
     const float *token_embedding, *position_embedding, *cos, *sin, *norm, *norm_bias;
     float eps, softcap;  // softcap 0: none
     int32_t layers, heads, kv_heads, head_dim, dim, hidden_dim, vocab_size, block_size;
-    int32_t is_layer_norm, activation, conv_taps;  // 0 taps: no convolution
+    int32_t is_layer_norm, activation;
 };
 
-// How keys and values are stored: in `blocks` physical blocks (layers, kv heads, those of a head), after which come the
-// inputs of convolutions (layers), with a block table (blocks for block_size positions) for each sequence, which the
-// caller may change between passes.
+// How keys and values are stored: in `blocks` physical blocks (layers, kv heads, those of a head), with a block table
+// (blocks for block_size positions) for each sequence, which the caller may change between passes.
 struct CacheOptions {
     const int32_t* tables;
     int32_t kind, blocks;

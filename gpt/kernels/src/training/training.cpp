@@ -5,7 +5,6 @@
 #include "feed_forward.h"
 #include "matmul_large.h"
 #include "norms.h"
-#include "short_conv.h"
 #include "weight_gradient.h"
 
 #define GPT_KERNEL(name, Arguments)                      \
@@ -26,8 +25,6 @@ GPT_KERNEL(add_forward, AddArguments)
 GPT_KERNEL(dropout, AddArguments)
 GPT_KERNEL(activation_forward, ActivationArguments)
 GPT_KERNEL(activation_backward, ActivationArguments)
-GPT_KERNEL(short_conv_forward, ShortConvArguments)
-GPT_KERNEL(short_conv_backward, ShortConvArguments)
 #ifdef GPT_BFLOAT16
 GPT_KERNEL(weight_gradient, WeightGradientArguments)
 #else
@@ -35,8 +32,7 @@ GPT_KERNEL(matmul, MatmulArguments)
 #endif
 
 GPT_FACTS(GPT_SIZE(AttentionArguments), GPT_SIZE(AddNormArguments), GPT_SIZE(AddArguments),
-          GPT_SIZE(ActivationArguments), GPT_SIZE(ShortConvArguments), GPT_SIZE(WeightGradientArguments),
-          GPT_SIZE(MatmulArguments))
+          GPT_SIZE(ActivationArguments), GPT_SIZE(WeightGradientArguments), GPT_SIZE(MatmulArguments))
 
 // Returns 0, unless the system denies this process the instructions of matmuls.
 GPT_API int gpt_request_matmul() { return request_matmul(); }

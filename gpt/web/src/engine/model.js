@@ -67,7 +67,6 @@ export class Model {
       ...Object.values(activations),
       ...tensors.map(({ shape }) => shape.reduce((product, size) => product * size, 1)),
       ...new Array(CACHES * 2 * layers * config.n_kv_head).fill(positions * headDim),
-      ...new Array(config.mlp_conv ? CACHES * layers : 0).fill(positions * width),
     ];
     this.config = config;
     /** Names and shapes of all outside the blocks, and of the first one: the others are like it. */
@@ -93,14 +92,7 @@ export class Model {
         Array.from({ length: config.n_kv_head }, () => this.arena.alloc(positions * headDim))
       );
     // Both [layer][head]; keys (positions, D), values (D, positions): the weighted sum is a matmul by rows of them.
-    // What convolutions have read: [layer] (positions, C).
-    const allocateInputs = () =>
-      Array.from({ length: config.mlp_conv ? layers : 0 }, () => this.arena.alloc(positions * width));
-    this.caches = Array.from({ length: CACHES }, () => ({
-      keys: allocate(),
-      values: allocate(),
-      inputs: allocateInputs(),
-    }));
+    this.caches = Array.from({ length: CACHES }, () => ({ keys: allocate(), values: allocate() }));
     this.headViews = Object.fromEntries(
       ["q", "z", "k", "v"].map((name) => [name, this.splitHeads(this.buffers[name])])
     );
@@ -144,7 +136,7 @@ export class Model {
   step(token, position, options = {}) {
     const { cache = this.caches[0], wantLogits = true, ablated = NO_HEADS } = options;
     const { onWeights = null, onLens = null, onVector = null } = options;
-    const { n_layer: layers, n_embd: width, mlp_conv: isConvolved } = this.config;
+    const { n_layer: layers, n_embd: width } = this.config;
     this.buffers.x.set(this.tensors.get("wte.weight").subarray(token * width, (token + 1) * width));
     onVector?.("embedding", this.buffers.x);
     if (this.added) {
@@ -158,14 +150,13 @@ export class Model {
       onVector?.("ln_1", this.buffers.h);
       this.storeKeysAndValues(cache, layer, position);
       const isLast = layer === layers - 1;
-      const isRead = wantLogits || onWeights || onLens || onVector || isConvolved;
+      const isRead = wantLogits || onWeights || onLens || onVector;
       if (isLast && !isRead) return null;
       this.attend(cache, layer, position, ablated, onWeights);
       onVector?.("attn", this.buffers.h);
       addTo(this.buffers.x, this.buffers.h);
       this.norm(this.buffers.h, this.buffers.x, `h.${layer}.ln_2`);
       onVector?.("ln_2", this.buffers.h);
-      if (isConvolved) this.convolve(cache.inputs[layer], `h.${layer}.mlp_conv`, position);
       this.feedForward(`h.${layer}.mlp`);
       onVector?.("mlp", this.buffers.h);
       addTo(this.buffers.x, this.buffers.h);
@@ -216,18 +207,6 @@ export class Model {
       const [first, second] = [head[index], head[index + half]];
       head[index] = first * cos - second * sin;
       head[index + half] = second * cos + first * sin;
-    }
-  }
-
-  /** Stores h and adds `sum_j weight[:, j] h[position - j]` to it. */
-  convolve(inputs, name, position) {
-    const { h } = this.buffers;
-    const weight = this.tensors.get(`${name}.weight`);
-    inputs.set(h, position * h.length);
-    const taps = this.config.mlp_conv;
-    for (let tap = 0; tap < Math.min(taps, position + 1); tap++) {
-      const row = (position - tap) * h.length;
-      for (let index = 0; index < h.length; index++) h[index] += weight[index * taps + tap] * inputs[row + index];
     }
   }
 

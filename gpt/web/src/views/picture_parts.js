@@ -173,21 +173,6 @@ export function describeParts(numbers, unit) {
     };
   }
 
-  function describeConvolution() {
-    const taps = config.mlp_conv;
-    return {
-      kind: "norm",
-      name: "convolution",
-      shape: stream,
-      middle: many(taps, "tap"),
-      note: parameters("h.0.mlp_conv"),
-      value: () => "",
-      about: () =>
-        `To each of the ${width} numbers it adds the same number of this and of up to ${many(taps - 1, unit)} before, ` +
-        "times weights of their own. The MLP then sees a little of what came just before.",
-    };
-  }
-
   function describeMlp() {
     const isKnown = numbers.shapes("h.0.mlp.c_fc.weight").length > 0;
     const name = ACTIVATIONS[config.mlp] ?? config.mlp;
@@ -221,7 +206,6 @@ export function describeParts(numbers, unit) {
       ],
       mlp: [
         describeNorm(2 * layer + 1, part + 1, `${module}.ln_2`, "The MLP"),
-        ...(config.mlp_conv ? [describeConvolution()] : []),
         describeMlp(),
         describeAddition(part + 1, "MLP adds", "The MLP's output"),
       ],
