@@ -275,7 +275,6 @@ class ModelConfig(Section):
     init: Literal["gpt2", "zero_projections"] = Field(
         "gpt2", description="zero_projections: c_proj starts at zero, so that every block begins as the identity."
     )
-    logit_softcap: PositiveFloat | None = Field(None, description="Logits become cap * tanh(logits / cap); null: off.")
     attention: Literal["auto", "reference", "sdpa"] = Field(
         "auto", description="How attention is computed; the result is the same. auto: by device."
     )

@@ -25,7 +25,7 @@ WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
 MAX_BYTES = 2**29 // 4 * 3 - 2**20
 """Bytes of weights that a page holds in base64; a string of Chromium has at most 2^29 characters."""
-COVERED = ("n_kv_head", "bias", "tie_weights", "qk_norm", "logit_softcap")
+COVERED = ("n_kv_head", "bias", "tie_weights", "qk_norm")
 """Keys of `ModelConfig` that `gpt/web/src/engine/model.js` computes, with any value."""
 NAMES = {
     "position": ("learned", "sinusoidal", "rope"),

@@ -15,9 +15,9 @@ from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")
 KEYS = frozenset(
-    {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "vocab_size", "dropout", "attention_dropout", "bias"}
-    | {"norm", "norm_eps", "position", "rope_theta", "mlp", "mlp_width", "tie_weights", "qk_norm", "init"}
-    | {"logit_softcap", "attention"}
+    {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "vocab_size", "dropout", "attention_dropout"}
+    | {"attention", "bias", "norm", "norm_eps", "position", "rope_theta", "mlp", "mlp_width", "tie_weights", "qk_norm"}
+    | {"init"}
 )
 """Keys of `ModelConfig` that are known; others must have their defaults."""
 

@@ -42,7 +42,7 @@ TRAINING: Scope = {
 """What the training kernels compute."""
 DECODING: Scope = {
     **TRAINING,
-    "model/gpt.py": ("Block", "GPT", "Softcap", "build_softcap", "_positions_and_mask", "_biased"),
+    "model/gpt.py": ("Block", "GPT", "_positions_and_mask", "_biased"),
     "model/positions.py": (),
     "model/quantized.py": ("QuantizedLinear", "BFloat16Linear", "unpack"),
 }

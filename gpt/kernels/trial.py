@@ -38,7 +38,7 @@ from gpt.processor import PROCESSORS, Processor, supported_processors
 CPU_SECONDS = 120
 """Most processor time; more means that threads wait for each other for ever."""
 MODELS = (
-    {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "qk_norm": True, "logit_softcap": 9.0},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "qk_norm": True},
     {"norm": "layernorm", "position": "learned", "mlp": "swiglu", "n_embd": 64, "n_head": 1, "mlp_width": 112},
     {"norm": "rmsnorm", "position": "sinusoidal", "mlp": "relu2", "n_head": 1, "dropout": 0.1},
     {"norm": "layernorm", "position": "rope", "mlp": "relu", "n_embd": 128, "n_head": 2, "block_size": 129},

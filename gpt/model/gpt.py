@@ -61,22 +61,6 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
-class Softcap(nn.Module):
-    """`cap * tanh(logits / cap)`: logits stay within +-cap (Gemma 2, 2408.00118, section 2)."""
-
-    def __init__(self, cap: float) -> None:
-        super().__init__()
-        self.cap = cap
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return self.cap * torch.tanh(logits / self.cap)
-
-
-def build_softcap(config: ModelConfig) -> nn.Module:
-    """Return the cap of the logits that `config.logit_softcap` asks for, or the identity."""
-    return nn.Identity() if config.logit_softcap is None else Softcap(config.logit_softcap)
-
-
 def _initialize_vector_math() -> None:
     """Make MKL choose its vector functions on one thread.
 
@@ -114,7 +98,6 @@ class GPT(nn.Module):
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = build_norm(config)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False, dtype=torch.float32)
-        self.softcap = build_softcap(config)
         if config.tie_weights:
             # one storage (Press and Wolf 2016, 1608.05859)
             self.lm_head.weight = self.wte.weight
@@ -155,7 +138,8 @@ class GPT(nn.Module):
             x = block(x, rotation, mask, cache.layer(index) if cache is not None else None)
         if cache is not None:
             cache.advance(idx.size(1))
-        return self.softcap(self.lm_head(self.ln_f(x)).float())
+        logits: Tensor = self.lm_head(self.ln_f(x)).float()
+        return logits
 
     def check(self, idx: Tensor) -> None:
         """Raise InputError where `forward` would not take these ids; their values are not read on a CUDA device."""

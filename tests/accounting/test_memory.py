@@ -34,7 +34,7 @@ VARIANTS: dict[str, tuple[dict[str, object], torch.dtype, int, str]] = {
     "bfloat16": ({"dropout": 0.1, "attention": "auto"}, torch.bfloat16, 1, "adamw"),
     "float16": ({"attention": "auto"}, torch.float16, 1, "adamw"),
     "llama bfloat16": (LLAMA | {"attention": "reference", "qk_norm": True}, torch.bfloat16, 1, "adamw"),
-    "softcap": ({"logit_softcap": 30.0, "mlp": "relu2", "attention": "sdpa"}, torch.bfloat16, 1, "adamw"),
+    "squared": ({"mlp": "relu2", "attention": "sdpa"}, torch.bfloat16, 1, "adamw"),
     "accumulation": ({"attention": "sdpa"}, torch.float32, 3, "adamw"),
     "recomputing": ({"dropout": 0.1, "n_layer": 6}, torch.bfloat16, 2, "adamw recomputing"),
     "muon": (LLAMA | {"qk_norm": True}, torch.float32, 1, "muon"),

@@ -22,7 +22,7 @@ from tiny import sharp_model
 
 VARIANTS = [
     {"position": "rope", "n_kv_head": 2, "qk_norm": True},
-    {"norm": "rmsnorm", "mlp": "swiglu", "logit_softcap": 9.0},
+    {"norm": "rmsnorm", "mlp": "swiglu"},
     {"position": "sinusoidal", "n_kv_head": 1, "bias": True},
 ]
 every_backend = pytest.mark.parametrize("backend", ["eager", pytest.param("native", marks=needs_compiler)])

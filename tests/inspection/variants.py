@@ -11,8 +11,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "original": {"position": "sinusoidal", "mlp": "relu", "bias": True, "tie_weights": True},
     "llama": {"n_kv_head": 2, "position": "rope", "norm": "rmsnorm", "mlp": "swiglu"},
     "multi-query": {"n_kv_head": 1, "position": "rope", "mlp": "relu2", "mlp_width": 40, "bias": True},
-    "capped": {"n_kv_head": 2, "norm": "rmsnorm", "qk_norm": True, "logit_softcap": 8.0, "tie_weights": True},
-    "modern": {"position": "rope", "qk_norm": True, "mlp": "swiglu", "bias": True, "logit_softcap": 5.0},
+    "grouped": {"n_kv_head": 2, "norm": "rmsnorm", "qk_norm": True, "tie_weights": True},
+    "modern": {"position": "rope", "qk_norm": True, "mlp": "swiglu", "bias": True},
     "written out": {"attention": "reference", "n_kv_head": 2},
     "fused": {"attention": "sdpa", "n_kv_head": 1, "position": "sinusoidal"},
 }

@@ -163,8 +163,8 @@ def test_words_that_llama_cpp_does_not_split_are_refused(changes: dict[str, obje
     ("changes", "message"),
     [
         ({"mlp": "relu2"}, r"train one with model\.mlp=gelu_tanh, as"),
-        ({"mlp": "relu2", "logit_softcap": 3.0}, r"with model\.mlp=gelu_tanh model\.logit_softcap=null, as"),
-        ({"logit_softcap": 3.0}, r"^llama\.cpp has .* with model\.logit_softcap=null, as .*, or export it --to html$"),
+        ({"mlp": "relu2", "qk_norm": True}, r"with model\.mlp=gelu_tanh model\.qk_norm=false, as"),
+        ({"qk_norm": True}, r"^llama\.cpp has .* with model\.qk_norm=false, as .*, or export it --to html$"),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_an_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "remedy"),
     [
-        ({"logit_softcap": 15.0}, "model.logit_softcap=null"),
+        ({"qk_norm": True}, "model.qk_norm=false"),
         ({"qk_norm": True, "norm": "rmsnorm"}, "model.norm=layernorm model.qk_norm=false"),
         ({"position": "rope"}, "model.position=learned"),
         ({"n_kv_head": 2}, "model.n_kv_head=null"),

@@ -81,7 +81,7 @@ ON_DISK: list[tuple[tuple[str, str], str, str]] = [
 """The definition that is edited, what is replaced, and by what."""
 DECODED: list[tuple[tuple[str, str], str, str]] = [
     (("model/gpt.py", "GPT.forward"), "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
-    (("model/gpt.py", "Softcap.forward"), "self.cap * torch.tanh(logits / self.cap)", "logits.clamp(-30, 30)"),
+    (("model/gpt.py", "GPT.forward"), "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
     (("model/positions.py", "Rotary.forward"), "self.cos[positions], self.sin", "self.cos[positions], 0.9 * self.sin"),
     (("model/positions.py", "_angles"), "theta ** (-", "2 * theta ** (-"),
     (("model/quantized.py", "QuantizedLinear.weight"), "* self.scales", "* 0.9 * self.scales"),

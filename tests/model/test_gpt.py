@@ -33,7 +33,7 @@ def random_ids(batch: int, length: int) -> Tensor:
 def test_any_two_choices_meet_in_a_variant() -> None:
     keys = ModelConfig.model_json_schema()["properties"]
     words = {name: tuple(keys[name]["enum"]) for name in ("position", "norm", "mlp", "attention")}
-    options = words | {"n_kv_head": (4, 2, 1), "logit_softcap": (None, 5.0)}
+    options = words | {"n_kv_head": (4, 2, 1)}
     for (first, one), (second, other) in itertools.combinations(enumerate(CHOICES), 2):
         met = {(variant[first], variant[second]) for variant in VARIANTS}
         assert met == set(itertools.product(options.get(one, (True, False)), options.get(other, (True, False))))
@@ -122,17 +122,6 @@ def test_float64_agrees_with_float32(variant: tuple[Any, ...]) -> None:
     model.double().ln_f.register_forward_hook(lambda _, __, x: blocks.append(x))
     torch.testing.assert_close(model(idx), expected, rtol=0, atol=1e-4)
     assert blocks[0].dtype == torch.float64
-
-
-@pytest.mark.parametrize("cap", [0.5, 15.0])
-def test_softcap_bounds_the_logits(cap: float) -> None:
-    capped, free = GPT(tiny_config(logit_softcap=cap)).eval(), GPT(tiny_config()).eval()
-    nn.init.normal_(free.wte.weight, std=4.0)
-    capped.load_state_dict(free.state_dict())
-    logits, expected = capped(torch.tensor([[1, 2, 3]])), free(torch.tensor([[1, 2, 3]]))
-    assert expected.abs().max() > cap
-    assert logits.abs().max() <= cap
-    torch.testing.assert_close(logits, cap * torch.tanh(expected / cap))
 
 
 def test_tied_weights_share_storage_also_after_loading_converting_and_stepping() -> None:

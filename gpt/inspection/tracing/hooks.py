@@ -184,7 +184,7 @@ ENDS: dict[str, tuple[str, Register]] = {
     "hook_pos_embed": ("wpe", _on_positions),
     "ln_final.hook_scale": ("ln_f", _on_scale),
     "ln_final.hook_normalized": ("ln_f", _on_output),
-    "logits": ("softcap", _on_output),
+    "logits": ("", _on_output),
 }
 SITES: dict[str, tuple[str, Register]] = {
     "hook_resid_pre": ("", _on_input),

@@ -46,8 +46,8 @@ def logit_lens(
     logits, cache = run_with_cache(model, idx, names, edits, memory_limit)
     lens = torch.empty(shape, dtype=torch.float32, device=logits.device)
     for row, stream in zip(lens, cache.values(), strict=True):
-        row.copy_(model.softcap(model.lm_head(model.ln_f(stream)).float()))
-    require_equal("a logit lens", "softcap(lm_head(ln_f(x)))", lens[-1], logits)
+        row.copy_(model.lm_head(model.ln_f(stream)).float())
+    require_equal("a logit lens", "lm_head(ln_f(x))", lens[-1], logits)
     lens[-1] = logits
     return lens
 

@@ -41,7 +41,7 @@ class CModel(ctypes.Structure):
     _fields_ = fields(
         (CMatrix, "head"),
         (c_void_p, "token_embedding position_embedding cos sin norm norm_bias"),
-        (c_float, "eps softcap"),
+        (c_float, "eps"),
         (c_int32, "layers heads kv_heads head_dim dim hidden_dim vocab_size block_size"),
         (c_int32, "is_layer_norm activation"),
     )

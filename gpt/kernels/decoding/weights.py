@@ -69,7 +69,7 @@ class _Copies:
         tensors = *map(self._floats, (model.wte.weight, table, *tables)), *self._norm(model.ln_f)
         sizes = (config.n_layer, config.n_head, config.kv_heads, config.head_dim, config.n_embd, config.mlp_hidden)
         choices = (config.norm == "layernorm", ACTIVATIONS[config.mlp])
-        numbers = (config.norm_eps, config.logit_softcap or 0.0, *sizes, config.vocab_size, config.block_size, *choices)
+        numbers = (config.norm_eps, *sizes, config.vocab_size, config.block_size, *choices)
         return CModel(self._matrix(model.lm_head), *tensors, *numbers)
 
     def layer(self, block: Any) -> CLayer:

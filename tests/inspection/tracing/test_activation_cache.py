@@ -75,8 +75,7 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
         added = linear(f"{module}.mlp.c_proj", post)
         found |= {f"{hook}.mlp.hook_pre": pre, f"{hook}.mlp.hook_post": post, f"{hook}.hook_mlp_out": added}
         x = found[f"{hook}.hook_resid_post"] = x + added
-    logits = linear("lm_head", norm("ln_f", "ln_final", x))
-    found["logits"] = logits if c.logit_softcap is None else c.logit_softcap * (logits / c.logit_softcap).tanh()
+    found["logits"] = linear("lm_head", norm("ln_f", "ln_final", x))
     return found
 
 

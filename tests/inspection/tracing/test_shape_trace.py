@@ -124,7 +124,7 @@ def test_names_are_unique_and_sources_exist(traced: Traced) -> None:
         assert int(line) <= len((ROOT / file).read_text(encoding="utf-8").splitlines())
 
 
-@pytest.mark.parametrize("variant", ["capped", "fused"])
+@pytest.mark.parametrize("variant", ["grouped", "fused"])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_model_is_left_as_it_was(variant: str, training: bool) -> None:
     model = sharp_model(**VARIANTS[variant]).train(training)

@@ -68,5 +68,5 @@ def test_a_head_that_the_lens_does_not_apply_is_noticed() -> None:
 
     model = sharp_model()
     model.__class__ = Doubled
-    with pytest.raises(InputError, match=r"^a logit lens cannot be shown: .* than softcap\(lm_head\(ln_f\(x\)\)\)"):
+    with pytest.raises(InputError, match=r"^a logit lens cannot be shown: .* than lm_head\(ln_f\(x\)\)"):
         logit_lens(model, torch.arange(9).unsqueeze(0))

@@ -29,7 +29,7 @@ pytestmark = needs_compiler
 
 VARIANTS: list[dict[str, Any]] = [
     {},
-    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True, "logit_softcap": 4.0, "n_kv_head": 2},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True, "n_kv_head": 2},
     {"norm": "rmsnorm", "position": "rope", "n_embd": 40, "n_head": 2},
     {"position": "sinusoidal", "mlp": "gelu_tanh", "bias": True, "n_kv_head": 1},
     {"mlp": "relu", "n_embd": 96, "n_head": 3, "mlp_width": 50},
@@ -269,7 +269,7 @@ def test_top_p_adds_up_a_large_vocabulary_as_the_reference() -> None:
 
 
 DAMAGED = [
-    {"logit_softcap": 3.0, "qk_norm": True, "mlp": "relu"},
+    {"qk_norm": True, "mlp": "relu"},
     {"mlp": "relu2", "norm": "rmsnorm"},
     {"mlp": "swiglu", "position": "rope"},
     {"mlp": "gelu_tanh", "bias": True},

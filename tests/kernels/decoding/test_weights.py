@@ -17,8 +17,8 @@ COVERS = "the native backend does not cover "
 CHANGES: list[tuple[Callable[[Any], object], str]] = [
     (lambda model: setattr(model, "h", model.h[:1]), "a model without h.1"),
     (lambda model: setattr(model, "lm_head", nn.Linear(32, 40, bias=False)), "the shapes of lm_head"),
-    (lambda model: setattr(model.softcap, "cap", 99.0), "softcap.cap, which was changed"),
-    (lambda model: setattr(model, "softcap", nn.Identity()), "modules of class Identity"),
+    (lambda model: setattr(model.ln_f, "eps", 99.0), "ln_f.eps, which was changed"),
+    (lambda model: setattr(model, "drop", nn.Identity()), "modules of class Identity"),
 ]
 
 
@@ -26,7 +26,7 @@ CHANGES: list[tuple[Callable[[Any], object], str]] = [
 def test_a_model_that_is_not_what_its_configuration_builds_is_refused(
     change: Callable[[GPT], None], message: str
 ) -> None:
-    model = sharp_model(logit_softcap=3.0)
+    model = sharp_model()
     check_native_support(model)
     change(model)
     with pytest.raises(DeviceError) as caught:

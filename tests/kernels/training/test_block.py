@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 FLOAT32 = Compute(CPU, torch.float32)
 VARIANTS: list[dict[str, Any]] = [
     {},
-    {"norm": "rmsnorm", "position": "rope", "mlp": "relu2", "qk_norm": True, "logit_softcap": 15.0},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "relu2", "qk_norm": True},
     {"position": "sinusoidal", "mlp": "relu", "tie_weights": False},
     {"position": "rope", "qk_norm": True, "n_head": 1},
     {"norm": "rmsnorm", "norm_eps": 1e-3, "mlp_width": 48},

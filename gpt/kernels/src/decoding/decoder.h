@@ -211,9 +211,6 @@ class Decoder {
         const float* h = normed(w, which, count, m.norm, m.norm_bias);
         matmul(w, scratch(w).tiles,
                {activations->logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
-        const Range blocks = w.share(size.vocab / BLOCK);
-        for (int i = 0; i < count && m.softcap > 0; i++)
-            cap_logits(logits(i), blocks.first * BLOCK, blocks.end * BLOCK, m.softcap);
         w.wait();
     }
 

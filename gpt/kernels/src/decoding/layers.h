@@ -23,11 +23,6 @@ inline void activate(float* y, const float* gate, int first, int end, int activa
     else with_activation(activation, apply);
 }
 
-inline void cap_logits(float* x, int first, int end, float cap) {
-    using namespace simd;
-    for (int i = first; i < end; i += LANES) store(x + i, cap * simd::tanh(load(x + i) / cap));
-}
-
 // The vector of a head, normed if there is a gain, rotated by its position (Su et al., 2021), and scaled; y may be x.
 inline void prepare_head(float* y, const float* x, const Model& m, const float* gain, int position, float scale) {
     const int D = m.head_dim, half = D / 2;

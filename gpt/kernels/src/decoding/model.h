@@ -21,7 +21,7 @@ struct Layer {
 struct Model {
     Matrix head;
     const float *token_embedding, *position_embedding, *cos, *sin, *norm, *norm_bias;
-    float eps, softcap;  // softcap 0: none
+    float eps;
     int32_t layers, heads, kv_heads, head_dim, dim, hidden_dim, vocab_size, block_size;
     int32_t is_layer_norm, activation;
 };

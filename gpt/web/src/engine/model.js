@@ -225,13 +225,11 @@ export class Model {
   }
 
   computeLogits() {
-    const { tie_weights: tied, logit_softcap: cap } = this.config;
+    const { tie_weights: tied } = this.config;
     this.norm(this.buffers.h, this.buffers.x, "ln_f");
     const head = this.tensors.get(tied ? "wte.weight" : "lm_head.weight");
     const { logits } = this.buffers;
     this.arena.matmul(logits, head, this.buffers.h, this.buffers.h.length, logits.length, this.buffers.h.length);
-    if (cap === null) return logits;
-    for (let index = 0; index < logits.length; index++) logits[index] = cap * Math.tanh(logits[index] / cap);
     return logits;
   }
 

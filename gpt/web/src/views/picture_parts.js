@@ -222,8 +222,7 @@ export function describeParts(numbers, unit) {
     note: config.tie_weights ? "the embedding's" : parameters("lm_head"),
     value: (token) => `${top[token][0][0]} ${percent(top[token][0][1])}`,
     about: (token) =>
-      `Each of the ${many(vocabulary, "id")} gets a score, the product of its row with the stream` +
-      `${config.logit_softcap === null ? "" : `, kept within ±${config.logit_softcap}`}; softmax makes them probabilities. ` +
+      `Each of the ${many(vocabulary, "id")} gets a score, the product of its row with the stream; softmax makes them probabilities. ` +
       `After ${named(token)} the model expects ${quoted(top[token][0][0])} with ${percent(top[token][0][1])}.`,
   };
 
