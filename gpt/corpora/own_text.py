@@ -24,7 +24,7 @@ A text of 4,000 is read some 22 times, one of 30,000 14 times, one of 300,000 8 
 """
 RARE = 20
 """Occurrences of a character, on average, below which a third of the steps has learned the text by heart."""
-ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "qk_norm": True}
+ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True}
 ARCHITECTURE |= {"tie_weights": False, "init": "zero_projections"}
 OPTIMIZER = {"name": "muon", "learning_rate": 0.015, "min_lr": 0.0, "schedule": "wsd", "betas": [0.9, 0.99]}
 OPTIMIZER |= {"weight_decay": 0.1, "muon_rate": 0.02}
@@ -86,7 +86,14 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
     regularized = {"dropout": dropout, "attention_dropout": 0.0} if dropout else {}
     lengthened = {"length_warmup": [0.4, 0.4]} if block == 512 else {}
     repeated = {"ahead_weights": [0.5, 0.25], "temperature": tier.temperature} if tier.temperature < 1 else {}
-    size = {"n_layer": tier.n_layer, "n_head": tier.n_head, "n_embd": 32 * tier.n_head, "block_size": block}
+    width = 88 * tier.n_head  # SwiGLU's 8/3 of the channels, in multiples of 16 for the native kernels
+    size = {
+        "n_layer": tier.n_layer,
+        "n_head": tier.n_head,
+        "n_embd": 32 * tier.n_head,
+        "mlp_width": width,
+        "block_size": block,
+    }
     shape = {"warmup_steps": min(40, steps // 4), "decay_steps": round(0.56 * steps)}
     return {
         "data": {"order": "shuffled"},
