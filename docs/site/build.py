@@ -134,11 +134,9 @@ def _write(path: Path, text: str) -> None:
 def navigation() -> list[object]:
     """Return the site's sections."""
     chapters = [f"book/{path.name}" for path in CHAPTERS]
-    questions = [name for name in ("questions.md", "help.md") if (ROOT / "docs" / name).is_file()]
     return [
         {"Home": "index.md"},
-        *([{"Book": [*chapters, *questions[:1]]}] if chapters else []),
-        *({"Help": name} for name in questions[1:]),
+        {"Book": [*chapters, "questions.md"]},
         {"Guides": [{title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()]},
         {"Commands": [f"commands/{name}.md" for name in COMMANDS]},
         {"Reference": ["keys.md", *(f"reference/{name}.md" for name in reference.NAMES)]},
