@@ -15,7 +15,7 @@ from server_process import serve_process
 def started(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], httpx2.Client]]:
     """Start a server of the runs in a folder, and give a client of it."""
     with (
-        serve_process(folder, "--backend", "eager", *options) as server,
-        httpx2.Client(base_url=server.url, timeout=PATIENCE) as client,
+        serve_process(folder, "--backend", "eager", *options) as (process, url),
+        httpx2.Client(base_url=url, timeout=PATIENCE) as client,
     ):
-        yield server.process, client
+        yield process, client

@@ -13,9 +13,9 @@ from typing import Any
 from unittest.mock import patch
 
 from drills.forks import Ending, prepare_to_fork, run_forked
-from drills.frame import Drill, Tally
 from drills.killed_commands import shard, write_texts
 from drills.leftovers import contents, hidden_files
+from drills.tally import Tally
 from drills.tiny_run import make_folder, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import export, prepare_data, quantize, train
@@ -213,11 +213,3 @@ def run(folder: Path, full: bool) -> Tally:
     for name, call in calls.items():
         attack("commands on a full disk", name, folder, call, lambda ending: ending.code == 2)
     return tally
-
-
-DRILL = Drill(
-    "A disk that is full, read-only, limited, slow or loses the run folder costs no checkpoint from before: training "
-    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards "
-    "keep what is finished, and go on when there is room.",
-    run,
-)

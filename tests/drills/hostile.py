@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from drills.forks import Death, prepare_to_fork, run_forked
-from drills.frame import Drill, Tally
 from drills.hostile_corpora import MAX_TEXT, corpora
 from drills.hostile_files import (
     MARK,
@@ -32,6 +31,7 @@ from drills.hostile_files import (
     zip_bomb,
 )
 from drills.leftovers import contents, hidden_files
+from drills.tally import Tally
 from drills.tiny_run import train_tiny
 from gpt.cli import evaluate, export, import_model, prepare_data, sample, train
 
@@ -169,12 +169,3 @@ def _harm(attack: Attack, place: Path) -> list[str]:
         f"exit code {ending.code}: {ending.output[-300:]}": not is_refused,
     }
     return [what for what, is_done in harm.items() if is_done]
-
-
-DRILL = Drill(
-    "Of a hostile file nothing is run, nothing is written outside the folder, and it is refused in one line with less "
-    "than 1 GiB of memory (Parquet's pages have no limit of their own): pickles with payloads, YAML tags and aliases, "
-    "headers and tokenizers of absurd sizes, expanding archives, tables and corpora, pipes, links and names "
-    "that lead elsewhere.",
-    run,
-)

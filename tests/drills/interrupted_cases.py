@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from drills.frame import ROOT
+import gpt
 from drills.interrupted import Asked, Case, after, importing, python, runs_below, shown, training
 from drills.tiny_run import train_tiny
 from gpt.cli import evaluate, prepare_data, sample, serve
@@ -22,7 +22,7 @@ LONG = ("--max-new-tokens", "100000000")
 BPE = ("data.tokenizer=bpe", "data.bpe_vocab_size=400", "data.workers=2", "data.shard_tokens=50000")
 EVALUATE = [*RUN, "--text-file", "big.txt", "--protocol", "sliding", "--stride", "1"]
 SERVE = [*RUN, "--port", "0", "--backend", "eager", "--max-tokens", "4000000", "--drain-seconds"]
-SCRIPT = str(ROOT / "scripts" / "train.py")
+SCRIPT = str(Path(gpt.__file__).parents[1] / "scripts" / "train.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", SCRIPT)
 Attack = tuple[Case, Sequence[signal.Signals], Sequence[str]]
 ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from drills.forks import Death, Ending, prepare_to_fork, run_forked
-from drills.frame import Drill, Tally, repeats
 from drills.killed_commands import stop, undisturbed
 from drills.leftovers import all_runs, lost
+from drills.tally import Tally
 from drills.tiny_run import make_folder
 from gpt.cli import train
 
@@ -30,6 +30,7 @@ train:
   keep_last: 2
 """
 """With dropout."""
+COUNT = 20
 EARLIER = "runs/run/checkpoints/step-000002"
 Look = Callable[[Path, Death, Ending, Tally], str]
 
@@ -92,15 +93,15 @@ def everywhere(full: bool, changes: int) -> Iterator[Death]:
     yield from (Death(file_bytes=chance.randrange(50_000)) for _ in range(40 if full else 1))
 
 
-def spread(count: int, full: bool, changes: int) -> Iterator[Death]:
-    """Yield so many deaths before changes on disk, as far from each other as can be, and one at the small scale."""
-    number = repeats(full, count, 1)
+def spread(full: bool, changes: int) -> Iterator[Death]:
+    """Yield `COUNT` deaths before changes on disk, as far from each other as can be, and one at the small scale."""
+    number = COUNT if full else 1
     yield from (Death(changes=1 + (2 * index + 1) * changes // (2 * number)) for index in range(number))
 
 
 SUBJECTS = (
     Subject("runs finished", resume, everywhere, in_a_row=3, make=make_recipe),
-    Subject("runs finished", resume_from_earlier, partial(spread, 20), make=make_finished),
+    Subject("runs finished", resume_from_earlier, spread, make=make_finished),
 )
 
 
@@ -140,11 +141,3 @@ def run(folder: Path, full: bool) -> Tally:
         attack(subject, folder / str(number), full, tally)
     kill_commands(folder / "commands", full, tally)
     return tally
-
-
-DRILL = Drill(
-    "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
-    "ends as one that was never disturbed, bit for bit; so do shards, downloads, exports "
-    "and imports.",
-    run,
-)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from drills.forks import Child, Death, Ending, finish, prepare_to_fork, start_forked
-from drills.frame import Drill, Tally
 from drills.leftovers import all_runs, lost
+from drills.tally import Tally
 from drills.tiny_run import make_folder
 from gpt.cli import train
 from gpt.distributed import process_group
@@ -148,10 +148,3 @@ def _note(folder: Path, rank: int, message: int) -> None:
 def _send(signum: signal.Signals, rank: int, number: int, own: int, message: int) -> None:
     if (own, message) == (rank, number):
         os.kill(os.getpid(), signum)
-
-
-DRILL = Drill(
-    "Of two processes that train together, by DDP or FSDP2, either may be killed at any message to the other or before "
-    "any change on disk, or hang: the other ends in one line, and both continue as if nothing had been, bit for bit.",
-    run,
-)

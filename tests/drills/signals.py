@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from drills.forks import Death, Ending, prepare_to_fork
-from drills.frame import Drill, Tally
 from drills.interrupted import converse, try_case, unsaved
 from drills.interrupted_cases import ALL, SESSION, chosen, make_original
 from drills.kill import Subject, attack, resume
 from drills.killed_commands import stop, undisturbed
+from drills.tally import Tally
 from drills.terminals import adopt_orphans
 
 CHANGES = ("run.threads=1", "run.kernels=torch", "train.max_steps=60", "train.eval_interval=10", "model.dropout=0.1")
@@ -69,11 +69,3 @@ def run(folder: Path, full: bool) -> Tally:
     interrupt_writing(folder / "writing", full, tally)
     interrupt_commands(folder / "commands", full, tally)
     return tally
-
-
-DRILL = Drill(
-    "SIGTERM, SIGINT and SIGHUP at any moment of a training save it within a step, and end every other command, with "
-    "exit codes 143, 130 and 129; a later one ends it at once. No process, temporary file or changed terminal is left, "
-    "and a run ends as one that was never interrupted, bit for bit.",
-    run,
-)
