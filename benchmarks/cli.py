@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks import decode, equality, memory, serve, training_runs, training_step
+from benchmarks import decode, serve, training_runs, training_step
 from gpt.cli.command import CommandParser, add_command, run_command
 from gpt.cli.shared_options import load_given_plugins
 
@@ -24,7 +24,7 @@ def _run(argv: Sequence[str] | None) -> int:
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
     train = add_command(kinds, "train", "Measure training.", EXAMPLE)
     trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")
-    for module in (training_runs, training_step, equality, memory):
+    for module in (training_runs, training_step):
         module.add_parsers(trainings)
     for measurement in (decode, serve):
         measurement.add_parser(kinds)

@@ -84,22 +84,6 @@ def failure(command: Sequence[str], code: int, log: str) -> str:
     return f"{' '.join(command[1:3])} ... ended with {code}: {lines[-1].removeprefix('error: ')[:300]}"
 
 
-def answer_requests(prepare: Callable[[], Callable[..., dict[str, Any]]]) -> None:
-    """Be the other side of `json_process`: call what `prepare` returns with each line's keywords, and print the answer.
-
-    A GPTError is an answer too; whatever a library prints is none, and goes to standard error.
-    """
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    answer = prepare()
-    for line in sys.stdin:
-        try:
-            found = answer(**json.loads(line))
-        except GPTError as error:
-            found = {"error": str(error)}
-        print(json.dumps(found), file=out, flush=True)
-
-
 @contextlib.contextmanager
 def json_process(name: str, command: Sequence[str]) -> Iterator[Ask]:
     """Start a process that answers each line of JSON on its input with one on its output; yield what asks it.

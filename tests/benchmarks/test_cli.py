@@ -27,7 +27,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-TRAININGS = ("recipe", "step", "race", "equality", "memory")
+TRAININGS = ("recipe", "step", "race")
 COMMANDS = ("", "train", *(f"train {name}" for name in TRAININGS), "decode", "serve")
 
 
