@@ -47,7 +47,6 @@ QUICK = (
     "corpus: file 'a\\nerror: all is well'",
 )
 MAX_BYTES = 1 << 30
-MAX_SECONDS = 30.0
 NEWEST = "runs/tiny/checkpoints/step-000006"
 SAMPLE = ["--checkpoint", "runs/tiny", "--prompt", "It", "--max-new-tokens", "2"]
 RESUME = ["--config", "tiny.yaml", "--resume", "runs/tiny/checkpoints/step-000003"]
@@ -159,7 +158,7 @@ def _harm(attack: Attack, place: Path) -> list[str]:
     if attack.name.startswith("checkpoint") and "manifest" not in attack.name:
         seal(place / NEWEST)
     before, encoded = _files(place / "outside"), _files(place / "data")
-    ending = run_forked(attack.run, place, Death(seconds=MAX_SECONDS, more_memory=4 * MAX_BYTES))
+    ending = run_forked(attack.run, place, Death(more_memory=4 * MAX_BYTES))
     is_refused = ending.code in attack.codes and "Traceback" not in ending.output
     harm = {
         "code in it was run": bool(list(place.rglob(MARK))),
