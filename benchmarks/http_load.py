@@ -64,8 +64,8 @@ async def _complete(url: str, prompt: str, tokens: int, answer: Answer) -> Answe
     connection, rest, status = h11.Connection(h11.CLIENT), b"", 0
     try:
         request = h11.Request(method="POST", target="/v1/completions", headers=list(fields.items()))
-        for event in (request, h11.Data(data=body), h11.EndOfMessage()):
-            writer.write(connection.send(event) or b"")
+        for part in (request, h11.Data(data=body), h11.EndOfMessage()):
+            writer.write(connection.send(part) or b"")
         while not isinstance(event := connection.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA:
                 connection.receive_data(await reader.read(1 << 16))

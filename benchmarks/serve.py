@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,7 +117,7 @@ def check_model(arguments: argparse.Namespace, loaded: "Loaded") -> None:
         raise ConfigError("--checkpoint: the client counts characters, so its tokenizer has to be char")
 
 
-def measure(runs: Sequence[Run], url: str, alphabet: Sequence[str], arguments: argparse.Namespace) -> Mapping[Run, Row]:
+def measure(runs: Sequence[Run], url: str, alphabet: Sequence[str], arguments: argparse.Namespace) -> dict[Run, Row]:
     """Measure in interleaved rounds, after two requests that do not count; no two rounds have the same prompts."""
     from benchmarks.http_load import poisson_arrivals, random_prompts, send, summarize_answers
 
