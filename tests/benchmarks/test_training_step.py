@@ -13,7 +13,6 @@ from benchmarks.measure import Row
 from benchmarks.training_step import row_of, start_workers, step_flops
 from benchmarks.training_worker import StepTimer
 from gpt.config import Config
-from gpt.errors import GPTError
 from tiny import tiny_config
 
 
@@ -51,11 +50,6 @@ def test_the_trainer_itself_runs_and_nothing_is_left(workplace: Path) -> None:
         assert len(answer["milliseconds"]) == 12
         assert (answer["dtype"], answer["blocks"]) == ("float32", "eager")
     assert not (workplace / "runs").exists()
-
-
-def test_a_mistake_in_its_job_is_its_only_answer(workplace: Path) -> None:
-    with ExitStack() as stack, pytest.raises(GPTError, match=r"^mine: nowhere.yaml: no such configuration file"):
-        start_workers(JOBS, Namespace(config="nowhere.yaml", warmup=1, steps=2), stack)
 
 
 def test_a_row_by_hand() -> None:
