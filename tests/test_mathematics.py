@@ -16,7 +16,6 @@ from gpt.config import OptimConfig, SamplingParams
 from gpt.evaluation.loss import summed_cross_entropy
 from gpt.generation.sampling import next_token_probabilities
 from gpt.model.attention import ReferenceCore
-from gpt.model.gpt import Block
 from gpt.model.layers import MLP, SwiGLU
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
@@ -123,12 +122,6 @@ def test_attention(batch: int, heads: int, queries: int, keys: int, width: int, 
     assert_pair(mathematics.attention, backward, lambda q, k, v: core(q, k, v, None), q, k, v)
 
 
-def test_attention_pattern_is_causal_and_its_rows_sum_to_one() -> None:
-    pattern = mathematics.attention_pattern(normal(2, 3, 4, 5), normal(2, 3, 6, 5))
-    assert_equal(pattern.sum(-1), torch.ones_like(pattern[..., 0]))
-    assert torch.equal(pattern > 0, torch.ones(4, 6).tril(2).bool().expand_as(pattern))
-
-
 @pytest.mark.parametrize(
     ("ours", "derivative", "theirs"),
     [
@@ -175,51 +168,6 @@ def test_cross_entropy(shape: tuple[int, int, int], scale: float) -> None:
         lambda logits: summed_cross_entropy(logits, targets) / targets.numel(),
         logits,
     )
-
-
-@pytest.mark.parametrize("length", [1, 6])
-def test_a_layer_norm_gelu_block_is_these_parts(length: int) -> None:
-    config = tiny_config(n_head=2, n_embd=6, bias=True, norm="layernorm", mlp="gelu", attention="reference")
-    block, x, grad_y = randomized(Block(config)), normal(2, length, 6), normal(2, length, 6)
-    p, m = {name: value.detach() for name, value in block.named_parameters()}, mathematics
-
-    def split(x: Tensor) -> Tensor:
-        return x.unflatten(-1, (2, 3)).transpose(1, 2)
-
-    def merge(x: Tensor) -> Tensor:
-        return x.transpose(1, 2).flatten(2)
-
-    normed_1 = m.layer_norm(x, p["ln_1.weight"], p["ln_1.bias"], EPS)
-    q, k, v = (split(m.linear(normed_1, p[f"attn.c_{i}.weight"], p[f"attn.c_{i}.bias"])) for i in "qkv")
-    heads = merge(m.attention(q, k, v))
-    middle = x + m.linear(heads, p["attn.c_proj.weight"], p["attn.c_proj.bias"])
-    normed_2 = m.layer_norm(middle, p["ln_2.weight"], p["ln_2.bias"], EPS)
-    mlp = [p[f"mlp.{name}"] for name in ("c_fc.weight", "c_fc.bias", "c_proj.weight", "c_proj.bias")]
-    assert_equal(middle + m.feed_forward(normed_2, *mlp), block(x, None, None))
-
-    grads: dict[str, Tensor] = {}
-    grad_n2, *grad_mlp = m.feed_forward_backward(grad_y, normed_2, *mlp[:3])
-    names = ("c_fc.weight", "c_fc.bias", "c_proj.weight", "c_proj.bias")
-    grads |= {f"mlp.{name}": grad for name, grad in zip(names, grad_mlp, strict=True)}
-    through, grads["ln_2.weight"], grads["ln_2.bias"] = m.layer_norm_backward(grad_n2, middle, p["ln_2.weight"], EPS)
-    grad_middle = grad_y + through
-    grad_heads, grads["attn.c_proj.weight"], grads["attn.c_proj.bias"] = m.linear_backward(
-        grad_middle, heads, p["attn.c_proj.weight"]
-    )
-    grad_n1 = torch.zeros_like(x)
-    for i, grad in zip("qkv", m.attention_backward(split(grad_heads), q, k, v), strict=True):
-        part, grads[f"attn.c_{i}.weight"], grads[f"attn.c_{i}.bias"] = m.linear_backward(
-            merge(grad), normed_1, p[f"attn.c_{i}.weight"]
-        )
-        grad_n1 += part
-    through, grads["ln_1.weight"], grads["ln_1.bias"] = m.layer_norm_backward(grad_n1, x, p["ln_1.weight"], EPS)
-
-    leaf = x.clone().requires_grad_()
-    block(leaf, None, None).backward(grad_y)
-    assert_equal(grad_middle + through, leaf.grad)
-    assert grads.keys() == p.keys()
-    for name, parameter in block.named_parameters():
-        assert_equal(grads[name], parameter.grad)
 
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e3, float("inf")])
