@@ -22,6 +22,11 @@ PROCESS = os.getpid()
 """PID at import, to detect a fork."""
 
 
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return the most precise floating-point type of a device: MPS has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 @dataclass(frozen=True)
 class Compute:
     """The device and dtype of a run.

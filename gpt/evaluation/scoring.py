@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from gpt.data.tokenizers import Tokenizer
+from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.evaluation.loss import IGNORE
 from gpt.evaluation.online import learning
 from gpt.evaluation.windows import sliding_batches
 from gpt.model import GPT
-from gpt.precision import widest_dtype
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
 from gpt.generation.tokens import check_finite
-from gpt.precision import widest_dtype
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.device import widest_dtype
 from gpt.filters import FILTERS
-from gpt.precision import widest_dtype
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:

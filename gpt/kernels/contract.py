@@ -1,12 +1,31 @@
 """What Python and the C++ libraries have to agree on: numbers of choices, structures, and what a pointer points to."""
 
 import ctypes
+from enum import IntEnum
 from itertools import count, takewhile
 
 import torch
 from torch import Tensor
 
-from gpt.kernels.kinds import Activation, Kind
+
+class Kind(IntEnum):
+    """Types of weights, and of keys and values, in memory: as in `src/kinds.h`."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    INT8 = 2
+    INT4 = 3
+    INT8_TILES = 4
+
+
+class Activation(IntEnum):
+    """Activations of a feed-forward network: as in `src/kinds.h`."""
+
+    GELU = 0
+    GELU_TANH = 1
+    RELU = 2
+    RELU_SQUARED = 3
+    GATED_SILU = 4
 
 
 class _Fact(ctypes.Structure):
@@ -14,11 +33,7 @@ class _Fact(ctypes.Structure):
 
 
 def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> None:
-    """Compare the numbers of choices and the sizes of structures with those that a library was compiled with.
-
-    Raises:
-        RuntimeError: one side was changed without the other.
-    """
+    """Compare the numbers of choices and the sizes of structures with those that a library was compiled with."""
     library.gpt_facts.restype = ctypes.POINTER(_Fact)
     facts = map(library.gpt_facts().__getitem__, count())
     found = {fact.name.decode(): fact.value for fact in takewhile(lambda fact: fact.name, facts)}
@@ -35,16 +50,12 @@ def name_in_c(structure: type[ctypes.Structure]) -> str:
 
 
 def fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
-    """Return the fields of a structure, given as types with the names of the fields that have them."""
+    """Return the fields of a structure from types, each with the names of its fields."""
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
 def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
-    """Return the address of a tensor's memory, which the caller keeps alive; None becomes a null pointer.
-
-    Raises:
-        TypeError: C reads elements of type `dtype` there, contiguous and on the CPU, and the tensor has others.
-    """
+    """Return the address of a tensor's memory, which the caller keeps alive; None becomes a null pointer."""
     if x is None:
         return ctypes.c_void_p(None)
     if x.dtype != dtype or not x.is_contiguous() or x.device.type != "cpu":
@@ -53,5 +64,4 @@ def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
 
 
 def floats(x: Tensor | None) -> ctypes.c_void_p:
-    """Return the address of a float32 tensor's memory, as `pointer`."""
     return pointer(x, torch.float32)

@@ -11,10 +11,9 @@ from native_support import needs_compiler
 
 from gpt.environment import read_settings
 from gpt.kernels import contract
-from gpt.kernels.contract import check_facts, fields, pointer
+from gpt.kernels.contract import Activation, Kind, check_facts, fields, pointer
 from gpt.kernels.decoding.c_structs import STRUCTURES, CLayer, CMatrix
 from gpt.kernels.decoding.engine import load_engine
-from gpt.kernels.kinds import Activation, Kind
 from gpt.kernels.training.bindings import load_kernels
 from gpt.processor import supported_processors
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.kernels.contract import fields, floats, pointer
-from gpt.kernels.kinds import Activation
+from gpt.kernels.contract import Activation, fields, floats, pointer
 
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1

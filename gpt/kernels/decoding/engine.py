@@ -16,7 +16,7 @@ from gpt.config import SamplingParams
 from gpt.environment import Settings
 from gpt.errors import DeviceError
 from gpt.kernels.build import load_library, load_usable
-from gpt.kernels.contract import check_facts, floats, pointer
+from gpt.kernels.contract import Kind, check_facts, floats, pointer
 from gpt.kernels.decoding.c_structs import (
     STRUCTURES,
     CBatch,
@@ -26,7 +26,6 @@ from gpt.kernels.decoding.c_structs import (
     sampling_in_c,
 )
 from gpt.kernels.decoding.weights import Weights
-from gpt.kernels.kinds import Kind
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, silent
 

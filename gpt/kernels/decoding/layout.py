@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.cache.paged import BLOCK
-from gpt.kernels.kinds import Kind
+from gpt.kernels.contract import Kind
 
 DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
 """Element types in memory, by kind; those of integers are int8."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gpt.kernels.kinds import Activation
+from gpt.kernels.contract import Activation
 from gpt.kernels.training.bindings import Kernels
 from gpt.processor import AVX2
 
