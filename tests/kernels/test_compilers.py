@@ -6,59 +6,31 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from native_support import needs_compiler
 
-from gpt.config import SamplingParams
 from gpt.environment import read_settings
-from gpt.generation import generate_tokens
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.kernels import build
+from gpt.kernels.build import load_library
 from gpt.kernels.compiler import FLAGS, Compiler, find_compilers
-from gpt.kernels.training.bindings import load_kernels
-from gpt.kernels.training.block import replace_blocks
-from gpt.model import GPT
+from gpt.kernels.decoding import engine
+from gpt.kernels.decoding.engine import with_results
+from gpt.kernels.training import bindings
+from gpt.kernels.training.bindings import Kernels
+from gpt.kernels.trial import decoding_difference, training_difference
 from gpt.processor import supported_processors
-from tiny import sharp_model, tiny_config
 
 TARGETS = ["x86_64-macos", "aarch64-macos", "x86_64-windows-gnu", "aarch64-windows-gnu", "aarch64-linux-gnu"]
 
 
-@pytest.fixture(params=list(find_compilers()), ids=lambda compiler: compiler.name)
-def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """The one in use."""
-    found: Compiler = request.param
-    monkeypatch.setattr(build, "find_compiler", lambda: found)
-    monkeypatch.setattr(build, "_LOADED", {})
-    return found
-
-
 @needs_compiler
+@pytest.mark.parametrize("compiler", list(find_compilers()), ids=lambda compiler: compiler.name)
 @pytest.mark.timeout(1800)  # zig compiles its C++ library first
-def test_decoding(compiler: Compiler) -> None:
-    model, prompt = sharp_model(block_size=64), [1, 2, 3]
-    native, eager = (build_runtime(model, DecodeOptions(backend)) for backend in ("native", "eager"))
-    for seed in range(8):
-        params = SamplingParams(max_new_tokens=60, seed=seed)
-        expected = list(generate_tokens(model, prompt, params, eager))
-        assert list(generate_tokens(model, prompt, params, native)) == expected
-
-
-@needs_compiler
-@pytest.mark.timeout(1800)
-def test_training(compiler: Compiler) -> None:
-    kernels = load_kernels(supported_processors()[0].matmul_dtype, read_settings())
-    model, reference = GPT(tiny_config(n_embd=64, n_head=2)), GPT(tiny_config(n_embd=64, n_head=2))
-    reference.load_state_dict(model.state_dict())
-    replace_blocks(model, kernels)
-    tokens = torch.randint(23, (2, 16))
-    for either in (model, reference):
-        either(tokens).square().mean().backward()
-    for (name, p), q in zip(model.named_parameters(), reference.parameters(), strict=True):
-        assert p.grad is not None
-        assert q.grad is not None
-        error = (p.grad - q.grad).norm() / q.grad.norm()
-        assert error < 0.02, name  # bfloat16 keeps 8 bits
+def test_libraries_of_every_compiler_agree_with_pytorch(compiler: Compiler) -> None:
+    cache, processor = read_settings().cache_dir, supported_processors()[0]
+    library = load_library(bindings.SOURCE, processor, cache, compiler=compiler)
+    assert training_difference(Kernels(library, processor)) is None
+    library = load_library(engine.SOURCE, processor, cache, flags=engine.FLAGS, compiler=compiler)
+    assert decoding_difference(with_results(library), processor) is None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang compiles for other systems")
