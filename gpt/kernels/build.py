@@ -37,11 +37,7 @@ SECONDS = 1800
 def load_usable(
     source: str, processors: Sequence[Processor], settings: Settings, report: Report, flags: Sequence[str] = ()
 ) -> tuple[ctypes.CDLL, Processor]:
-    """Load the library of a source for the first of some classes that may be used here, and return both.
-
-    Raises:
-        DeviceError: none may, or see `load_library`.
-    """
+    """Load the library of a source for the first of some classes that may be used here, and return both."""
     if loaded := _LOADED.get(key := (source, *processors, settings.cache_dir)):
         return loaded
     for processor, following in zip_longest(processors, processors[1:]):
@@ -73,15 +69,9 @@ def load_library(
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
-        processor: to compile for; its `matmul_dtype` is a macro of the source, `GPT_BFLOAT16`.
         cache: folder that keeps libraries; if it cannot be written, the system's temporary folder does.
-        report: receives lines before and after a compilation, and about a damaged library.
         flags: for the compiler, after those of every library.
-        compiler: to use; None: the preferred one of this machine.
-
-    Raises:
-        DeviceError: there is no compiler, it fails (its messages are kept in a log), the disk is full, or the library
-            cannot be loaded.
+        compiler: None: the preferred one of this machine.
     """
     return open_library(_find(source, processor, cache, report, flags, compiler))
 
@@ -119,11 +109,6 @@ def _find_or_compile(
 
 
 def open_library(library: Path) -> ctypes.CDLL:
-    """Load a library's file, whatever is known of it.
-
-    Raises:
-        DeviceError: it cannot be loaded.
-    """
     try:
         _share_openmp_of_torch()
         return ctypes.CDLL(str(library))
@@ -159,7 +144,7 @@ def _share_openmp_of_torch() -> None:
 
 
 def _fingerprint(parts: Sequence[str], source: Path) -> str:
-    """Return a hash of the parts, the source and every file that it may include."""
+    """Hash the parts, the source and every file that it may include."""
     digest = hashlib.sha256("\0".join(parts).encode())
     for path in [source, *sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))]:
         name = path.relative_to(SOURCES).as_posix() if path.is_relative_to(SOURCES) else path.name

@@ -44,7 +44,6 @@ class Compiler:
 
 
 def system_flags(platform: str, is_zig: bool) -> tuple[str, ...]:
-    """Return the flags for a system, by its name in `sys.platform`."""
     if platform != "win32":
         return ("-fPIC", "-pthread")
     return () if is_zig else ("-static",)  # other compilers' own libraries are not where Windows looks for DLLs

@@ -36,10 +36,7 @@ def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
 def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -> str | None:
     """Return the first module, hook or attribute that is not what the configuration builds; None: all are.
 
-    Args:
-        model: to compare, in training or eval mode.
-        trains: only the blocks matter, dropout too; otherwise the whole model, but no dropout.
-        built: what the configuration builds; None: it is built here.
+    If the model `trains`, only the blocks matter, dropout too; otherwise the whole model, but no dropout.
     """
     configured, modules = dict((built or _configured(model.config)).named_modules()), dict(model.named_modules())
     for name in sorted(configured.keys() | modules.keys()):
@@ -86,6 +83,5 @@ def _shapes(module: Any) -> list[torch.Size | None]:
 
 @lru_cache(maxsize=8)
 def _configured(config: ModelConfig) -> GPT:
-    """Build a model without memory."""
     with meta_device():
         return GPT(config)

@@ -42,11 +42,7 @@ class CachedLibrary:
         return next(filter(_is_whole, self.files()), None)
 
     def store(self, built: Path) -> Path:
-        """Move a library here and return its path.
-
-        Raises:
-            OSError: the disk is full, or the folder cannot be written.
-        """
+        """Move a library here and return its path."""
         library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{self.suffix}"
         if not _is_whole(library):  # Windows does not replace a library in use
             built.chmod(0o644)  # linkers leave a temporary file unreadable to others

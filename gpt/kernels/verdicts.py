@@ -30,13 +30,9 @@ DIFFERS, EDITED = 3, 4
 
 
 class Verdict:
-    """What is known of a library on this processor, kernel release and torch.
+    """What is known of a library, for a processor class of this name, on this processor, kernel release and torch.
 
-    Args:
-        library: its file, whose name says what it was built from.
-        source: its source below `src`, which names the folder of Python files that call it.
-        name: of the processor class that it is for.
-        folder: where the verdict is kept.
+    The file's name says what it was built from; `source` names the folder of Python files that call it.
     """
 
     def __init__(self, library: Path, source: str, name: str, folder: Path) -> None:
@@ -61,11 +57,6 @@ class Verdict:
                 faulthandler.enable(self.path.open("a"))
 
     def _read(self) -> str | None:
-        """Return what the file says.
-
-        Raises:
-            OSError: there is none.
-        """
         text = self.path.read_text(encoding="utf-8", errors="replace")
         reason, crash, stacks = text.partition("Fatal Python error: ")
         if crash and f"kernels/{self._source.split('/')[0]}/" in stacks.replace("\\", "/"):

@@ -72,14 +72,7 @@ def _initialize_vector_math() -> None:
 
 
 class GPT(nn.Module):
-    """Pre-LN decoder-only transformer, float32 whatever torch's default type is.
-
-    Args:
-        config: the architecture, with `vocab_size` set.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Pre-LN decoder-only transformer, float32 whatever torch's default type is; `config` has `vocab_size` set."""
 
     @torch.inference_mode(False)  # its weights can be trained, wherever it is made
     def __init__(self, config: ModelConfig) -> None:
@@ -104,21 +97,12 @@ class GPT(nn.Module):
         init_weights(self, config)
 
     def forward(self, idx: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """Compute the logits of the next token at every position.
+        """Compute the logits of the next token at every position, (B, T, V) float32, of ids (B, T).
 
         Args:
-            idx: token ids, (B, T) int64.
             attention_mask: (B, T) bool, False on padding, for sequences of different lengths. Positions
                 count from the first token of each; logits on padding mean nothing.
-            cache: keys and values of earlier positions, to which those of `idx` are appended.
-
-        Returns:
-            (B, T, V) float32.
-
-        Raises:
-            InputError: the ids have another shape or type, one is outside the vocabulary (on a CUDA device that
-                is an assertion of the device), the sequence is longer than `block_size`, or both a mask and
-                a cache are given.
+            cache: keys and values of earlier positions, to which those of `idx` are appended; not with a mask.
         """
         # it reads ids back; callers that compile a whole step check first
         if not torch.compiler.is_compiling():
@@ -207,10 +191,8 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
 def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start: bool) -> Tensor:
     """Return attention's mask as numbers to add to the scores: a bias, or -inf where a query attends to no key.
 
-    Args:
-        positions: of the queries, (T,) or (B, T).
-        mask: see `gpt.model.attention`.
-        from_start: the keys are those of a cache, at positions from 0; otherwise they are at those of the queries.
+    `positions` (T,) or (B, T) are those of the queries. With `from_start` the keys are those of a cache, at positions
+    from 0; otherwise they are at those of the queries.
     """
     keys = positions
     if from_start:

@@ -17,12 +17,7 @@ TRIED_SCALES = 24
 
 @dataclass(frozen=True)
 class Format:
-    """A format of integer weights.
-
-    Attributes:
-        bits: width of an integer, 8 or 4.
-        group: number of inputs that share a scale; None: all inputs of an output.
-    """
+    """A format of integers of 8 or 4 bits; `group` inputs share a scale, None: all inputs of an output."""
 
     bits: int
     group: int | None
@@ -38,8 +33,7 @@ NAMES = (BFLOAT16, *FORMATS)
 class QuantizedLinear(nn.Module):
     """`x W^T + bias` with `W = integers * scales`, which are not filled yet; the bias stays as it was.
 
-    Args:
-        format: integer format; if its group does not divide the inputs, an output has one scale.
+    If the format's group does not divide the inputs, an output has one scale.
     """
 
     integers: Tensor
@@ -73,7 +67,6 @@ class QuantizedLinear(nn.Module):
         return (self.unpacked.view(*self.scales.shape, -1) * self.scales.unsqueeze(-1)).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x (..., C) to (..., F)."""
         return F.linear(x, self.weight.to(x.dtype), self.bias)
 
 
@@ -89,11 +82,9 @@ class BFloat16Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return the weights, (F, C) float32."""
         return self.rounded.float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x (..., C) to (..., F)."""
         return F.linear(x, self.rounded.to(x.dtype), self.bias)
 
 
@@ -126,15 +117,8 @@ def unpack(pairs: Tensor) -> Tensor:
 def quantize(model: GPT, weights: str) -> GPT:
     """Return a copy whose blocks have quantized linear layers; embeddings, norms and head stay float32.
 
-    The copy can be run, saved and loaded, but not trained.
-
-    Args:
-        model: with float32 weights.
-        weights: bf16, int8 (a scale for each output) or int4 (a scale for 32 inputs of an output).
-
-    Raises:
-        InputError: there is no such format, the model is quantized already, or it has a layer with an odd
-            number of inputs and int4 is asked for.
+    `weights` is bf16, int8 (a scale for each output) or int4 (a scale for 32 inputs of an output, whose number is
+    even). The copy can be run, saved and loaded, but not trained.
     """
     present = weights_format(model)
     if present != "float32":

@@ -74,15 +74,9 @@ class Engine:
     it is first written. Initially sequence i has the i-th part of the blocks, if there are enough.
 
     Args:
-        library: from `load_engine`.
         weights: read in place, not copied.
-        sequences: how many, each with a block table.
         tokens_per_sequence: number of tokens of each that fit into one pass.
-        kv_dtype: type of keys and values, one of `KV_KINDS`.
         blocks: number of physical blocks; None: as many as all sequences need without sharing.
-
-    Raises:
-        DeviceError: the engine cannot be created, for example for lack of memory.
     """
 
     def __init__(
@@ -118,7 +112,6 @@ class Engine:
 
     @property
     def block_bytes(self) -> int:
-        """Return the bytes of a physical block: keys and values of 64 positions in all layers."""
         return int(self._library.gpt_decoder_block_bytes(self._decoder))
 
     def set_blocks(self, sequence: int, blocks: Sequence[int]) -> None:
@@ -139,16 +132,10 @@ class Engine:
     def forward(
         self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int], wanted: Sequence[int]
     ) -> Tensor:
-        """Store some tokens' keys and values, and compute logits.
+        """Store the keys and values of at most `max_tokens` tokens, and compute logits (wanted, V) float32.
 
-        Args:
-            tokens: ids, at most `max_tokens` of them.
-            sequences: the sequence of each token; tokens of one sequence are adjacent and in order.
-            positions: position of each token in its sequence; all earlier positions are stored.
-            wanted: indices of the tokens after which to compute logits.
-
-        Returns:
-            (wanted, V) float32.
+        Tokens of one sequence are adjacent and in order, and all earlier positions are stored. Logits are those after
+        the tokens at the indices `wanted`.
         """
         logits = torch.empty(len(wanted), self._weights.model.vocab_size, dtype=torch.float32)
         batch = self._batch(tokens, sequences, positions)
@@ -165,22 +152,13 @@ class Engine:
         seen: Tensor | None = None,
         keep_logits: bool = False,
     ) -> tuple[list[list[int]], Tensor | None]:
-        """Sample several tokens for every sequence, each from the logits after the one before.
+        """Sample several tokens for each of B different sequences; return them, and the logits (steps, B, V) if kept.
 
         Args:
-            sequences: B different ones.
             tokens: the newest of each, not stored yet.
             positions: of these tokens; the last sampled token may lie outside the window.
             uniforms: (B, steps) float32 in [0, 1), one for each token.
-            params: how to sample.
             seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; kept up to date.
-            keep_logits: return the logits.
-
-        Returns:
-            The tokens sampled for each sequence, and the logits (steps, B, V) or None.
-
-        Raises:
-            NotFiniteError: logits are not finite.
         """
         batch, steps = uniforms.shape
         in_c = self._batch(tokens, sequences, positions)

@@ -40,11 +40,7 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
 
 
 def check_native_support(model: GPT) -> None:
-    """Check that an engine computes what a model does.
-
-    Raises:
-        DeviceError: the model is not on the CPU, or is not what its configuration and the package's code build.
-    """
+    """Raise DeviceError unless a model is on the CPU, and is what its configuration and the package's code build."""
     if next(model.parameters()).device.type != "cpu":
         raise DeviceError("the native backend runs on a CPU")
     reason = uncovered(model.config, ACTIVATIONS) or changed_module(model)
@@ -62,7 +58,6 @@ class _Copies:
         self._in_tiles, self.tensors = in_tiles, list[Tensor]()
 
     def model(self, model: GPT) -> CModel:
-        """Return all but the blocks."""
         config, rotation, positions = model.config, model.rotation, model.wpe
         table = getattr(positions, "weight" if isinstance(positions, LearnedPositions) else "table", None)
         tables = (rotation.cos, rotation.sin) if isinstance(rotation, Rotary) else (None, None)

@@ -89,11 +89,7 @@ class Kernels:
             raise DeviceError("the system does not grant the AMX tiles")
 
     def call(self, name: str, **values: Tensor | float | None) -> None:
-        """Call a kernel of `KERNELS` with torch's number of threads; omitted tensors become null pointers.
-
-        Raises:
-            DeviceError: there is not enough memory.
-        """
+        """Call a kernel of `KERNELS` with torch's number of threads; omitted tensors become null pointers."""
         structure = KERNELS[name]
         arguments = structure(threads=torch.get_num_threads())
         kinds = {name: kind for name, kind, *_ in structure._fields_}
@@ -108,16 +104,9 @@ class Kernels:
 def load_kernels(
     dtype: torch.dtype, settings: Settings, report: Report = silent, processor: Processor | None = None
 ) -> Kernels:
-    """Load the kernels for a type of activations.
+    """Load the kernels for a type of activations: float32, or bfloat16, for which not every processor has instructions.
 
-    Args:
-        dtype: float32, or bfloat16, for which not every processor has instructions.
-        settings: say where libraries are kept, and for which processor they are.
-        report: receives a line when something is compiled, or may not be used.
-        processor: class whose library is loaded untried; None: the best of this machine that passes its trial.
-
-    Raises:
-        DeviceError: no processor class has instructions for this type, or see `load_usable`.
+    The library of a given class is loaded untried; without one it is the best of this machine that passes its trial.
     """
     if processor is not None:
         return Kernels(load_library(SOURCE, processor, settings.cache_dir, report), processor)

@@ -61,7 +61,6 @@ class NativeBlock(Block):
     def forward(
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
-        """Compute (B, T, C) float32 -> (B, T, C) float32."""
         evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
         if cache is not None or mask is not None or evaluates_in_float32 or self._inner != self._in_use():
             return super().forward(x, rotation, mask, cache)
@@ -117,12 +116,7 @@ def _random_seed() -> int:
 
 
 def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: Report = silent) -> str:
-    """Make a model train with native kernels; return a description of the instructions that they use.
-
-    Raises:
-        DeviceError: the kernels do not cover this model, compute something else than the package's code, or are not
-            available here.
-    """
+    """Make a model train with native kernels; return a description of the instructions that they use."""
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
     reason = _uncovered(model.config) or changed_module(model, trains=True)

@@ -110,15 +110,9 @@ def attention(
 ) -> Tensor:
     """Compute causal attention, from the projections to the weighted sums (B, T, C) of the same type.
 
-    Args:
-        kernels: to call.
-        qkv: queries, keys and values side by side, (B, T, 3 C) of the kernels' type; C / heads a multiple of 32, at
-            most 256.
-        heads: number of heads H, for all three.
-        gains: gains of the RMSNorm on each query and key head, (D,) float32 each, or None.
-        rotation: cos and sin, each (T, D) float32, or None.
-        eps: eps of those norms.
-        dropout: dropout of the attention weights.
+    qkv has queries, keys and values side by side, (B, T, 3 C) of the kernels' type, C / heads a multiple of 32, at most
+    256. gains and eps are those of the RMSNorm on each query and key head, (D,) float32 each; rotation is cos and sin,
+    each (T, D) float32. Dropout is that of the attention weights.
     """
     factors = (*(gains or (None, None)), *(rotation or (None, None)))
     return _Attention.apply(kernels, qkv, *factors, heads, eps, dropout)  # type: ignore[no-untyped-call]
