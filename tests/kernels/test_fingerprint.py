@@ -46,10 +46,10 @@ IN_ATTENTION = ("model/attention.py", "Attention.forward")
 IN_BLOCK = ("model/gpt.py", "Block.forward")
 ON_DISK: list[tuple[tuple[str, str], str, str]] = [
     (IN_BLOCK, "x = x + self.attn(", "x = x + 0.0 * self.attn("),
-    (IN_BLOCK, "        h = self.ln_2(x)\n", "        h = self.ln_2(x.clamp(-6, 6))\n"),
+    (IN_BLOCK, "self.mlp(self.ln_2(x))", "self.mlp(self.ln_2(x.clamp(-6, 6)))"),
     (IN_BLOCK, "return x + self.mlp(", "return x + (1 + x.std(0, keepdim=True)) * self.mlp("),
-    (IN_BLOCK, "        h = self.ln_2(x)\n", "        h = self.ln_2(x) * (0.5 if x.size(1) < 32 else 1.0)\n"),
-    (IN_BLOCK, "        h = self.ln_2(x)\n", "        h = self.ln_2(x)\n        if not self.training: h = 0 * h\n"),
+    (IN_BLOCK, "self.mlp(self.ln_2(x))", "self.mlp(self.ln_2(x) * (0.5 if x.size(1) < 32 else 1.0))"),
+    (IN_BLOCK, "self.mlp(self.ln_2(x))", "self.mlp(self.ln_2(x) * (1.0 if self.training else 0.0))"),
     (
         IN_ATTENTION,
         "v = _split_heads(self.c_v(x), self.n_kv_head)",
@@ -128,8 +128,8 @@ def test_weights_at_the_start_have_no_part_in_it(tmp_path: Path, monkeypatch: py
     [
         (
             "model/gpt.py",
-            "        h = self.ln_2(x)\n",
-            "\n        # a comment\n        h = (\n            self.ln_2(x))\n",
+            "        return x + self.mlp(self.ln_2(x))\n",
+            "\n        # a comment\n        return x + self.mlp(\n            self.ln_2(x))\n",
         ),
         ("model/attention.py", '"""Map x (B, T, C) to (B, T, C)."""', '"""Attend."""'),
     ],
