@@ -1,4 +1,5 @@
-// Numbers that stand for choices. gpt/kernels/contract.py has the same; a library tells Python its own when it is loaded.
+// Numbers that stand for choices. gpt/kernels/contract.py has the same; a library tells Python its own when it is
+// loaded.
 #pragma once
 #include <cstdint>
 
