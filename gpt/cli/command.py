@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -137,13 +137,6 @@ class CommandParser(argparse.ArgumentParser):
         examples = (f"  {self.prog} {line}".rstrip() for line in example.split("\n"))
         self.epilog = "\n".join(["example:", *examples])
 
-    def parse_intermixed_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
-        """Parse a command line, or answer a shell that asks how it can go on."""
-        complete(self)
-        return super().parse_intermixed_args(args, namespace)
-
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
         unknown = re.match(r"unrecognized arguments: (--([\w.-]+))(=)?", message)
@@ -157,12 +150,6 @@ class CommandParser(argparse.ArgumentParser):
                 message += nearest(unknown[1], self._option_string_actions)
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
-
-
-def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that completes a command line, and exit; do nothing in an ordinary call."""
-    if "_ARGCOMPLETE" in os.environ:
-        import_module("gpt.cli.completion").answer(parser)
 
 
 def add_command(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:

@@ -1,13 +1,12 @@
 """`gpt`: every command of the package by its name; none is imported but the one that runs."""
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
 import gpt
-from gpt.cli.command import CommandParser, complete, run_command
+from gpt.cli.command import CommandParser, run_command
 
 
 class Command(NamedTuple):
@@ -30,7 +29,6 @@ COMMANDS = {
     "prepare-data": Command("prepare_data", "download and encode a corpus, without training"),
     "plot": Command("plot", "plot the loss curves of runs"),
     "recipes": Command("recipes", "list the configurations that ship with the package"),
-    "completion": Command("completion", "complete commands and options in bash, zsh and fish"),
 }
 
 
@@ -38,8 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first word names, and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     name = next(iter(words), "")
-    if "_ARGCOMPLETE" in os.environ:
-        name = import_module("gpt.cli.completion").enter_command(COMMANDS)
     if name not in COMMANDS:
         return run_command(lambda: _run(words))
     code: int = import_module(f"gpt.cli.{COMMANDS[name].file}").main(words[1:])
@@ -52,12 +48,9 @@ def _run(words: list[str]) -> int:
         "A text file in, a trained character-level GPT out.", "train --config quickstart", prog="gpt"
     )
     parser.add_argument("--version", action="store_true", help="print the versions of gpt, torch and Python, and exit")
-    command = parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below; each has its own --help")
-    summaries = {name: command.summary for name, command in COMMANDS.items()}
-    command.completer = lambda **context: summaries  # type: ignore[attr-defined]
-    listed = "\n".join(f"  {name:14}{summary}" for name, summary in summaries.items())
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below; each has its own --help")
+    listed = "\n".join(f"  {name:14}{command.summary}" for name, command in COMMANDS.items())
     parser.epilog = f"commands:\n{listed}\n\n{parser.epilog}"
-    complete(parser)
     if words and not words[0].startswith("-"):
         from gpt.config.suggestions import nearest
 

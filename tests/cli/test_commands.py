@@ -1,8 +1,5 @@
-"""The command `gpt`: its help, its mistakes, recipes, and completion in a shell."""
+"""The command `gpt`: its help, its mistakes and recipes."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,58 +10,6 @@ from cli.conftest import Call, Result
 from gpt.cli import commands
 from gpt.config.loading import load_config
 from gpt.config.recipes import RECIPES, recipe_names
-from patience import PATIENCE
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def asked(tmp_path: Path) -> Callable[[str], list[str]]:
-    """How a shell is told to complete a line of `gpt`, in a folder with a run and a file; nothing may import torch."""
-    for name in ("runs/one/last.json", "runs/half/log", "texts/a.txt", "mine.yaml"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    code = (
-        "import os, sys; from gpt.__main__ import main\n"
-        "os._exit = sys.exit\n"
-        "try: main()\n"
-        "finally: assert not {'torch', 'matplotlib'} & sys.modules.keys()"
-    )
-
-    def ask(line: str) -> list[str]:
-        protocol = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": "answer"}
-        protocol |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
-        environment = {**os.environ, **protocol, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", code]
-        subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
-        return (tmp_path / "answer").read_text(encoding="utf-8").split("\n")
-
-    return ask
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("gpt imp", {"import-model"}),
-        ("gpt train --res", {"--resume"}),
-        ("gpt train --config sh", {name for name in recipe_names() if name.startswith("sh")}),
-        ("gpt train --config ./mi", {"./mine.yaml"}),
-        ("gpt train --config quickstart model.n_", {f"model.n_{key}=" for key in ("layer", "head", "kv_head", "embd")}),
-        ("gpt explain flops --config quickstart model.norm=", {"model.norm=layernorm", "model.norm=rmsnorm"}),
-        ("gpt explain su", {"surprisal"}),
-        ("gpt sample --checkpoint runs/o", {"runs/one", "runs/one/"}),
-        ("gpt train tex", {"texts/"}),
-    ],
-)
-def test_a_shell_completes(asked: Callable[[str], list[str]], line: str, expected: set[str]) -> None:
-    assert set(asked(line)) == expected
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_printed_with_how_to_load_it(run: Call, shell: str) -> None:
-    out = run(f"completion {shell}").out
-    assert f"gpt completion {shell}" in out.splitlines()[0]
-    assert "_ARGCOMPLETE" in out
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> Result:

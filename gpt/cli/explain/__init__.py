@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpt.cli.command import CommandParser, add_command, complete, run_command
+from gpt.cli.command import CommandParser, add_command, run_command
 from gpt.cli.explain import attention, flops, lens, memory, params, picture, shapes, surprisal
 from gpt.cli.shared_options import load_given_plugins
 
@@ -28,7 +28,6 @@ def _run(argv: Sequence[str] | None) -> int:
         options = add_command(subparsers, name, view.SUMMARY, view.EXAMPLE)
         options.set_defaults(run=view.run)
         view.add_options(options)
-    complete(parser)
     arguments, unknown = parser.parse_known_args(argv)
     if "overrides" in arguments:
         arguments.overrides = [text for text in unknown if not text.startswith("-")]
