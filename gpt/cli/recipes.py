@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from gpt.cli.command import load_torch
-from gpt.cli.explain.model_options import with_vocabulary
+from gpt.cli.explain.options import with_vocabulary
 from gpt.cli.shared_options import command
 from gpt.cli.tables import human_count
 from gpt.config.loading import load_config

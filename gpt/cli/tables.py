@@ -1,35 +1,23 @@
-"""Print results as tables for a terminal, as Markdown, or as one JSON object."""
+"""Print results as tables for a terminal, or as one JSON object."""
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpt.inspection.rendering.markdown import markdown_table
-from gpt.inspection.rendering.tables import Table, render_table
+from gpt.inspection.rendering.tables import Table
 
 
-def add_format_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--json", action="store_true", help="print one JSON object")
-    group.add_argument("--markdown", action="store_true", help="print Markdown tables")
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def print_view(
-    arguments: argparse.Namespace, title: str, make_tables: Callable[[], Iterable[Table]], summary: Mapping[str, Any]
-) -> None:
-    """Print a title and the tables, which are made only then, or with `--json` the same data as a summary."""
+def print_view(arguments: argparse.Namespace, title: str, tables: Iterable[Table], summary: Mapping[str, Any]) -> None:
+    """Print a title and the tables, or with `--json` the same data as a summary."""
     if arguments.json:
         print(json.dumps(summary, ensure_ascii=False))
-        return
-    render = markdown_table if arguments.markdown else render_table
-    print(f"## {title}" if arguments.markdown else title)
-    for table in make_tables():
-        heading = f"**{table.title}**\n" if arguments.markdown else table.title
-        note = f"\n{table.note}" if arguments.markdown and table.note else table.note
-        print(f"\n{heading}\n{render(table.header, table.rows, table.align)}")
-        if note:
-            print(note)
+    else:
+        print("\n\n".join([title, *map(repr, tables)]))
 
 
 def human_count(number: float, unit: str = "") -> str:

@@ -40,7 +40,7 @@ def test_help_works_from_any_folder_and_ends_with_an_example(path: Path, tmp_pat
 
 def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: Path) -> None:
     """Its OpenMP library reads the environment when it is loaded, which the command sets first."""
-    views = ("shapes", "attention", "lens", "surprisal", "params", "flops", "memory")
+    views = ("shapes", "attention", "lens", "params", "flops", "memory")
     configs = shlex.quote(str(ROOT / "configs"))
     commands = [
         *(f"gpt.cli.{path.stem} --help" for path in SCRIPTS if path.stem != "bench"),
@@ -48,7 +48,6 @@ def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: P
         f"gpt.cli.train --config {configs}/quickstart.yaml --print-config",
         "gpt.cli.explain attention --prompt It --head 1",
         "gpt.cli.explain lens --prompt It --top 0",
-        "gpt.cli.explain surprisal --prompt It --top-p 2",
         "gpt.cli.explain shapes --batch 0",
         *(f"gpt.cli.explain {view} --published gpt2 --config a.yaml" for view in ("params", "flops", "memory")),
         f"gpt.cli.explain flops --config {configs}/shakespeare.yaml --batch 0",

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from gpt.cli.command import CommandParser, add_command, run_command
-from gpt.cli.explain import attention, flops, lens, memory, params, picture, shapes, surprisal
+from gpt.cli.explain import attention, flops, lens, memory, params, shapes
 from gpt.cli.shared_options import load_given_plugins
 
-VIEWS = (shapes, picture, attention, lens, surprisal, params, flops, memory)
+VIEWS = (shapes, attention, lens, params, flops, memory)
 """Each has a SUMMARY, the options of an EXAMPLE, `add_options(parser)` and `run(arguments)`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show a view; return the exit code: 0 done, 2 a user's mistake, 130 interrupted."""
+    """Show a view, and return the exit code."""
     return run_command(lambda: _run(argv))
 
 

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.explain.model_options import add_model_options, add_size_options, check_range, find_config, read_size
+from gpt.cli.explain.options import add_model_options, add_size_options, check_range, find_config, read_size
 from gpt.cli.tables import human_count, print_view
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     if new:
         table, summary["generation"] = _generation(GenerationFlops(model, prompt, new))
         tables.append(table)
-    print_view(arguments, source, lambda: tables, {"source": source, **summary})
+    print_view(arguments, source, tables, {"source": source, **summary})
 
 
 def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:

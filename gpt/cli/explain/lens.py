@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
-from gpt.cli.explain.model_options import check_range
-from gpt.cli.explain.text_options import GIB, add_layer_options, add_text_options, open_text, write_outputs
+from gpt.cli.explain.options import add_text_options, check_range, open_text
 from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
 from gpt.inspection.rendering.tables import Table
@@ -24,29 +23,25 @@ WIDTH = 60
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_text_options(parser)
-    add_layer_options(parser)
     position = "the most likely tokens after this position, by layer"
     parser.add_argument("--position", type=int, metavar="T", help=position)
     add_number(parser, "--top", "how many of them", 5)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    loaded, idx, edits = open_text(arguments, "position")
+    loaded, idx, edits = open_text(arguments)
     if arguments.position is not None:
         check_range("--position", arguments.position, 0, len(idx) - 1, "positions of the prompt")
 
     from gpt.inspection.views.lens import lens_view
 
     with announced(report, f"computing the logit lens of {len(idx)} tokens"):
-        limit = round(arguments.memory_limit * GIB)
-        view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits, limit)
+        view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits)
     source = str(loaded.folder)
-    if write_outputs(arguments, "lens", view, "Logit lens", source, lambda draw: draw.lens_picture(view)):
-        return
     print_view(
         arguments,
         f"{source}: logit lens of {len(idx)} tokens",
-        lambda: _tables(view) if arguments.position is None else [_position(view, arguments.position)],
+        _tables(view) if arguments.position is None else [_position(view, arguments.position)],
         {"source": source, **view},
     )
 

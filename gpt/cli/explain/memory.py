@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
-from gpt.cli.explain.model_options import add_model_options, add_size_options, find_config, read_size
+from gpt.cli.explain.options import add_model_options, add_size_options, find_config, read_size
+from gpt.cli.shared_options import add_device_option
 from gpt.cli.tables import human_bytes, print_view
 from gpt.config import Config, RunConfig
 from gpt.inspection.rendering.tables import Table
@@ -21,6 +22,7 @@ EXAMPLE = "--published gpt2 --batch 8 --dtype bfloat16"
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     add_size_options(parser)
+    add_device_option(parser)
     dtypes = ("auto", "float32", "bfloat16", "float16")
     parser.add_argument("--dtype", choices=dtypes, help="of the matmuls in training (default: run.dtype)")
 
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     title = f"Training step of {size} on {compute.device}, {dtype}, eager"
     table = _training_table(training, title, config)
     generating = _inference_table(inference, f"Generating in float32: prefill of {size}, then a decode step", config)
-    print_view(arguments, source, lambda: [table, generating], summary)
+    print_view(arguments, source, [table, generating], summary)
 
 
 def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:

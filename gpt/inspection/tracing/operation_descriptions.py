@@ -49,20 +49,9 @@ WORDS: dict[tuple[str, str], tuple[str | None, str | None]] = {
     ("SwiGLU.forward", "mul"): ("hidden units", ": gate times values"),
     ("GPT.forward", "idx"): ("token ids", ""),
     ("_positions_and_mask", "arange"): ("positions", ", counted from 0"),
-    ("KVCache.positions", "arange"): ("positions", ", of the new tokens"),
     ("ln_1", "rms_norm"): ("residual stream", None),
     ("ln_1", "layer_norm"): ("residual stream", None),
     ("mask_after", "arange"): ("causal mask", None),
-    ("KVCache.positions", "add"): (None, ", after those in the cache"),
-    ("Store.write", "setitem"): (None, ", written into the cache"),
-    ("Store.read", "getitem"): (None, " so far, read from the cache"),
-    ("_quantize", "abs"): (None, ", magnitudes"),
-    ("_quantize", "amax"): (None, ", largest magnitude of each head"),
-    ("_quantize", "div"): (None, ", as steps of 127"),
-    ("_quantize", "clamp"): (None, ", kept in range"),
-    ("_quantize", "half"): (None, ", scales as float16"),
-    ("_quantize", "round"): (None, ", rounded to integers"),
-    ("Store.read", "mul"): (None, " so far, integers times scales"),
 }
 """The subject that an operation begins, if any, and a phrase, by the name of the module or caller and the function.
 
@@ -90,17 +79,11 @@ def describe(operations: Sequence[Operation]) -> list[str]:
         path = operation.module.split(".")
         places = (".".join(path[-2:]), path[-1], operation.caller)
         known = [WORDS[place, operation.function] for place in places if (place, operation.function) in WORDS]
-        subject = next((begun for begun, _ in known if begun is not None), _inherited(operation, subjects))
+        inherited = subjects[operation.inputs[0]] if operation.inputs else "tensor"
+        subject = next((begun for begun, _ in known if begun is not None), inherited)
         phrase = next((phrase for _, phrase in known if phrase is not None), FUNCTIONS.get(operation.function))
         adds = operation.caller == "Block.forward"
         subjects.append("residual stream" if adds else subject)
         described = subjects[operation.inputs[-1]] if adds else subject
         words.append(described + (f": {operation.function}" if phrase is None else phrase))
     return words
-
-
-def _inherited(operation: Operation, subjects: Sequence[str]) -> str:
-    """Return the subject of an operation's operand: of the written value for a write, else of the first input."""
-    if not operation.inputs:
-        return "tensor"
-    return subjects[operation.inputs[-1 if operation.function == "setitem" else 0]]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpt.cache import KVCache
 from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
@@ -23,12 +22,9 @@ from gpt.model.gpt import Block
 from gpt.model.meta import meta_device
 from gpt.model.quantized import weights_format
 
-BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
-    1009, 1013, 1019, 1021, 1031, 1033, 1039, 100003,
+BATCH, LENGTH, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
+    1009, 1013, 1021, 1031, 1033, 1039, 100003,
 )  # fmt: skip
-
-CACHE_DIMENSIONS = 5
-"""A cache holds all L layers in one tensor; the number of layers is small and could be taken for another size."""
 
 
 @dataclass(frozen=True)
@@ -62,49 +58,23 @@ class TensorRow:
     inputs: tuple[int, ...]  # numbers of the rows that the operation reads
 
 
+@torch.inference_mode(False)  # in which torch would run other operations
+@torch.no_grad()
 def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None) -> list[TensorRow]:
     """Trace one forward pass, with attention written out, of ids (B, T) or (T,), or of a text by its tokenizer.
 
-    The model may be on any device, meta included, and in any mode: dropout is off.
-
-    Returns:
-        A row for each tensor that leads to the logits, in order of computation: the ids first, the
-        logits last.
-
-    Raises:
-        InputError: the ids do not fit the model.
+    The model may be on any device, meta included, and in any mode: dropout is off. There is a row for each tensor that
+    leads to the logits, in order of computation: the ids first, the logits last.
     """
-    return _trace(model, to_batch(idx, tokenizer, model.wte.weight.device), None)
-
-
-def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[TensorRow], list[TensorRow]]:
-    """Trace the prefill of a cache with all ids (B, T) but the last, and the decode step for the last one.
-
-    Returns:
-        The rows of the prefill, (B, T - 1) ids, and those of the decode step, (B, 1), each as in
-        `trace_shapes`.
-
-    Raises:
-        InputError: the ids do not fit the model or are too few, or the weights are quantized.
-    """
-    if idx.dim() != 2 or idx.size(1) < 2:
-        raise InputError(f"a prefill and a decode step need (B, T) ids, T at least 2; got shape {tuple(idx.shape)}")
-    cache = KVCache(model.config, idx.size(0), kv_dtype=kv_dtype, device=idx.device)
-    return _trace(model, idx[:, :-1], cache, kv_dtype), _trace(model, idx[:, -1:], cache, kv_dtype)
-
-
-@torch.inference_mode(False)  # in which torch would run other operations
-@torch.no_grad()
-def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32") -> list[TensorRow]:
-    if idx.dim() != 2 or idx.numel() == 0:
-        raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
+    idx = to_batch(idx, tokenizer, model.wte.weight.device)
+    if idx.numel() == 0:
+        raise InputError("there are no token ids to trace")
     weights = weights_format(model)
     if weights != "float32":
         raise InputError(f"only float32 weights can be traced, not {weights}; trace the model before quantization")
-    past = cache.lengths[0] if cache is not None else 0
-    operations = _record(model, idx, cache)
-    probe = Probe(model, idx.size(1), past)
-    symbolic = _record(*probe.call(cache is not None, kv_dtype))
+    operations = _record(model, idx)
+    probe = Probe(model, idx.size(1))
+    symbolic = _record(probe.model, probe.idx)
     assert [op.function for op in operations] == [op.function for op in symbolic], "the probe ran other operations"
     sizes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     return [
@@ -128,10 +98,22 @@ def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32
     ]
 
 
+def _record(model: GPT, idx: Tensor) -> list[Operation]:
+    copy = unfused_copy(model)
+    for block in copy.h:
+        assert isinstance(block, Block)
+        block.attn.core = ReferenceCore(model.config.weights_dropout).eval()
+    recorder = Recorder(copy)
+    recorder.begin_with(idx, "idx")
+    with recorder.recording():
+        logits = copy(idx)
+    return recorder.leading_to(logits)
+
+
 class Probe:
     """A model of the same kind on the meta device, whose sizes tell dimensions apart; a single query stays 1."""
 
-    def __init__(self, model: GPT, queries: int, past: int) -> None:
+    def __init__(self, model: GPT, length: int) -> None:
         group = model.config.n_head // model.config.kv_heads
         self.config = model.config.model_copy(
             update={
@@ -143,25 +125,16 @@ class Probe:
                 "block_size": POSITIONS,
             }
         )
-        self._queries = QUERIES if queries > 1 else 1
-        self._past = CACHED if past else 0
+        self._length = LENGTH if length > 1 else 1
         with meta_device():
             self.model = GPT(self.config).to(model.wte.weight.dtype).eval()
+            self.idx = torch.zeros(BATCH, self._length, dtype=torch.long)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
         self._letters = self._name_sizes()
-
-    def call(self, cached: bool, kv_dtype: str) -> tuple[GPT, Tensor, KVCache | None]:
-        idx = torch.zeros(BATCH, self._queries, dtype=torch.long, device="meta")
-        cache = KVCache(self.config, BATCH, kv_dtype=kv_dtype, device="meta") if cached else None
-        if cache is not None:
-            cache.advance(self._past)
-        return self.model, idx, cache
 
     def symbols(self, shape: tuple[int, ...]) -> str:
         """Return the letters of a shape; of two T the second becomes S, the keys."""
         letters = [self._letters.get(size, str(size)) for size in shape]
-        if len(shape) == CACHE_DIMENSIONS:
-            letters[0] = "L"
         if letters.count("T") == 2:
             letters[len(letters) - 1 - letters[::-1].index("T")] = "S"
         return " ".join(letters)
@@ -174,11 +147,10 @@ class Probe:
         return ParameterUse(name, symbols, shape)
 
     def _name_sizes(self) -> dict[int, str]:
-        config, keys = self.config, self._past + self._queries
+        config = self.config
         named = {
-            BATCH: "B",
-            self._queries: "T",
-            keys: "T" if keys == self._queries else "S",
+_length            BATCH: "B",
+            self._length: "T",
             config.head_dim: "D",
             HALF_HEAD: "D/2",
             config.kv_heads * config.head_dim: "K*D",
@@ -190,18 +162,6 @@ class Probe:
             POSITIONS: "block_size",
         }
         return {size: letter for size, letter in named.items() if size > 1}
-
-
-def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
-    copy = unfused_copy(model)
-    for block in copy.h:
-        assert isinstance(block, Block)
-        block.attn.core = ReferenceCore(model.config.weights_dropout).eval()
-    recorder = Recorder(copy)
-    recorder.begin_with(idx, "idx")
-    with recorder.recording():
-        logits = copy(idx, cache=cache)
-    return recorder.leading_to(logits)
 
 
 def _names(operations: list[Operation]) -> list[str]:

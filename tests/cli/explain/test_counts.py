@@ -36,14 +36,12 @@ def test_a_published_model_and_a_configuration_are_counted(workplace: Path, run:
 
 
 def test_the_table_says_what_is_tied_and_fits_a_terminal(run: Call) -> None:
-    lines = run("explain params --published gpt2 --tensors").out.splitlines()
+    lines = run("explain params --published gpt2").out.splitlines()
     assert lines[0] == "gpt2, as published: 124,439,808 parameters"
     rows = [line.split() for line in lines]
     assert ["total", "124,439,808", "100.00", "%"] in rows
-    assert ["h.11.mlp.c_fc.weight", "3,072", "x", "768", "2,359,296"] in rows
     assert ["head", "0", "(tied)"] in [row[:3] for row in rows]
     assert max(map(len, lines)) <= 100
-    assert "| token embedding |  | 38,597,376 | 31.02 % |" in run("explain params --published gpt2 --markdown").out
 
 
 # --- overrides -----------------------------------------------------------------------------------

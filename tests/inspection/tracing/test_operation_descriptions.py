@@ -2,8 +2,8 @@ import pytest
 
 from gpt.inspection.tracing.operation_descriptions import describe
 from gpt.inspection.tracing.recorder import Operation
-from gpt.inspection.tracing.shape_trace import trace_cached, trace_shapes
-from inspection.variants import VARIANTS, every_variant, some_ids
+from gpt.inspection.tracing.shape_trace import trace_shapes
+from inspection.variants import every_variant, some_ids
 from tiny import sharp_model
 
 
@@ -31,12 +31,6 @@ def test_an_operation_without_words_is_named() -> None:
     assert describe([operation("lm_head", "linear"), operation("", "sin", 0)])[1] == "logits: sin"
 
 
-def test_what_is_written_into_a_cache_is_the_value() -> None:
-    keys, store = operation("h.0.attn.c_k", "linear"), operation("", "zeros")
-    written = operation("h.0.attn", "setitem", 1, 0, caller="Store.write")
-    assert describe([keys, store, written])[2] == "keys, written into the cache"
-
-
 def bare(rows: list[object]) -> list[str]:
     """Rows whose words are only the function's name, or that are about nothing in particular."""
     return [
@@ -51,18 +45,6 @@ def bare(rows: list[object]) -> list[str]:
 @pytest.mark.parametrize("length", [1, 7])
 def test_every_tensor_of_every_model_has_words(variant: dict[str, object], length: int) -> None:
     assert bare(trace_shapes(sharp_model(**variant), some_ids(2, length))) == []
-
-
-@pytest.mark.parametrize(
-    ("variant", "kv_dtype"),
-    [
-        *((variant, "fp32") for variant in VARIANTS.values()),
-        *((VARIANTS[name], kind) for name in ("gpt2", "llama") for kind in ("bf16", "fp16", "int8")),
-    ],
-)
-def test_every_tensor_of_a_cached_pass_has_words(variant: dict[str, object], kv_dtype: str) -> None:
-    prefill, decode = trace_cached(sharp_model(**variant), some_ids(), kv_dtype)
-    assert bare(prefill) == bare(decode) == []
 
 
 @every_variant

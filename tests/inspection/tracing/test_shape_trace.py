@@ -4,17 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from gpt.accounting.flops import decode_flops, forward_flops
+from gpt.accounting.flops import forward_flops
 from gpt.config.loading import load_config
 from gpt.errors import InputError
-from gpt.inspection.tracing.shape_trace import TensorRow, trace_cached, trace_shapes
+from gpt.inspection.tracing.shape_trace import TensorRow, trace_shapes
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from inspection.variants import VARIANTS, some_ids, state_of
 from tiny import sharp_model, tiny_config
 
 ROOT = Path(__file__).resolve().parents[3]
-NARROW = ("bf16", "fp16", "int8")
 BEFORE = [
     ("token ids", "B T", (1, 7)),
     ("token embeddings: one row of the table per id", "B T C", (1, 7, 64)),
@@ -114,6 +113,11 @@ def test_the_meta_device_gives_the_same_rows(traced: Traced) -> None:
     assert rows == traced[1]
 
 
+def test_flops_are_those_of_the_formula(traced: Traced) -> None:
+    model, rows = traced
+    assert sum(row.flops for row in rows) == forward_flops(model.config, 2, 7)
+
+
 def test_names_are_unique_and_sources_exist(traced: Traced) -> None:
     rows = traced[1]
     assert len({row.name for row in rows}) == len(rows)
@@ -130,63 +134,16 @@ def test_the_model_is_left_as_it_was(variant: str, training: bool) -> None:
     model = sharp_model(**VARIANTS[variant]).train(training)
     before, logits = state_of(model), model(some_ids())
     trace_shapes(model, some_ids())
-    trace_cached(model, some_ids())
     with pytest.raises(InputError, match="outside the vocabulary"):
         trace_shapes(model, torch.full((1, 3), 23))
     assert state_of(model) == before
     assert torch.equal(model(some_ids()), logits)
 
 
-@pytest.mark.parametrize(
-    ("variant", "kv_dtype"),
-    [(name, "fp32") for name in VARIANTS] + [(name, other) for name in ("gpt2", "llama") for other in NARROW],
-)
-def test_a_cached_pass_writes_and_reads_the_cache(variant: str, kv_dtype: str) -> None:
-    model = sharp_model(**VARIANTS[variant])
-    heads, count = ("K", model.config.kv_heads) if model.config.kv_heads < 4 else ("H", 4)
-    kept = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}[kv_dtype]
-    prefill, decode = trace_cached(model, some_ids(), kv_dtype)
-    for rows, ids, scores, keys in (
-        (prefill, (2, 6), ("B H T S", (2, 4, 6, 6)), (f"B {heads} T D", (2, count, 6, 8))),
-        (decode, (2, 1), ("B H 1 S", (2, 4, 1, 7)), (f"B {heads} S D", (2, count, 7, 8))),
-    ):
-        assert rows[0].shape == ids
-        written = [row for row in rows if row.about.endswith("written into the cache") and row.shape[-1] == 8]
-        assert [(row.dtype, row.shape) for row in written] == [(kept, (2, 2, count, 16, 8))] * 4  # k and v, 2 layers
-        read = [row for row in rows if row.about == "keys so far, read from the cache" and row.shape[-1] == 8]
-        assert [(row.symbols, row.shape, row.is_view) for row in read] == [(*keys, True)] * 2
-        found = [(row.symbols, row.shape) for row in rows if row.about == "scores: every query times every key"]
-        assert found == [scores] * 2
-    assert sum(row.flops for row in prefill) == forward_flops(model.config, 2, 6)
-    assert sum(row.flops for row in decode) == decode_flops(model.config, 2, 7)
-
-
-def test_recording_a_cached_pass_changes_neither_logits_nor_cache() -> None:
-    model, idx, given = sharp_model(**VARIANTS["llama"]), some_ids(), []
-    with model.register_forward_hook(lambda module, inputs, output: given.append(output.clone())):
-        trace_cached(model, idx)
-    torch.testing.assert_close(torch.cat(given, dim=1), model(idx), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("length", "words"),
-    [(1, "T at least 2"), (18, "longer than block_size"), (17, "do not fit into a cache of 16 positions")],
-)
-def test_too_few_or_too_many_tokens_for_a_cache(length: int, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        trace_cached(sharp_model(), torch.zeros(1, length, dtype=torch.long))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_model_of_another_type_can_be_traced(dtype: torch.dtype) -> None:
     rows = trace_shapes(sharp_model(position="rope").to(dtype), torch.zeros(2, 5, dtype=torch.long))
     assert (rows[-1].symbols, rows[-1].shape, rows[-1].dtype) == ("B T V", (2, 5, 23), "float32")
-
-
-@pytest.mark.parametrize("n_layer", [1, 2, 5])
-def test_the_layers_of_a_cache_have_a_letter(n_layer: int) -> None:
-    prefill, _ = trace_cached(sharp_model(n_layer=n_layer), torch.zeros(2, 6, dtype=torch.long))
-    assert {row.symbols for row in prefill if len(row.shape) == 5} == {"L B H block_size D"}
 
 
 @pytest.mark.parametrize("kind", ["compiled", "native kernels"])

@@ -1,7 +1,7 @@
 """Endpoints that look into a model while it reads a text: attention, logit lens, surprisal, and all of
 it as one picture.
 
-Their answers have the shape of the pages that `gpt explain --html` writes, and are shown by the same code.
+Their answers have the shape of the pages of `gpt.show`, and are shown by the same code.
 """
 
 import asyncio
