@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
-from gpt.errors import GPTError, GPTWarning, PeerError, quoted
+from gpt.errors import GPTError, GPTWarning, PeerError, first_line, quoted
 from gpt.progress import announced, print_line
 from gpt.signals import Stopped, unwinding
 
@@ -31,7 +31,9 @@ def run_command(command: Callable[[], int]) -> int:
     warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _report_thread_error
-    _replace_closed_streams()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, and the next file that is opened would get its descriptor
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
     try:
@@ -54,9 +56,8 @@ def run_command(command: Callable[[], int]) -> int:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        reason = str(error).partition("\n")[0]
         remedy = "lower train.batch_size or --batch-size, model.block_size or the size of the model"
-        report(f"error: out of memory; {remedy} ({reason})")
+        report(f"error: out of memory; {remedy} ({first_line(error)})")
         return 2
     except OSError as error:
         if error.filename is not None and error.errno in _BAD_PATH:
@@ -70,21 +71,15 @@ def run_command(command: Callable[[], int]) -> int:
 
 
 def _on_its_lines(message: str) -> str:
-    """Return a message in which a name cannot begin a line or steer the terminal; a list keeps its indented lines."""
+    """Keep a name from beginning a line or steering the terminal; a list keeps its indented lines."""
     return "\n  ".join(quoted(line, most=len(line)) for line in message.split("\n  "))
 
 
 def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
-    """Report a warning of this package in one line; print another one as Python does."""
     own = issubclass(category, GPTWarning)
-    report(f"warning: {message}" if own else warnings.formatwarning(message, category, filename, lineno, line).rstrip())
+    report(f"warning: {message}" if own else warnings.formatwarning(message, category, filename, lineno).rstrip())
 
 
 def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
@@ -97,20 +92,9 @@ def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether an allocation failed: in Python, in NumPy, or in torch, which raises RuntimeError on a CPU."""
+    # torch raises a plain RuntimeError on a CPU
     said = ("out of memory", "can't allocate memory", "calculation overflowed", "multiplication overflow")
     return isinstance(error, MemoryError) or any(words in str(error) for words in said)
-
-
-def _replace_closed_streams() -> None:
-    """Open the null device in place of closed standard streams; otherwise the next file would get their descriptor."""
-    if sys.stdin is None:  # it stays None, so that a command that reads it raises an error
-        os.open(os.devnull, os.O_RDONLY)
-    missing = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
-    for name in missing:
-        setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-    if "stdout" in missing:
-        report("warning: standard output is closed; the output is lost")
 
 
 def _silence_output() -> None:
@@ -125,7 +109,7 @@ def load_torch() -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses a command line; the help ends with examples, one per line; a mistake is reported in one line."""
+    """Ends the help with examples, one per line, and reports a mistake in one line."""
 
     def __init__(self, description: str, example: str, **kwargs: Any) -> None:
         super().__init__(
@@ -138,7 +122,6 @@ class CommandParser(argparse.ArgumentParser):
         self.epilog = "\n".join(["example:", *examples])
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and exit with 2."""
         unknown = re.match(r"unrecognized arguments: (--([\w.-]+))(=)?", message)
         if unknown:
             from gpt.config.suggestions import did_you_mean, nearest

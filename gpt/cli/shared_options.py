@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -24,14 +23,7 @@ Run = Callable[[argparse.Namespace], int]
 def command(
     name: str, description: str, example: str, add_options: Callable[[argparse.ArgumentParser], object]
 ) -> Callable[[Run], Callable[[Sequence[str] | None], int]]:
-    """Make a command of a function of its options: it takes the command line, and ends as `run_command` says.
-
-    Args:
-        name: what follows `gpt` on the command line.
-        description: what the command does, as a sentence.
-        example: options of a complete command line.
-        add_options: adds the options to a parser.
-    """
+    """Make a command of a function of its options: it takes the command line, and ends as `run_command` says."""
 
     def decorate(run: Run) -> Callable[[Sequence[str] | None], int]:
         @wraps(run)
@@ -50,18 +42,13 @@ def command(
     return decorate
 
 
-def number(
-    least: float, most: float = LARGEST, kind: Callable[[str], float] = int, above: bool = False
-) -> Callable[[str], Any]:
-    """Return what parses a number of an option, from `least` to `most`; `above`: more than `least`."""
-    if most < LARGEST:
-        expected = f"above {least:,}, at most {most:,}" if above else f"{least:,} to {most:,}"
-    else:
-        expected = f"{'above' if above else 'at least'} {least:,}" + (", less than 2^63" if kind is int else "")
+def number(least: float, most: float = LARGEST, kind: Callable[[str], float] = int) -> Callable[[str], Any]:
+    """Return what parses a number of an option, from `least` to `most`."""
+    expected = f"{least:,} to {most:,}" if most < LARGEST else f"at least {least:,}"
 
     def parse(text: str) -> float:
         value = kind(text)
-        if not (least < value if above else least <= value) or value > most:  # nor nan
+        if not least <= value <= most:  # nor nan
             raise argparse.ArgumentTypeError(f"{text}, expected {expected}")
         return value
 
@@ -70,22 +57,13 @@ def number(
 
 
 def standard_input() -> TextIO:
-    """Return standard input.
-
-    Raises:
-        GPTError: it is closed.
-    """
     if sys.stdin is None:
         raise GPTError("standard input is closed; there is nothing to read")
     return sys.stdin
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file, or of standard input for -, without a byte order mark.
-
-    Raises:
-        GPTError: it cannot be read.
-    """
+    """Return the text of a UTF-8 file, or of standard input for -, without a byte order mark."""
     is_input = path == STANDARD_INPUT
     name = "standard input" if is_input else path
     try:
@@ -98,7 +76,6 @@ def read_text(path: Path) -> str:
 
 
 def write_output(path: Path | str, content: bytes) -> None:
-    """Write a file that the user asked for; raise GPTError if it cannot be written."""
     try:
         write_atomic(Path(path), content)
     except OSError as error:
@@ -106,16 +83,9 @@ def write_output(path: Path | str, content: bytes) -> None:
 
 
 def not_empty(text: str) -> str:
-    """Return the value of an option that must not be empty, as an unset shell variable would make it.
-
-    Nor may it have half of a surrogate pair, which no file name or address has.
-    """
+    """Return the value of an option that must not be empty, as an unset shell variable would make it."""
     if not text:
         raise argparse.ArgumentTypeError("expected a value, got an empty string")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"expected text that can be encoded, got {text!r}") from None
     return text
 
 
@@ -138,7 +108,6 @@ def add_number(
 
 
 def device_name(text: str) -> str:
-    """Return the name of a device, which need not be here."""
     if not re.fullmatch(DEVICE_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text}, expected auto, cpu, cuda, cuda:N or mps")
     return text
@@ -167,11 +136,7 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
 
 
 def load_given_plugins(argv: Sequence[str] | None) -> None:
-    """Load the plugins of a command line.
-
-    Raises:
-        ConfigError: see `gpt.plugins.load_plugins`.
-    """
+    """Load the plugins of a command line."""
     words = sys.argv[1:] if argv is None else argv
     if not any(word.startswith("--plugin") for word in words):
         return
@@ -195,11 +160,7 @@ def add_config_options(parser: argparse.ArgumentParser, or_text: bool = False) -
 
 
 def read_config(arguments: argparse.Namespace) -> LoadedConfig:
-    """Return the configuration that the options of `add_config_options` give.
-
-    Raises:
-        ConfigError: see `load_config`; or a key is overridden twice.
-    """
+    """Return the configuration that the options of `add_config_options` give."""
     check_overrides(arguments.overrides)
     try:
         return load_config(arguments.config, arguments.overrides)
