@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import add_checkpoint_options, command, to_path
@@ -14,18 +14,6 @@ from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
-
-
-class Export(NamedTuple):
-    """What was written.
-
-    Attributes:
-        remedy: what to do with the file or folder.
-        lost: sampling parameters of the run that it does not have, as KEY=VALUE.
-    """
-
-    remedy: str
-    lost: list[str]
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +36,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    _check(arguments)
     output: Path = arguments.output
+    if arguments.weights not in (None, *FORMATS[arguments.to]):
+        known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
+        raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
+    if output.exists():
+        raise GPTError(f"{output} exists already; choose another --output, or remove it")
     load_torch()
     import torch
 
@@ -62,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
         with temporary_folder(output) as folder:
             staged = folder / output.name
             with announced(report, f"writing {output}"):
-                export = WRITERS[arguments.to](arguments, loaded, staged)
+                remedy = WRITERS[arguments.to](arguments, loaded, staged)
             if staged.is_file():  # a folder is flushed as it is written
                 sync_file(staged)
             size = sum(file.stat().st_size for file in (staged, *staged.rglob("*")) if file.is_file())
@@ -72,68 +64,45 @@ def main(arguments: argparse.Namespace) -> int:
         raise InputError(f"{loaded.folder} cannot be exported: {error}") from None
     except OSError as error:
         raise GPTError(f"cannot write {output}: {error.strerror or error}") from None
-    if export.lost:
-        report(f"{output} samples without {', '.join(export.lost)}, which --to {arguments.to} does not have")
-    report(f"{loaded.folder}: written to {output}, {human_bytes(size)}; {export.remedy}")
+    report(f"{loaded.folder}: written to {output}, {human_bytes(size)}; {remedy}")
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Raise a GPTError where options contradict each other, or the output cannot be there."""
-    output: Path = arguments.output
-    if arguments.weights not in (None, *FORMATS[arguments.to]):
-        known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
-        raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
-    if (output.parent / "manifest.json").is_file():
-        raise GPTError(f"{output.parent} is a checkpoint, which would be damaged; choose another --output")
-    if output.exists():
-        raise GPTError(f"{output} exists already; choose another --output, or remove it")
-    if not output.parent.is_dir():
-        raise GPTError(f"{output.parent} is not a folder; make it first, or choose another --output")
-
-
-def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
+def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
     from gpt.inspection.example import example_of
-    from gpt.interop.coverage import not_applied
-    from gpt.interop.html import SAMPLING, render_model_page
+    from gpt.interop.html import render_model_page
 
     shape, sample, weights = loaded.config.model, loaded.config.sample, arguments.weights or "fp16"
+    count = sum(parameter.numel() for parameter in loaded.model.parameters())
     note = (
-        f"{_parameters(loaded):,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, "
+        f"{count:,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, "
         f"context of {shape.block_size} tokens; {weights} weights. The model runs in this page; nothing leaves it."
     )
-    example = example_of(loaded)
-    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, _name(loaded), note, example)
+    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, _name(loaded), note, example_of(loaded))
     staged.write_text(page, encoding="utf-8", newline="\n")
-    return Export("open it in a browser", not_applied(sample, SAMPLING))
+    return "open it in a browser"
 
 
-def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
-    from gpt.interop.coverage import not_applied
-    from gpt.interop.hugging_face import SAMPLING, export_files
+def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
+    from gpt.interop.hugging_face import export_files
 
     write_folder(staged, export_files(loaded.model, loaded.tokenizer, loaded.config.sample))
-    remedy = f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
-    return Export(remedy, not_applied(loaded.config.sample, SAMPLING))
+    return f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
 
 
-def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
+def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
     from gpt.interop.gguf_file import write_gguf
 
     weights, name, end_id = arguments.weights or "float32", _name(loaded), loaded.config.sample.end_id
     write_gguf(staged, loaded.model, loaded.tokenizer, weights, name, end_id)
-    return Export(f"llama-cli -m {arguments.output} runs it", [])
-
-
-def _parameters(loaded: "Loaded") -> int:
-    return sum(parameter.numel() for parameter in loaded.model.parameters())
+    return f"llama-cli -m {arguments.output} runs it"
 
 
 def _name(loaded: "Loaded") -> str:
     return loaded.config.run.name or loaded.folder.name
 
 
-WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded", Path], Export]] = {
+WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded", Path], str]] = {
     "html": _write_html,
     "hf": _write_hugging_face,
     "gguf": _write_gguf,

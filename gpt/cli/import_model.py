@@ -46,8 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
             else:
                 model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
     except (InputError, DataError) as error:
-        reason = "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(error))  # names in a file
-        raise InputError(f"{arguments.input} cannot be imported: {reason}") from None
+        raise InputError(f"{arguments.input} cannot be imported: {error}") from None
     with announced(report, f"writing {output}"):
         write_checkpoint(output, bare_checkpoint(model, tokenizer, end_id=end_id))
     parameters = sum(parameter.numel() for parameter in model.parameters())

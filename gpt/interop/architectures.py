@@ -25,11 +25,9 @@ class GPT2:
     name = "GPT2LMHeadModel"
     prefix = "transformer."  # of the inner model's tensors, which may be saved without it
     tied_by_default = True  # where config.json does not say
-    covered = ("bias", "tie_weights")
-    """Keys of `ModelConfig` that it has, with any value."""
+    covered = ("bias", "tie_weights")  # keys of `ModelConfig` that it has with any value, and `values` with some
 
     def values(self, config: ModelConfig) -> dict[str, Sequence[Any]]:
-        """Return the values that it has of other keys."""
         return {
             "position": ("learned", "sinusoidal"),
             "norm": ("layernorm",),
@@ -38,7 +36,6 @@ class GPT2:
         }
 
     def to_fields(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the content of config.json that describes a model."""
         return {
             "model_type": "gpt2",
             "n_positions": config.block_size,
@@ -54,7 +51,6 @@ class GPT2:
         }
 
     def from_fields(self, fields: Fields) -> dict[str, Any]:
-        """Return the keys of `ModelConfig` that a config.json gives; raise InputError if it asks for something else."""
         require(fields, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
         activation = fields.get("activation_function", "gelu_new")
         if activation not in ACTIVATIONS_IN:
@@ -81,9 +77,7 @@ class GPT2:
 def gpt2_entries(config: ModelConfig, prefix: str, transposed: bool, bias: bool) -> list[Entry]:
     """Return the tensors of GPT-2: queries, keys and values are one layer.
 
-    Args:
-        prefix: prefix of all names except the head's.
-        transposed: matrices of the blocks are stored as (in, out).
+    `prefix` is of all names except the head's; `transposed`: matrices of the blocks are stored as (in, out).
     """
     entries = [Entry(f"{prefix}{name}.weight", (f"{name}.weight",)) for name in ("wte", "wpe")]
     for layer in range(config.n_layer):
@@ -199,14 +193,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (GPT2(), Llama(), Qwen3())
 
 
 def architecture_for(config: ModelConfig, program: str = "transformers", lacking: Collection[str] = ()) -> Architecture:
-    """Return the architecture that expresses a model exactly.
+    """Return the architecture of a program that expresses a model exactly; `lacking`: values of `model.mlp` it lacks.
 
-    Args:
-        program: what is to run the model.
-        lacking: values of `model.mlp` that its architectures lack.
-
-    Raises:
-        InputError: none does; the message has the options that one would take, as few as there are.
+    The InputError, where none does, has the options that one would take, as few as there are.
     """
     changes = []
     for architecture in ARCHITECTURES:
@@ -224,7 +213,6 @@ def architecture_for(config: ModelConfig, program: str = "transformers", lacking
 
 
 def architecture_named(name: str) -> Architecture:
-    """Return the architecture with the name that transformers gives it; raise InputError if it is not supported."""
     for architecture in ARCHITECTURES:
         if architecture.name == name:
             return architecture
@@ -239,5 +227,4 @@ def require(fields: Fields, **values: Any) -> None:
 
 
 def unsupported(name: str, value: object, supported: str) -> InputError:
-    """Return the error for a field of config.json that asks for something else than this package computes."""
     return InputError(f"{name} is {value!r}, which is not supported; {supported} is")

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gpt.config import ModelConfig, SamplingParams
+from gpt.config import ModelConfig
 from gpt.errors import DeviceError, InputError
 from gpt.kernels.decoding.weights import check_native_support
 from gpt.model import GPT
@@ -11,10 +11,6 @@ from gpt.model import GPT
 SIZES = frozenset({"n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_width", "norm_eps", "rope_theta"})
 WITHOUT_EFFECT = frozenset({"init", "dropout", "attention_dropout", "attention"})
 """Keys of `ModelConfig` that do not change what a trained model computes."""
-
-
-NOT_SAMPLING = frozenset({"seed", "logprobs", "empty_prompt", "long_prompt"})
-"""Keys of `SamplingParams` that do not change the distribution of a text."""
 
 
 def changes_for(config: ModelConfig, keys: Collection[str], values: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -38,10 +34,3 @@ def require_as_configured(model: GPT) -> None:
         check_native_support(model)
     except DeviceError as error:
         raise InputError(f"the model is not what its configuration builds: {error}") from None
-
-
-def not_applied(params: SamplingParams, applied: Collection[str]) -> list[str]:
-    """Return the sampling parameters, as KEY=VALUE, that are neither `applied` by a format nor at their default."""
-    fields, known = type(params).model_fields, {*applied, *NOT_SAMPLING}
-    values = {key: getattr(params, key) for key, field in fields.items() if getattr(params, key) != field.default}
-    return [f"sample.{key}={value}" for key, value in values.items() if key not in known]

@@ -25,16 +25,7 @@ Q8_BLOCK = 32
 def write_gguf(
     path: Path, model: GPT, tokenizer: Tokenizer, weights: str, name: str, end_id: int | None = None
 ) -> None:
-    """Write a model as a GGUF file.
-
-    Args:
-        weights: one of `WEIGHTS`.
-        end_id: token that ends a text, if there is one.
-
-    Raises:
-        InputError: GGUF cannot express the model or its tokenizer, or the gguf package is missing.
-        OSError: the file cannot be written.
-    """
+    """Write a model as a GGUF file; `weights` is one of `WEIGHTS`, `end_id` the token that ends a text."""
     try:
         library: Any = import_module("gguf")
     except ModuleNotFoundError:

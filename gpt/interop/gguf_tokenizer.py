@@ -24,11 +24,7 @@ class GGUFTokens(NamedTuple):
 
 
 def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:
-    """Return a tokenizer in the terms of GGUF.
-
-    Raises:
-        InputError: llama.cpp has no tokenizer that gives the same ids.
-    """
+    """Return a tokenizer in the terms of GGUF, if llama.cpp has one that gives the same ids."""
     if isinstance(tokenizer, BPETokenizer):
         return _merging(tokenizer, tokenizer.to_dict()["tokenizer"], end_id)
     texts = [_escaped(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]

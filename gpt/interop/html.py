@@ -34,8 +34,6 @@ NAMES = {
 }
 """Values that it computes of the other keys."""
 FILTERS = ("top_k", "top_p", "min_p")
-SAMPLING = ("temperature", *FILTERS, "max_new_tokens")
-"""Keys of `SamplingParams` that the page applies."""
 
 
 def render_model_page(
@@ -49,13 +47,8 @@ def render_model_page(
 ) -> str:
     """Return an HTML document in which a reader writes text with the model, without a server or network.
 
-    Args:
-        params: temperature, filters, seed and length that the page starts with.
-        example: a text that fits the window, which its views open on and whose first words it starts to write from.
-
-    Raises:
-        InputError: a weight is not finite, also once converted; int8 is asked for, but the model is quantized to
-            another format; there are more weights than a browser reads; or the page has no such tokenizer.
+    It starts with the temperature, filters, seed and length of `params`. `example` fits the window: its views open on
+    it, and it starts to write from the first words.
     """
     if changes := changes_for(model.config, COVERED, NAMES):
         raise InputError(f"a page does not compute this model; train one with {' '.join(changes)}")
@@ -100,13 +93,8 @@ def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     for token in added:
         tokens[token["id"]] = token["content"]
     literal = [token["content"] for token in added]
-    return {
-        "type": "bpe",
-        "symbols": byte_symbols(),
-        "tokens": tokens,
-        "merges": merges_of(content),
-        "added": literal,
-    }
+    merges = merges_of(content)
+    return {"type": "bpe", "symbols": byte_symbols(), "tokens": tokens, "merges": merges, "added": literal}
 
 
 def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:

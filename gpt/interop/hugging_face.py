@@ -22,19 +22,10 @@ from gpt.model.quantized import weights_format
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens", "end_id")
-"""Keys of `SamplingParams` that the folder has as defaults."""
 
 
 def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams) -> dict[str, bytes]:
-    """Return the files of a folder for transformers, with weights in float32.
-
-    Args:
-        params: the defaults of `generate`.
-
-    Raises:
-        InputError: no architecture computes the model, or its weights are quantized.
-    """
+    """Return the files of a folder for transformers, with float32 weights; `params`: defaults of `generate`."""
     require_float32(model)
     config = model.config
     architecture = architecture_for(config)
@@ -70,7 +61,6 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams) -> di
 
 
 def require_float32(model: GPT) -> None:
-    """Raise InputError where the weights are quantized."""
     if weights_format(model) != "float32":
         raise InputError(f"the weights are {weights_format(model)}; export the checkpoint that they were made from")
 
@@ -84,11 +74,7 @@ def weights_with_positions(model: GPT) -> dict[str, Tensor]:
 
 
 def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
-    """Return the model and the tokenizer of a folder that `save_pretrained` wrote; nothing in it is executed.
-
-    Raises:
-        InputError: a file is missing or damaged, or asks for what this package does not compute; the message names it.
-    """
+    """Return the model and the tokenizer of a folder that `save_pretrained` wrote; nothing in it is executed."""
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder with config.json, tokenizer.json and the weights")
     with foreign_files(folder / "config.json"):
@@ -112,11 +98,7 @@ def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
 
 
 def read_end_id(folder: Path, vocab_size: int) -> int | None:
-    """Return the id of the token that ends a text, the first if there are several; None: there is none.
-
-    Raises:
-        InputError: a file is damaged.
-    """
+    """Return the id of the token that ends a text, the first if there are several."""
     files = [file for name in ("generation_config.json", "config.json") if (file := folder / name).exists()]
     for file in files:
         with foreign_files(file):

@@ -26,25 +26,11 @@ class _PlainUnpickler(pickle.Unpickler):
         raise InputError(f"it wants to run {module}.{name}, which a list of characters does not need")
 
 
-def import_checkpoint(
-    file: Path, meta: Path | None = None, tokenizer: Tokenizer | None = None
-) -> tuple[GPT, Tokenizer]:
-    """Return the model and the tokenizer of a run of nanoGPT.
-
-    Args:
-        file: ckpt.pt, as nanoGPT's train.py writes it.
-        meta: meta.pkl of its data folder; None: beside `file`.
-        tokenizer: in place of meta.pkl, for a corpus that has none; rows of the embedding without a token are padding,
-            and left out.
-
-    Raises:
-        InputError: a file is missing or damaged, would run code, or is of another dataset; the message names it.
-    """
+def import_checkpoint(file: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
+    """Return the model and the tokenizer of a run of nanoGPT: its ckpt.pt, and the meta.pkl of its data folder."""
     content = _read_checkpoint(file)
-    meta = None if tokenizer is not None else meta or file.with_name("meta.pkl")
-    if tokenizer is None:
-        assert meta is not None
-        tokenizer = _read_characters(meta)
+    meta = meta or file.with_name("meta.pkl")
+    tokenizer = _read_characters(meta)
     with foreign_files(file):
         sizes: Mapping[str, Any] = content["model_args"]
         tensors = {name.removeprefix(COMPILED): tensor for name, tensor in content["model"].items()}
@@ -57,15 +43,11 @@ def import_checkpoint(
             dropout=float(sizes.get("dropout", 0.0)),
             vocab_size=tokenizer.vocab_size,
         )
-        embedding = tensors["transformer.wte.weight"]
-        if len(embedding) < tokenizer.vocab_size:
-            raise InputError(f"{file} has no embedding for the {tokenizer.vocab_size} tokens of its tokenizer")
-        if meta is not None and len(embedding) > tokenizer.vocab_size:  # nanoGPT pads only where there is no meta.pkl
+        if (count := len(tensors["transformer.wte.weight"])) != tokenizer.vocab_size:
             raise InputError(
-                f"{file} has {len(embedding)} tokens, {meta} {tokenizer.vocab_size} characters; it is of another "
-                "dataset: give the one of its training with --meta"
+                f"{file} has {count} tokens, {meta} {tokenizer.vocab_size} characters; it is of another dataset: give "
+                "the one of its training with --meta"
             )
-        tensors["transformer.wte.weight"] = embedding[: tokenizer.vocab_size]  # the rest is padding
         check_layers(tensors, r"transformer\.h\.(\d+)\.", config.n_layer)
         return build_from_tensors(config, gpt2_entries(config, "transformer.", False, config.bias), tensors), tokenizer
 

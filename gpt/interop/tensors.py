@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpt.checkpoint.loading import check_tables
 from gpt.config import ModelConfig
-from gpt.errors import GPTError, InputError, first_line
+from gpt.errors import GPTError, InputError, explained
 from gpt.model import GPT
 from gpt.model.meta import meta_device
 
@@ -48,11 +48,7 @@ def _weight_or_zeros(name: str, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: Mapping[str, Tensor]) -> GPT:
-    """Return a model with the tensors of another library, float32, in eval mode; a bias that is missing is zero.
-
-    Raises:
-        InputError: a tensor is missing, or has another shape than the model needs.
-    """
+    """Return a model with the tensors of another library, float32, in eval mode; a bias that is missing is zero."""
     entries = list(entries)
     with meta_device():  # where wrong sizes allocate nothing
         model = GPT(config)
@@ -88,12 +84,8 @@ def foreign_files(path: Path) -> Iterator[None]:
         reason = problem["msg"].removeprefix("Value error, ")
         where = ".".join(map(str, problem["loc"]))
         raise InputError(f"{path} asks for {where + ': ' if where else ''}{reason}") from None
-    except KeyError as error:
-        raise InputError(f"{path} is not what it should be: it has no {first_line(error)}") from None
-    except (TypeError, AttributeError, IndexError):  # whose messages are about this program
-        raise InputError(f"{path} is not what it should be: a value in it has another type") from None
     except Exception as error:
-        raise InputError(f"{path} is not what it should be: {first_line(error)}") from None
+        raise InputError(f"{path} is not what it should be: {explained(error)}") from None
 
 
 def _joined_rows(entry: Entry, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:

@@ -29,11 +29,7 @@ def to_tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def from_tokenizer_json(content: Any) -> Tokenizer:
-    """Return the tokenizer that a tokenizer.json describes.
-
-    Raises:
-        DataError: it describes none that this package has.
-    """
+    """Return the tokenizer that a tokenizer.json describes."""
     try:
         vocabulary = content["model"]["vocab"]
         candidates: list[Tokenizer] = [ByteTokenizer()]

@@ -1,6 +1,5 @@
 """`scripts/export.py`."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,6 @@ import pytest
 from torch import Tensor
 
 from cli.conftest import Call
-from gpt import checkpoint
-from gpt.config import SamplingParams
 from gpt.model.gpt import Block
 
 TINY = "--checkpoint runs/tiny --output"
@@ -37,11 +34,8 @@ def test_a_page_is_written_and_its_size_is_said(tmp_path: Path, run: Call) -> No
     ("options", "message"),
     [
         ("--to html --output .", ". exists already"),
-        ("--to gguf --output gone/x", "gone is not a folder"),
-        ("--to html --output x --checkpoint nothing", "nothing"),
+        ("--to gguf --output gone/x", "cannot write gone/x"),
         ("--to hf --output x --weights q8_0", "--weights q8_0 is not for --to hf"),
-        ("--to html", "--output"),
-        ("--to pdf --output x", "--to"),
         *(
             (f"--to {to} --output there", "there exists already; choose another --output, or remove it")
             for to in FORMATS
@@ -61,14 +55,6 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     assert (tmp_path / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize("to", FORMATS)
-def test_nothing_is_written_into_a_checkpoint(to: str, refuse: Refuse) -> None:
-    folder = next(Path("runs/tiny/checkpoints").iterdir())
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert "is a checkpoint, which would be damaged" in refuse(f"export --to {to} {TINY} {folder}/model.safetensors")
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-
-
 def without_attention(self: Block, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
     x = x + 0.0 * self.attn(self.ln_1(x), rotation, mask, cache)
     return x + self.mlp(self.ln_2(x))
@@ -82,20 +68,6 @@ def test_a_format_that_computes_something_else_is_one_line_and_leaves_nothing(
     error = refuse(f"export --to {to} {TINY} {tmp_path}/x")
     assert "cannot be exported: the model is not what its configuration builds: Block of gpt/model/gpt.py" in error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_sampling_that_a_format_does_not_have_is_named(
-    tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load_with_sampling(*arguments: Any) -> checkpoint.Loaded:
-        loaded = load(*arguments)
-        sample = SamplingParams(min_p=0.1, top_k=3, logprobs=2, stop=("x",))
-        return dataclasses.replace(loaded, config=loaded.config.model_copy(update={"sample": sample}))
-
-    load = checkpoint.load_trained
-    monkeypatch.setattr(checkpoint, "load_trained", load_with_sampling)
-    error = run(f"export --to html {TINY} {tmp_path}/x.html").err
-    assert "x.html samples without sample.stop=('x',), which --to html does not have\n" in error
 
 
 def test_a_folder_for_transformers_is_written(tmp_path: Path, run: Call) -> None:

@@ -54,9 +54,7 @@ def test_stats_name_the_weights_and_the_loss_hardly_changes(int8: Path, run: Cal
     assert saved == fly == pytest.approx(plain, abs=0.01)
 
 
-def test_quantized_weights_are_not_quantized_again_traced_or_exported(
-    int8: Path, tmp_path: Path, refuse: Refuse
-) -> None:
+def test_quantized_weights_are_not_quantized_again_or_exported(int8: Path, tmp_path: Path, refuse: Refuse) -> None:
     new = f"--output {tmp_path}/new"
     for line, message in (
         (f"quantize --checkpoint runs/tiny --output {int8}", "exists already"),
@@ -64,7 +62,6 @@ def test_quantized_weights_are_not_quantized_again_traced_or_exported(
         (f"quantize --checkpoint {int8} --weights int4 {new}", "weights are int8 already"),
         (f"sample --checkpoint {int8} --weights float32", "the model's weights are int8 already"),
         (f"sample --checkpoint {int8} --weights int4", "the model's weights are int8 already"),
-        (f"explain shapes --prompt It --checkpoint {int8}", "only float32 weights can be traced, not int8"),
         *(
             (f"export --to {to} --checkpoint {int8} {new}", "cannot be exported: the weights are int8")
             for to in EXPORTS

@@ -3,13 +3,11 @@
 import json
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from cli.serving import started
 from gpt.cli import serve
-from gpt.errors import CheckpointError
 from patience import PATIENCE
 from server_process import insist
 
@@ -78,21 +76,6 @@ def test_a_second_signal_ends_what_runs_or_is_unfinished_which_is_no_error(train
 def test_without_a_run_one_line_says_how_to_get_one(tmp_path: Path, monkeypatch, refuse) -> None:
     monkeypatch.chdir(tmp_path)
     assert "train first: gpt train" in refuse("serve")
-
-
-def test_a_model_that_takes_long_to_load_is_announced(here: Path, monkeypatch) -> None:
-    said, lines = threading.Event(), []
-
-    def load(*arguments: object) -> None:
-        assert said.wait(PATIENCE)
-        raise CheckpointError("damaged")
-
-    monkeypatch.setattr("gpt.progress.SILENCE", 0.0)
-    monkeypatch.setattr("gpt.checkpoint.load_trained", load)
-    monkeypatch.setattr(serve, "report", lambda line: said.set() if line == "loading the model" else lines.append(line))
-    assert serve.main(["--port", "0"]) == 2
-    assert said.is_set()
-    assert lines == ["using runs/tiny/checkpoints/step-000006"]
 
 
 def test_a_port_that_is_taken_is_one_line(here: Path, refuse) -> None:

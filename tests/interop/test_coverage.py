@@ -10,7 +10,7 @@ from torch import Tensor
 from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
-from gpt.interop.coverage import not_applied, require_as_configured
+from gpt.interop.coverage import require_as_configured
 from gpt.interop.gguf_file import write_gguf
 from gpt.interop.html import render_model_page
 from gpt.interop.hugging_face import export_files
@@ -93,9 +93,3 @@ def test_an_option_that_is_not_listed_is_refused_by_name(
     with pytest.raises(InputError, match=message) as error:
         export(model, tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_sampling_that_is_not_applied_is_named() -> None:
-    params = SamplingParams(top_k=3, min_p=0.1, seed=2, slide_chunk=4)
-    assert not_applied(params, ("top_k",)) == ["sample.min_p=0.1", "sample.slide_chunk=4"]
-    assert not_applied(SamplingParams(), ()) == []
