@@ -67,8 +67,9 @@ def test_figures_are_those_of_the_activations() -> None:
     )
     for layer, block in enumerate(blocks):
         found = [part["length"] for part in block if part["length"] is not None]
-        names = ("hook_attn_out", "hook_resid_mid", "hook_mlp_out", "hook_resid_post")
-        assert found == pytest.approx([lengths[f"blocks.{layer}.{name}"] for name in names], abs=1e-4)
+        middle = float((cache["resid_pre", layer] + cache["attn_out", layer])[0, TOKEN].norm())
+        attention, mlp, end = (lengths[f"blocks.{layer}.hook_{name}"] for name in ("attn_out", "mlp_out", "resid_post"))
+        assert found == pytest.approx([attention, middle, mlp, end], abs=1e-4)
         change = found[0] / lengths[f"blocks.{layer}.hook_resid_pre"]
         assert block[6]["value"] == f"adds {100 * change:.{int(change < 0.9995)}f}%"
     best = logits[0, TOKEN].softmax(-1).max(-1)

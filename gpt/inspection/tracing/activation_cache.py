@@ -8,7 +8,6 @@ from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import (
-    READ_ONLY,
     Activation,
     Key,
     NoSuchActivation,
@@ -30,23 +29,15 @@ Edits = Mapping[str, Change | Sequence[Change]]
 
 
 class ActivationCache(Mapping[Key, Tensor]):
-    """Named activations of one forward pass, in the order they were computed.
-
-    Read by full name, `cache["blocks.0.attn.hook_pattern"]`, or short, `cache["pattern", 0]`; layers below
-    0 count from the last. Iterating gives full names.
-    """
+    """Activations of one forward pass by full or short name, in the order they were computed."""
 
     def __init__(self, tensors: Mapping[str, Tensor], table: Mapping[str, Activation], n_layer: int) -> None:
         self._tensors, self._table, self._n_layer = tensors, table, n_layer
 
     def __getitem__(self, key: Key) -> Tensor:
-        """Return the tensor of a name; `axes` gives its axes.
-
-        Raises:
-            NoSuchActivation: it does not exist, or was not captured; an InputError and a KeyError.
-        """
-        name = self._name(key)
+        name = expand(key, self._n_layer)
         if name not in self._tensors:
+            select(self._table, name)  # raises an error for an unknown one
             raise NoSuchActivation(f"{name} was not captured; add it to names")
         return self._tensors[name]
 
@@ -64,19 +55,8 @@ class ActivationCache(Mapping[Key, Tensor]):
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def axes(self, key: Key) -> str:
-        """Return the axes of any activation of the model, captured or not, such as `B H T S`.
-
-        Raises:
-            NoSuchActivation: it does not exist.
-        """
-        return self._table[self._name(key)].axes
-
-    def _name(self, key: Key) -> str:
-        name = expand(key, self._n_layer)
-        if name not in self._table:
-            matches = select(self._table, name)
-            raise NoSuchActivation(f"{name} is a pattern, and a key is one name, such as {matches[0]}")
-        return name
+        """Return the axes of any activation of the model, captured or not, such as `B H T S`."""
+        return self._table[expand(key, self._n_layer)].axes
 
 
 def run_with_cache(
@@ -87,30 +67,18 @@ def run_with_cache(
     memory_limit: int = MEMORY_LIMIT,
     tokenizer: Tokenizer | None = None,
 ) -> tuple[Tensor, ActivationCache]:
-    """Compute the logits, and the activations on the way to them.
+    """Compute the logits (B, T, V) float32, and the activations on the way to them.
 
     Tensors keep the autograd graph, and with it the memory of the whole pass, unless this is called under
-    `torch.no_grad()`.
-
-    Names and axes are those of TransformerLens. Attention is written out if its scores or weights are
-    wanted; everything else runs as usual, uncompiled, without dropout and under the caller's gradient mode.
+    `torch.no_grad()`. Names and axes are those of TransformerLens. Attention is written out if its scores or weights
+    are wanted; everything else runs as usual, uncompiled, without dropout and under the caller's gradient mode.
 
     Args:
-        model: on any device.
         idx: token ids (B, T), or (T,), or a text: one text is a batch of 1.
         names: full names or patterns, such as `blocks.*.attn.hook_pattern`; None: every activation.
         edits: by name or pattern; the edited tensor is captured, and used by everything after it. An
-            edit is `zero`, `scale`, `replace`, any function of a tensor, or several of them. An edited
-            hook_resid_mid reaches the model through the output of attention, so that the stream equals
-            the edited one up to rounding.
+            edit is `zero`, `scale`, `replace`, any function of a tensor, or several of them.
         memory_limit: most bytes that may be kept.
-        tokenizer: for a text.
-
-    Returns:
-        Logits (B, T, V) float32, and the cache.
-
-    Raises:
-        InputError: a name is unknown, ids or an edit do not fit, or too many bytes would be kept.
     """
     idx = to_batch(idx, tokenizer, model.wte.weight.device)
     if idx.numel() == 0:
@@ -139,11 +107,7 @@ def run_with_cache(
 
 
 def edited_model(model: GPT, edits: Edits) -> GPT:
-    """Return a copy of a model, with the same parameters, that makes edits in every forward pass, cached ones too.
-
-    Raises:
-        InputError: an unknown name, or an edit of what can only be read.
-    """
+    """Return a copy of a model, with the same parameters, that makes edits in every forward pass, cached ones too."""
     table = activations(model.config)
     changes = _resolve(edits, table)
     return with_hooks(model, changes.keys(), lambda name, x: _changed(name, table[name], changes[name], x))
@@ -156,11 +120,7 @@ def _changed(name: str, activation: Activation, edits: Iterable[Edit], x: Tensor
 
 
 def one_text(model: GPT, given: TextOrIds, tokenizer: Tokenizer | None, fewest: int, reader: str) -> Tensor:
-    """Return the ids (T,) int64 of one text, or of ids (T,) or (1, T), on the model's device.
-
-    Raises:
-        InputError: the shape is different, or there are fewer than `fewest` ids; the message names their `reader`.
-    """
+    """Return the ids (T,) int64 of one text, or of ids (T,) or (1, T), on the model's device, for a function."""
     idx = to_batch(given, tokenizer, model.wte.weight.device)
     if len(idx) != 1:
         raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(idx.shape)}")
@@ -173,11 +133,6 @@ def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, list[Ed
     changes: dict[str, list[Edit]] = {}
     for pattern, given in edits.items():
         several = given if isinstance(given, Sequence) else [given]
-        for edit in several:
-            if not isinstance(edit, Edit) and not callable(edit):
-                raise InputError(f"the edit of {pattern} is {edit!r}; give zero(), scale(), replace() or a function")
         for name in select(table, pattern):
-            if name.endswith(READ_ONLY):
-                raise InputError(f"{name} can be read, but not edited; edit the norm's output, hook_normalized")
             changes.setdefault(name, []).extend(edit if isinstance(edit, Edit) else Edit(edit) for edit in several)
     return changes

@@ -4,20 +4,20 @@ Axes: B batch, T query positions, S key positions, C n_embd, H query heads, K ke
 D head_dim, F hidden width of the feed-forward network, V vocabulary.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gpt.config import ModelConfig
+from gpt.config.suggestions import nearest
 from gpt.errors import InputError
 from gpt.model.layers import MLP, SwiGLU, build_mlp
 from gpt.model.meta import meta_device
 from gpt.model.positions import AddedPositions, RotatedPositions, build_position
 
-Key = str | tuple[str, int] | tuple[str, int, str]
-"""A full name, or a short one: `("pattern", 0)`, `("normalized", 0, "ln1")`."""
+Key = str | tuple[str, int]
+"""A full name, or a short one with a layer, such as `("pattern", 0)`; layers below 0 count from the last."""
 
 
 class NoSuchActivation(InputError, KeyError):
@@ -31,19 +31,16 @@ class NoSuchActivation(InputError, KeyError):
 class Activation:
     """One named tensor of a forward pass."""
 
-    axes: str  # a letter per dimension, or 1
+    axes: str  # a letter per dimension
     about: str  # description for the reader
 
     @property
     def head_axis(self) -> int | None:
-        """Return the dimension of the heads, or None."""
         return next((i for i, axis in enumerate(self.axes.split()) if axis in "HK"), None)
 
     def shape(self, config: ModelConfig, batch: int, length: int) -> tuple[int, ...]:
-        """Return its shape for ids of shape (batch, length)."""
         assert config.vocab_size is not None
         sizes = {
-            "1": 1,
             "B": batch,
             "T": length,
             "S": length,
@@ -63,7 +60,6 @@ EMBEDDING = {
 }
 BLOCK = {
     "hook_resid_pre": Activation("B T C", "residual stream, into the block"),
-    "ln1.hook_scale": Activation("B T 1", "divisor of ln_1"),
     "ln1.hook_normalized": Activation("B T C", "output of ln_1, gain and bias included"),
     "attn.hook_q": Activation("B T H D", "queries, as projected"),
     "attn.hook_k": Activation("B T K D", "keys, as projected"),
@@ -74,8 +70,6 @@ BLOCK = {
     "attn.hook_pattern": Activation("B H T S", "attention weights: [b, h, i, j] from query i to key j"),
     "attn.hook_z": Activation("B T H D", "weighted sums of values"),
     "hook_attn_out": Activation("B T C", "output of attention, added to the stream"),
-    "hook_resid_mid": Activation("B T C", "residual stream, after attention"),
-    "ln2.hook_scale": Activation("B T 1", "divisor of ln_2"),
     "ln2.hook_normalized": Activation("B T C", "output of ln_2, gain and bias included"),
     "mlp.hook_pre": Activation("B T F", "hidden units before the activation function"),
     "mlp.hook_pre_linear": Activation("B T F", "what the gate multiplies"),
@@ -84,28 +78,9 @@ BLOCK = {
     "hook_resid_post": Activation("B T C", "residual stream, out of the block"),
 }
 HEAD = {
-    "ln_final.hook_scale": Activation("B T 1", "divisor of ln_f"),
     "ln_final.hook_normalized": Activation("B T C", "output of ln_f, gain and bias included"),
     "logits": Activation("B T V", "scores of the next token, float32"),
 }
-ALIASES = {
-    "embed": "hook_embed",
-    "pos_embed": "hook_pos_embed",
-    "ln_final": "ln_final.hook_normalized",
-    "hook_logits": "logits",
-}
-SHORT_ALIASES = {
-    "attn": "pattern",
-    "attn_logits": "attn_scores",
-    "query": "q",
-    "key": "k",
-    "value": "v",
-    "mlp_pre": "pre",
-    "mlp_post": "post",
-}
-"""Alternative first parts of a short key, as in TransformerLens."""
-READ_ONLY = ("hook_scale",)
-"""Activations computed for the reader alone, since the model's own kernels do not expose them."""
 
 
 def activations(config: ModelConfig) -> dict[str, Activation]:
@@ -132,48 +107,26 @@ def activations(config: ModelConfig) -> dict[str, Activation]:
 
 
 def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -> list[str]:
-    """Return the full names that some names stand for, in the order of computation.
-
-    Args:
-        table: result of `activations`.
-        names: full names, aliases, or patterns such as `blocks.*.attn.hook_pattern`; None: all.
-
-    Raises:
-        NoSuchActivation: a name matches nothing.
-    """
+    """Return the names in `table` that full names or patterns stand for, in the order of computation; None: all."""
     if names is None:
         return list(table)
     chosen: set[str] = set()
     for name in [names] if isinstance(names, str) else names:
-        wanted = ALIASES.get(name, name)
-        matches = [known for known in table if known == wanted or fnmatchcase(known, wanted)]
+        matches = [known for known in table if fnmatchcase(known, name)]
         if not matches:
-            raise NoSuchActivation(f"unknown activation {name}{_suggestion(name, table)}")
+            raise NoSuchActivation(f"unknown activation {name}{nearest(name, table)}")
         chosen.update(matches)
     return [name for name in table if name in chosen]
 
 
 def expand(key: Key, n_layer: int) -> str:
-    """Return the full name that a key stands for, as in TransformerLens.
-
-    `("pattern", 0)` is `blocks.0.attn.hook_pattern`. Layers below 0 count from the last. A third element
-    names a part of the block: `("normalized", 0, "ln1")`.
-
-    Raises:
-        NoSuchActivation: the key has a wrong form, or stands for several activations.
-    """
     if isinstance(key, str):
-        return ALIASES.get(key, key)
-    if not isinstance(key, tuple) or [type(part) for part in key] not in ([str, int], [str, int, str]):
-        raise NoSuchActivation(f'{key!r} is not a key; a key is a name, or short, such as ("pattern", 0)')
-    short, layer = SHORT_ALIASES.get(key[0], key[0]), key[1] + (n_layer if key[1] < 0 else 0)
-    if len(key) == 3:
-        return f"blocks.{layer}.{key[2]}.hook_{short.removeprefix('hook_')}"
-    meant = [name for name in BLOCK if short in (name, name.rsplit(".", 1)[-1], name.rsplit("hook_", 1)[-1])]
-    if len(meant) > 1:
-        choices = " or ".join(repr((short, key[1], name.split(".")[0])) for name in meant)
-        raise NoSuchActivation(f"{key!r} means {len(meant)} activations; write {choices}")
-    return f"blocks.{layer}.{meant[0] if meant else short}"
+        return key
+    short, layer = key
+    meant = [name for name in BLOCK if name.endswith(f"hook_{short}")]
+    if len(meant) != 1:
+        raise NoSuchActivation(f"{key!r} means {len(meant)} activations; give the full name")
+    return f"blocks.{layer + n_layer if layer < 0 else layer}.{meant[0]}"
 
 
 def capture_bytes(config: ModelConfig, names: Iterable[str], batch: int, length: int, itemsize: int) -> int:
@@ -181,13 +134,4 @@ def capture_bytes(config: ModelConfig, names: Iterable[str], batch: int, length:
     table = activations(config)
     return sum(
         math.prod(table[name].shape(config, batch, length)) * (4 if name == "logits" else itemsize) for name in names
-    )
-
-
-def _suggestion(name: str, table: Mapping[str, Activation]) -> str:
-    close = difflib.get_close_matches(name, [*table, *ALIASES], n=1, cutoff=0.5)
-    return (
-        f"; did you mean {close[0]}?"
-        if close
-        else "; gpt.inspection.tracing.activation_names.activations(model.config) lists them"
     )

@@ -17,11 +17,7 @@ class Edit:
     head: int | None = None
 
     def apply(self, name: str, activation: Activation, x: Tensor) -> Tensor:
-        """Return the edited tensor, a new one; the change receives a copy of `x`, or of one head.
-
-        Raises:
-            InputError: there is no such head, or the change does not return a tensor of that shape and type.
-        """
+        """Return the edited tensor, a new one; the change receives a copy of `x`, or of one head."""
         if self.head is None:
             return _checked(name, self.change(x.clone()), x)
         axis = activation.head_axis
@@ -46,27 +42,13 @@ def scale(factor: float, head: int | None = None) -> Edit:
 
 
 def replace(value: Tensor | float, head: int | None = None) -> Edit:
-    """Replace the activation by a value, broadcast if it has fewer dimensions: patching, mean ablation.
-
-    A value that does not fit raises an InputError when the edit is applied.
-    """
-
-    def fill(x: Tensor) -> Tensor:
-        try:
-            return x.copy_(value) if isinstance(value, Tensor) else x.fill_(value)
-        except (RuntimeError, TypeError):
-            what = f"a value of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise InputError(f"{what} cannot replace {tuple(x.shape)}") from None
-
-    return Edit(fill, head)
+    """Replace the activation by a value, broadcast if it has fewer dimensions: patching, mean ablation."""
+    return Edit(lambda x: x.copy_(value) if isinstance(value, Tensor) else x.fill_(value), head)
 
 
 def _checked(name: str, new: object, old: Tensor) -> Tensor:
     if not isinstance(new, Tensor):
         raise InputError(f"an edit of {name} gave {type(new).__name__}, not a tensor; return the new tensor")
-    if new.shape != old.shape:
-        raise InputError(f"an edit of {name} gave shape {tuple(new.shape)} for {tuple(old.shape)}")
-    if new.dtype != old.dtype:
-        wrong, right = (str(x.dtype).removeprefix("torch.") for x in (new, old))
-        raise InputError(f"an edit of {name} gave {wrong} for {right}; convert it with .to(x.dtype)")
+    if (new.shape, new.dtype) != (old.shape, old.dtype):
+        raise InputError(f"an edit of {name} gave {tuple(new.shape)} {new.dtype} for {tuple(old.shape)} {old.dtype}")
     return new

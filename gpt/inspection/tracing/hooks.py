@@ -31,8 +31,7 @@ INSIDE_CORE = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_attn_scores", "a
 class HookedCore(nn.Module):
     """Attention written out, with a hook for every tensor that a fused kernel does not keep.
 
-    Args:
-        core: computes attention in the model; what is written out is compared with it.
+    What is written out is compared with `core`, which computes attention in the model.
     """
 
     def __init__(self, core: nn.Module, hook: Hook) -> None:
@@ -75,10 +74,7 @@ def _copy(module: Any) -> Any:
 
 
 def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
-    """Return a copy of a model, with its parameters, that hooks these activations in every forward pass.
-
-    `hook` receives the full name and the tensor; its result replaces the tensor.
-    """
+    """Return a copy of a model, with its parameters, that hooks these activations in every forward pass."""
     copy, wanted = unfused_copy(model), set(names)
 
     def hook_wanted(prefix: str, name: str, x: Tensor) -> Tensor:
@@ -101,31 +97,6 @@ def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
     return copy
 
 
-def _on_middle(block: Any, hook: TensorHook) -> None:
-    """Hook the stream after attention, a sum inside the block, which an edit changes through attention's output.
-
-    The block then computes `before + (changed - before)`, which is the edited stream up to rounding. An InputError is
-    raised if what enters `ln_2` is not that sum.
-    """
-    entered: list[Tensor] = []
-    left: list[Tensor] = []
-    block.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
-    block.ln_2.register_forward_pre_hook(
-        lambda module, inputs: require_equal("hook_resid_mid", "x + attn(ln_1(x))", left.pop(), inputs[0])
-    )
-
-    def after_attention(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        before = entered.pop()
-        middle = before + output
-        changed = hook(middle)
-        left.append(changed.detach())
-        if changed is middle and not middle.requires_grad:
-            return output  # exact; with gradients, the model must continue with the tensor that was seen
-        return changed - before
-
-    block.attn.register_forward_hook(after_attention)
-
-
 def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> None:
     """Raise InputError where a model computes something else than the formula that shows it."""
     expected, found = expected.detach().float(), found.detach().float()
@@ -142,27 +113,6 @@ def _on_positions(module: nn.Module, hook: TensorHook) -> None:
     module.register_forward_hook(
         lambda module, inputs, output: inputs[0] + hook(module.forward(torch.zeros_like(inputs[0]), inputs[1]))
     )
-
-
-def _on_scale(norm: nn.Module, hook: TensorHook) -> None:
-    """Hook a tensor computed for the reader alone, and leave the norm's input unchanged."""
-
-    def show(module: nn.Module, inputs: Any) -> None:
-        hook(_scale(module, inputs[0]))
-
-    norm.register_forward_pre_hook(show)
-
-
-def _scale(norm: nn.Module, x: Tensor) -> Tensor:
-    """Return the standard deviation, or the root of the mean square, with eps: (B, T, C) -> (B, T, 1).
-
-    In float32 at least, as in the kernels, since squares overflow in float16.
-    """
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    centered = wide - wide.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
-    eps = getattr(norm, "eps", 0.0)  # of a plugin's norm it is not known
-    assert isinstance(eps, float)
-    return (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt().to(x.dtype)
 
 
 def _by_head(head_dim: int, hook: TensorHook) -> TensorHook:
@@ -182,21 +132,17 @@ Register = Callable[[nn.Module, TensorHook], None]
 ENDS: dict[str, tuple[str, Register]] = {
     "hook_embed": ("wte", _on_output),
     "hook_pos_embed": ("wpe", _on_positions),
-    "ln_final.hook_scale": ("ln_f", _on_scale),
     "ln_final.hook_normalized": ("ln_f", _on_output),
     "logits": ("", _on_output),
 }
 SITES: dict[str, tuple[str, Register]] = {
     "hook_resid_pre": ("", _on_input),
-    "ln1.hook_scale": ("ln_1", _on_scale),
     "ln1.hook_normalized": ("ln_1", _on_output),
     "attn.hook_q": ("attn.c_q", _on_output),
     "attn.hook_k": ("attn.c_k", _on_output),
     "attn.hook_v": ("attn.c_v", _on_output),
     "attn.hook_z": ("attn.c_proj", _on_input),
     "hook_attn_out": ("attn", _on_output),
-    "hook_resid_mid": ("", _on_middle),
-    "ln2.hook_scale": ("ln_2", _on_scale),
     "ln2.hook_normalized": ("ln_2", _on_output),
     "mlp.hook_pre": ("mlp.c_fc", _on_output),
     "mlp.hook_pre_linear": ("mlp.c_fc", _on_output),

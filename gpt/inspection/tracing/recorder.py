@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 TORCH = str(Path(torch.__file__).parent)
-PACKAGE = Path(__file__).parents[2]
 
 
 @dataclass
@@ -24,7 +23,6 @@ class Operation:
     module: str  # path of the module it was called in, "" for the model itself
     function: str  # its name in torch
     caller: str  # qualified name of the Python function that called it
-    source: str  # file, relative to the package's parent, and line
     result: tuple[int, ...]  # shape of the tensor
     dtype: str
     nbytes: int  # size of the tensor's elements
@@ -65,7 +63,7 @@ class Recorder(TorchFunctionMode):
 
     def begin_with(self, tensor: Tensor, function: str) -> None:
         """Record a tensor from outside as the first one."""
-        self._add(function, "GPT.forward", "", tensor, [], 0)
+        self._add(function, "GPT.forward", tensor, [], 0)
 
     def leading_to(self, result: Tensor) -> list[Operation]:
         """Return the operations that `result` was computed by, with its own last, and with inputs renumbered."""
@@ -90,19 +88,17 @@ class Recorder(TorchFunctionMode):
         made = [args[0]] if name == "setitem" else [x for x in _flat([result]) if isinstance(x, Tensor)]
         fresh = [x for x in made if name == "setitem" or not any(x is y for y in inputs)]  # no-ops return their input
         if fresh:
-            caller, source = _caller()
-            self._add(name, caller, source, fresh[0], inputs, self._counter.get_total_flops() - before)
+            self._add(name, _caller(), fresh[0], inputs, self._counter.get_total_flops() - before)
             for tensor in fresh[1:]:  # parts, of one row
                 self._made_by[tensor] = len(self.operations) - 1
         return result
 
-    def _add(self, name: str, caller: str, source: str, made: Tensor, inputs: list[Tensor], flops: int) -> None:
+    def _add(self, name: str, caller: str, made: Tensor, inputs: list[Tensor], flops: int) -> None:
         self.operations.append(
             Operation(
                 module=self._modules[-1],
                 function=name,
                 caller=caller,
-                source=source,
                 result=tuple(made.shape),
                 dtype=str(made.dtype).removeprefix("torch."),
                 nbytes=made.nbytes,
@@ -133,11 +129,9 @@ def _drop(modules: list[str]) -> None:
     modules.pop()
 
 
-def _caller() -> tuple[str, str]:
-    """Return the function and `file:line` of the nearest frame outside torch and this file."""
+def _caller() -> str:
+    """Return the function of the nearest frame outside torch and this file."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, __file__)):
         frame = frame.f_back
-    path = Path(frame.f_code.co_filename)
-    inside = path.relative_to(PACKAGE.parent) if path.is_relative_to(PACKAGE) else Path(path.name)
-    return frame.f_code.co_qualname, f"{inside.as_posix()}:{frame.f_lineno}"
+    return frame.f_code.co_qualname

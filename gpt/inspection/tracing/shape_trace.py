@@ -53,9 +53,7 @@ class TensorRow:
     is_view: bool  # whether it shares its memory with another tensor
     parameters: tuple[ParameterUse, ...]
     flops: int  # FLOPs of the operation, a multiply-add counted as two; matmuls only
-    source: str  # file and line of the operation
     layer: int | None  # number of its block, or None
-    inputs: tuple[int, ...]  # numbers of the rows that the operation reads
 
 
 @torch.inference_mode(False)  # in which torch would run other operations
@@ -88,9 +86,7 @@ def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None)
             is_view=operation.is_view,
             parameters=tuple(probe.use(path, sizes[path], operation.function) for path in operation.parameters),
             flops=operation.flops,
-            source=operation.source,
             layer=int(operation.module.split(".")[1]) if operation.module.startswith("h.") else None,
-            inputs=operation.inputs,
         )
         for operation, twin, about, name in zip(
             operations, symbolic, describe(operations), _names(operations), strict=True

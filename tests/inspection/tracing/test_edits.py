@@ -25,7 +25,7 @@ def edited_logits(model: GPT, edits: Edits) -> Tensor:
 def test_an_edit_that_changes_nothing_changes_nothing(variant: dict[str, object]) -> None:
     model = sharp_model(**variant)
     plain, before = model(some_ids()), state_of(model)
-    editable = [name for name in activations(model.config) if not name.endswith("hook_scale")]
+    editable = list(activations(model.config))
     for name in editable:
         torch.testing.assert_close(edited_logits(model, {name: torch.clone}), plain, rtol=2e-5, atol=2e-5, msg=name)
     torch.testing.assert_close(edited_logits(model, dict.fromkeys(editable, scale(1.0))), plain, rtol=1e-4, atol=1e-4)
@@ -67,12 +67,12 @@ def test_patching_a_stream_gives_the_run_it_comes_from(variant: dict[str, object
     model, other = sharp_model(**variant), some_ids().flip(0, 1)
     with torch.no_grad():
         logits, cache = run_with_cache(model, other)
-    for name in ("hook_resid_pre", "hook_resid_mid", "hook_resid_post"):
+    for name in ("hook_resid_pre", "hook_resid_post"):
         patched = edited_logits(model, {f"blocks.1.{name}": replace(cache[f"blocks.1.{name}"])})
         torch.testing.assert_close(patched, logits, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["blocks.0.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.0.hook_resid_mid"])
+@pytest.mark.parametrize("name", ["blocks.0.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.0.hook_attn_out"])
 def test_only_what_comes_later_changes(name: str) -> None:
     model, idx = sharp_model(**VARIANTS["gpt2"]), some_ids()
     plain, edited = run_with_cache(model, idx)[1], run_with_cache(model, idx, edits={name: scale(0.5)})[1]
@@ -80,7 +80,7 @@ def test_only_what_comes_later_changes(name: str) -> None:
     torch.testing.assert_close(edited[name], plain[name] * 0.5)
     for earlier in names[: names.index(name)]:
         assert torch.equal(edited[earlier], plain[earlier]), earlier
-    for later in ("blocks.1.hook_resid_post", "ln_final", "logits"):
+    for later in ("blocks.1.hook_resid_post", "ln_final.hook_normalized", "logits"):
         assert not torch.allclose(edited[later], plain[later], atol=1e-3), later
 
 
@@ -131,18 +131,14 @@ def test_gradients_flow_through_an_edit() -> None:
         ("blocks.0.attn.hook_z", zero(-1), "has heads 0 to 3, not -1"),
         ("blocks.0.attn.hook_k", zero(2), "has heads 0 to 1, not 2"),
         ("blocks.0.hook_resid_pre", zero(0), "blocks.0.hook_resid_pre has no heads; its axes are B T C"),
-        ("blocks.0.attn.hook_pattern", lambda x: x[:1], "gave shape (1, 4, 7, 7) for (2, 4, 7, 7)"),
-        ("blocks.0.attn.hook_z", Edit(lambda x: x.unsqueeze(0), 1), "gave shape (1, 2, 7, 8) for (2, 7, 8)"),
-        ("logits", replace(torch.zeros(22)), "a value of shape (22,) cannot replace (2, 7, 23)"),
-        ("logits", replace([1, 2]), "[1, 2] cannot replace (2, 7, 23)"),
+        (
+            "blocks.0.attn.hook_pattern",
+            lambda x: x[:1],
+            "gave (1, 4, 7, 7) torch.float32 for (2, 4",
+        ),
+        ("blocks.0.attn.hook_z", Edit(lambda x: x.unsqueeze(0), 1), "gave (1, 2, 7, 8) torch.float32 for (2, 7, 8)"),
         ("logits", lambda x: None, "an edit of logits gave NoneType, not a tensor"),
-        ("logits", lambda x: x.tolist(), "an edit of logits gave list, not a tensor"),
-        ("hook_embed", lambda x: x.double(), "an edit of hook_embed gave float64 for float32; convert it"),
-        ("blocks.0.attn.hook_z", Edit(lambda x: x > 0, 1), "gave bool for float32"),
-        ("hook_embed", 0.0, "the edit of hook_embed is 0.0; give zero(), scale(), replace() or a function"),
-        ("hook_*", [zero(), "off"], "the edit of hook_* is 'off'"),
-        ("blocks.0.ln1.hook_scale", zero(), "can be read, but not edited"),
-        ("blocks.*", zero(), "can be read, but not edited"),
+        ("hook_embed", lambda x: x.double(), "an edit of hook_embed gave (2, 7, 32) torch.float64 for (2, 7, 32)"),
         ("blocks.0.attn.hook_zz", zero(), "did you mean blocks.0.attn.hook_z?"),
     ],
 )

@@ -8,7 +8,7 @@ from tiny import sharp_model
 
 
 def operation(module: str, function: str, *inputs: int, caller: str = "") -> Operation:
-    return Operation(module, function, caller, "", (2,), "float32", 8, False, 0, (), inputs)
+    return Operation(module, function, caller, (2,), "float32", 8, False, 0, (), inputs)
 
 
 def test_a_subject_is_handed_on_until_a_new_one_begins() -> None:

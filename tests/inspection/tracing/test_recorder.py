@@ -43,7 +43,7 @@ def test_what_leads_to_the_result_in_order() -> None:
     assert [op.result for op in operations][-3:] == [(2, 4), (4, 2), (2, 2, 2)]
 
 
-def test_modules_parameters_and_places() -> None:
+def test_modules_and_parameters() -> None:
     operations = {op.function: op for op in recorded(Small(), torch.ones(2, 3))}
     assert operations["linear"].module == "inner"
     assert operations["linear"].parameters == ("inner.weight", "inner.bias")
@@ -52,9 +52,6 @@ def test_modules_parameters_and_places() -> None:
     assert operations["mul"].parameters == ("gain",)
     assert operations["mul"].flops == 0
     assert operations["mul"].caller == "Small.forward"
-    file, line = operations["mul"].source.split(":")
-    assert file == "test_recorder.py"
-    assert 10 < int(line) < 40
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

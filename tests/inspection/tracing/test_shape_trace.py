@@ -118,14 +118,8 @@ def test_flops_are_those_of_the_formula(traced: Traced) -> None:
     assert sum(row.flops for row in rows) == forward_flops(model.config, 2, 7)
 
 
-def test_names_are_unique_and_sources_exist(traced: Traced) -> None:
-    rows = traced[1]
-    assert len({row.name for row in rows}) == len(rows)
-    assert rows[0].source == ""  # the ids come from outside
-    for row in rows[1:]:
-        file, line = row.source.split(":")
-        assert file.startswith("gpt/model/")
-        assert int(line) <= len((ROOT / file).read_text(encoding="utf-8").splitlines())
+def test_names_are_unique(traced: Traced) -> None:
+    assert len({row.name for row in traced[1]}) == len(traced[1])
 
 
 @pytest.mark.parametrize("variant", ["grouped", "fused"])
@@ -158,14 +152,3 @@ def test_a_model_that_runs_otherwise_is_traced_as_written(kind: str) -> None:
     else:
         replace_blocks(model, kernels=None)
     assert [trace_shapes(model, idx) for _ in range(2)] == [plain, plain]
-
-
-def test_inputs_are_the_operations_before() -> None:
-    rows = trace_shapes(sharp_model(), some_ids(1, 7))
-    assert all(source < number for number, row in enumerate(rows) for source in row.inputs)
-    for about, sources in (
-        ("scores: every query times every key", ["queries, heads before positions", "keys, transposed"]),
-        ("queries, projected", ["residual stream, normalized"]),
-    ):
-        row = next(row for row in rows if row.about == about and row.layer == 1)
-        assert [rows[number].about for number in row.inputs] == sources

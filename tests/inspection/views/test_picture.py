@@ -28,14 +28,14 @@ def test_the_numbers_are_those_of_the_activations(variant: dict[str, object]) ->
     assert view["parts"] == [*["embedding", "position"][:begin], *["attn", "mlp"] * model.config.n_layer]
     streams = view["added"].cumsum(0)
     for layer in range(model.config.n_layer):
-        names = ("resid_pre", "resid_mid", "resid_post")
-        for name, stream in zip(names, streams[begin + 2 * layer - 1 :], strict=False):
-            torch.testing.assert_close(stream, cache[name, layer][0], atol=1e-5, rtol=1e-5)
+        before, _, after = streams[begin + 2 * layer - 1 : begin + 2 * layer + 2]
+        torch.testing.assert_close(before, cache["resid_pre", layer][0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(after, cache["resid_post", layer][0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(view["weights"][layer], cache["pattern", layer][0])
         for norm, name in enumerate(("ln1", "ln2")):
-            expected = cache["normalized", layer, name][0].norm(dim=-1).tolist()
+            expected = cache[f"blocks.{layer}.{name}.hook_normalized"][0].norm(dim=-1).tolist()
             assert view["normalized"][2 * layer + norm] == pytest.approx(expected, rel=1e-5)
-    assert view["normalized"][-1] == pytest.approx(cache["ln_final"][0].norm(dim=-1).tolist(), rel=1e-5)
+    assert view["normalized"][-1] == pytest.approx(cache["ln_final.hook_normalized"][0].norm(dim=-1).tolist(), rel=1e-5)
     lens = lens_view(model, CHARS, IDS, 10)
     assert (view["labels"], view["ids"], view["top"]) == (lens["labels"], IDS.tolist(), lens["top"][-1])
     assert view["lens"] == [[candidates[0] for candidates in row] for row in lens["top"]]
