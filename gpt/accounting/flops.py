@@ -1,7 +1,5 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpt.config import Config, ModelConfig
@@ -54,7 +52,7 @@ def decode_flops(config: ModelConfig, batch: int, keys: int) -> int:
 
 
 def backward_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """Count the FLOPs of a backward pass: each matmul has two, for the gradients of its two factors."""
+    """Each matmul has two in the backward pass, for the gradients of its two factors."""
     return 2 * forward_flops(config, batch, length)
 
 
@@ -75,26 +73,10 @@ def recomputed_flops(config: ModelConfig, batch: int, length: int) -> int:
 
 def run_flops(config: Config) -> int:
     """Count the FLOPs of the steps of a training; evaluations, samples and a teacher's predictions are not counted."""
-    return _in_all_steps(training_flops, config)
-
-
-def _in_all_steps(count: Callable[[ModelConfig, int, int], int], config: Config) -> int:
-    """Add up FLOPs over the steps of a training."""
     model, train = config.model, config.train
     tokens = train.sequences * model.block_size
-    return sum(steps * count(model, tokens // length, length) for length, steps in config.sequence_lengths())
-
-
-def whole_flops(config: Config, tokens: int) -> float:
-    """Count the FLOPs of a whole training: see `run_flops`; what it recomputes; its evaluations of what is held out."""
-    model, train = config.model, config.train
-    flops: float = run_flops(config)
-    if train.activation_checkpointing:
-        flops += _in_all_steps(recomputed_flops, config)
-    evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
-    held_out = min(tokens * config.data.val_fraction, train.eval_max_tokens or math.inf)
-    windows = evaluations * held_out / model.block_size
-    return flops + windows * forward_flops(model, 1, model.block_size)
+    lengths = config.sequence_lengths()
+    return sum(steps * training_flops(model, tokens // length, length) for length, steps in lengths)
 
 
 @dataclass(frozen=True)
@@ -120,33 +102,27 @@ class GenerationFlops:
 
     @property
     def prefill(self) -> int:
-        """Return the FLOPs of the pass over the prompt, which only decoding with a cache needs."""
         return forward_flops(self.config, 1, self.prompt)
 
     @property
     def naive(self) -> int:
-        """Return the FLOPs without a cache; cubic in `new` through attention.
-
-        A pass over L tokens takes a L + b L^2 FLOPs, and L grows by one in each step.
-        """
+        """Cubic in `new`: a pass over L tokens takes a L + b L^2 FLOPs, and L grows by one in each step."""
         a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
         squares = _sum_of_squares(self.prompt + self.new) - _sum_of_squares(self.prompt)
         return a * self.naive_positions + b * squares
 
     @property
     def cached(self) -> int:
-        """Return the FLOPs with a cache, the prefill included; quadratic in `new`."""
+        """Quadratic in `new`; the prefill is included."""
         a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
         return self.prefill + a * self.new + b * self.naive_positions
 
     @property
     def naive_positions(self) -> int:
-        """Return the positions that go through the model without a cache: prompt + i for each step."""
         return self.new * self.prompt + self.new * (self.new + 1) // 2
 
     @property
     def cached_positions(self) -> int:
-        """Return the positions that go through the model with a cache: the prompt once, then one for each step."""
         return self.prompt + self.new
 
 

@@ -15,10 +15,8 @@ def measure_matmul_rate(
 ) -> float:
     """Measure the FLOP/s of a square matmul, the best of a few: the reference for utilization.
 
-    Args:
-        size: rows and columns; None: 8192 on CUDA, else 2048. Fewer where such a matmul would take longer than
-            `seconds`, as in a type for which the processor has no instructions.
-        seconds: most time of one matmul.
+    It has `size` rows, by default 8192 on CUDA, else 2048; fewer where such a matmul would take longer than `seconds`,
+    as in a type for which the processor has no instructions.
     """
     size = size or (8192 if device.type == "cuda" else 2048)
     tried = min(size, 128)

@@ -20,11 +20,7 @@ from gpt.model import GPT
 
 
 class Optimizer(Protocol):
-    """The part of an optimizer's interface that `training_memory` uses."""
-
-    def step(self) -> object:
-        """Update the parameters from their gradients."""
-        ...
+    def step(self) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,6 @@ class TrainingMemory:
 
     @property
     def persistent(self) -> int:
-        """Return the bytes held all the time: weights, buffers and optimizer state."""
         return self.weights + self.buffers + self.optimizer
 
 
@@ -64,9 +59,8 @@ def training_memory(
 ) -> TrainingMemory:
     """Predict a training step over (batch, length) tokens, without allocating anything.
 
-    Args:
-        prepare: changes a model as its training does, and makes its optimizer, which is stepped in the rehearsal too.
-        micro_batches: number in one step; from the second on, gradients exist during the forward pass.
+    `prepare` changes a model as its training does, and makes its optimizer, which is stepped in the rehearsal too. From
+    the second micro-batch of a step on, gradients exist during the forward pass.
     """
     with rehearsal() as allocations, compute.device:
         model = GPT(config)
@@ -91,7 +85,7 @@ def training_memory(
 def _forward_and_backward(
     model: GPT, inputs: Tensor, targets: Tensor, compute: Compute, allocations: AllocationMode
 ) -> int:
-    """Run the forward and backward pass of one micro-batch; return the bytes live between the two."""
+    """Return the bytes live between the two passes of one micro-batch."""
     loss = summed_loss(model, inputs, targets, compute) / targets.numel()
     live = allocations.live
     loss.backward()  # type: ignore[no-untyped-call]

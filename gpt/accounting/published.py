@@ -1,13 +1,11 @@
 """Architectures of published models, as configurations: to count, not to run."""
 
-import difflib
-
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
 
 
 def _gpt2(n_layer: int, n_head: int, n_embd: int) -> ModelConfig:
-    """Return an architecture of Radford et al. 2019."""
+    """Radford et al. 2019."""
     return ModelConfig(
         n_layer=n_layer,
         n_head=n_head,
@@ -56,13 +54,6 @@ PUBLISHED: dict[str, ModelConfig] = {
 
 
 def find_published(name: str) -> ModelConfig:
-    """Return a published configuration by name.
-
-    Raises:
-        ConfigError: there is none of that name; the message lists all, and the most similar.
-    """
-    if name in PUBLISHED:
-        return PUBLISHED[name]
-    near = difflib.get_close_matches(name.lower(), PUBLISHED, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(f"no published configuration {name!r}; {hint}there are {', '.join(PUBLISHED)}")
+    if name not in PUBLISHED:
+        raise ConfigError(f"no published configuration {name!r}; there are {', '.join(PUBLISHED)}")
+    return PUBLISHED[name]

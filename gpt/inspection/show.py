@@ -8,8 +8,8 @@ The last value of a cell shows itself. Outside of a notebook, `save` writes a pa
 from gpt.accounting.parameters import count_parameters
 from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
-from gpt.inspection.rendering.frames import Page
 from gpt.inspection.rendering.model_tables import component_table, vocabulary_table
+from gpt.inspection.rendering.pages import Page
 from gpt.inspection.rendering.tables import Table
 from gpt.inspection.tracing.activation_cache import Edits, one_text
 from gpt.inspection.views.attention import attention_view
@@ -26,19 +26,10 @@ def attention(
     head: int | None = None,
     edits: Edits | None = None,
 ) -> Page:
-    """Show where every head attends in a text.
+    """Show where every head attends in a text, or in ids (T,).
 
-    Args:
-        model: in eval mode.
-        tokenizer: the model's own.
-        text: or its ids (T,); at least one token, at most `block_size`.
-        layer: of the head that is shown first, counted from 0; None: that of the most telling head.
-        head: that head, counted from 0; None: the most telling one.
-        edits: see `run_with_cache`.
-
-    Raises:
-        DataError: the text has characters outside the vocabulary.
-        InputError: the text is empty or too long, or there is no such activation.
+    The first one shown is that of `layer` and `head`, counted from 0, or else the most telling one. For `edits` see
+    `run_with_cache`.
     """
     idx = one_text(model, text, tokenizer, 1, "gpt.show.attention")
     view = {**attention_view(model, tokenizer, idx, edits), "layer": layer, "head": head}
@@ -46,10 +37,7 @@ def attention(
 
 
 def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
-    """Show what the model would predict after each block (the logit lens, nostalgebraist 2020).
-
-    Arguments and errors are those of `attention`.
-    """
+    """Show what the model would predict after each block (the logit lens, nostalgebraist 2020)."""
     idx = one_text(model, text, tokenizer, 1, "gpt.show.lens")
     return Page("lens", "Logit lens", "", lens_view(model, tokenizer, idx, edits=edits))
 
@@ -57,7 +45,7 @@ def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None 
 def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
     """Show the whole model as one picture, with the numbers of each part for any token of a text.
 
-    Arguments and errors are those of `attention`; edits of the residual stream itself are refused.
+    Edits of the residual stream itself are refused.
     """
     idx = one_text(model, text, tokenizer, 1, "gpt.show.picture")
     return Page("picture", "The model as one picture", "", picture_view(model, tokenizer, idx, edits))

@@ -9,8 +9,6 @@ from string import Template
 
 from gpt.errors import InputError
 
-VIEWS = ("attention", "lens", "picture")
-"""Pages of one view of a text."""
 MODEL, PLAYGROUND = "model", "playground"
 """A model that a browser runs, and the page of the server."""
 CONNECTIONS = {PLAYGROUND: " connect-src 'self';"}
@@ -38,7 +36,7 @@ def render_document(
     """Return an HTML document.
 
     Args:
-        kind: one of `VIEWS`, `MODEL` or `PLAYGROUND`.
+        kind: attention, lens or picture, views of a text; or `MODEL` or `PLAYGROUND`.
         data: what the script finds, as JSON, in the element `data`.
         title: text.
         note: text below the title; None for a page whose script writes the head.

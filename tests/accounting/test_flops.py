@@ -15,7 +15,6 @@ from gpt.accounting.flops import (
     recomputed_flops,
     run_flops,
     training_flops,
-    whole_flops,
 )
 from gpt.cache import KVCache
 from gpt.config import Config, TrainConfig
@@ -93,13 +92,6 @@ def test_a_run_costs_its_steps() -> None:
     assert run_flops(Config(model=model, train=train)) == 10 * training_flops(model, 6, 16)
 
 
-def test_a_training_costs_its_steps_and_its_evaluations() -> None:
-    model, train = tiny_config(), TrainConfig(batch_size=4, max_steps=6, eval_interval=3)
-    evaluations = 3 * 100_000 / 16 * forward_flops(model, 1, 16)  # before the first step, after 3 and after 6
-    config = Config(model=model, train=train)
-    assert whole_flops(config, 1_000_000) == pytest.approx(6 * training_flops(model, 4, 16) + evaluations)
-
-
 def test_steps_of_short_sequences_cost_what_torch_counts() -> None:
     model = tiny_config(attention="reference")
     train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10, length_warmup=(0.4,))
@@ -107,6 +99,3 @@ def test_steps_of_short_sequences_cost_what_torch_counts() -> None:
     short, whole = (counted(lambda n=n: net(idx.view(-1, n)).sum().backward()).get_total_flops() for n in (8, 16))
     assert short < whole
     assert run_flops(Config(model=model, train=train)) == 4 * short + 6 * whole  # 40% of ten
-    checkpointing = Config(model=model, train=train.model_copy(update={"activation_checkpointing": True}))
-    added = whole_flops(checkpointing, 160) - whole_flops(Config(model=model, train=train), 160)
-    assert added == 4 * recomputed_flops(model, 12, 8) + 6 * recomputed_flops(model, 6, 16)

@@ -21,8 +21,6 @@ def test_totals_are_the_published_ones(name: str, changes: dict[str, object], to
     assert count_parameters(find_published(name).model_copy(update=changes)).total == total
 
 
-def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="no published configuration 'Llama2-7b'; did you mean llama-2-7b"):
-        find_published("Llama2-7b")
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'xyz'; there are gpt2, gpt2-medium, .*llama-3-8b"):
         find_published("xyz")

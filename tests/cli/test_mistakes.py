@@ -64,7 +64,7 @@ LINES = [
     ("explain", "VIEW"),
     ("explain lens --prompt It x1", "unrecognized arguments: x1"),
     ("explain params --published gpt2 --nope model.n_layer=3", "unrecognized arguments: --nope"),
-    ("explain params --published gpt-2", "no published configuration 'gpt-2'; did you mean gpt2"),
+    ("explain params --published gpt-2", "no published configuration 'gpt-2'; there are gpt2"),
     ("explain params --published gpt2 --config a.yaml", "--published and --config are two models"),
     ("explain params --config gone.yaml", "gone.yaml: no such configuration file"),
     ("explain params --config tiny.yaml model.n_embd=2000000000 model.n_head=1", "out of memory; lower"),

@@ -20,9 +20,6 @@ def loss_curves(training: Sequence[Point], validation: Sequence[Point], last_ste
 
     Text and axes have the color of the text around the picture, and there is no background, so that it fits a light and
     a dark page. A long curve is thinned, and values that are not finite are left out.
-
-    Returns:
-        An `svg` element as wide as its container, at most 640 pixels.
     """
     curves = [[point for point in curve if math.isfinite(point[1])] for curve in (_thinned(training), validation)]
     losses = [loss for curve in curves for _, loss in curve]

@@ -1,35 +1,39 @@
-"""A view as one HTML page that needs nothing else: no server, no network, no library."""
+"""A view as one HTML page that needs nothing else: no server, no network, no library; in a notebook, in a frame."""
 
 import base64
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpt.errors import InputError
+from gpt.files import write_atomic
 from gpt.inspection.views.tokens import View
-from gpt.web.document import VIEWS, not_finite, render_document
+from gpt.web.document import not_finite, render_document
 
-KINDS = VIEWS
 SCALE_BYTES = 12
 """About the length of a number with five digits."""
+FIRST_HEIGHT = 600
+"""Pixels of a frame until its content is loaded, and where a notebook runs no scripts in its own page."""
+
+FOLLOW_CONTENT = (
+    "const page = this.contentDocument.documentElement;"
+    "page.style.overflowY = 'hidden';"  # a scroll bar takes width, by which the height may change to and fro
+    "const fit = () => { if (page.offsetHeight) this.style.height = page.offsetHeight + 2 + 'px'; };"
+    "new ResizeObserver(fit).observe(page); fit();"
+)
+"""Script of a frame: its height becomes that of its content, again whenever that changes."""
 
 
 def render_page(kind: str, view: View, title: str, note: str, framed: bool = False) -> str:
     """Return an HTML document with its styles, script and data inside, which opens from a file.
 
-    Args:
-        kind: one of `KINDS`.
-        view: what `attention_view`, `lens_view` or `picture_view` returned; the one of attention may also have `layer`
-            and `head`, the ones to start with, else the page takes the most telling head.
-        framed: whether it is shown in a frame that is as high as its content.
-
-    Raises:
-        ValueError: the kind is not known.
-        InputError: the view has no such layer or head, or values that are not finite.
+    The view is what `attention_view`, `lens_view` or `picture_view` returned; that of attention may also have the `layer`
+    and `head` to start with, else the page takes the most telling head. A frame is as high as its content.
     """
-    if kind not in KINDS:
-        raise ValueError(f"no page is called {kind!r}; there are {', '.join(KINDS)}")
     return render_document(kind, page_data(kind, view), title=title, note=note, framed=framed)
 
 
@@ -70,13 +74,7 @@ def _attention_data(view: View) -> View:
     for name, count in (("layer", layers), ("head", heads)):
         if name in start and not 0 <= start[name] < count:
             raise InputError(f"there is no {name} {start[name]}; they go from 0 to {count - 1}")
-    return {
-        "labels": view["labels"],
-        "layers": layers,
-        "heads": heads,
-        "weights": _pack(weights),
-        **start,
-    }
+    return {"labels": view["labels"], "layers": layers, "heads": heads, "weights": _pack(weights), **start}
 
 
 def _pack(weights: Tensor) -> str:
@@ -95,3 +93,24 @@ def _packed_vectors(vectors: Tensor) -> View:
     steps = (vectors / scales).round().clamp(-32767, 32767).short()
     added = base64.b64encode(steps.numpy().astype("<i2").tobytes()).decode("ascii")
     return {"added": added, "scales": _shortened(scales.flatten().tolist())}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A view of one text: shows itself in a notebook, and can be saved as a file that opens in a browser."""
+
+    kind: str  # "attention", "lens" or "picture"
+    title: str
+    note: str
+    view: View = field(repr=False)  # its data, as the function of `gpt.inspection.views` returns them
+
+    def save(self, path: str | Path) -> None:
+        """Write one HTML file that needs no network."""
+        write_atomic(Path(path), render_page(self.kind, self.view, self.title, self.note).encode())
+
+    def _repr_html_(self) -> str:
+        page = render_page(self.kind, self.view, self.title, self.note, framed=True)
+        return (
+            f'<iframe srcdoc="{html.escape(page)}" title="{html.escape(self.title)}" onload="{FOLLOW_CONTENT}" '
+            f'style="display:block;width:100%;height:{FIRST_HEIGHT}px;border:0"></iframe>'
+        )

@@ -37,21 +37,10 @@ def attention_patterns(
     memory_limit: int = MEMORY_LIMIT,
     tokenizer: Tokenizer | None = None,
 ) -> Tensor:
-    """Compute the attention weights of one text.
+    """Compute the attention weights (n_layer, H, T, T) of one text: ids (T,) or (1, T), or the text.
 
-    Args:
-        idx: one text: token ids (T,) or (1, T), or the text.
-        edits: see `run_with_cache`.
-        memory_limit: most bytes of the result.
-
-    Returns:
-        (n_layer, H, T, T): `[layer, h, i, j]` is the weight of query i on key j, 0 for every later key;
-        `[layer, h, i]` sums to 1; `[layer, :, -1]` are the weights of all heads at the last
-        token.
-
-    Raises:
-        InputError: the ids are not those of one text or do not fit the model, an edit does not fit, or the
-            result would be too large.
+    `[layer, h, i, j]` is the weight of query i on key j, 0 for every later key; `[layer, h, i]` sums to 1. For `edits`
+    and `memory_limit` see `run_with_cache`.
     """
     idx = one_text(model, idx, tokenizer, 1, "attention_patterns")
     _, cache = run_with_cache(model, idx.unsqueeze(0), "blocks.*.attn.hook_pattern", edits, memory_limit)
@@ -61,11 +50,7 @@ def attention_patterns(
 def attention_view(
     model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT
 ) -> View:
-    """Compute what every head attends to in one text (T,).
-
-    Returns:
-        `labels` (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU.
-    """
+    """Compute the `labels` (T,) of one text (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU."""
     weights = attention_patterns(model, idx, edits, memory_limit).float().cpu()
     require_finite(weights)
     return {"labels": labels_of(tokenizer, idx.tolist()), "weights": weights}
@@ -91,19 +76,10 @@ def summarize_head(pattern: Tensor) -> HeadSummary:
 
 @torch.no_grad()
 def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None) -> Tensor:
-    """Compute how much worse the model predicts a text without each head.
+    """Compute how much worse the model predicts a text, ids (T,), without each head of some layers, by default all.
 
-    Args:
-        idx: token ids (T,) int64, at least two.
-        edits: applied both with and without the head; see `run_with_cache`.
-        layers: layers of the heads, counted from 0; None: all.
-
-    Returns:
-        (layers, H) float32: mean loss with the head's output zeroed, minus the loss with it, in nats per
-        token. Michel et al. 2019 (1905.10650), section 3.
-
-    Raises:
-        InputError: the ids are not those of one text or do not fit the model, or an edit does not fit.
+    The result is (layers, H) float32: mean loss with the head's output zeroed, minus the loss with it, in nats per
+    token. Michel et al. 2019 (1905.10650), section 3. Edits are made both with and without the head.
     """
     idx = one_text(model, idx, None, 2, "ablate_heads")
     inputs, targets = idx[None, :-1], idx[1:]

@@ -14,14 +14,7 @@ from gpt.model import GPT
 def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None = None) -> tuple[Tensor, Tensor]:
     """Continue ids (T,) by the most likely token, again and again; the model sees the last `block_size` tokens.
 
-    Edits are made in every step.
-
-    Returns:
-        The new ids (count,) int64, and their probabilities (count,) float32, both on the CPU.
-
-    Raises:
-        InputError: the ids are not those of one text or do not fit the model, an edit does not fit, or the values are
-            not finite.
+    Edits are made in every step. The new ids (count,) int64 and their probabilities (count,) float32 are on the CPU.
     """
     idx = one_text(model, idx, None, 1, "greedy_continuation")
     window, edited = model.config.block_size, edited_model(model, edits or {})
@@ -39,11 +32,7 @@ def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None
 
 
 def continuation_view(model: GPT, tokenizer: Tokenizer, idx: Tensor, count: int, edits: Edits | None = None) -> View:
-    """Continue one text (T,) greedily, as lists.
-
-    Returns:
-        `ids` (count,) of the new tokens, their `labels` and `probabilities`.
-    """
+    """Continue one text (T,) greedily: `ids` (count,) of the new tokens, their `labels` and `probabilities`."""
     ids, probabilities = greedy_continuation(model, idx, count, edits)
     return {
         "ids": ids.tolist(),

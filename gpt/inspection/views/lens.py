@@ -23,18 +23,8 @@ def logit_lens(
 ) -> Tensor:
     """Apply the final norm and the head to every residual stream.
 
-    Args:
-        idx: token ids (B, T), or (T,), or a text: one text is a batch of 1.
-        edits: see `run_with_cache`; edits of the streams and of what comes before them.
-        memory_limit: most bytes of the result.
-
-    Returns:
-        Logits (n_layer + 1, B, T, V) float32: row 0 from the embeddings, row i from the stream after
-        i blocks; the last row has the model's own logits.
-
-    Raises:
-        InputError: the ids do not fit the model, an edit changes the final norm or the logits, or the
-            result would be too large.
+    `idx` is token ids (B, T) or (T,), or a text: one text is a batch of 1. The logits (n_layer + 1, B, T, V) float32
+    have row 0 from the embeddings, row i from the stream after i blocks; the last row has the model's own logits.
     """
     idx, layers = to_batch(idx, tokenizer, model.wte.weight.device), model.config.n_layer
     _refuse_late(model, edits or {})
@@ -53,7 +43,7 @@ def logit_lens(
 
 
 def _refuse_late(model: GPT, edits: Edits) -> None:
-    """Refuse edits after the last stream, which would affect only the last row."""
+    # which would affect only the last row
     table = activations(model.config)
     late = [name for pattern in edits for name in select(table, pattern) if name in HEAD]
     if late:
@@ -74,10 +64,8 @@ def lens_view(
 ) -> View:
     """Compute the logit lens of one text (T,) as lists.
 
-    Returns:
-        `labels` (T,); `rows`, their names; `top[row][position]`, the `count` most likely next tokens
-        with their probabilities; `next` (T,), the actual next tokens, null after the last;
-        `next_probability[row][position]`, their probabilities.
+    `labels` (T,); `rows`, their names; `top[row][position]`, the `count` most likely next tokens with their
+    probabilities; `next` (T,), the actual next tokens, null after the last; `next_probability[row][position]`.
     """
     labels = labels_of(tokenizer, idx.tolist())
     names = labels_of(tokenizer, range(model.vocab_size))

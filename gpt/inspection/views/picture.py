@@ -25,21 +25,16 @@ def picture_view(
 ) -> View:
     """Compute the parts of a model while it reads one text (T,).
 
-    Returns:
-        - `labels` (T,) and `ids` (T,) of the text;
-        - `config`, the architecture with its derived sizes; `parameters`, pairs of a name and a shape of all that is
-          outside the blocks, and of the first block: the others are like it;
-        - `parts`, names of the P vectors whose sum is the residual stream, in the order in which they are added:
-          `embedding`, `position` where the model adds one, then `attn` and `mlp` of each block; `added`, a tensor
-          (P, T, C) float32 of them;
-        - `normalized`, the lengths (T,) of what each norm gives, two of each block and the final one;
-        - `weights`, a tensor (n_layer, H, T, T) float32 of attention weights;
-        - `lens`, of the embeddings and of the stream after each block: the most likely token after each one, with its
-          probability; `top`, the `CANDIDATES` most likely ones after the last block.
-
-    Raises:
-        InputError: the ids or edits do not fit the model, its code or an edit makes the stream another than the sum
-            of what is added to it, or too many bytes would be kept.
+    - `labels` (T,) and `ids` (T,) of the text;
+    - `config`, the architecture with its derived sizes; `parameters`, pairs of a name and a shape of all that is
+      outside the blocks, and of the first block: the others are like it;
+    - `parts`, names of the P vectors whose sum is the residual stream, in the order in which they are added:
+      `embedding`, `position` where the model adds one, then `attn` and `mlp` of each block; `added`, a tensor
+      (P, T, C) float32 of them;
+    - `normalized`, the lengths (T,) of what each norm gives, two of each block and the final one;
+    - `weights`, a tensor (n_layer, H, T, T) float32 of attention weights;
+    - `lens`, of the embeddings and of the stream after each block: the most likely token after each one, with its
+      probability; `top`, the `CANDIDATES` most likely ones after the last block.
     """
     config = model.config
     names = [name for name in activations(config) if name.endswith((*ADDED, "hook_normalized", "hook_pattern"))]

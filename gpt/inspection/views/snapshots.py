@@ -24,29 +24,17 @@ LARGEST = torch.finfo(torch.float16).max
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A model at one step.
+    """A model at one step."""
 
-    Attributes:
-        tokens: one label for each row of `embedding`.
-        line: one label for each token of the line that was read.
-        embedding: (V, C) float32; (0, C) where the vocabulary is large.
-        attention: (n_layer, H, T, T) float32.
-        sample: what the model wrote; empty where an evaluation writes the sample of this step.
-    """
-
-    tokens: list[str]
-    line: list[str]
-    embedding: Tensor
-    attention: Tensor
-    sample: str
+    tokens: list[str]  # a label for each row of `embedding`
+    line: list[str]  # a label for each token of the line that was read
+    embedding: Tensor  # (V, C) float32; (0, C) where the vocabulary is large
+    attention: Tensor  # (n_layer, H, T, T) float32
+    sample: str  # what the model wrote; empty where an evaluation writes the sample of this step
 
 
 def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str) -> bytes:
-    """Return a file of a snapshot, in float16; `idx` (T,) is the line.
-
-    Raises:
-        InputError: attention is a part of one's own that cannot be shown, or numbers are not finite.
-    """
+    """Return a file of a snapshot, in float16; `idx` (T,) is the line."""
     known = tokenizer.vocab_size if tokenizer.vocab_size <= MAX_VOCABULARY else 0
     tensors = {"embedding": model.wte.weight.detach()[:known], "attention": attention_patterns(model, idx)}
     words = {"tokens": labels_of(tokenizer, range(known)), "line": labels_of(tokenizer, idx.tolist()), "sample": sample}

@@ -9,7 +9,7 @@ import pytest
 import gpt
 from browser import Page as BrowserPage
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.rendering.frames import Page
+from gpt.inspection.rendering.pages import Page
 from tiny import sharp_model
 
 TEXT = "the key,\nthe door"

@@ -11,7 +11,7 @@ import torch
 
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
-from gpt.inspection.rendering.pages import KINDS, render_page
+from gpt.inspection.rendering.pages import render_page
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.picture import picture_view
@@ -20,7 +20,7 @@ from tiny import sharp_model
 
 TEXT = "the key,\nthe door"
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- $data ${title} &amp; \u2028 \ud800"
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", ["attention", "lens", "picture"])
 
 
 def view_of(kind: str, text: str = TEXT) -> View:
@@ -128,8 +128,6 @@ def test_hostile_text_stays_text(kind: str) -> None:
 def test_a_head_that_is_not_there_is_named(name: str, value: int, last: int) -> None:
     with pytest.raises(InputError, match=f"no {name} {value}; they go from 0 to {last}"):
         Document("attention", {**view_of("attention"), name: value})
-    with pytest.raises(ValueError, match="'lense'; there are attention, lens, picture"):
-        Document("lense", {})
 
 
 @pytest.mark.parametrize(
