@@ -33,7 +33,6 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first word names, and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     name = next(iter(words), "")
     if name not in COMMANDS:
@@ -64,7 +63,6 @@ def _run(words: list[str]) -> int:
 
 
 def _print_unused_kernels() -> None:
-    """Print which kernels of this machine are not used, and why, if a trial or a run failed."""
     from gpt.environment import read_settings
     from gpt.kernels.verdicts import any_failed
 

@@ -66,7 +66,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _host_name(text: str) -> str:
-    """Return a name that can stand in a Host header, in which it is compared without the port."""
+    # as it stands in a Host header, which is compared without the port
     if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
         raise argparse.ArgumentTypeError(f"expected a name such as gpu-box.lan, without scheme and port, got {text!r}")
     return text
@@ -79,7 +79,6 @@ def _host_name(text: str) -> str:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    """Exit codes: 2 a user's mistake, 130 stopped by Ctrl-C, 143 by SIGTERM."""
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install 'glassgpt[serve]'")

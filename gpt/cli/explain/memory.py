@@ -83,7 +83,6 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
 
 
 def _parts(title: str, entries: list[tuple[str, int]], whole: int, share: str, note: str) -> Table:
-    """Return a table of sizes that are not 0, and their shares of the whole."""
     rows = [(name, f"{size:,}", human_bytes(size), f"{100 * size / whole:.1f} %") for name, size in entries if size]
     return Table(title, ("part", "bytes", "", share), rows, "<>>>", note)
 

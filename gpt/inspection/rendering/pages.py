@@ -31,8 +31,8 @@ FOLLOW_CONTENT = (
 def render_page(kind: str, view: View, title: str, note: str, framed: bool = False) -> str:
     """Return an HTML document with its styles, script and data inside, which opens from a file.
 
-    The view is what `attention_view`, `lens_view` or `picture_view` returned; that of attention may also have the `layer`
-    and `head` to start with, else the page takes the most telling head. A frame is as high as its content.
+    The view is what `attention_view`, `lens_view` or `picture_view` returned; that of attention may also have `layer`
+    and `head`, the ones to start with, else the page takes the most telling head. A frame is as high as its content.
     """
     return render_document(kind, page_data(kind, view), title=title, note=note, framed=framed)
 
