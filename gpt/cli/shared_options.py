@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -86,6 +87,7 @@ def not_empty(text: str) -> str:
     """Return the value of an option that must not be empty, as an unset shell variable would make it."""
     if not text:
         raise argparse.ArgumentTypeError("expected a value, got an empty string")
+    os.fsencode(text)  # raises a ValueError, which argparse reports, for half of a surrogate pair
     return text
 
 
