@@ -145,7 +145,7 @@ class Probe:
     def _name_sizes(self) -> dict[int, str]:
         config = self.config
         named = {
-_length            BATCH: "B",
+            BATCH: "B",
             self._length: "T",
             config.head_dim: "D",
             HALF_HEAD: "D/2",
