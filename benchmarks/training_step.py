@@ -95,7 +95,7 @@ def measure_rates(config: Config, sizes: Sequence[int]) -> dict[str, dict[int, f
     from gpt.device import choose_compute
 
     report("measuring the rate of matmuls")
-    compute = choose_compute(config.run.model_copy(update={"deterministic": False}), report)
+    compute = choose_compute(config.run, report)
     types = dict.fromkeys((compute.dtype, torch.bfloat16, torch.float32))
     return {str(t).removeprefix("torch."): {n: measure_matmul_rate(compute.device, t, n) for n in sizes} for t in types}
 

@@ -95,10 +95,6 @@ def choose_compute(
     elif launch.local_size > 1:
         # torchrun sets OMP_NUM_THREADS to 1
         torch.set_num_threads(max(1, _usable_cores() // launch.local_size))
-    if config.deterministic:
-        # cuBLAS reads only the environment
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
     device = choose_device(config.device if launch.size == 1 else _device_of_rank(config.device, launch))
     if launch.size > 1 and device.type == "cuda":
         torch.cuda.set_device(device)

@@ -97,7 +97,7 @@ def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windo
     from gpt.data.tokenizers import convert_newlines
     from gpt.evaluation.scoring import score_text
 
-    text = convert_newlines(read_text(arguments.text_file), loaded.config.data.newlines)
+    text = convert_newlines(read_text(arguments.text_file))
     stride = windows.stride_for(loaded.config.model.block_size)
     with announced(report, f"scoring {len(text):,} characters"):
         score = score_text(loaded.model, loaded.tokenizer, text, stride, windows.learning_rate)

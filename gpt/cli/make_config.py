@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "a file, a folder, or a glob pattern, as data.path"
     parser.add_argument("text", type=not_empty, metavar="TEXT", help=text)
-    values = "values to write, such as data.newlines=lf"
+    values = "values to write, such as train.max_steps=500"
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=values)
     parser.add_argument("--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here")
 

@@ -17,7 +17,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     "prepare-data",
     "Download and encode the corpus of a configuration. Training does this itself if necessary. Started again, it "
     "keeps what is finished.",
-    "--config quickstart data.source=file data.path='my/*.jsonl.zst'",
+    "--config quickstart data.source=file data.path='my/*.txt'",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

@@ -99,7 +99,7 @@ def main(arguments: argparse.Namespace) -> int:
     runtime = chosen_runtime(arguments, loaded)
     if arguments.interactive:
         return run_interactive(runtime, tokenizer, params)
-    prompts = [convert_newlines(prompt, loaded.config.data.newlines) for prompt in prompts]
+    prompts = [convert_newlines(prompt) for prompt in prompts]
     for prompt in prompts:  # a bad prompt is an error before anything is written
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _open_output(arguments.output) as file:

@@ -6,7 +6,6 @@ of them at once.
 
 import itertools
 import math
-import os
 import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -158,10 +157,6 @@ class RunConfig(Section):
         description="With several processes (torchrun). ddp: each has the whole model; fsdp: weights, gradients and "
         "optimizer state are sharded among them.",
     )
-    deterministic: bool = Field(
-        False,
-        description="Ask torch for deterministic kernels on CUDA. On a CPU runs are bitwise reproducible either way.",
-    )
     snapshots: bool = Field(
         True,
         description="Keep small snapshots of the token embedding and of the attention to one line, at evaluations and "
@@ -176,20 +171,14 @@ class RunConfig(Section):
 class DataConfig(Section):
     """The corpus, its tokenizer and its split."""
 
-    source: Literal["shakespeare", "pydocs", "text8", "enwik8", "file", "url"] = Field(
-        "shakespeare", description="A named corpus, your own file or files, or a URL."
+    source: Literal["shakespeare", "pydocs", "text8", "enwik8", "file"] = Field(
+        "shakespeare", description="A named corpus, or your own file or files."
     )
     path: PathText | None = Field(
         None,
-        description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.jsonl.zst. Text, JSON "
-        "lines (.jsonl) or Parquet (.parquet); .gz, .zst and .zip are unpacked as they are read.",
+        description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.txt. Text in UTF-8, or "
+        "Parquet (.parquet), of which the column text is read.",
     )
-    column: Annotated[str, Field(min_length=1)] = Field(
-        "text", description="Column of JSON lines or Parquet that holds the text."
-    )
-    separator: str = Field("\n\n", description="Text between documents: several files, or rows of a table.")
-    url: str | None = Field(None, pattern=r"^https://", description="https address, for source: url.")
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Expected hash of the file or download.")
     dir: PathText = Field(
         "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."
     )
@@ -201,51 +190,27 @@ class DataConfig(Section):
     bpe_vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] = Field(
         1024, description="With tokenizer: bpe: ids, of which 256 are bytes and the rest are learned from the corpus."
     )
-    tokenizer_file: PathText | None = Field(
-        None, description="With tokenizer: bpe: a tokenizer.json to use; null: one is learned from the corpus."
-    )
-    newlines: Literal["lf", "keep"] = Field("lf", description="CRLF line ends: read them as LF, or keep them.")
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
     )
     test_fraction: Fraction = Field(
         0.0, description="Fraction of the text, after that for validation, held out for `evaluate --split test`."
     )
-    shard_tokens: Annotated[int, Field(ge=1, lt=2**40)] | None = Field(
-        None,
-        description="Tokens of each file of a corpus of several files or more than 64 MiB; null: 100 million. A number "
-        "also makes shards of a smaller one.",
-    )
-    workers: Annotated[int, Field(ge=1, le=256)] | None = Field(
-        None, description="Processes that encode shards; null: one per core. 1: none besides the command itself."
-    )
     order: Literal["random", "shuffled"] = Field(
         "random",
         description="Order of training. random: windows at random positions; shuffled: every block of block_size "
         "tokens once an epoch, from another offset and in another order each epoch.",
     )
-    max_bytes: PositiveInt = Field(2_000_000_000, description="Refuse a corpus larger than this many bytes.")
-
-    @property
-    def processes(self) -> int:
-        return self.workers or os.cpu_count() or 1
 
     def cross_checks(self) -> Iterator[Problem]:
         if self.val_fraction + self.test_fraction >= 1:
             yield "test_fraction", f"with val_fraction {self.val_fraction:g}, it leaves nothing to train on"
-        for source, key in (("file", "path"), ("url", "url")):
-            value = getattr(self, key)
-            if self.source == source and value is None:
-                yield key, f"is needed with source: {source}"
-            if self.source != source and value is not None:
-                yield key, f"is only read with source: {source}, and source is {self.source}"
-        for key in ("bpe_vocab_size", "tokenizer_file"):
-            if self.tokenizer != "bpe" and getattr(self, key) != type(self).model_fields[key].default:
-                yield key, f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}"
-        if self.tokenizer_file is not None and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default:
-            yield "bpe_vocab_size", "is for a tokenizer that is learned, and tokenizer_file gives one"
-        if self.sha256 is not None and self.source not in ("file", "url"):
-            yield "sha256", f"is only read with source: file or url, and source is {self.source}"
+        if self.source == "file" and self.path is None:
+            yield "path", "is needed with source: file"
+        if self.source != "file" and self.path is not None:
+            yield "path", f"is only read with source: file, and source is {self.source}"
+        if self.tokenizer != "bpe" and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default:
+            yield "bpe_vocab_size", f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}"
 
 
 class ModelConfig(Section):

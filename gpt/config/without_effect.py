@@ -9,10 +9,8 @@ def options_without_effect(config: Config) -> list[str]:
     They are told, not refused: an override such as `optim.schedule=constant` leaves those of the recipe behind, and
     run folders hold them. What only the files of a corpus decide, `prepare` tells.
     """
-    data, model, optim, train, sample = config.data, config.model, config.optim, config.train, config.sample
+    model, optim, train, sample = config.model, config.optim, config.train, config.sample
     idle = {
-        "data.column": (data.source != "file", f"data.source is {data.source}"),
-        "data.separator": (data.source != "file", f"data.source is {data.source}"),
         "model.rope_theta": (model.position == "learned", "model.position is learned"),
         "model.init": (train.init_from is not None, "train.init_from gives the weights"),
         "optim.min_lr": (optim.schedule == "constant", "optim.schedule is constant"),

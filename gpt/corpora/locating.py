@@ -1,17 +1,20 @@
-"""Locate a corpus: a named one, files of your own, or a download; the result is files on disk."""
+"""Locate a corpus: a named one, or files of your own; the result is files on disk."""
 
 import hashlib
+import shutil
+import zipfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from gpt.config import DataConfig
+from gpt.corpora.corpus_text import MAX_CHARACTERS
 from gpt.corpora.download import Download, fetch
-from gpt.corpora.source_files import SourceFile, classify, find_files, names_several
+from gpt.corpora.source_files import find_files
 from gpt.data.tokenizers import require_characters
 from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
-from gpt.files import sha256_of, write_atomic
+from gpt.files import replacing, write_atomic
 from gpt.progress import Report
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
@@ -55,74 +58,42 @@ ARCHIVES = {
 """Mahoney's text8 and enwik8 (http://mattmahoney.net/dc/textdata.html)."""
 
 
-def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list[SourceFile]:
-    """Return the files of the corpus in order, after downloading or writing it if necessary.
-
-    Raises:
-        ConfigError, DataError: see `locate_corpus`; or `data.path` names files of several kinds or none, or
-            `data.sha256` is given for several.
-    """
-    path = None if config.path is None else expand_home(config.path, "data.path")
-    if path is None or not names_several(path):
-        files = [classify(locate_corpus(config, settings, report))]
-        _tell_without_effect(files, config, report)
-        return files
-    files = find_files(path, report)
-    _tell_without_effect(files, config, report)
-    if config.sha256 is not None:
-        raise DataError(f"data.sha256 is the hash of one file, and {path} names {len(files)}; leave it out")
-    size = sum(file.path.stat().st_size for file in files)
-    if size == 0:
-        raise DataError(f"all files of {path} are empty")
-    _check_size(path, size, config.max_bytes)
+def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list[Path]:
+    """Return the files of the corpus in order, after downloading or writing it if necessary."""
+    match config.source:
+        case "shakespeare":
+            files = [_download(SHAKESPEARE, config, settings, report)]
+        case "text8" | "enwik8":
+            files = [_unpacked(config.source, config, settings, report)]
+        case "pydocs":
+            files = [store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")]
+        case "file":
+            assert config.path is not None
+            files = find_files(expand_home(config.path, "data.path"))
+    size = sum(file.stat().st_size for file in files)
+    if not 0 < size <= 4 * MAX_CHARACTERS:
+        raise DataError(f"{config.path or files[0]} has {size:,} bytes; a corpus has 1 to {4 * MAX_CHARACTERS:,}")
     return files
 
 
-def _tell_without_effect(files: list[SourceFile], config: DataConfig, report: Report) -> None:
-    """Say which options only tables, or only several documents, would read."""
-    fields, text = type(config).model_fields, all(file.kind == "text" for file in files)
-    for key, idle in (("column", text), ("separator", text and len(files) == 1)):
-        if idle and getattr(config, key) != fields[key].default:
-            what = "is text" if len(files) == 1 else "and the others are text"
-            report(f"data.{key}={getattr(config, key)!r} has no effect: {files[0].path} {what}")
-
-
-def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Path:
-    """Return the path of the corpus, after downloading or writing it if necessary.
-
-    Raises:
-        ConfigError: `data.path` or `data.dir` begins with the ~ of a user who has no home folder.
-        DataError: the file is missing, empty, too large or has another hash; the download failed or is
-            not allowed; the data folder cannot be written.
-    """
-    match config.source:
-        case "shakespeare":
-            path = _download(SHAKESPEARE, config, settings, report)
-        case "text8" | "enwik8":
-            path = _locate_archive(config.source, config, settings, report)
-        case "pydocs":
-            path = store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")
-        case "file":
-            assert config.path is not None
-            path = _existing_file(expand_home(config.path, "data.path"), config.sha256)
-        case "url":
-            assert config.url is not None
-            name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"  # one file for each address
-            path = _download(Download((config.url,), name, config.sha256, config.max_bytes), config, settings, report)
-    _check_size(path, path.stat().st_size, config.max_bytes)
-    return path
-
-
-def _locate_archive(name: str, config: DataConfig, settings: Settings, report: Report) -> Path:
-    """Return the path of the unpacked file if it is there, else of the zip, which is read as it is."""
-    for folder in (settings.data_dir, expand_home(config.dir, "data.dir")):
+def _unpacked(name: str, config: DataConfig, settings: Settings, report: Report) -> Path:
+    """Return the file of an archive, which is unpacked once; its zip is known by hash."""
+    archive, own = ARCHIVES[name], expand_home(config.dir, "data.dir")
+    for folder in (settings.data_dir, own):
         if folder is not None and (folder / name).is_file():
             with (folder / name).open("rb") as file:
                 md5 = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
-            if md5 != ARCHIVES[name].md5:
-                raise DataError(f"{folder / name} has md5 {md5}, and {name} has {ARCHIVES[name].md5}; delete the file")
+            if md5 != archive.md5:
+                raise DataError(f"{folder / name} has md5 {md5}, and {name} has {archive.md5}; delete the file")
             return folder / name
-    return _download(ARCHIVES[name].download, config, settings, report)
+    packed = _download(archive.download, config, settings, report)
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(packed) as zipped, replacing(own / name) as temporary, temporary.open("wb") as file:
+            shutil.copyfileobj(zipped.open(zipped.infolist()[0]), file)
+    except OSError as error:
+        raise DataError(f"cannot write {own / name}: {error.strerror}; set data.dir to another folder") from None
+    return own / name
 
 
 def _download(download: Download, config: DataConfig, settings: Settings, report: Report) -> Path:
@@ -140,11 +111,7 @@ def pydocs_text() -> str:
 
 
 def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
-    """Write a text to a file that is named by its hash, unless it is there; return its path.
-
-    Raises:
-        DataError: the text has half of a surrogate pair, or the file cannot be written.
-    """
+    """Write a text to a file that is named by its hash, unless it is there; return its path."""
     content = require_characters(text)
     path = folder / f"{prefix}-{hashlib.sha256(content).hexdigest()[:16]}.txt"
     try:
@@ -154,25 +121,3 @@ def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror}; set data.dir to another folder") from None
     return path
-
-
-def _existing_file(path: Path, sha256: str | None) -> Path:
-    if not path.is_file():
-        what = "not a regular file" if path.exists() else "no such file"
-        raise DataError(f"{path}: {what}; set data.path to a text file")
-    try:
-        actual = sha256_of(path) if sha256 is not None else None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    if actual != sha256:
-        raise DataError(f"{path} has sha256 {actual}, data.sha256 is {sha256}")
-    return path
-
-
-def _check_size(path: Path, size: int, max_bytes: int) -> None:
-    if size == 0:
-        raise DataError(f"{path} is empty")
-    if size > max_bytes:
-        raise DataError(
-            f"{path} has {size:,} bytes, more than data.max_bytes {max_bytes:,}; raise data.max_bytes to use it"
-        )

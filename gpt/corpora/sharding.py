@@ -1,14 +1,18 @@
-"""Encode a corpus: its tokenizer, its shards, where the splits begin, and the description of all of it."""
+"""Encode a corpus: its tokenizer, its shards, where the splits begin, and the description of all of it.
+
+A shard is the ids of `SHARD_BLOCKS` blocks of text, and gets its name when it is on disk: what a killed process has
+finished is kept, and the shards that follow are those that it would have written.
+"""
 
 import json
+import os
 import shutil
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial as bind
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -16,23 +20,21 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from gpt.config import DataConfig
-from gpt.corpora.corpus_text import Advance, CorpusText
-from gpt.corpora.shards import JOURNAL, Shard, ShardWriter
+from gpt.corpora.corpus_text import CorpusText
 from gpt.corpora.vocabulary import build_tokenizer
-from gpt.corpora.workers import WorkerLost, map_texts
 from gpt.data.dataset import META, seal
-from gpt.data.tokenizers import Tokenizer, smallest_dtype
-from gpt.data.tokens import in_pieces
+from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
+from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.errors import DataError
-from gpt.files import replace_folder, surely, write_atomic
+from gpt.files import replace_folder, replacing, sha256_of, surely, write_atomic
 from gpt.progress import Report, announced, silent
 
-SHARD_TOKENS = 100_000_000
-
-
-def is_whole(corpus: CorpusText, config: DataConfig) -> bool:
-    """Return whether a corpus is encoded at once, in this process and into one shard."""
-    return corpus.fits_one_file and config.shard_tokens is None and config.test_fraction == 0
+SHARD_BLOCKS = 96
+THREADS = 8
+"""Most blocks that are encoded at a time: the library of byte pairs takes 200 MB for each."""
+TOKENIZER = "tokenizer.json"
+"""The tokenizer of the shards of a folder that is not finished."""
 
 
 def unfinished(folder: Path) -> Path:
@@ -41,44 +43,30 @@ def unfinished(folder: Path) -> Path:
 
 
 def encode_into(
-    folder: Path,
-    corpus: CorpusText,
-    config: DataConfig,
-    tokenizer: Tokenizer | None,
-    report: Report,
-    force: bool = False,
+    folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report, force: bool
 ) -> None:
-    """Write the shards of a corpus beside `folder`, then move them there; what a killed process finished is kept.
+    """Write the shards of a corpus beside `folder`, then move them there.
 
-    Args:
-        folder: named by the fingerprint of the corpus and the options.
-        tokenizer: None: one that is built from the corpus.
-        force: encode again what is finished.
-
-    Raises:
-        DataError: the text cannot be read or encoded, after which nothing is left; or the folder cannot be written or
-            a worker was killed, after which what is finished is left.
+    The folder is named by the fingerprint of the corpus and the options. With `force`, what is finished is encoded
+    again. A text that cannot be read or encoded leaves nothing; after anything else, what is finished is left.
     """
     partial = unfinished(folder)
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder, report):
-            if partial.exists() and (force or is_whole(corpus, config)):
-                shutil.rmtree(partial)
-            # another process was faster
-            if (folder / META).is_file() and not force:
+            if (folder / META).is_file() and not force:  # another process was faster
                 return
+            if force and partial.exists():
+                shutil.rmtree(partial)
             partial.mkdir(exist_ok=True)
             try:
                 _write(partial, corpus, config, tokenizer, report)
-            except BaseException as error:
-                is_kept = isinstance(error, WorkerLost) or not isinstance(error, DataError)
-                if is_whole(corpus, config) or not is_kept:
-                    surely(bind(shutil.rmtree, partial, ignore_errors=True))
+            except DataError:
+                surely(bind(shutil.rmtree, partial, ignore_errors=True))
                 raise
             replace_folder(folder, partial)
     except OSError as error:
-        again = "" if is_whole(corpus, config) else "start again when that is mended, which keeps what is finished, or "
+        again = "start again when that is mended, which keeps what is finished, or "
         raise DataError(f"cannot write {partial}: {error.strerror}; {again}set data.dir to another folder") from None
 
 
@@ -97,104 +85,90 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
 
 
 def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report) -> None:
-    before = [file.path.stat() for file in corpus.files]
-    writer = ShardWriter(folder, sys.maxsize if is_whole(corpus, config) else config.shard_tokens or SHARD_TOKENS)
-    if writer.damaged:
-        report(f"{folder / writer.damaged} is damaged; encoding again from there")
-    if writer.finished:
-        report(f"continuing after {len(writer.finished)} finished shards in {folder}")
+    before = [file.stat() for file in corpus.files]
+    saved = folder / TOKENIZER
+    if saved.is_file():
+        tokenizer = tokenizer_from_dict(json.loads(saved.read_bytes()))
     with announced(report, f"reading {corpus.name} for its tokenizer"):
-        tokenizer = tokenizer or writer.tokenizer or build_tokenizer(corpus, config)
-    with tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None, leave=False) as bar:
-        tell = report if bar.disable else silent
-        with announced(tell, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"):
-            boundary = _write_shards(writer, corpus, config, tokenizer, bar.update, tell)
+        tokenizer = tokenizer or build_tokenizer(corpus, config)
+    write_atomic(saved, json.dumps(tokenizer.to_dict()).encode())
+    with (
+        tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None, leave=False) as bar,
+        announced(report if bar.disable else silent, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"),
+    ):
+        paths = list(_write_shards(folder, corpus.blocks(bar.update), tokenizer))
     for file, old in zip(corpus.files, before, strict=True):
-        new = file.path.stat()
+        new = file.stat()
         if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):
-            raise DataError(f"{file.path} was changed while it was read; start again")
-    if not writer.finished:
+            raise DataError(f"{file} was changed while it was read; start again")
+    if not paths:
         raise DataError(f"{corpus.name} has no text in it")
+    dtype = smallest_dtype(tokenizer.vocab_size)
+    shards = [np.memmap(path, dtype, mode="r") for path in paths]
     meta = {
         "tokenizer": tokenizer.to_dict(),
-        "dtype": smallest_dtype(tokenizer.vocab_size).str,
-        "sources": [{"file": str(file.path), "bytes": file.path.stat().st_size} for file in corpus.files],
-        "shards": [asdict(shard) for shard in writer.finished],
-        "splits": _splits(folder, writer.finished, tokenizer, config)
-        if boundary is None
-        else {"train": (0, boundary), "val": (boundary, writer.length)},
+        "dtype": dtype.str,
+        "sources": [{"file": str(file), "bytes": file.stat().st_size} for file in corpus.files],
+        "shards": [
+            {"file": path.name, "length": len(shard), "sha256": sha256_of(path)}
+            for path, shard in zip(paths, shards, strict=True)
+        ],
+        "splits": _splits(join_shards(shards, 0, sum(map(len, shards))), tokenizer, config),
     }
     write_atomic(folder / META, json.dumps(seal(meta)).encode())
-    (folder / JOURNAL).unlink()
+    saved.unlink()
 
 
-def _write_shards(
-    writer: ShardWriter,
-    corpus: CorpusText,
-    config: DataConfig,
-    tokenizer: Tokenizer,
-    advance: Advance,
-    report: Report,
-) -> int | None:
-    """Encode what is not finished; return where a text was cut between its splits, in tokens, None where it was not.
+def _write_shards(folder: Path, blocks: Iterator[str], tokenizer: Tokenizer) -> Iterator[Path]:
+    """Write the shards that are not finished, and yield all."""
+    number = 0
+    while (path := folder / f"shard-{number:06d}.bin").is_file():
+        yield path
+        number += 1
+    encoded = _encoded(tokenizer, islice(blocks, number * SHARD_BLOCKS, None))
+    for first in encoded:
+        path = folder / f"shard-{number:06d}.bin"
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            for ids in chain([first], islice(encoded, SHARD_BLOCKS - 1)):
+                file.write(ids.tobytes())
+        yield path
+        number += 1
 
-    Byte pairs of a whole text are those of each split by itself, so that no token is in both. Splits of the same
-    characters make losses in bits per character comparable between tokenizers.
+
+def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
+    """Yield the ids of each block in order; NumPy and the library of byte pairs work in threads."""
+    count = min(THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(count) as pool:
+        while texts := list(islice(blocks, count)):
+            yield from pool.map(tokenizer.encode_narrow, texts)
+
+
+def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
+    """Return where each split begins and ends, in tokens: fractions of characters with byte pairs, else of tokens.
+
+    Splits of the same characters make losses in bits per character comparable between tokenizers.
     """
-    if not is_whole(corpus, config):
-        blocks = islice(corpus.blocks(advance), writer.position[0], None)
-        dtype = smallest_dtype(tokenizer.vocab_size)
-        with closing(map_texts(tokenizer, blocks, config.processes)) as encoded:
-            writer.write((np.frombuffer(ids, dtype) for ids in encoded), tokenizer, report)
-        return None
-    if config.tokenizer != "bpe":
-        writer.write(map(tokenizer.encode_narrow, corpus.pieces(advance)), tokenizer, silent)
-        return None
-    end = int(sum(map(len, corpus.pieces())) * (1 - config.val_fraction))
-    writer.write(map(tokenizer.encode_narrow, _between(corpus.pieces(advance), 0, end)), tokenizer, silent)
-    boundary = writer.length
-    writer.write(map(tokenizer.encode_narrow, _between(corpus.pieces(), end, sys.maxsize)), tokenizer, silent)
-    return boundary
-
-
-def _between(pieces: Iterator[str], begin: int, end: int) -> Iterator[str]:
-    """Yield the characters from `begin` to `end` of a text that comes in pieces."""
-    for piece in pieces:
-        if part := piece[max(0, begin) : max(0, end)]:
-            yield part
-        begin, end = begin - len(piece), end - len(piece)
-
-
-def _splits(folder: Path, shards: list[Shard], tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
-    """Return where each split begins and ends, in tokens: fractions of characters with byte pairs, else of tokens."""
-    by_characters = config.tokenizer == "bpe"
-    total = sum(shard.chars if by_characters else shard.length for shard in shards)
+    by_characters, length = config.tokenizer == "bpe", len(tokens)
+    total = sum(map(tokenizer.count_chars, in_pieces(tokens))) if by_characters else length
     test = round(total * config.test_fraction)
     val = round(total * config.val_fraction) if test else total - int(total * (1 - config.val_fraction))
     ends = [total - test - val, total - test]
     if by_characters:
-        ends = [_token_at(folder, shards, tokenizer, end) for end in ends]
-    length = sum(shard.length for shard in shards)
+        ends = [_token_at(tokens, tokenizer, end) for end in ends]
     splits = {"train": (0, ends[0]), "val": (ends[0], ends[1]), "test": (ends[1], length)}
     if config.test_fraction == 0:
         splits["val"] = (ends[0], splits.pop("test")[1])
     return splits
 
 
-def _token_at(folder: Path, shards: list[Shard], tokenizer: Tokenizer, character: int) -> int:
+def _token_at(tokens: Tokens, tokenizer: Tokenizer, character: int) -> int:
     """Return how many tokens begin before a character, counted from the beginning of the text."""
     passed = 0
-    for shard in shards:
-        if character >= shard.chars:
-            character -= shard.chars
-            passed += shard.length
-            continue
-        tokens = np.memmap(folder / shard.file, smallest_dtype(tokenizer.vocab_size), mode="r")
-        for piece in in_pieces(tokens):
-            chars = tokenizer.count_chars(piece)
-            if character < chars:
-                counts = range(len(piece) + 1)
-                return passed + bisect_right(counts, character, key=lambda n: tokenizer.count_chars(piece[:n])) - 1
-            character -= chars
-            passed += len(piece)
+    for piece in in_pieces(tokens):
+        chars = tokenizer.count_chars(piece)
+        if character < chars:
+            counts = range(len(piece) + 1)
+            return passed + bisect_right(counts, character, key=lambda n: tokenizer.count_chars(piece[:n])) - 1
+        character -= chars
+        passed += len(piece)
     return passed

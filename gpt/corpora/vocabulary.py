@@ -1,24 +1,16 @@
-"""The tokenizer of a corpus: built from it, loaded, or that of a model with the characters that it lacks."""
+"""The tokenizer of a corpus: built from it, or that of a model with the characters that it lacks."""
 
 from gpt.config import DataConfig
 from gpt.corpora.corpus_text import CorpusText
-from gpt.data.bpe import learn_bpe, load_bpe
+from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.environment import expand_home
 from gpt.errors import DataError
 
 
 def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
-    """Return the tokenizer that a configuration asks for.
-
-    Raises:
-        DataError: the corpus cannot be read or has fewer than two characters, or `data.tokenizer_file` is none.
-    """
     if config.tokenizer == "byte":
         return ByteTokenizer()
     if config.tokenizer == "bpe":
-        if config.tokenizer_file is not None:
-            return load_bpe(expand_home(config.tokenizer_file, "data.tokenizer_file"))
         return learn_bpe(corpus.sample(), config.bpe_vocab_size)
     chars = corpus.characters()
     if len(chars) < 2:

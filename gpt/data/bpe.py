@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
 from gpt.errors import DataError, first_line, quoted
-from gpt.files import MAX_JSON_BYTES, read_file
 
 MAX_TOKENS = 10_000_000
 
@@ -102,26 +100,6 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=byte_symbols(), show_progress=False)
     library.train_from_iterator(pieces, trainer)
     return BPETokenizer(json.loads(library.to_str()))
-
-
-def load_bpe(path: Path) -> BPETokenizer:
-    """Load a tokenizer.json.
-
-    Raises:
-        DataError: it cannot be read, or is not of byte pair encoding on bytes.
-    """
-    try:
-        content = json.loads(read_file(path, MAX_JSON_BYTES))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise DataError(f"{path} is not a tokenizer.json")
-    try:
-        return BPETokenizer(content)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
 
 
 def _require_library() -> None:

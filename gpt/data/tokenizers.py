@@ -182,9 +182,9 @@ def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.min_scalar_type(vocab_size - 1)
 
 
-def convert_newlines(text: str, newlines: str) -> str:
-    """Return a prompt or other text with the line ends that the corpus has, whose `data.newlines` this is."""
-    return text if newlines == "keep" else text.replace("\r\n", "\n")
+def convert_newlines(text: str) -> str:
+    """Return a prompt or other text with the line ends of a corpus, in which CRLF is read as LF."""
+    return text.replace("\r\n", "\n")
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

@@ -31,7 +31,7 @@ def resolve_init_from(config: Config, runs: Path) -> ResumePoint | None:
 def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
     """Return the configuration with the architecture of a checkpoint; ConfigError: a key contradicts it."""
     config, saved = loaded.config, base.checkpoint.config
-    tokenizer = {"tokenizer"} | ({"tokenizer_file", "bpe_vocab_size"} & config.data.model_fields_set)
+    tokenizer = {"tokenizer"} | ({"bpe_vocab_size"} & config.data.model_fields_set)
     for section, keys in (("model", config.model.model_fields_set - FREE), ("data", tokenizer)):
         ours, theirs = getattr(config, section), getattr(saved, section)
         for key in sorted(keys):

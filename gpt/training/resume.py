@@ -17,9 +17,9 @@ from gpt.training.trainer import Trainer
 AUTO = "auto"
 
 HARMLESS = {
-    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads", "run.deterministic"),
+    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
     *("run.parallel", "run.snapshots"),
-    *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes", "data.shard_tokens", "data.workers"),
+    *("data.dir", "data.path"),
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
     *("train.on_nonfinite", "train.activation_checkpointing"),

@@ -76,8 +76,7 @@ def test_bits_per_character_count_the_characters_that_were_read(workplace: Path,
 
 
 def test_a_test_split_is_evaluated_where_the_run_held_one_out(workplace: Path, run: Call) -> None:
-    shards = "data.shard_tokens=1000 data.workers=1 data.test_fraction=0.07 data.order=shuffled"
-    run(f"train --config tiny.yaml {shards}")
+    run("train --config tiny.yaml data.test_fraction=0.07 data.order=shuffled")
     losses = [run(f"evaluate --checkpoint runs/tiny --split {split}").json["loss"] for split in ("val", "test")]
     assert losses[0] != losses[1]
 

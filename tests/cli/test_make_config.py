@@ -44,9 +44,7 @@ def test_a_name_that_no_run_can_have_becomes_one(run: Call) -> None:
 
 
 def test_overrides_are_written_and_stay(run: Call, refuse: Callable[..., str]) -> None:
-    Path(TEXT[1:-1]).write_text((CORPUS * 30).replace("\n", "\r\n"), encoding="utf-8", newline="")
-    said = run(f"make_config {TEXT} model.n_layer=1 data.val_fraction=0.05").err
-    assert "its CRLF line ends are read as LF, data.newlines=keep learns them" in said
+    run(f"make_config {TEXT} model.n_layer=1 data.val_fraction=0.05")
     assert (written().model.n_layer, written().data.val_fraction) == (1, 0.05)
     refuse(f"train {TEXT} {SMALL}")  # which would write another one
 
@@ -76,9 +74,9 @@ def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Calla
 
 
 def test_a_text_is_read_as_its_overrides_say_which_are_written(run: Call) -> None:
-    Path("crlf.txt").write_bytes((CORPUS * 30).replace("\n", "\r\n").encode())
-    run(f"train crlf.txt {SMALL} train.max_steps=1 data.newlines=keep run.name=other")
-    assert (written("crlf.yaml").data.newlines, written("crlf.yaml").run.name) == ("keep", None)
+    Path("mine.txt").write_text(CORPUS * 30, encoding="utf-8")
+    run(f"train mine.txt {SMALL} train.max_steps=1 data.tokenizer=byte run.name=other")
+    assert (written("mine.yaml").data.tokenizer, written("mine.yaml").run.name) == ("byte", None)
     assert Path("runs/other/last.json").is_file()
 
 

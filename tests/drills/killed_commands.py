@@ -1,6 +1,5 @@
 """Commands that write: stopped before every change on disk, and run again."""
 
-import gzip
 import hashlib
 import os
 import shutil
@@ -13,14 +12,12 @@ from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
-import pyarrow
-
 from drills.forks import Death, Ending, run_forked
 from drills.leftovers import contents, hidden_files
 from drills.tiny_run import train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize
 from gpt.cli.command import run_command
-from gpt.corpora import corpus_text, shards
+from gpt.corpora import corpus_text, sharding
 from gpt.corpora.download import Download, fetch
 from gpt.progress import silent
 from tiny import CORPUS
@@ -53,35 +50,29 @@ def _download() -> int:
     file = Download((url,), "text.txt", hashlib.sha256(TEXT).hexdigest(), 2 * len(TEXT))
 
     def run() -> int:
-        fetch(file, Path("downloads"), offline=False, report=silent, allow_http=True)
+        fetch(file, Path("downloads"), offline=False, report=silent)
         return 0
 
     return run_command(run)
 
 
 def shard(into: str = "sharded") -> int:
-    """Encode a compressed corpus into shards of some tokens."""
-    changes = ["data.path=texts", f"data.dir={into}", "data.shard_tokens=600", "data.workers=1"]
-    return prepare_data.main(["--config", "tiny.yaml", *changes])
-
-
-def _shard_small_blocks() -> int:
-    """Encode by blocks of which several make a shard and the corpus, in a child, which ends."""
-    corpus_text.BLOCK = shards.BLOCK = 1500
-    return shard()
+    """Encode two files into several shards, in a child, which ends."""
+    corpus_text.BLOCK, sharding.SHARD_BLOCKS = 300, 2
+    return prepare_data.main(["--config", "tiny.yaml", "data.path=texts", f"data.dir={into}"])
 
 
 def write_texts(folder: Path) -> None:
     folder.mkdir()
-    (folder / "a.txt.gz").write_bytes(gzip.compress(CORPUS.encode() * 10, mtime=0))
-    (folder / "b.txt.zst").write_bytes(pyarrow.Codec("zstd").compress(CORPUS.encode() * 10, asbytes=True))
+    (folder / "a.txt").write_text(CORPUS * 10, encoding="utf-8")
+    (folder / "b.txt").write_text(CORPUS * 10, encoding="utf-8")
 
 
 QUANTIZE = ["--checkpoint", "runs/tiny", "--output", "quantized"]
 IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
 COMMANDS = (
     Command("encode", lambda: prepare_data.main(["--config", "tiny.yaml", "data.tokenizer=byte"]), "data"),
-    Command("shard", _shard_small_blocks, "sharded"),
+    Command("shard", shard, "sharded"),
     Command("download", _download, "downloads/text.txt"),
     Command("quantize", lambda: quantize.main(QUANTIZE), "quantized"),
     _export("html", "page.html"),

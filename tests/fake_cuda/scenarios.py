@@ -229,7 +229,6 @@ SCENARIOS: dict[str, Scenario] = {
     "eager": lambda device: decode(device, DecodeOptions("eager"), position="rope", n_kv_head=2),
     "compiled": lambda device: decode(device, DecodeOptions("compiled"), position="rope", n_kv_head=2),
     "int8 cache": lambda device: decode(device, DecodeOptions("eager", kv_dtype="int8", prefill_chunk=3)),
-    "deterministic run": lambda device: train(device, "exact", "bfloat16", "run.deterministic=true", *EVERYTHING),
     "variants": try_variants,
     "what is not allowed": refuse,
 }

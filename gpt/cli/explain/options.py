@@ -105,7 +105,7 @@ def with_vocabulary(config: Config, path: str) -> NamedConfig:
     size, reason = PLACEHOLDER_VOCABULARY, "assumed: the corpus determines it"
     if config.data.tokenizer == "byte":
         size, reason = 256, "of bytes"
-    elif config.data.tokenizer == "bpe" and config.data.tokenizer_file is None:
+    elif config.data.tokenizer == "bpe":
         size, reason = config.data.bpe_vocab_size, "of byte pairs"
     model = config.model.model_copy(update={"vocab_size": size})
     return NamedConfig(config.model_copy(update={"model": model}), f"{path} (vocabulary of {size}, {reason})")
