@@ -1,61 +1,102 @@
-"""Plugins: Python files with parts of their own, in tables of the same names as the package's.
+"""Plugins: Python files that add parts of their own to the tables of the package.
 
 A file such as
 
     import torch.nn.functional as F
 
-    ACTIVATIONS = {"mish": F.mish}
+    from gpt.model.layers import ACTIVATIONS
 
-is loaded by `--plugin FILE` or `load_plugins`, and a configuration can then name `mish`. See docs/changing.md.
+    ACTIVATIONS["mish"] = F.mish
+
+is run by `--plugin FILE` or `load_plugins`, and a configuration can then name `mish`. See docs/changing.md.
 """
 
 import hashlib
-import re
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 from gpt.config import Config
+from gpt.config.sections import TABLES, names_of
 from gpt.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
-from gpt.parts import PLUGINS, TABLES, Plugin, names_of, shipped_names
 
-KEYS = sorted({table.key for table in TABLES})
+
+@dataclass(frozen=True)
+class Plugin:
+    """A loaded plugin: its file, the file's hash, and the names that it added, by table."""
+
+    path: Path
+    sha256: str
+    names: dict[str, list[str]]
+
+
+PLUGINS: dict[Path, Plugin] = {}
+"""The plugins of this process."""
 
 
 def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
-    """Load plugins into this process; one that is loaded already is loaded again only if its file has changed.
-
-    Args:
-        paths: Python files, or one.
-
-    Raises:
-        ConfigError: one cannot be read or run, has no parts, or has one that cannot be used.
-    """
+    """Load plugins into this process; one that is loaded already is loaded again only if its file has changed."""
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
-        content = _read(path)
-        sha256 = hashlib.sha256(content).hexdigest()
-        present = next((plugin for plugin in PLUGINS if plugin.path.resolve() == path.resolve()), None)
-        if present is not None and present.sha256 == sha256:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot read the plugin {path}: {error.strerror}") from None
+        place, sha256 = path.resolve(), hashlib.sha256(content).hexdigest()
+        if place in PLUGINS and PLUGINS[place].sha256 == sha256:
             continue
-        module = _run(path, _compile(path, content))
-        others = [plugin for plugin in PLUGINS if plugin is not present]
-        PLUGINS[:] = [*others, Plugin(path, sha256, _tables(path, module, others))]
+        unload_plugin(place)
+        tables = {table: resolve_name(table) for each in TABLES.values() for table in each}
+        before = {table: dict(parts) for table, parts in tables.items()}
+        try:
+            _run(path, content)
+            for table, parts in before.items():
+                if taken := [name for name, part in parts.items() if tables[table].get(name) is not part]:
+                    raise ValueError(f"{taken[0]} is a name already; choose another")
+            added = {table: [name for name in parts if name not in before[table]] for table, parts in tables.items()}
+            if not any(added.values()):
+                raise ValueError("it adds no parts")
+        except (Exception, SystemExit) as error:
+            for table, parts in tables.items():
+                parts.clear()
+                parts.update(before[table])
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+            where = f"{path}:{lines[-1]}" if lines else str(path)
+            raise ConfigError(f"{where}: the plugin raises {type(error).__name__}: {first_line(error)}") from error
+        PLUGINS[place] = Plugin(path, sha256, added)
+
+
+def _run(path: Path, content: bytes) -> None:
+    module = ModuleType(f"gpt_plugin_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses need it
+    exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
+
+
+def unload_plugin(place: Path) -> None:
+    """Take the parts of a plugin out of the tables, if it is loaded."""
+    if place in PLUGINS:
+        for table, names in PLUGINS.pop(place).names.items():
+            for name in names:
+                del resolve_name(table)[name]
 
 
 def plugin_options() -> list[str]:
     """Return the options by which another command loads the plugins of this process."""
-    return [word for plugin in PLUGINS for word in ("--plugin", str(plugin.path.resolve()))]
+    return [word for place in PLUGINS for word in ("--plugin", str(place))]
 
 
 def used_plugins(config: Config) -> list[dict[str, Any]]:
     """Return file name, hash and parts of each plugin that a configuration uses, as JSON values for a checkpoint."""
     leaves, used = config.leaves(), []
-    for plugin in PLUGINS:
-        if parts := {key: leaves[key] for key in KEYS if leaves[key] in plugin.names(key)}:
+    for plugin in PLUGINS.values():
+        names = {key: [name for table in tables for name in plugin.names[table]] for key, tables in TABLES.items()}
+        if parts := {key: leaves[key] for key, added in names.items() if leaves[key] in added}:
             used.append({"file": plugin.path.name, "sha256": plugin.sha256, "parts": parts})
     return used
 
@@ -63,11 +104,7 @@ def used_plugins(config: Config) -> list[dict[str, Any]]:
 def require_plugins(recorded: Any) -> None:
     """Check that the plugins which a checkpoint records are loaded, and warn of those whose file has changed.
 
-    Args:
-        recorded: result of `used_plugins`, as it was read; None where a checkpoint has none.
-
-    Raises:
-        CheckpointError: one is missing; the message names the option that loads it.
+    `recorded` is the result of `used_plugins`, as it was read; None where a checkpoint has none.
     """
     try:
         entries = [(str(each["file"]), str(each["sha256"]), dict(each["parts"])) for each in recorded or []]
@@ -78,72 +115,5 @@ def require_plugins(recorded: Any) -> None:
         for key, value in parts.items():
             if value not in names_of(str(key)):
                 raise CheckpointError(f"{quoted(f'{key}: {value}')} comes from the plugin {name}; pass --plugin {name}")
-        if any(plugin.path.name == file and plugin.sha256 != sha256 for plugin in PLUGINS):
+        if any(plugin.path.name == file and plugin.sha256 != sha256 for plugin in PLUGINS.values()):
             warnings.warn(f"the plugin {name} has changed since the checkpoint was saved", GPTWarning, stacklevel=2)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such plugin") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; a plugin is a Python file") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read the plugin {path}: {error.strerror}") from None
-
-
-def _compile(path: Path, content: bytes) -> CodeType:
-    try:
-        return compile(content, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:  # ValueError: a NUL character
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        what = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ConfigError(f"{path}{line}: the plugin is not Python: {quoted(what)}") from None
-
-
-def _run(path: Path, code: CodeType) -> ModuleType:
-    """Return the module that the file defines; it is found in `sys.modules`, as dataclasses need it."""
-    module = ModuleType(f"gpt_plugin_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module
-    try:
-        exec(code, vars(module))
-    except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f"{path}:{lines[-1]}" if lines else str(path)
-        raise ConfigError(f"{where}: the plugin raises {type(error).__name__}: {first_line(error)}") from error
-    return module
-
-
-def _tables(path: Path, module: ModuleType, others: Sequence[Plugin]) -> dict[str, Mapping[str, Any]]:
-    """Return the checked tables of a plugin.
-
-    Raises:
-        ConfigError: see `load_plugins`.
-    """
-    found = {table.name: getattr(module, table.name) for table in TABLES if hasattr(module, table.name)}
-    if not any(found.values()):
-        tables = ", ".join(table.name for table in TABLES)
-        raise ConfigError(f"{path}: the plugin has no parts; it needs one of the tables {tables}")
-    taken: dict[str, set[str]] = {key: set() for key in KEYS}
-    for table in TABLES:
-        parts = found.get(table.name, {})
-        if not isinstance(parts, dict):
-            raise ConfigError(f"{path}: {table.name} is of type {type(parts).__name__}, expected a dict by name")
-        for name, part in parts.items():
-            if problem := _problem(name, part):
-                raise ConfigError(f"{path}: {table.name}: {problem}")
-            owner = next((f"the plugin {other.path}" for other in others if name in other.names(table.key)), None)
-            if any(name in shipped_names(each) for each in TABLES if each.key == table.key) or name in taken[table.key]:
-                owner = "gpt"
-            if owner is not None:
-                raise ConfigError(f"{path}: {table.name}: {name} is a name of {owner} already; choose another")
-            taken[table.key].add(name)
-    return found
-
-
-def _problem(name: Any, part: Any) -> str | None:
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        return f"{name!r} is no name; expected small letters, digits and _"
-    return None if callable(part) else f"{name} is of type {type(part).__name__}, expected a function or a class"

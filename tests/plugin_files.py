@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from gpt.parts import PLUGINS, Plugin
-from gpt.plugins import load_plugins
+from gpt.plugins import PLUGINS, Plugin, load_plugins, unload_plugin
 
 PARTS = """
 import torch
 import torch.nn.functional as F
 
-from gpt.model.positions import ScoreBias
+from gpt.model.layers import ACTIVATIONS, MLPS, NORMS
+from gpt.model.positions import POSITIONS, ScoreBias
+from gpt.training.optimizers import OPTIMIZERS
 
 
 class ALiBi(ScoreBias):
@@ -47,11 +48,11 @@ class Bilinear(torch.nn.Module):
         return self.c_proj(self.left(x) * self.right(x))
 
 
-ACTIVATIONS = {"mish": F.mish, "prelu": torch.nn.PReLU}
-MLPS = {"bilinear": Bilinear}
-NORMS = {"double": lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))}
-POSITIONS = {"alibi": ALiBi}
-OPTIMIZERS = {"momentum": Momentum}
+ACTIVATIONS |= {"mish": F.mish, "prelu": torch.nn.PReLU}
+MLPS["bilinear"] = Bilinear
+NORMS["double"] = lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))
+POSITIONS["alibi"] = ALiBi
+OPTIMIZERS["momentum"] = Momentum
 """
 """A plugin with a part of every kind."""
 
@@ -60,9 +61,10 @@ def plugin_of(folder: Path, code: str = PARTS, name: str = "my_parts.py") -> Plu
     """Write a plugin and load it."""
     (folder / name).write_text(code, encoding="utf-8")
     load_plugins([folder / name])
-    return PLUGINS[-1]
+    return PLUGINS[(folder / name).resolve()]
 
 
 def unload() -> None:
     """Forget all plugins."""
-    PLUGINS.clear()
+    for place in list(PLUGINS):
+        unload_plugin(place)

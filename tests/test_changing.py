@@ -84,4 +84,4 @@ def test_the_changed_package_resumes_exactly_and_samples_and_every_change_has_an
 def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
     plugin = plugin_of(tmp_path, code)
-    assert plugin.names("model.mlp") == ["mish"]
+    assert plugin.names["gpt.model.layers:ACTIVATIONS"] == ["mish"]

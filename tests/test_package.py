@@ -17,7 +17,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress", "signals", "files", "filters", "parts", "precision"},
+    {"errors", "progress", "signals", "files", "filters", "precision"},
     {"environment", "config", "processor", "web"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation", "checkpoint", "corpora"},

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpt.config import Config, ModelConfig
-from gpt.parts import MLPS, names_in
+from gpt.config.sections import SHIPPED
 
 
 def matmul_parameters(config: ModelConfig) -> int:
@@ -14,10 +14,14 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 
 def _mlp_matrices(config: ModelConfig) -> int:
-    if config.mlp == "swiglu" or config.mlp not in names_in(MLPS):
-        return config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
-    from gpt.model.layers import build_mlp
+    plain = config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
+    if config.mlp in SHIPPED["model.mlp"]:
+        return plain
+    from gpt.model.layers import MLPS, build_mlp
     from gpt.model.meta import meta_device
+
+    if config.mlp not in MLPS:
+        return plain
 
     with meta_device():
         return sum(weight.numel() for weight in build_mlp(config).parameters() if weight.dim() == 2)

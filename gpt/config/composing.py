@@ -55,13 +55,6 @@ def check_section(name: str, values: Mapping[str, Any]) -> tuple[Section | None,
     return None if config is None else getattr(config, name), [f"{key[-1]}: {message}" for key, message in found]
 
 
-def problems_of(sections: Mapping[str, Any]) -> list[str]:
-    """Return a line for each thing that is wrong with sections; keys are named without that of a single section."""
-    _, found = validated(plain(sections))
-    skipped = 1 if len(sections) == 1 else 0
-    return [f"{'.'.join(key[skipped:] or key)}: {message}" for key, message in found]
-
-
 def _read(source: Source | None) -> tuple[str, Document, list[str]]:
     """Return what messages call the source, its values, and a line for each key that is given twice."""
     if isinstance(source, str | Path):

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,15 +162,6 @@ def checked(data: dict[str, Any], origin: str, problems: list[str], place: Calla
         raise ConfigError(listed(origin, problems))
     assert config is not None
     return config
-
-
-def with_values(config: Config, values: Mapping[str, Any]) -> tuple[Config | None, list[Finding]]:
-    """Return the configuration with other values, by `section.key`; or everything that is wrong with it."""
-    data = config.model_dump(exclude_unset=True)
-    for name, value in values.items():
-        section, _, key = name.partition(".")
-        data.setdefault(section, {})[key] = value
-    return validated(data)
 
 
 def dump_config(config: Config, only_given: bool = False) -> str:

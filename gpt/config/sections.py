@@ -8,7 +8,9 @@ import itertools
 import math
 import unicodedata
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from functools import partial
+from pkgutil import resolve_name
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -17,18 +19,12 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    ValidationError,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 
-from gpt.config.fields import OneOf, with_filter_fields
-from gpt.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
-    ModelMetaclass = type(BaseModel)  # it has no public name
+from gpt.filters import FILTERS
 
 SEEDS = 2**32
 """Number of seeds; torch's generator on a CPU reads the lowest 32 bits, so that larger ones would be repetitions."""
@@ -86,6 +82,46 @@ Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
 Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
 
 
+SHIPPED = {
+    "model.mlp": ["gelu", "gelu_tanh", "relu", "relu2", "swiglu"],
+    "model.norm": ["layernorm", "rmsnorm"],
+    "model.position": ["learned", "sinusoidal", "rope"],
+    "optim.name": ["adamw", "muon"],
+}
+"""The names of the package's own parts, by the key that takes them: checking these does not import torch."""
+TABLES = {
+    "model.mlp": ["gpt.model.layers:ACTIVATIONS", "gpt.model.layers:MLPS"],
+    "model.norm": ["gpt.model.layers:NORMS"],
+    "model.position": ["gpt.model.positions:POSITIONS"],
+    "optim.name": ["gpt.training.optimizers:OPTIMIZERS"],
+}
+"""The dicts that hold the parts; plugins add to them."""
+
+
+def names_of(key: str) -> list[str]:
+    """Return the names that a key of `TABLES` takes."""
+    return [name for table in TABLES.get(key, []) for name in resolve_name(table)]
+
+
+def _check_part(key: str, name: str) -> str:
+    if name not in SHIPPED[key] and name not in (known := names_of(key)):
+        raise ValueError(f"expected one of {', '.join(known)}")
+    return name
+
+
+def _part(key: str, default: str, description: str | None = None) -> Any:
+    return Field(default, description=description, json_schema_extra={"enum": [*SHIPPED[key]]})
+
+
+def filter_fields(optional: bool = False) -> Any:
+    """Return a model with the field of each sampling filter, to derive from; `optional`: None by default."""
+    fields: dict[str, Any] = {}
+    for name, part in FILTERS.items():
+        kind = Annotated[type(part.off), part.field]
+        fields[name] = (kind | None, Field(None, description=part.field.description)) if optional else (kind, part.off)
+    return create_model("FilterFields", **fields)
+
+
 class CrossCheckError(ValueError):
     """Several keys of one section contradict each other; `problems` names each."""
 
@@ -94,23 +130,7 @@ class CrossCheckError(ValueError):
         self.problems = problems
 
 
-class _OneLineErrors(ModelMetaclass):
-    """Raises what is wrong as this package's error where Python code calls a section, or `Config`."""
-
-    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError:
-            section = next((name for name, field in Config.model_fields.items() if field.annotation is cls), None)
-            if section is None and cls is not Config:
-                raise
-            from gpt.config.composing import problems_of  # which imports this file
-
-            problems = problems_of(values if section is None else {section: values})
-        raise ConfigError(f"{cls.__name__}: {'; '.join(problems)}")
-
-
-class Section(BaseModel, metaclass=_OneLineErrors):
+class Section(BaseModel):
     """A frozen, strict section: unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=())
@@ -227,11 +247,13 @@ class ModelConfig(Section):
     dropout: Fraction = Field(0.0, description="Probability, on embeddings, attention weights and sublayer outputs.")
     attention_dropout: Fraction | None = Field(None, description="On attention weights; null: as `dropout`.")
     bias: bool = Field(False, description="Biases in linear layers and LayerNorm.")
-    norm: Annotated[str, OneOf("model.norm")] = Field("layernorm")
+    norm: Annotated[str, AfterValidator(partial(_check_part, "model.norm"))] = _part("model.norm", "layernorm")
     norm_eps: PositiveFloat = Field(1e-5, description="Added to the variance before the root.")
-    position: Annotated[str, OneOf("model.position")] = Field("learned")
+    position: Annotated[str, AfterValidator(partial(_check_part, "model.position"))] = _part(
+        "model.position", "learned"
+    )
     rope_theta: PositiveFloat = Field(10000.0, description="Base of the rotary and sinusoidal frequencies.")
-    mlp: Annotated[str, OneOf("model.mlp")] = Field("gelu")
+    mlp: Annotated[str, AfterValidator(partial(_check_part, "model.mlp"))] = _part("model.mlp", "gelu")
     mlp_width: PositiveInt | None = Field(
         None, description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8."
     )
@@ -288,8 +310,8 @@ class ModelConfig(Section):
 class OptimConfig(Section):
     """The optimizer and its learning rate."""
 
-    name: Annotated[str, OneOf("optim.name")] = Field(
-        "adamw", description="muon: Muon for the matrices of the blocks, AdamW for everything else."
+    name: Annotated[str, AfterValidator(partial(_check_part, "optim.name"))] = _part(
+        "optim.name", "adamw", "muon: Muon for the matrices of the blocks, AdamW for everything else."
     )
     learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate.")
     min_lr: NonNegativeFloat = Field(1e-4, description="Learning rate at the end of the decay.")
@@ -398,8 +420,7 @@ class TrainConfig(Section):
             yield "length_warmup", "leaves no steps for whole windows; lower the shares, so that their sum is below 1"
 
 
-@with_filter_fields(after="temperature")
-class SamplingParams(Section):
+class SamplingParams(Section, filter_fields()):  # type: ignore[misc]
     """How the next token is sampled, and how a sequence begins and ends.
 
     Applied in this order: repetition penalty, temperature, filters (top_k and those after it), softmax, sampling.
@@ -427,10 +448,6 @@ class SamplingParams(Section):
     )
 
     _ids: int | None = PrivateAttr(None)
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...  # the fields of the filters
 
     @property
     def ids(self) -> int | None:

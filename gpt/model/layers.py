@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
+from gpt.config.sections import SHIPPED
 from gpt.errors import ConfigError, first_line
-from gpt.parts import with_plugins
 
 
 class RMSNorm(nn.Module):
@@ -35,7 +35,7 @@ LayerNorm is `weight * (x - mean) / sqrt(variance + eps) + bias` (Ba et al. 2016
 
 def build_norm(config: ModelConfig) -> nn.Module:
     """Return the norm of the residual stream that `config.norm` names."""
-    return with_plugins("NORMS", NORMS)[config.norm](config)
+    return NORMS[config.norm](config)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ MLPS: dict[str, Callable[[ModelConfig], nn.Module]] = {"swiglu": SwiGLU}
 
 def build_mlp(config: ModelConfig) -> nn.Module:
     """Return the feed-forward network that `config.mlp` names."""
-    return with_plugins("MLPS", MLPS).get(config.mlp, MLP)(config)
+    return MLPS.get(config.mlp, MLP)(config)
 
 
 def build_activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -102,9 +102,9 @@ def build_activation(name: str) -> Callable[[Tensor], Tensor]:
     Raises:
         ConfigError: it fails, or returns another shape.
     """
-    part = with_plugins("ACTIVATIONS", ACTIVATIONS)[name]
+    part = ACTIVATIONS[name]
     activation = part() if isinstance(part, type) else part
-    if name not in ACTIVATIONS:
+    if name not in SHIPPED["model.mlp"]:
         x = torch.zeros(1, 2, 8, dtype=torch.float32)
         try:
             found = getattr(activation(x), "shape", None)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
-from gpt.parts import with_plugins
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of the rotation angles, each (T, D) or (B, 1, T, D)."""
@@ -109,7 +108,7 @@ def build_position(config: ModelConfig) -> AddedPositions | RotatedPositions | S
     Raises:
         ConfigError: it is a plugin's, and acts in none of the three ways.
     """
-    made = with_plugins("POSITIONS", POSITIONS)[config.position](config)
+    made = POSITIONS[config.position](config)
     if not isinstance(made, AddedPositions | RotatedPositions | ScoreBias):
         raise ConfigError(
             f"model.position: {config.position} is of {type(made).__name__}; expected a class derived from "

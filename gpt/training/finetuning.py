@@ -7,7 +7,7 @@ import torch
 
 from gpt.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from gpt.config import Config, ModelConfig
-from gpt.config.loading import LoadedConfig
+from gpt.config.loading import LoadedConfig, checked
 from gpt.data import CharTokenizer, Tokenizer
 from gpt.environment import expand_home
 from gpt.errors import ConfigError
@@ -45,7 +45,8 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
     grows = config.train.init_new_characters == "add"
     size = None if grows else saved.model.vocab_size
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
-    return replace(loaded, config=Config(**{**dict(config), "model": model}))
+    changed = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
+    return replace(loaded, config=checked(changed, loaded.name, [], lambda key: loaded.name))
 
 
 @torch.no_grad()

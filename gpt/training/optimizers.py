@@ -11,7 +11,6 @@ from gpt.config import OptimConfig
 from gpt.distributed.sharding import is_sharded, shard_like
 from gpt.errors import ConfigError
 from gpt.model import GPT
-from gpt.parts import with_plugins
 from gpt.training.muon import Muon, ShardedMuon
 from gpt.training.training_state import check_like
 
@@ -98,7 +97,7 @@ def build_optimizer(
     Matrices and embeddings are decayed, vectors (norm gains, biases) are not. Every step sets the learning rate of a
     group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz iterations run in `fast_dtype`.
     """
-    part = with_plugins("OPTIMIZERS", OPTIMIZERS)[config.name]
+    part = OPTIMIZERS[config.name]
     if not isinstance(part, type):
         return CombinedOptimizer(part(model, config, device, fast_dtype))
     try:

@@ -14,7 +14,7 @@ from benchmarks.cli import main
 from patience import PATIENCE
 
 HF = ["--hf"] if find_spec("transformers") else []
-MISH = "import torch.nn.functional as F\nACTIVATIONS = {'mish': F.mish}\n"
+MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['mish'] = F.mish\n"
 PARTS = ["model.mlp=mish", "run.kernels=torch"]
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
 

@@ -100,7 +100,7 @@ class Window(ScoreBias):
         far = queries.unsqueeze(-1) - keys.unsqueeze(-2) > 2
         return torch.zeros(far.shape).masked_fill(far, -torch.inf).unsqueeze(-3)
 
-POSITIONS = {"window": Window}
+POSITIONS["window"] = Window
 """
 
 

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.exceptions import HTTPException
 
-from gpt.config.fields import with_filter_fields
-from gpt.config.sections import Seed
+from gpt.config.sections import Seed, filter_fields
 
 # a body can have a million wrong values: the first one is enough
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
@@ -40,8 +39,7 @@ class StreamOptions(_Body):
     include_usage: bool | None = Field(None, description="Send a last chunk with the token counts.")
 
 
-@with_filter_fields(after="temperature", optional=True)
-class CompletionRequest(_Body):
+class CompletionRequest(_Body, filter_fields(optional=True)):  # type: ignore[misc]
     """A request for completions. What is left out is as in the `sample` section of the model's configuration."""
 
     prompt: Prompt = Field(description="A text, or token ids, or several of either.")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from gpt.accounting.parameters import count_parameters
 from gpt.config import SamplingParams
-from gpt.config.fields import with_filter_fields
+from gpt.config.sections import filter_fields
 from gpt.filters import FILTERS
 from gpt.inspection.example import example_of
 from gpt.inspection.views.tokens import Kind, kind_of
@@ -26,8 +26,7 @@ from gpt.serving.http.responses import Services
 from gpt.web.document import PLAYGROUND, content_policy, render_document
 
 
-@with_filter_fields(after="temperature")
-class SampleFacts(BaseModel):
+class SampleFacts(filter_fields()):  # type: ignore[misc]
     """How the model's configuration samples."""
 
     temperature: float

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import torch
 from fastapi import Depends, FastAPI, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.config.fields import with_filter_fields
-from gpt.config.sections import Seed
+from gpt.config.sections import Seed, filter_fields
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
@@ -35,8 +34,7 @@ MAX_FED = 64
 """Tokens that are described at a time; until then, each holds the log-probabilities of the whole vocabulary."""
 
 
-@with_filter_fields(after="temperature")
-class GenerateRequest(BaseModel):
+class GenerateRequest(filter_fields()):  # type: ignore[misc]
     """A text to continue. The same request to /v1/completions has the same text."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
