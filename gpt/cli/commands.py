@@ -28,7 +28,6 @@ COMMANDS = {
     "quantize": Command("quantize", "write a copy of a checkpoint with quantized weights"),
     "prepare-data": Command("prepare_data", "download and encode a corpus, without training"),
     "plot": Command("plot", "plot the loss curves of runs"),
-    "recipes": Command("recipes", "list the configurations that ship with the package"),
 }
 
 

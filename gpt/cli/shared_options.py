@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from gpt.cli.command import CommandParser, run_command
 from gpt.config.loading import LoadedConfig, load_config
+from gpt.config.recipes import recipe_names
 from gpt.config.sections import DEVICE_PATTERN
 from gpt.errors import CheckpointError, ConfigError, GPTError
 from gpt.files import write_atomic
@@ -153,7 +154,7 @@ def load_given_plugins(argv: Sequence[str] | None) -> None:
 def add_config_options(parser: argparse.ArgumentParser, or_text: bool = False) -> None:
     """Add `--config` and `overrides`, which with `or_text` may begin with a text in place of a configuration."""
     add_plugin_option(parser)
-    file = "YAML file, or a recipe, such as quickstart"
+    file = f"YAML file, or a recipe: {', '.join(recipe_names())}"
     parser.add_argument("--config", type=to_path, required=not or_text, metavar="FILE", help=file)
     metavar, values = "section.key=value", "values that replace the file's"
     if or_text:

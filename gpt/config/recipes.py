@@ -43,9 +43,3 @@ def find_config(source: str | Path) -> Path:
     if not path.exists() and path.stem in recipe_names():
         raise ConfigError(f"{path}: no such configuration file; did you mean the recipe, {path.stem}?")
     return path
-
-
-def about(path: Path) -> str:
-    """Return the first comment of a configuration file that is for a person."""
-    lines = (line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
-    return next((line for line in lines if not line.startswith("yaml-language-server")), "")

@@ -9,7 +9,7 @@ import gpt
 from cli.conftest import Call, Result
 from gpt.cli import commands
 from gpt.config.loading import load_config
-from gpt.config.recipes import RECIPES, recipe_names
+from gpt.config.recipes import recipe_names
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
@@ -47,20 +47,6 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], word: str, to
     code, out, error = call(capsys, word)
     assert (code, out, error.count("\n")) == (2, "", 1)
     assert told in error
-
-
-def test_recipes_are_listed_with_what_they_cost_and_printed(run: Call, refuse: Callable[..., str]) -> None:
-    rows = {row["name"]: row for row in run("recipes --json").json["recipes"]}
-    assert list(rows) == recipe_names()
-    baby = rows["shakespeare_baby_gpt"]
-    tokens = 5000 * 64 * 256
-    assert baby["flops"] == pytest.approx(6 * 10.6e6 * tokens * 1.15, rel=0.05)  # 6 N D, and attention
-    assert baby["about"].startswith("nanoGPT's baby GPT")
-    out = run("recipes").out
-    assert "10.7 M parameters, 5.81 PFLOP in all" in out
-    assert out.splitlines()[-1].endswith("gpt new my.txt")
-    assert run("recipes text8").out == (RECIPES / "text8.yaml").read_text(encoding="utf-8")
-    assert "did you mean text8?" in refuse("recipes text9")
 
 
 def test_a_recipe_is_found_by_its_name_but_a_file_of_that_name_wins(

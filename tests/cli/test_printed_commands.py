@@ -79,6 +79,3 @@ def test_errors_and_lists(shell: Shell) -> None:
     assert "source: pydocs" in shell.paste(f"{train} --print-config")
     broken = shell.paste("gpt train --config quickstart data.tokenizer=bpe --nonsense", code=2)
     assert "--config" in shell.paste(after("; see", broken))
-    listed = shell.paste("gpt recipes")
-    assert "source: pydocs" in shell.paste(f"{after('train one:', listed)} --print-config")
-    assert "my.txt: no such file" in shell.paste(after("your own text:", listed), code=2)
