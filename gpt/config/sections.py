@@ -117,7 +117,7 @@ def filter_fields(optional: bool = False) -> Any:
     """Return a model with the field of each sampling filter, to derive from; `optional`: None by default."""
     fields: dict[str, Any] = {}
     for name, part in FILTERS.items():
-        kind = Annotated[type(part.off), part.field]
+        kind: Any = Annotated[type(part.off), part.field]
         fields[name] = (kind | None, Field(None, description=part.field.description)) if optional else (kind, part.off)
     return create_model("FilterFields", **fields)
 
