@@ -23,7 +23,7 @@ from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
 from gpt.serving.http.app import create_app
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models
-from gpt.serving.http.responses import ResponseRegistry
+from gpt.serving.http.responses import Services
 from gpt.serving.http.server import bind, build_config
 from patience import PATIENCE
 
@@ -72,7 +72,7 @@ class Served:
     """A server that runs; `engine` is that of its first model."""
 
     url: str
-    responses: ResponseRegistry
+    services: Services
     models: Models
     loop: asyncio.AbstractEventLoop
     connections: set[Any]
@@ -161,7 +161,6 @@ def serve_models(
     loaded: Callable[[Path], Loaded],
     make_engine: Callable[[Loaded], Any],
     limits: Limits = Limits(),  # noqa: B008
-    available: Callable[[], int | None] = lambda: None,
     **app_options: Any,
 ) -> Iterator[Served]:
     """Run a server in a thread until the context ends."""
@@ -173,13 +172,13 @@ def serve_models(
         return engines[-1]
 
     async def run() -> None:
-        models = Models(loaded, keep, available, folder)
+        models = Models(loaded, keep, folder)
         app = create_app(models, limits, **app_options)
-        server = uvicorn.Server(build_config(app, limits, "critical", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(build_config(app, limits, "critical", timeout_graceful_shutdown=0))
         serving = asyncio.create_task(server.serve([bound]))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         connections = server.server_state.connections
-        served.append(Served(url, app.state.responses, models, asyncio.get_running_loop(), connections, engines))
+        served.append(Served(url, app.state.services, models, asyncio.get_running_loop(), connections, engines))
         async with models.use(None):
             pass
         while not server.started:
@@ -187,7 +186,6 @@ def serve_models(
         ready.set()
         while not stop.is_set():
             await asyncio.sleep(0.01)
-        await app.state.responses.drain(0)
         server.should_exit = True
         await serving
         await models.close()

@@ -2,13 +2,11 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "serve.py"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -18,15 +16,6 @@ def request(**body: object) -> bytes:
     """Return a request for a completion as it is sent."""
     content = json.dumps({"prompt": "It was", **body}).encode()
     return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
-
-
-def insist(process: subprocess.Popen[Any], number: signal.Signals) -> int:
-    """Send a signal until one is no echo and ends the process; return the exit code as a shell reports it."""
-    while process.poll() is None:
-        process.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 @contextmanager

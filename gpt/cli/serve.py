@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import re
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -96,7 +95,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
     from gpt.checkpoint import Loaded, load_trained
-    from gpt.device import available_bytes, choose_device
+    from gpt.device import choose_device
     from gpt.serving import ServingEngine
     from gpt.serving.http.models import Models
 
@@ -117,13 +116,15 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
         report(f"using {folder}")
         return load_trained(to_path(str(folder)), arguments.runs, device, arguments.weights)
 
-    return Models(load, make_engine, partial(available_bytes, device), arguments.runs, arguments.checkpoint)
+    return Models(load, make_engine, arguments.runs, arguments.checkpoint)
 
 
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
+    import uvicorn
+
     from gpt.serving.http.app import create_app
     from gpt.serving.http.protocol import APIError
-    from gpt.serving.http.server import Server
+    from gpt.serving.http.server import build_config
 
     key = arguments.api_key or read_settings().api_key
     app = create_app(models, limits, arguments.allow_host, key)
@@ -138,9 +139,10 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
         report(f"warning: whoever reaches {arguments.host} can use this server; --api-key KEY asks for a key")
     host, port = bound.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    server = Server(app, limits, arguments.drain_seconds, report)
-    code = await server.run(
-        bound, lambda: report(f"serving {models.first}: playground {url}/, API {url}/v1, its reference {url}/docs")
-    )
-    await models.close()
-    return code
+    report(f"serving {models.first}: playground {url}/, API {url}/v1")
+    server = uvicorn.Server(build_config(app, limits, timeout_graceful_shutdown=arguments.drain_seconds))
+    try:
+        await server.serve([bound])  # until a signal, which it sends once more when it has stopped
+    finally:
+        await models.close()
+    return 0

@@ -80,10 +80,7 @@ COMMANDS = (
 """Forked from the drill, which has imported what they need."""
 COMPILE = Case("compiling kernels", compile_kernels, runs_below("cc1plus"))
 PROMPT = Case("a prompt that waits", partial(sample.main, [*RUN, "--interactive"]), shown("> "), ctrl_c=False)
-SERVERS = (
-    Case("a server that drains", partial(serve.main, [*SERVE, "600"]), Asked(), ends=False),
-    Case("a server at its deadline", partial(serve.main, [*SERVE, "0.2"]), Asked()),
-)
+SERVER = Case("a server at its deadline", partial(serve.main, [*SERVE, "0.2"]), Asked())
 SLOW = (
     Case("torch.compile", train("run.compile=true"), runs_below("cc1plus")),
     Case(
@@ -110,8 +107,7 @@ def chosen(full: bool) -> Iterator[Attack]:
         return
     for case in (*TRAINING, *COMMANDS, PROMPT, COMPILE):
         yield case, ALL, WAYS if case.reading else WAYS[::3]
-    for case in SERVERS:
-        yield case, ALL, ("once", "twice")
+    yield SERVER, ALL[:2], ["once"]
     for case in SLOW:
         yield case, ALL[:2], ["once"]
         yield case, ALL[2:], ["twice"]

@@ -47,7 +47,7 @@ def interrupt_writing(folder: Path, full: bool, tally: Tally) -> None:
 
 
 def interrupt_commands(folder: Path, full: bool, tally: Tally) -> None:
-    """Interrupt commands on terminals while they compute, wait, compile, start, drain, or have started others."""
+    """Interrupt commands on terminals while they compute, wait, compile, start, serve, or have started others."""
     adopt_orphans()
     folder.mkdir()
     original = make_original(folder / "original")

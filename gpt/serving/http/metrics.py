@@ -1,11 +1,10 @@
 """Metrics of a server, for Prometheus."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt.serving.http.models import Models
 
@@ -28,8 +27,8 @@ class Metrics:
     """Counts requests, and reads the statistics of the models' engines when they are asked for."""
 
     def __init__(self, models: Models) -> None:
-        self._registry, self._models = CollectorRegistry(), models
-        registry = self._registry
+        self._models = models
+        self._registry = registry = CollectorRegistry()
         self._requests = Counter("gpt_requests", "Completion requests by their end.", ["status"], registry=registry)
         self._answers = Counter(
             "gpt_answers", "Answers to requests of any kind, by HTTP status.", ["status"], registry=registry
@@ -41,7 +40,7 @@ class Metrics:
         self._duration = Histogram(
             "gpt_request_seconds", "To the end of the answer.", buckets=SECONDS, registry=registry
         )
-        self._registry.register(self)
+        registry.register(self)
 
     def count(self, status: int, prompt_tokens: int, begun: float, first: float | None) -> None:
         """Count a response that has ended, and the times of its request and of its first token, if there is one."""
@@ -67,27 +66,3 @@ class Metrics:
     def text(self) -> bytes:
         """Return everything in Prometheus's text format."""
         return generate_latest(self._registry)
-
-
-class CountAnswers:
-    """Counts the answers of an application by their status, what its guard refuses included."""
-
-    def __init__(self, app: ASGIApp, count: Callable[[int], None]) -> None:
-        self._app, self._count = app, count
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_counted = False
-
-        async def counted(message: Message) -> None:
-            nonlocal is_counted
-            if message["type"] == "http.response.start" and not is_counted:
-                is_counted = True
-                self._count(message["status"])
-            await send(message)
-
-        try:
-            await self._app(scope, receive, counted)
-        except Exception:  # a bug, whose answer is sent outside of this
-            if not is_counted:
-                self._count(500)
-            raise

@@ -1,4 +1,4 @@
-"""The models of a server: found in the runs folder, loaded when first asked for or changed, unloaded for memory."""
+"""The models of a server: found in the runs folder, loaded when first asked for or changed, a few at a time."""
 
 import asyncio
 import contextlib
@@ -12,8 +12,8 @@ from gpt.errors import CheckpointError, GPTError
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.protocol import APIError
 
-COPIES = 3
-"""Times the size of the weights on disk that loading needs: read, as a model, and in the engine's layout."""
+MAX_LOADED = 4
+"""Models that stay loaded; beyond it those that no request uses are unloaded, the least recently used first."""
 
 
 @dataclass(eq=False)
@@ -42,7 +42,6 @@ class Models:
         first: name of the default model.
 
     Args:
-        available: returns the bytes of memory that can be allocated; None: unknown.
         runs: folder of run folders, each a model by its name.
         checkpoints: are served in place of those below `runs`, if there are any: run folders, checkpoint folders, or
             `best` or `last` inside a run.
@@ -52,11 +51,10 @@ class Models:
         self,
         load: Callable[[Path], Loaded],
         make_engine: Callable[[Loaded], ServingEngine],
-        available: Callable[[], int | None],
         runs: Path,
         checkpoints: Sequence[Path] = (),
     ) -> None:
-        self._load, self._make_engine, self._available = load, make_engine, available
+        self._load, self._make_engine = load, make_engine
         self.runs = runs
         self._chosen = {_name(path): path for path in checkpoints}
         if len(self._chosen) < len(checkpoints):
@@ -71,19 +69,25 @@ class Models:
         """Return when each available model was written, in seconds since 1970, the first model first."""
         found = (path for path in sorted(self.runs.glob("*")) if path.name.isprintable() and path.is_dir())
         paths = self._chosen or {path.name: path for path in found}
-        paths = dict(sorted(paths.items(), key=lambda item: item[0] != self.first))
         names = {}
-        for name, path in paths.items():
+        for name in sorted(paths, key=lambda name: name != self.first):
             with contextlib.suppress(CheckpointError, OSError):  # a run without a checkpoint yet
-                names[name] = self._find(path)[1] // 10**9
+                names[name] = self._find(name)[1] // 10**9
         return names
+
+    def check(self, name: str) -> int:
+        """Return when a model was written; raise APIError if there is none of this name: a path is no name."""
+        created = self.names().get(name)
+        if created is None:
+            raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
+        return created
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[Served]:
         """Keep a model loaded as long as this context lasts; None is the first one.
 
         Raises:
-            APIError: there is no such model, it cannot be read, or there is no memory for it.
+            APIError: there is no such model, or it cannot be read.
         """
         served = await self._get(self.first if name is None else name)
         served.users += 1
@@ -92,7 +96,7 @@ class Models:
             yield served
         finally:
             served.users -= 1
-            await self._close_replaced(served)
+            await self._close_unused(served)
 
     async def _get(self, name: str) -> Served:
         """Return a model that is there at once, without waiting for another that is being loaded."""
@@ -101,22 +105,18 @@ class Models:
         async with self._loading:
             if (served := self._current(name)) is not None:
                 return served
-            if name not in await asyncio.to_thread(self.names):
-                raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
-            origin = self._find(self._chosen.get(name, self.runs / name))
-            if name in self.loaded and self.loaded[name].engine.failure is not None:
-                await self._unload(name)
-            await self._make_room(COPIES * sum(file.stat().st_size for file in origin[0].glob("model.*")))
+            await asyncio.to_thread(self.check, name)
+            await self._make_room()
             try:
-                served = await asyncio.to_thread(self._read, origin)
+                served = await asyncio.to_thread(self._read, name)
             except GPTError as error:
                 raise APIError(500, f"the model {name!r} cannot be loaded: {error}", "model") from None
             old, self.loaded[name] = self.loaded.get(name), served
             if old is not None:
-                await self._close_replaced(old)
+                await self._close_unused(old)
             return served
 
-    async def _close_replaced(self, served: Served) -> None:
+    async def _close_unused(self, served: Served) -> None:
         """Close the engine of a model that nobody uses any more and whose name another one has by now."""
         if served.users == 0 and served not in self.loaded.values():
             await asyncio.to_thread(served.engine.close)
@@ -127,30 +127,27 @@ class Models:
         if served is None or served.engine.failure is not None:
             return None
         try:
-            return served if self._find(self._chosen.get(name, self.runs / name)) == served.origin else None
+            return served if self._find(name) == served.origin else None
         except (CheckpointError, OSError):
             return served
 
-    def _find(self, path: Path) -> tuple[Path, int]:
+    def _find(self, name: str) -> tuple[Path, int]:
         """Return a model's checkpoint folder, and when it was written, in nanoseconds since 1970."""
-        folder = find_checkpoint(path, self.runs)
+        folder = find_checkpoint(self._chosen.get(name, self.runs / name), self.runs)
         return folder, folder.stat().st_mtime_ns
 
-    def _read(self, origin: tuple[Path, int]) -> Served:
+    def _read(self, name: str) -> Served:
+        origin = self._find(name)
         loaded = self._load(origin[0])
         return Served(loaded, self._make_engine(loaded), origin)
 
-    async def _make_room(self, needed: int) -> None:
-        """Unload unused models, least recently used first, until this many bytes can be allocated."""
-        while (available := self._available()) is not None and available < needed:
-            idle = [name for name, served in self.loaded.items() if served.users == 0]
-            if not idle:
-                raise APIError(503, "there is no memory for another model now; try again later", "model")
+    async def _make_room(self) -> None:
+        idle = [name for name, served in self.loaded.items() if served.users == 0]
+        if len(self.loaded) >= MAX_LOADED and idle:
             await self._unload(min(idle, key=lambda name: self.loaded[name].used))
 
     async def _unload(self, name: str) -> None:
-        served = self.loaded.pop(name)
-        await asyncio.to_thread(served.engine.close)
+        await asyncio.to_thread(self.loaded.pop(name).engine.close)
 
     async def close(self) -> None:
         """Unload all models, and cancel their requests."""

@@ -8,15 +8,14 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple, cast
 
 import torch
-from pydantic import ValidationError
 
 from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import DataError, GenerationError
+from gpt.errors import GenerationError, GPTError
 from gpt.filters import FILTERS
 from gpt.generation import SampledToken
-from gpt.generation.text import TextStream, fit_prompt
+from gpt.generation.text import TextStream, check_ids, fit_prompt
 from gpt.generation.tokens import to_sampled_tokens
 from gpt.model import GPT
 from gpt.serving.http.limits import Limits
@@ -64,18 +63,16 @@ def read_prompts(
     is_one = isinstance(prompt, str) or isinstance(prompt[0], int)
     prompts = cast("Sequence[str | Ids]", [prompt] if is_one else prompt)
     limits.check(request, len(prompts))
-    if (request.logprobs or 0) > tokenizer.vocab_size:
-        raise APIError(
-            400, f"logprobs: {request.logprobs}, but the vocabulary has {tokenizer.vocab_size} tokens", "logprobs"
-        )
-    params = _params(request, defaults).limited_to(tokenizer.vocab_size)
-    with_seeds = [params.model_copy(update={"seed": seed}) for seed in _seeds(request)]
+    params = _params(request, defaults, tokenizer.vocab_size)
+    first = secrets.randbelow(SEEDS) if request.seed is None else request.seed
+    seeds = [(first + number) % SEEDS for number in range(request.n or 1)]
+    with_seeds = [params.model_copy(update={"seed": seed}) for seed in seeds]
     read = []
     for given in prompts:
         try:
             every = _encode(given, tokenizer)
             ids = fit_prompt(every, tokenizer, params, model.config.block_size)
-        except (DataError, GenerationError) as error:
+        except GPTError as error:
             too_long = isinstance(error, GenerationError) and bool(given)
             raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
         text = given if isinstance(given, str) else TextStream(tokenizer).begin(given)
@@ -83,37 +80,20 @@ def read_prompts(
     return read
 
 
-def _params(request: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
+def _params(request: CompletionRequest, defaults: SamplingParams, vocab_size: int) -> SamplingParams:
     given = {name: value for name in (*SAMPLING, *FILTERS) if (value := getattr(request, name)) is not None}
     if isinstance(request.stop, str):
         given["stop"] = (request.stop,)
     given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    given["logprobs"] = request.logprobs
-    try:
-        return SamplingParams.model_validate({**defaults.model_dump(), **given})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        param = str(first["loc"][0])
-        raise APIError(400, f"{param}: {first['msg']}", param) from None
-
-
-def _seeds(request: CompletionRequest) -> range:
-    """Return one seed per completion of a prompt."""
-    count = request.n or 1
-    most = SEEDS - count
-    first = secrets.randbelow(most + 1) if request.seed is None else request.seed
-    if first > most:
-        raise APIError(400, f"seed: completion i has this + i; for n = {count} expected at most {most}", "seed")
-    return range(first, first + count)
+    given["logprobs"] = None if request.logprobs is None else min(request.logprobs, vocab_size)
+    return SamplingParams.model_validate({**defaults.model_dump(), **given}).limited_to(vocab_size)
 
 
 def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:
     """Return the ids of a prompt; ids stay as they are, also where the tokenizer would choose others for their text."""
     if isinstance(prompt, str):
         return tokenizer.encode(prompt).tolist()
-    wrong = next((index for index in prompt if index >= tokenizer.vocab_size), None)
-    if wrong is not None:
-        raise APIError(400, f"prompt: token id {wrong} is outside the vocabulary of {tokenizer.vocab_size}", "prompt")
+    check_ids(prompt, tokenizer.vocab_size)
     return prompt
 
 

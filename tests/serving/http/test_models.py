@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,17 @@ import pytest
 
 from gpt.checkpoint import Loaded
 from gpt.errors import CheckpointError
-from gpt.serving.http.models import COPIES, Models
+from gpt.serving.http.models import Models
 from gpt.serving.http.protocol import APIError
 from http_server import ManualEngine, Serve, Served, add_run, assert_is_error, real_engine
 from patience import PATIENCE
 
-BYTES = 100
-"""Of the weights of a run of the fixture."""
 
-
-def make_models(runs: Path, available: Callable[[], int | None] = lambda: None, **options: Any) -> Models:
+def make_models(runs: Path, **options: Any) -> Models:
     def load(folder: Path) -> Loaded:
         return Loaded(*[None] * 3, folder, {})  # type: ignore[arg-type]
 
-    return Models(load, lambda loaded: ManualEngine(), available, runs, **options)
+    return Models(load, lambda loaded: ManualEngine(), runs, **options)
 
 
 async def use(models: Models, name: str) -> Any:
@@ -68,10 +64,10 @@ def test_a_model_that_is_there_does_not_wait_for_another(runs: Path) -> None:
         await use(models, "first")
         read = models._read
 
-        def slowly(folder: Path) -> Any:
+        def slowly(name: str) -> Any:
             loading.set()
             assert go_on.wait(PATIENCE)
-            return read(folder)
+            return read(name)
 
         models._read = slowly  # type: ignore[method-assign]
         other = asyncio.create_task(use(models, "second"))
@@ -84,18 +80,16 @@ def test_a_model_that_is_there_does_not_wait_for_another(runs: Path) -> None:
     asyncio.run(ask())
 
 
-def test_models_that_nobody_uses_give_way(runs: Path) -> None:
-    free = [COPIES * BYTES]
+def test_models_that_nobody_uses_give_way(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.serving.http.models.MAX_LOADED", 1)
 
     async def ask() -> None:
-        models = make_models(runs, lambda: free[0])
+        models = make_models(runs)
         async with models.use("first"):
-            free[0] = 0
-            with pytest.raises(APIError, match="no memory"):
-                await use(models, "second")
-            assert list(models.loaded) == ["first"]
-        engine = models.loaded["first"].engine
-        engine.close = lambda: free.__setitem__(0, COPIES * BYTES)  # type: ignore[method-assign]
+            await use(models, "second")
+            assert list(models.loaded) == ["first", "second"]
+        await use(models, "second")
+        models.loaded["second"].engine.failure = RuntimeError("broken")
         await use(models, "second")
         assert list(models.loaded) == ["second"]
 

@@ -10,41 +10,17 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, Field
 
 from gpt.accounting.parameters import count_parameters
 from gpt.config import SamplingParams
-from gpt.config.sections import filter_fields
 from gpt.filters import FILTERS
 from gpt.inspection.example import example_of
-from gpt.inspection.views.tokens import Kind, kind_of
+from gpt.inspection.views.tokens import kind_of
 from gpt.serving.http.playground.generate import add_generate
 from gpt.serving.http.playground.inspection import add_inspection
-from gpt.serving.http.playground.runs import Runs, add_runs
-from gpt.serving.http.playground.snapshots import add_snapshots
+from gpt.serving.http.playground.runs import add_runs
 from gpt.serving.http.responses import Services
 from gpt.web.document import PLAYGROUND, content_policy, render_document
-
-
-class SampleFacts(filter_fields()):  # type: ignore[misc]
-    """How the model's configuration samples."""
-
-    temperature: float
-
-
-class ModelFacts(BaseModel):
-    """What a model is."""
-
-    model: str
-    step: int = Field(description="Of the training, at which its checkpoint was written.")
-    parameters: int
-    n_layer: int
-    n_head: int
-    block_size: int = Field(description="Tokens that it sees at a time.")
-    vocab_size: int
-    token: Kind = Field(description="What a token is.")
-    example: str = Field(description="A line or so that it has written; it fits its window. Empty: it can write none.")
-    sample: SampleFacts
 
 
 def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None:
@@ -55,9 +31,7 @@ def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None
     _add_model_info(app, services)
     add_generate(app, services)
     add_inspection(app, services)
-    runs = Runs(services.models.runs)
-    add_runs(app, runs)
-    add_snapshots(app, runs)
+    add_runs(app, services.models.runs)
 
 
 def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:
@@ -75,26 +49,25 @@ def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:
 def _add_model_info(app: FastAPI, services: Services) -> None:
     """Add `GET /api/models/{name}`: what a reader is told about a model, and what its form starts with."""
 
-    async def describe(name: str) -> ModelFacts:
-        """Describe a model, which is loaded for it."""
-        services.responses.check()
+    async def describe(name: str) -> dict[str, Any]:
+        """Describe a model, which is loaded for it; `example` is a line or so that it has written, if it can."""
         async with services.models.use(name) as served:
             loaded = served.loaded
             if served.example is None:
                 loop = asyncio.get_running_loop()
                 served.example = await loop.run_in_executor(services.executor, example_of, loaded)
             config, sample = loaded.model.config, loaded.config.sample
-            return ModelFacts(
-                model=name,
-                step=loaded.state.get("step", 0),
-                parameters=count_parameters(config).total,
-                n_layer=config.n_layer,
-                n_head=config.n_head,
-                block_size=config.block_size,
-                vocab_size=loaded.tokenizer.vocab_size,
-                token=kind_of(loaded.tokenizer),
-                example=served.example,
-                sample=SampleFacts.model_validate(sample, from_attributes=True),
-            )
+            return {
+                "model": name,
+                "step": loaded.state.get("step", 0),
+                "parameters": count_parameters(config).total,
+                "n_layer": config.n_layer,
+                "n_head": config.n_head,
+                "block_size": config.block_size,
+                "vocab_size": loaded.tokenizer.vocab_size,
+                "token": kind_of(loaded.tokenizer),
+                "example": served.example,
+                "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
+            }
 
     app.add_api_route("/api/models/{name:path}", describe)

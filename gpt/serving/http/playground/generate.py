@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 import torch
-from fastapi import Depends, FastAPI, Response
+from fastapi import Depends, FastAPI
 from fastapi.responses import StreamingResponse
 from pydantic import ConfigDict, Field
 from torch import Tensor
@@ -18,11 +18,10 @@ from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.text import TextStream, fit_prompt
 from gpt.inspection.views.tokens import labels_of, most_likely
-from gpt.serving.http import responses
-from gpt.serving.http.completions import EVENTS, parts, stream
+from gpt.serving.http.completions import stream
 from gpt.serving.http.prompts import read_prompts
-from gpt.serving.http.protocol import CompletionRequest, Ids, Responses
-from gpt.serving.http.responses import Services, until_answered
+from gpt.serving.http.protocol import CompletionRequest, Ids
+from gpt.serving.http.responses import Choice, Response, Services, until_answered
 
 FIXED: dict[str, Any] = {"n": 1, "stop": [], "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
 """What the page does not let its reader choose, so that nothing but the fields of a request decides about the text."""
@@ -49,35 +48,35 @@ class GenerateRequest(filter_fields()):  # type: ignore[misc]
 
 
 def add_generate(app: FastAPI, services: Services) -> None:
-    async def create(body: GenerateRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]) -> Response:
+    async def create(
+        body: GenerateRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
+    ) -> StreamingResponse:
         """Continue a prompt, and send each token with the most likely ones in its place.
 
         Every event is a list of `tokens`, each with `id`, `label`, `text`, `probability` and `chance`, which are before
         and after the sampling parameters, and the most likely tokens `own` and `sampled`, before and after them.
         The tokens of the prompt come first.
         """
-        cleanup.enter_context(services.responses.admit())
         served = await cleanup.enter_async_context(services.models.use(body.model))
         model, tokenizer = served.loaded.model, served.loaded.tokenizer
         request = CompletionRequest(**body.model_dump(exclude={"known", "alternatives"}), **FIXED)
         (prompt,) = read_prompts(request, services.limits, model, tokenizer, served.loaded.config.sample)
         params = prompt.params[0].model_copy(update={"logprobs": min(model.vocab_size, MAX_LOGPROBS)})
         held = prompt._replace(params=[params.model_copy(update={"logprobs": 2 * body.alternatives})])
-        response = services.responses.open(served.engine, len(prompt.ids), held.values, cleanup)
+        response = cleanup.enter_context(services.respond(served.engine, len(prompt.ids), held.values))
         ids = prompt.ids or fit_prompt([], tokenizer, params, model.config.block_size)
         given = await prompt._replace(ids=ids, params=[params]).score(model, services.executor)
         details = DetailStream(tokenizer, model.vocab_size, params, len(given), body.known, body.alternatives)
-        choice = responses.Choice(0, params.seed, details)
+        choice = Choice(0, params.seed, details)
         choice.begin(prompt.text, given)
         response.start(choice, prompt.ids, params)
         return stream(_bodies(response))
 
-    described: Responses = {200: {"content": {EVENTS: {}}, "description": "Tokens"}}
-    app.add_api_route("/api/generate", create, methods=["POST"], response_class=StreamingResponse, responses=described)
+    app.add_api_route("/api/generate", create, methods=["POST"], response_model=None)
 
 
-async def _bodies(response: responses.Response) -> AsyncIterator[dict[str, Any]]:
-    async for part in parts(response):
+async def _bodies(response: Response) -> AsyncIterator[dict[str, Any]]:
+    async for part in response.parts():
         yield {"tokens": part["logprobs"], "finish_reason": part["finish_reason"]}
 
 

@@ -1,121 +1,104 @@
-"""`/api/runs`: the runs of a folder, how far each is, and what its model wrote, also while it trains."""
+"""`/api/runs`: the runs of a folder, how far each is, what its model wrote and was at a step, also while it trains."""
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
+from fastapi import Path as InPath
+from torch import Tensor
 
 from gpt.checkpoint import RunFolder, step_files
 from gpt.config.loading import load_config
-from gpt.errors import ConfigError
+from gpt.errors import CheckpointError, ConfigError
 from gpt.files import parse_json
+from gpt.inspection.views.snapshots import Snapshot, map_embedding, nearest_tokens, read_snapshot
 from gpt.serving.http.protocol import APIError
 
 MAX_SAMPLES = 200
 SAMPLE_CHARACTERS = 10_000
 TAIL_BYTES = 1 << 16
 """Bytes from the end of a metrics.jsonl in which its last step is looked for."""
+NEAREST = 4
+MOST_STEPS = 2**62
+Step = Annotated[int, InPath(ge=0, lt=MOST_STEPS)]
+Basis = Annotated[int, Query(ge=0, lt=MOST_STEPS)]
 _STEP = re.compile(rb'^\{"step": (\d{1,18}),.*\n', re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class RunList:
-    """The names of all runs, those that changed last first.
+def add_runs(app: FastAPI, runs: Path) -> None:
+    """Add the endpoints; the folder may be missing. They block, so that each runs in a thread."""
 
-    Attributes:
-        training: the one that a process trains now; None: there is none.
-    """
-
-    runs: list[str]
-    training: str | None
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run.
-
-    Attributes:
-        name: name of its folder.
-        training: a process trains it now.
-        step: last step that was reported.
-        max_steps: optimizer steps of the whole run.
-        best_step: step of the checkpoint with the lowest validation loss; None: there is none yet.
-        best_val_loss: its validation loss, in nats per token.
-        tokenizer: `data.tokenizer`.
-        samples: steps that have a sample.
-        snapshots: steps that have a snapshot.
-    """
-
-    name: str
-    training: bool
-    step: int
-    max_steps: int
-    best_step: int | None
-    best_val_loss: float | None
-    tokenizer: str
-    samples: Sequence[int]
-    snapshots: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A text that the model wrote during training."""
-
-    step: int
-    text: str
-    truncated: bool
-
-
-class Runs:
-    """Reads a folder of run folders, which may be missing; the methods block, so they are for threads."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def names(self) -> RunList:
-        """List the runs."""
-        found = [path for path in self.folder.iterdir() if _is_run(path)] if self.folder.is_dir() else []
-        names = [path.name for path in sorted(found, key=_changed, reverse=True)]
-        return RunList(names, next((name for name in names if RunFolder(self.folder / name).is_being_trained()), None))
-
-    def get(self, name: str) -> RunFolder:
-        """Return the folder of a run, or raise APIError: nothing else that a path could say is looked for."""
-        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
-        if name not in names or not _is_run(self.folder / name):
+    def get(name: str) -> RunFolder:
+        """Return the folder of a run; nothing else that a path could say is looked for."""
+        names = {path.name for path in runs.iterdir()} if runs.is_dir() else set()
+        if name not in names or not _is_run(runs / name):
             raise APIError(404, f"there is no run {name[:100]!r}; /api/runs lists them")
-        return RunFolder(self.folder / name)
+        return RunFolder(runs / name)
 
-    def describe(self, name: str) -> Run:
-        """Describe a run, see `get`."""
-        folder = self.get(name)
+    def list_runs() -> dict[str, Any]:
+        """List the runs, those that changed last first, and name the one that a process trains now."""
+        found = [path for path in runs.iterdir() if _is_run(path)] if runs.is_dir() else []
+        names = [path.name for path in sorted(found, key=_changed, reverse=True)]
+        training = next((name for name in names if RunFolder(runs / name).is_being_trained()), None)
+        return {"runs": names, "training": training}
+
+    def get_run(name: str) -> dict[str, Any]:
+        """Return how far a run is, its lowest validation loss, and the steps of its samples and snapshots."""
+        folder = get(name)
         try:
             config, step = load_config(folder.path / "config.yaml").config, _last_step(folder.metrics)
         except (ConfigError, OSError) as error:
             raise APIError(500, f"the run {name!r} cannot be read: {str(error).partition(chr(10))[0]}") from None
         best_step, best_val_loss = _best(folder)
-        return Run(
-            name=name,
-            training=folder.is_being_trained(),
-            step=step,
-            max_steps=config.train.max_steps,
-            best_step=best_step,
-            best_val_loss=best_val_loss,
-            tokenizer=config.data.tokenizer,
-            samples=_sample_steps(folder),
-            snapshots=list(step_files(folder.snapshots)),
-        )
+        return {
+            "name": name,
+            "training": folder.is_being_trained(),
+            "step": step,
+            "max_steps": config.train.max_steps,
+            "best_step": best_step,
+            "best_val_loss": best_val_loss,
+            "tokenizer": config.data.tokenizer,
+            "samples": _sample_steps(folder),
+            "snapshots": list(step_files(folder.snapshots)),
+        }
 
-    def sample(self, name: str, step: int) -> Sample:
-        """Return the sample of a step; raise APIError if there is none."""
-        file = self.get(name).samples / f"step-{step:06d}.txt"
+    def get_sample(name: str, step: Step) -> dict[str, Any]:
+        """Return what the model of a run wrote at a step."""
         try:
-            text = file.read_bytes()[: 4 * SAMPLE_CHARACTERS + 4].decode("utf-8", errors="replace")
+            content = (get(name).samples / f"step-{step:06d}.txt").read_bytes()[: 4 * SAMPLE_CHARACTERS + 4]
         except OSError:
             raise APIError(404, f"the run {name!r} has no sample of step {step}") from None
-        return Sample(step, text[:SAMPLE_CHARACTERS].removesuffix("\n"), len(text) > SAMPLE_CHARACTERS)
+        text = content.decode("utf-8", errors="replace")
+        shown = text[:SAMPLE_CHARACTERS].removesuffix("\n")
+        return {"step": step, "text": shown, "truncated": len(text) > SAMPLE_CHARACTERS}
+
+    def get_snapshot(name: str, step: Step, basis: Basis) -> dict[str, Any]:
+        """Return the snapshot of a step, with its embeddings in the plane of those of the step `basis`.
+
+        `attention` is (n_layer, H, T, T) on the T tokens of `line`; `points` are x and y of each of `tokens`, which are
+        none where the vocabulary is large; `nearest` are those with the largest cosine.
+        """
+        folder = get(name)
+        shown, final = _read_snapshot(folder, step), _read_snapshot(folder, basis)
+        if shown.embedding.shape != final.embedding.shape:
+            raise APIError(400, f"the snapshots of the steps {step} and {basis} are of different models")
+        points = map_embedding(shown.embedding, final.embedding) if shown.tokens else shown.embedding
+        return {
+            "step": step,
+            "sample": shown.sample,
+            "line": shown.line,
+            "attention": _rounded(shown.attention),
+            "tokens": shown.tokens,
+            "points": _rounded(points),
+            "nearest": nearest_tokens(shown.embedding, NEAREST) if shown.tokens else [],
+        }
+
+    app.add_api_route("/api/runs", list_runs)
+    app.add_api_route("/api/runs/{name}", get_run)
+    app.add_api_route("/api/runs/{name}/samples/{step}", get_sample)
+    app.add_api_route("/api/runs/{name}/snapshots/{step}", get_snapshot)
 
 
 def _is_run(folder: Path) -> bool:
@@ -127,10 +110,8 @@ def _is_run(folder: Path) -> bool:
 
 def _changed(folder: Path) -> float:
     """Return when a run last reported something, in seconds since 1970."""
-    for file in (folder / "metrics.jsonl", folder / "config.yaml"):
-        if file.is_file():
-            return file.stat().st_mtime
-    return 0.0
+    file = folder / "metrics.jsonl"
+    return (file if file.is_file() else folder / "config.yaml").stat().st_mtime
 
 
 def _last_step(file: Path) -> int:
@@ -147,10 +128,9 @@ def _best(folder: RunFolder) -> tuple[int | None, float | None]:
     """Return the step and the validation loss of the best checkpoint; None where best.json has none."""
     try:
         pointer = parse_json((folder.path / "best.json").read_text(encoding="utf-8"))
-        step, loss = int(pointer["step"]), pointer.get("val_loss")
+        return int(pointer["step"]), float(pointer["val_loss"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None, None
-    return step, float(loss) if isinstance(loss, (int, float)) and abs(loss) < 1e300 else None
 
 
 def _sample_steps(folder: RunFolder) -> list[int]:
@@ -160,19 +140,17 @@ def _sample_steps(folder: RunFolder) -> list[int]:
     return sorted({*steps[::stride], *steps[-1:]})  # from the first on, so that those listed stay as there come more
 
 
-def add_runs(app: FastAPI, runs: Runs) -> None:
-    def list_runs() -> RunList:
-        """List the runs, those that changed last first."""
-        return runs.names()
+def _read_snapshot(folder: RunFolder, step: int) -> Snapshot:
+    file = folder.snapshot(step)
+    if not file.is_file():
+        raise APIError(404, f"the run {folder.path.name!r} has no snapshot of step {step}")
+    try:
+        return read_snapshot(file)
+    except CheckpointError:
+        raise APIError(500, f"the run {folder.path.name!r} has a damaged snapshot of step {step}") from None
 
-    def get_run(name: str) -> Run:
-        """Return how far a run is, and the steps of its samples and snapshots."""
-        return runs.describe(name)
 
-    def get_sample(name: str, step: int) -> Sample:
-        """Return what the model of a run wrote at a step."""
-        return runs.sample(name, step)
-
-    app.add_api_route("/api/runs", list_runs)
-    app.add_api_route("/api/runs/{name}", get_run)
-    app.add_api_route("/api/runs/{name}/samples/{step}", get_sample)
+def _rounded(values: Tensor) -> list[Any]:
+    """Return a tensor as lists, with three decimals; of float32, more would be written."""
+    rounded: list[Any] = values.double().mul(1000).round().div(1000).tolist()
+    return rounded

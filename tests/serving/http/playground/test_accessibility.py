@@ -55,9 +55,3 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
             view,
             0,
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_reference_breaks_no_rule_of_accessibility(site: Served, visit: Open, dark: bool) -> None:
-    assert visit(f"{site.url}/docs", width=400, height=800, dark=dark).violations() == []

@@ -4,15 +4,12 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from browser import CONTROL, Page
 from gpt.checkpoint import Loaded
-from gpt.config import SamplingParams
 from gpt.errors import CheckpointError
-from gpt.serving.http import playground
 from http_server import CharModel, Serve, Served, add_run, make_loaded, real_engine
 
 Open = Callable[..., Page]
@@ -231,26 +228,6 @@ def test_where_the_model_of_a_link_cannot_be_loaded_another_writes(
         page.console.clear()
 
 
-def test_a_filter_needs_no_bounds(open_page: Open, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds = {
-        "free": {"type": "number", "default": 0.0},
-        "whole": {"type": "integer", "default": 0},
-        "above": {"type": "integer", "default": 2, "exclusiveMinimum": 1, "maximum": 50},
-    }
-    properties = {**SamplingParams.model_json_schema()["properties"], **bounds}
-    schema = SimpleNamespace(model_json_schema=lambda: {"properties": properties})
-    monkeypatch.setattr(playground, "SamplingParams", schema)
-    monkeypatch.setattr(playground, "FILTERS", dict.fromkeys(["top_k", *bounds]))
-    with serve() as served:
-        page = open_page(served=served)
-        fields = f"{json.dumps(list(bounds))}.map((name) => document.getElementById(name))"
-        page.wait_for(f"{fields}.every((field) => field)")
-        page.run(f"{fields}.forEach((field, index) => (field.value = [0, 0, 2][index]))")
-        assert page.run(f"{fields}.map((field) => [field.validity.valid, field.min, field.max])") == [
-            [True, "", ""], [True, "", ""], [True, "2", "50"]
-        ]  # fmt: skip
-
-
 def move_slider(page: Page, name: str, value: float) -> None:
     slider = f"document.querySelector('#{name.replace('_', '-')} + [type=range]')"
     page.run(f"{slider}.value = {value}; {slider}.dispatchEvent(new Event('input', {{ bubbles: true }}))")
@@ -289,6 +266,7 @@ def test_after_a_branch_with_other_settings_each_token_has_those_that_it_was_sam
     write(page, prompt="It was", count=40, temperature=0.8, top_k=0)
     page.point(ITEM.format(30), click=True)
     move_slider(page, "temperature", 0.3)
+    page.wait_for("document.querySelector('.sampling').textContent === 'with temperature 0.3'")  # drawn anew
     page.point("document.querySelector('.pairs li:not(.came) button')", click=True)
     page.wait_for("document.querySelector('.picked') !== null")
     wait_until_written(page)
