@@ -28,8 +28,8 @@ import { readFileSync } from "node:fs";
 const page = readFileSync(0, "utf8");
 const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))?.[1];
 const data = JSON.parse(part("data") ?? "null");
-const newModel = (useWasm) => new Model(data, decodeBase64(part("weights")), useWasm);
-const newSource = (useWasm) => new LocalSource(newModel(useWasm), new Tokenizer(data.tokenizer), data.labels);
+const newModel = () => new Model(data, decodeBase64(part("weights")));
+const newSource = () => new LocalSource(newModel(), new Tokenizer(data.tokenizer), data.labels);
 """
 
 

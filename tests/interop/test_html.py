@@ -38,24 +38,21 @@ def page_of(model: GPT, weights: str = "float32", tokenizer: Tokenizer = CHARS) 
 @pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY.keys())
 @torch.no_grad()
 def test_logits_and_greedy_texts_are_those_of_pytorch_beyond_the_window(variant: dict[str, object]) -> None:
-    """By WebAssembly, and by plain JavaScript."""
     model = sharp_model(**variant)
     code = f"""
-    return [true, false].map((useWasm) => {{
-      const model = newModel(useWasm);
-      const logits = {IDS}.map((id, at) => [...model.step(id, at)]);
-      const text = new Text(newModel(useWasm));
-      text.append(3); text.append(1);
-      for (let count = 0; count < 200; count++) text.sample({{ temperature: 0 }}, 0);
-      return [logits, text.ids.slice(2)];
-    }});
+    const model = newModel();
+    const logits = {IDS}.map((id, at) => [...model.step(id, at)]);
+    const text = new Text(newModel());
+    text.append(3); text.append(1);
+    for (let count = 0; count < 200; count++) text.sample({{ temperature: 0 }}, 0);
+    return [logits, text.ids.slice(2)];
     """
     expected = model(torch.tensor([IDS]))[0]
     settings = SamplingParams(temperature=0.0, max_new_tokens=200)
     greedy = list(generate_tokens(model, [3, 1], settings, build_runtime(model, DecodeOptions(backend="eager"))))
-    for logits, ids in run_page(page_of(model), code):
-        torch.testing.assert_close(torch.tensor(logits), expected, atol=1e-4, rtol=0)
-        assert ids == greedy
+    logits, ids = run_page(page_of(model), code)
+    torch.testing.assert_close(torch.tensor(logits), expected, atol=1e-4, rtol=0)
+    assert ids == greedy
 
 
 def rounded(model: GPT) -> GPT:
@@ -82,7 +79,7 @@ def test_logits_are_those_of_the_model_with_weights_rounded_as_in_the_page(
 ) -> None:
     model = sharp_model()
     model = model if kept == "float32" else quantize(model, kept)
-    code = f"const model = newModel(true); return {IDS}.map((id, at) => [...model.step(id, at)]);"
+    code = f"const model = newModel(); return {IDS}.map((id, at) => [...model.step(id, at)]);"
     logits = torch.tensor(run_page(page_of(model, weights), code))
     in_page = rounded(quantize(model, "int8") if (kept, weights) == ("float32", "int8") else model)
     expected = in_page(torch.tensor([IDS]))[0]
@@ -137,11 +134,12 @@ def test_summaries_of_attention_are_those_of_the_package() -> None:
     model = sharp_model(n_kv_head=2, position="rope")
     code = f"""
     const text = {IDS[:9]}.map((id) => data.tokenizer.chars[id]).join("");
-    return new Heads(await newSource(true).attention({{ text }})).summarize(1 * 4 + 2);
+    return new Heads(await newSource().attention({{ text }})).summarize(1 * 4 + 2);
     """
     summary = run_page(page_of(model), code)
     expected = attention_patterns(model, torch.tensor(IDS[:9]))
-    assert summary == pytest.approx(dataclasses.asdict(summarize_head(expected[1, 2])), abs=1e-5)
+    whole = dataclasses.asdict(summarize_head(expected[1, 2]))
+    assert summary == pytest.approx({name: whole[name] for name in ("distance", "entropy")}, abs=1e-5)
 
 
 def test_a_text_of_bytes_goes_to_ids_and_back() -> None:

@@ -73,7 +73,7 @@ def test_it_writes_what_pytorch_writes_by_webassembly(open_page: Open, model: GP
     text = write(page, "the ", count=200, temperature=0.8, top_k=5, seed=11)
     assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=11)
     assert page.text(".status").startswith("200 characters written with seed 11")
-    assert "per second by WebAssembly." in page.text(".status")
+    assert "per second." in page.text(".status")
 
 
 def test_tokens_of_several_characters_are_written_and_looked_into(tmp_path: Path, visit: Open) -> None:

@@ -18,7 +18,7 @@ TEXT = "the cat's hat"
 IDS = torch.tensor(CHARS.encode(TEXT).tolist())
 TOKEN = 7
 DESCRIBE = f"""
-const numbers = new Numbers(await newSource(true).picture({{ text: {TEXT!r} }}));
+const numbers = new Numbers(await newSource().picture({{ text: {TEXT!r} }}));
 const described = describeParts(numbers, "character");
 const blocks = described.blocks.map(({{ attention, middle, mlp, stream }}) => [...attention, middle, ...mlp, stream]);
 const say = ({{ kind, name, shape, note, value, about, vector, guess, door }}) => ({{

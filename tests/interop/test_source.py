@@ -197,7 +197,7 @@ def test_a_text_without_a_head_is_another_and_the_next_one_is_whole_again() -> N
     };
     const heads = [[0, 0], [1, 2]];
     const [whole, without, again] = [await write(source, []), await write(source, heads), await write(source, [])];
-    return [whole, without, again, await write(newSource(true), heads)];
+    return [whole, without, again, await write(newSource(), heads)];
     """
     whole, without, again, anew = ask(model, code)
     assert whole == again
@@ -225,7 +225,7 @@ def test_a_branch_is_what_the_text_would_have_been_and_does_not_compute_its_prom
     const prompt = tokens.slice(0, kept).map((token) => token.text).join("") + "a";
     const branched = await write(source, prompt, 3);
     const branchedSteps = steps;
-    const expected = await write(newSource(true), prompt, 3);
+    const expected = await write(newSource(), prompt, 3);
     const ids = expected.map((token) => token.id).slice(0, prompt.length);
     return [branched, branchedSteps, expected, await write(source, ids, 3, kept)];
     """

@@ -43,17 +43,6 @@ export function camelCase(name) {
   return name.replace(/[-_]([a-z])/g, (_, letter) => letter.toUpperCase());
 }
 
-/** Fades a box where more of what it holds lies beyond its left or right end. */
-export function markMore(box) {
-  const mark = () => {
-    const right = box.scrollWidth - box.clientWidth - box.scrollLeft;
-    box.classList.toggle("more-left", box.scrollLeft > 1);
-    box.classList.toggle("more-right", right > 1);
-  };
-  box.addEventListener("scroll", mark);
-  new ResizeObserver(mark).observe(box);
-}
-
 /** Fills a select with names, or with options, and keeps or changes what is chosen where that is among them. */
 export function setOptions(select, options, chosen = select.value) {
   select.replaceChildren(

@@ -5,7 +5,7 @@ import { create } from "./dom.js";
  * into `context.params`, a URLSearchParams, before the view is shown or opened again. Returns `refresh`, which tells the
  * open view that the context has changed. Only the open view is in the document. Each view has
  * - `name`: of its address, `#name`; no element of the page has it as its id, or else the page would scroll there;
- * - `title`: in the navigation; in lower case, with dashes, it is an address too;
+ * - `title`: in the navigation;
  * - `sentence`: what to look for in it, in two sentences; `more`, where there is any, says the rest, folded;
  * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
  *   has `source`, which computes, `models`, the names of all, `model`, that of the chosen one, and `text`, the one
@@ -16,13 +16,11 @@ export function startShell(nav, root, views, context) {
   const opened = new Map();
   const { title } = document;
   const links = views.map(({ name, title }) => Object.assign(create("a", "", title), { href: `#${name}` }));
-  const addresses = views.map(({ name, title }) => [name, title.toLowerCase().replaceAll(" ", "-")]);
   nav.replaceChildren(...links);
 
   function open() {
     const [asked, parameters] = location.hash.slice(1).split(/\?(.*)/s);
-    const found = addresses.findIndex((names) => names.includes(asked.toLowerCase()));
-    const view = views[Math.max(0, found)];
+    const view = views.find(({ name }) => name === asked) ?? views[0];
     context.params = new URLSearchParams(parameters);
     for (const link of links) link.removeAttribute("aria-current");
     const link = links[views.indexOf(view)];
@@ -31,13 +29,9 @@ export function startShell(nav, root, views, context) {
     document.body.dataset.view = view.name;
     document.title = `${view.title} · ${title}`;
     const known = opened.get(view);
-    const place = known ?? { section: createSection(view), refresh: null, scrolled: [] };
+    const place = known ?? { section: createSection(view), refresh: null };
     opened.set(view, place);
-    if (!place.section.isConnected) {
-      for (const other of opened.values()) if (other.section.isConnected) other.scrolled = scrolledIn(other.section);
-      root.replaceChildren(place.section); // else it would lose the focus
-      for (const [box, offsets] of place.scrolled) box.scrollTo(offsets);
-    }
+    if (!place.section.isConnected) root.replaceChildren(place.section); // else it would lose the focus
     if (known) place.refresh?.();
     else place.refresh = view.show(place.section.lastChild, context);
   }
@@ -45,13 +39,6 @@ export function startShell(nav, root, views, context) {
   addEventListener("hashchange", open);
   open();
   return open;
-}
-
-/** The boxes in a section that are scrolled, which they lose outside the document, and how far. */
-function scrolledIn(section) {
-  return [...section.querySelectorAll("*")]
-    .map((box) => [box, { left: box.scrollLeft, top: box.scrollTop }])
-    .filter(([, { left, top }]) => left || top);
 }
 
 function createSection({ name, title, sentence, more = "" }) {

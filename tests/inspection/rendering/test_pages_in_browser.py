@@ -85,15 +85,7 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     found.grid = [one === other, below > one];
     const names = [...document.querySelectorAll(".thumbnail")].map((button) => button.textContent);
     found.names = [names.slice(0, 3), names.slice(3)];
-    const arcs = () => [...document.querySelectorAll("#arcs path")].map((arc) => [
-      Number(arc.dataset.key), Number(arc.getAttribute("opacity")), Number(arc.getAttribute("stroke-width")),
-      arc.querySelector("title").textContent,
-    ]);
     const tokens = [...document.querySelectorAll(".token")];
-    found.last = arcs();
-    tokens[0].click();
-    found.first = arcs();
-    found.classes = [...document.querySelectorAll("#arcs text")].map((text) => text.getAttribute("class"));
     found.ablation = document.getElementById("ablation").hidden;
     tokens[3].click();
     found.clicked = [read("readout"), tokens.map((token) => token.className)];
@@ -119,12 +111,6 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     found.head = [read("matrix-title"), read("readout")];
     """
     found = open_page("attention", actions)
-    assert found["last"] == [
-        [0, pytest.approx(0.4, abs=1e-4), pytest.approx(2.25, abs=1e-3), "'a' at 0: 0.250"],
-        [4, pytest.approx(0.8, abs=1e-4), pytest.approx(4.75, abs=1e-3), "'</script>' at 4: 0.750"],
-    ]
-    assert found["first"] == [[0, 1, 6, "'a' at 0: 1.000"]]
-    assert [set(name.split()) for name in found["classes"]] == [{"looking", "seen"}, *[{"later"}] * 5]
     assert found["ablation"]  # is hidden: there is nobody to compute it
     assert found["thumbnails"] == 6
     assert found["grid"] == [True, True]  # heads across, layers down
@@ -232,7 +218,7 @@ def test_a_matrix_settles_at_every_width(tmp_path: Path, visit: Callable[..., Pa
 def test_a_matrix_of_128_characters_fits_and_follows_a_finger(
     width: int, tmp_path: Path, visit: Callable[..., Page]
 ) -> None:
-    """Its letters are those around the cell under the finger, which drags the choice and not the page."""
+    """Which drags the choice and not the page."""
     letters = "abcdefgh" * 16
     weights = torch.rand(1, 2, 128, 128).tril()
     view: View = {"labels": list(letters), "weights": weights / weights.sum(-1, keepdim=True)}
@@ -242,15 +228,6 @@ def test_a_matrix_of_128_characters_fits_and_follows_a_finger(
     box = "(({ scrollWidth, clientWidth, scrollHeight, clientHeight }) => "
     fits = "[scrollWidth <= clientWidth, scrollHeight <= clientHeight, clientHeight < innerHeight])"
     assert page.run(f"{box}{fits}(document.getElementById('box'))") == [True] * 3
-    seen = """["keys", "queries"].map((axis) => {
-      const [box, letter] = [`#${axis}`, `#${axis} .on`].map((part) =>
-        document.querySelector(part).getBoundingClientRect());
-      const isIn = letter.left > box.left - 1 && letter.right < box.right + 1;
-      return isIn && letter.top > box.top - 1 && letter.bottom < box.bottom + 1;
-    })"""
-    for token in (0, 127):
-        page.run(f"document.querySelectorAll('#text .token')[{token}].click()")
-        assert page.run(seen) == [True, True]
     plot = "document.getElementById('plot').getBoundingClientRect()"
     left, top, side, scrolled = page.run(f"(({{ left, top, width }}) => [left, top, width, scrollY])({plot})")
     at = [{"x": left + (column + 0.5) * side / 128, "y": top + (row + 0.5) * side / 128} for column, row in PLACES]
@@ -261,13 +238,6 @@ def test_a_matrix_of_128_characters_fits_and_follows_a_finger(
     page.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
     page.wait_for("document.getElementById('readout').textContent.startsWith(\"From 'e' at 100 to 'd' at 27\")")
     assert page.run("scrollY") == scrolled
-    mark, letter = (
-        page.run(
-            f"(({{ left, right }}) => (left + right) / 2)(document.querySelector('{part}').getBoundingClientRect())"
-        )
-        for part in (".cell-mark", "#keys .on")
-    )
-    assert letter == pytest.approx(mark, abs=1)
 
 
 @pytest.mark.parametrize("kind", VIEWS)

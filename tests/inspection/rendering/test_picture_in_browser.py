@@ -89,25 +89,6 @@ def test_nothing_moves_where_labels_are_long_and_the_chosen_token_is_seen(open_p
     assert page.run("document.documentElement.scrollWidth") <= width
 
 
-def test_a_swipe_chooses_another_token_and_two_fingers_none(open_picture: Open) -> None:
-    page = open_picture()
-    page.run("document.querySelector('.picture-flow').scrollIntoView()")
-
-    def swipe(*fingers: tuple[int, int]) -> int:
-        """Move fingers from one x to another; return the token that is then chosen."""
-        for kind, end in (("touchStart", 0), ("touchMove", 1)):
-            points = [{"x": finger[end], "y": 300, "id": number} for number, finger in enumerate(fingers)]
-            page.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-        page.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-        return page.run(CHOSEN)
-
-    last = len(TEXT) - 1
-    assert swipe((300, 400)) == last - 1
-    assert swipe((300, 320)) == last - 1
-    assert swipe((300, 200), (350, 450)) == last - 1
-    assert swipe((400, 300)) == last
-
-
 def test_the_end_leads_to_the_next_token(open_picture: Open) -> None:
     page = open_picture()
     page.run("document.querySelector('.picture-line .token').click()")

@@ -48,7 +48,7 @@ export class Model {
    * `data` has `config`, the `model` section of a configuration with its derived sizes, and `tensors`, an index of
    * names, shapes, formats and offsets into `bytes`.
    */
-  constructor({ config, tensors }, bytes, useWasm = true) {
+  constructor({ config, tensors }, bytes) {
     const { n_layer: layers, n_embd: width, block_size: positions, head_dim: headDim } = config;
     const kvWidth = config.n_kv_head * headDim;
     const activations = {
@@ -73,10 +73,7 @@ export class Model {
     this.parameters = tensors
       .filter(({ name }) => /^(h\.0\.|(?!h\.))/.test(name))
       .map(({ name, shape }) => [name, shape]);
-    this.arena = createArena(
-      sizes.reduce((sum, size) => sum + paddedLength(size), 0),
-      useWasm
-    );
+    this.arena = createArena(sizes.reduce((sum, size) => sum + paddedLength(size), 0));
     /** @type {Record<string, Float32Array>} */
     this.buffers = {};
     for (const [name, size] of Object.entries(activations)) this.buffers[name] = this.arena.alloc(size);

@@ -30,7 +30,6 @@ export class LocalSource {
     this.model = model;
     this.tokenizer = tokenizer;
     this.labels = labels;
-    this.pace = ` by ${model.arena.kind}`;
     this.text = new Text(model);
     this.turns = { writing: Promise.resolve(), reading: Promise.resolve() };
   }

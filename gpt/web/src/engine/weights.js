@@ -1,10 +1,6 @@
 /** Bytes of a base64 text. */
 export function decodeBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text.trim());
-  const characters = atob(text);
-  const bytes = new Uint8Array(characters.length);
-  for (let index = 0; index < bytes.length; index++) bytes[index] = characters.charCodeAt(index);
-  return bytes;
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }
 
 /** The value of each of the 65,536 half-precision floats (IEEE 754 binary16). */

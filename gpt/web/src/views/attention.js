@@ -1,8 +1,7 @@
 import { colorOf, drawInTheme, drawLegend, paint, unpaint } from "../colors.js";
-import { create, createButton, fill, markMore } from "../dom.js";
+import { create, createButton, fill } from "../dom.js";
 import { decimals, makeChoosable, nameOf, unitOf, writeText } from "../tokens.js";
 import { showAblation } from "./ablation.js";
-import { showArcs } from "./arcs.js";
 import template from "./attention.html";
 import { drawDoors, placeIn } from "./doors.js";
 import { Heads } from "./heads.js";
@@ -37,11 +36,9 @@ class AttentionView {
     this.key = 0;
     this.pointed = null; // the query and key under the mouse
     root.style.setProperty("--size", this.size);
-    const { text, arcs, stretch } = this.parts;
+    const { text, stretch } = this.parts;
     this.tokens = writeText(text, this.labels);
     this.thumbnails = this.addThumbnails(view);
-    markMore(this.parts.headsBox);
-    this.drawArcs = showArcs(arcs, this.labels, (query) => this.chooseQuery(query));
     this.ablation = source && this.allowAblation(root, view, source);
     this.chooseHead = makeChoosable(this.parts.heads, this.thumbnails, view.heads, (head) => {
       this.head = head;
@@ -220,7 +217,7 @@ class AttentionView {
   /** Shows the cell under the mouse, or else the chosen one. */
   showCell() {
     const { query, key } = this.pointed ?? this;
-    const { readout, arcs } = this.parts;
+    const { readout } = this.parts;
     const row = this.heads.row(this.head, query);
     this.matrix.mark({ query, key });
     const [from, to] = [query, key].map((index) => nameOf(this.labels, index));
@@ -232,7 +229,5 @@ class AttentionView {
       token.classList.toggle("looking", index === query);
       token.classList.toggle("pointed", index === key);
     });
-    this.drawArcs(query, row);
-    arcs.setAttribute("aria-label", `arcs from ${from} to what it attends to`);
   }
 }

@@ -35,13 +35,10 @@ export class Heads {
 
   /** Where a head looks, averaged over the queries that have more than one key. */
   summarize(head) {
-    const sums = { itself: 0, previous: 0, first: 0, distance: 0, entropy: 0 };
+    const sums = { distance: 0, entropy: 0 };
     const from = this.size > 1 ? 1 : 0;
     for (let query = from; query < this.size; query++) {
       const row = this.row(head, query);
-      sums.itself += row[query];
-      sums.previous += query ? row[query - 1] : 0;
-      sums.first += row[0];
       row.forEach((weight, key) => {
         sums.distance += weight * (query - key);
         sums.entropy -= weight ? weight * Math.log2(weight) : 0;

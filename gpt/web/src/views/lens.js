@@ -1,5 +1,5 @@
 import { drawInTheme, drawLegend, paint } from "../colors.js";
-import { create, fill, markMore } from "../dom.js";
+import { create, fill } from "../dom.js";
 import { drawBars, makeReadable, nameOf, percent, quoted, surprise, unitOf, writeText } from "../tokens.js";
 import { drawDoors, placeIn } from "./doors.js";
 import template from "./lens.html";
@@ -73,7 +73,6 @@ export function showLens(root, view) {
     if (tokens.includes(target)) choose(rows.length - 1, tokens.indexOf(target));
   });
   drawInTheme(root, draw);
-  markMore(parts.lensBox);
   const end = Math.max(0, size - 2); // the last place that something comes after
   choose(rows.length - 1, end);
   return (params) => {

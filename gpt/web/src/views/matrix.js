@@ -1,6 +1,6 @@
 import { create, keyIn, within } from "../dom.js";
 
-const LARGEST = 28; // pixels of a cell that is not zoomed
+const LARGEST = 28; // pixels of a cell
 const LABELLED = 9; // pixels of a cell from which a letter fits it
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -13,7 +13,6 @@ export class Matrix {
     this.point = point;
     this.choose = choose;
     this.cell = { query: 0, key: 0 };
-    this.isZoomed = false;
     this.ticks = [parts.queries, parts.keys].map((axis) => {
       const ticks = labels.map((label) => create("span", label.length > 1 ? "long" : "", label));
       axis.append(...ticks);
@@ -25,7 +24,7 @@ export class Matrix {
   }
 
   listen() {
-    const { plot, zoom } = this.parts;
+    const { plot } = this.parts;
     const chooseAt = (event) => {
       const { query, key } = this.cellAt(event);
       this.choose(query, key);
@@ -45,12 +44,6 @@ export class Matrix {
       event.preventDefault();
       this.point(null); // the mouse may lie on another
       this.choose(...[this.cell.query, this.cell.key].map((at, axis) => within(at + step[axis], this.size - 1)));
-    });
-    zoom.addEventListener("input", () => {
-      this.isZoomed = true;
-      this.parts.plot.classList.add("zoomed");
-      this.setCellSize(Number(zoom.value));
-      this.reveal();
     });
   }
 
@@ -75,12 +68,11 @@ export class Matrix {
   }
 
   /**
-   * Makes all of the matrix fit its place, unless the reader has chosen another size. The axes are measured at their
-   * widest: they grow with the cells, and would otherwise never settle.
+   * Makes all of the matrix fit its place. The axes are measured at their widest: they grow with the cells, and would
+   * otherwise never settle.
    */
   fit() {
     const { place, box, queries, keys } = this.parts;
-    if (this.isZoomed) return;
     this.setCellSize(LARGEST);
     const width = place.clientWidth - queries.offsetWidth - 2;
     const height = Number.parseFloat(getComputedStyle(box).maxHeight) - keys.offsetHeight - 2;
@@ -89,10 +81,9 @@ export class Matrix {
   }
 
   setCellSize(pixels) {
-    const { matrix, zoom } = this.parts;
+    const { matrix } = this.parts;
     matrix.style.setProperty("--cell", `${pixels}px`);
     matrix.classList.toggle("unlabelled", pixels < LABELLED);
-    zoom.value = pixels;
   }
 
   cellAt(event) {

@@ -12,8 +12,6 @@ const TICKS = [
   [1, "0.4%"],
 ];
 const SURPRISING = 0.25;
-const LONG_WORD = 16; // characters
-const WORD_END = /[\s\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Thai}]$/u; // a line may end there
 
 /**
  * A text that is being written, whose tokens show what else was possible. A token has `id`, `label`, `text`,
@@ -34,7 +32,6 @@ export class Passage {
     this.word = "character";
     this.tokens = [];
     this.items = []; // their elements
-    this.unfinished = []; // those of the last word
     this.chosen = null;
     this.shown = null; // the chosen one, or the one that is pointed at
     this.logits = null; // of the chosen token, once they were asked for
@@ -69,26 +66,8 @@ export class Passage {
     const { written } = this.parts;
     const isAtEnd = written.scrollTop + written.clientHeight >= written.scrollHeight - 8;
     written.append(...tokens.flatMap((token) => this.addItem(token)));
-    this.hideUnfinished(this.lastWord());
     if (isAtEnd) written.scrollTop = written.scrollHeight;
     if (this.chosen === null) this.pickSurprising(SURPRISING);
-  }
-
-  /** The index of the token that begins the last word, by its own space, or else after another's end. */
-  lastWord() {
-    const isEdge = ({ text, isGiven, isPicked }) => isGiven || isPicked || WORD_END.test(text) || /^\s/.test(text);
-    const index = this.tokens.findLastIndex(isEdge);
-    const token = this.tokens[index];
-    return token && !token.isGiven && !token.isPicked && !WORD_END.test(token.text) ? index : index + 1;
-  }
-
-  /** Hides the word that begins at an index, the end of a long one: it may yet have to move to the next line. */
-  hideUnfinished(index) {
-    for (const item of this.unfinished) item.classList.remove("unfinished");
-    let [start, characters] = [this.tokens.length, 0];
-    while (start > index && characters < LONG_WORD) characters += this.tokens[--start].text.length;
-    this.unfinished = this.items.slice(start);
-    for (const item of this.unfinished) item.classList.add("unfinished");
   }
 
   /** Chooses the first of the written tokens that is so unlikely, if there is one: the bars then say something. */
@@ -126,7 +105,6 @@ export class Passage {
 
   /** Ends a text: chooses a token where none is, which lets the tab key reach the text. */
   settle() {
-    this.hideUnfinished(Infinity);
     if (this.chosen === null) this.pickSurprising(1);
     if (this.chosen === null && this.items.length) this.pick(this.items.length - 1);
     const item = this.items[this.chosen];

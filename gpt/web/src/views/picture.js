@@ -7,7 +7,6 @@ import { Numbers } from "./picture_numbers.js";
 import { describeParts } from "./picture_parts.js";
 
 const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
-const SWIPE = 40; // pixels
 const PAUSE = 500; // milliseconds after ↑ or ↓, whose focus may scroll the page
 const TAIL = 14; // characters before what comes next
 const TITLES = {
@@ -151,7 +150,7 @@ class Picture {
     return create("div", "picture-end", sentence, create("p", "actions", this.goOn));
   }
 
-  /** Arrow keys and swipes choose another token wherever the reader is. */
+  /** Arrow keys choose another token wherever the reader is. */
   listen() {
     const { flow } = this.parts;
     const move = (by) => this.pickToken(within(this.token + by, this.tokens.length - 1));
@@ -167,14 +166,6 @@ class Picture {
       },
       { capture: true }
     );
-    let from = null;
-    const begin = ({ touches: [touch, second] }) => (from = second ? null : touch);
-    flow.addEventListener("touchstart", begin, { passive: true });
-    flow.addEventListener("touchend", ({ changedTouches: [to] }) => {
-      if (!from) return; // two fingers
-      const [across, down] = [to.clientX - from.clientX, to.clientY - from.clientY];
-      if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(down)) move(across < 0 ? 1 : -1);
-    });
     for (const block of flow.querySelectorAll("details")) block.addEventListener("toggle", () => this.draw());
   }
 

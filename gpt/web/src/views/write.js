@@ -23,7 +23,7 @@ const TEMPERATURE = {
   description: "Below 1 makes likely ones more likely; 0 always takes the most likely one.",
 };
 const COMPUTED = ["temperature", "top-k", "top-p", "min-p"]; // what engine/sampling.js knows the effect of
-const MOST_ON_A_SLIDER = 50; // of a number without bounds
+const MOST_ON_A_SLIDER = 50; // from its least value on
 const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
 
 /**
@@ -34,7 +34,7 @@ const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
  * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls `add(tokens)` with
  * tokens as `Passage` takes them: those of the prompt but for the first `known`, then `count` that are sampled. The
  * prompt is a text, or the ids of one. `source.logitsAfter({ model, ids })` returns the logits, up to a
- * constant, of the token after some ids. `source.pace`, where it is there, says what computes.
+ * constant, of the token after some ids.
  *
  * `changed(values)` follows the form, `written(text)` each text that the reader asked for.
  */
@@ -267,7 +267,7 @@ class Pane {
     this.writerFollows();
     const seconds = (performance.now() - began) / 1000;
     const bits = describeBits(this.passage.tokens);
-    const said = `${describeRun(added, word, settings.seed, seconds, source.pace ?? "")}${bits}`;
+    const said = `${describeRun(added, word, settings.seed, seconds)}${bits}`;
     say(this.status, fault ?? said, fault !== null);
     this.passage.settle();
     if (this.isAsked) written?.(this.passage.text);
@@ -289,8 +289,8 @@ class Pane {
   }
 }
 
-function describeRun(count, word, seed, seconds, computer) {
-  const pace = seconds > 0 ? `, ${Math.round(count / seconds)} per second${computer}` : "";
+function describeRun(count, word, seed, seconds) {
+  const pace = seconds > 0 ? `, ${Math.round(count / seconds)} per second` : "";
   return `${count} ${word}${count === 1 ? "" : "s"} written with seed ${seed}${pace}.`;
 }
 
@@ -338,7 +338,8 @@ function createSetting({ field, type, minimum, exclusiveMinimum, maximum, exclus
   input.min = minimum ?? (exclusiveMinimum === undefined ? "" : exclusiveMinimum + least);
   input.max = maximum ?? (exclusiveMaximum === undefined ? "" : exclusiveMaximum - least);
   const min = minimum ?? (exclusiveMinimum === undefined ? 0 : exclusiveMinimum + step);
-  const max = maximum ?? (exclusiveMaximum === undefined ? min + MOST_ON_A_SLIDER : exclusiveMaximum - step);
+  const most = maximum ?? (exclusiveMaximum === undefined ? Infinity : exclusiveMaximum - step);
+  const max = Math.min(most, min + MOST_ON_A_SLIDER);
   const slider = Object.assign(create("input"), { type: "range", step, min, max });
   const name = `${field[0].toUpperCase()}${field.slice(1)}`;
   slider.setAttribute("aria-label", `${name}, slider`);

@@ -69,7 +69,6 @@ TITLES = {
     "picture": "Model",
     "attention": "Attention",
     "lens": "Logit lens",
-    "logit-lens": "Logit lens",
     "learning": "Learning",
 }
 

@@ -124,18 +124,6 @@ def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page
     page.wait_for("document.getElementById('readout')?.textContent.startsWith(\"From 'e' at 9 \")")
 
 
-def test_a_view_is_left_and_found_again_as_it_was_scrolled(open_page: Open) -> None:
-    page = open_page("lens")
-    read(page, "lens", TEXT * 2)
-    before = page.run("document.getElementById('lens-box').scrollLeft")
-    assert before > 0
-    page.run("location.hash = 'write'")
-    page.wait_for("document.getElementById('lens-box') === null")
-    page.run("location.hash = 'lens'")
-    page.wait_for("document.getElementById('lens-box') !== null")
-    assert page.run("document.getElementById('lens-box').scrollLeft") == before
-
-
 def test_no_text_leaves_no_reading_of_another(open_page: Open) -> None:
     page = open_page("lens")
     read(page, "lens")
