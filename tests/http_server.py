@@ -63,7 +63,7 @@ class ManualEngine:
     def stats(self) -> EngineStats:
         return EngineStats(*[0] * len(EngineStats._fields))
 
-    def close(self, drain_seconds: float = 0.0) -> None:
+    def close(self) -> None:
         pass
 
 

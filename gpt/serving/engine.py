@@ -34,10 +34,6 @@ class ServingEngine:
         prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
         kv_dtype: type of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); narrower is faster in a batch.
         report: receives a line when something is compiled, or takes long.
-
-    Raises:
-        DeviceError: the native backend was asked for, and is not available.
-        GenerationError: an argument is out of its range, or the blocks are too few for one window.
     """
 
     def __init__(
@@ -63,7 +59,7 @@ class ServingEngine:
         self._changed = threading.Condition()  # guards the attributes below
         self._submitted: list[Request] = []
         self._cancelled: list[Request] = []
-        self._is_closed = self._is_stopping = False
+        self._is_closed = False
         self._is_idle = True
         self._stats = self._engine.stats()
         self._thread = threading.Thread(target=self._run, name="serving-engine", daemon=True)
@@ -76,13 +72,6 @@ class ServingEngine:
             prompt: a text, or its token ids; may be empty: it then starts after a line end.
             on_chunks: called from the engine's thread with all new chunks of a step; the last one says why the text
                 ends. It must not block. If it raises an exception, the request is cancelled and it is not called again.
-
-        Raises:
-            QueueFullError: too many requests are waiting.
-            EngineClosedError: the engine was closed or has failed.
-            DataError: the prompt has characters outside the vocabulary.
-            InputError: an id is outside the vocabulary.
-            GenerationError: the prompt is empty or too long, and `params` refuses that.
         """
         if isinstance(prompt, str):
             ids = encode_prompt(self._tokenizer, prompt, params, self._block_size)
@@ -109,21 +98,18 @@ class ServingEngine:
             self._changed.notify_all()
 
     def stats(self) -> EngineStats:
-        """Return the engine's current statistics; may be called from any thread."""
+        """Return the current statistics; may be called from any thread."""
         with self._changed:
             return self._stats._replace(waiting=self._stats.waiting + len(self._submitted))
 
-    def close(self, drain_seconds: float = 0.0) -> None:
-        """Refuse new requests, give the others this many seconds to finish, cancel the rest, and end the thread."""
+    def close(self) -> None:
+        """Refuse new requests, cancel the others, and end the thread."""
         with self._changed:
             self._is_closed = True
-            self._changed.wait_for(lambda: self._is_idle and not self._submitted, drain_seconds)
-            self._is_stopping = True
             self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
-        """Compute steps until the engine is closed."""
         try:
             while self._take():
                 self._deliver(self._engine.step())
@@ -139,7 +125,7 @@ class ServingEngine:
     def _take(self) -> bool:
         """Wait for work, and process what other threads have submitted or cancelled; return whether to continue."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or self._submitted or self._cancelled or not self._is_idle)
+            self._changed.wait_for(lambda: self._is_closed or self._submitted or self._cancelled or not self._is_idle)
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
             self._is_idle = False
@@ -149,7 +135,7 @@ class ServingEngine:
         for request in cancelled:
             delivered += self._engine.end(request, "cancelled")
         self._deliver(delivered)
-        return not self._is_stopping
+        return not self._is_closed
 
     def _deliver(self, delivered: list[NewChunks]) -> None:
         """Publish the current statistics, then pass the chunks to the callbacks of their requests."""

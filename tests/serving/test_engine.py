@@ -190,19 +190,13 @@ def test_a_reader_that_raises_ends_its_request_and_no_other(make: Make) -> None:
     assert engine.stats().blocks_in_use == 0
 
 
-@pytest.mark.parametrize(
-    ("tokens", "patience", "finish"), [(100, PATIENCE, ("length", 100)), (10**9, 0.0, ("cancelled", None))]
-)
-def test_closing_lets_requests_finish_in_time_cancels_the_rest_and_accepts_no_more(
-    make: Make, tokens: int, patience: float, finish: tuple[str, int | None]
-) -> None:
+def test_closing_cancels_all_requests_and_accepts_no_more(make: Make) -> None:
     engine, answers = make(max_sequences=1), [Receiver(), Receiver()]
     for received in answers:
-        engine.submit("abc", SamplingParams(max_new_tokens=tokens), received)
+        engine.submit("abc", ENDLESS, received)
     assert answers[0].begun.wait(PATIENCE)
-    engine.close(drain_seconds=patience)
-    for received in answers:
-        assert (received.finish, len(received.text) if patience else None) == finish
+    engine.close()
+    assert [received.finish for received in answers] == ["cancelled"] * 2
     with pytest.raises(EngineClosedError, match="is closed"):
         engine.submit("abc", SHORT, Receiver())
     assert engine.stats().blocks_in_use == 0
@@ -223,4 +217,4 @@ def test_a_bug_ends_all_requests_and_the_engine_with_it(make: Make, monkeypatch:
     assert isinstance(engine.failure, ZeroDivisionError)
     with pytest.raises(EngineClosedError, match="the engine has failed: a bug"):
         engine.submit("abc", SHORT, Receiver())
-    engine.close(drain_seconds=PATIENCE)
+    engine.close()
