@@ -64,23 +64,10 @@ def training_flops(config: ModelConfig, batch: int, length: int) -> int:
     return forward_flops(config, batch, length) + backward_flops(config, batch, length)
 
 
-def recomputed_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """Count the FLOPs that activation checkpointing adds to a training step: another forward pass of the blocks.
-
-    PyTorch's blocks without dropout leave out its last matmul, whose result nothing needs. They are hardware FLOPs:
-    they take time, but belong neither to `training_flops` nor to MFU, which count the model's (Chowdhery et al. 2022,
-    2204.02311, appendix B), nor to `run_flops`, which compares recipes.
-    """
-    parts = flops_by_part(config, batch, length, length)
-    return parts["linear_layers"] + parts["attention"]
-
-
 def run_flops(config: Config) -> int:
     """Count the FLOPs of the steps of a training; evaluations, samples and a teacher's predictions are not counted."""
-    model, train = config.model, config.train
-    tokens = train.sequences * model.block_size
-    lengths = config.sequence_lengths()
-    return sum(steps * training_flops(model, tokens // length, length) for length, steps in lengths)
+    model, tokens = config.model, config.train.sequences * config.model.block_size
+    return sum(steps * training_flops(model, tokens // length, length) for length, steps in config.sequence_lengths())
 
 
 @dataclass(frozen=True)

@@ -348,11 +348,6 @@ class TrainConfig(Section):
     grad_accum_steps: Sequences = Field(
         1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )
-    activation_checkpointing: bool = Field(
-        False,
-        description="Keep only the inputs of blocks, and compute the rest again in the backward pass: far less memory, "
-        "about a third more time, the same results.",
-    )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
     length_warmup: Shares = Field(
         (),

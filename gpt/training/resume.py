@@ -22,7 +22,7 @@ HARMLESS = {
     *("data.dir", "data.path"),
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
-    *("train.on_nonfinite", "train.activation_checkpointing"),
+    "train.on_nonfinite",
 }
 """Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
 

@@ -35,7 +35,6 @@ from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
 from gpt.training.plan import Plan, Request, plan_run
-from gpt.training.recomputing import checkpoint_activations
 from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
 from gpt.training.saving import CheckpointWriter
@@ -95,8 +94,6 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         teacher = _load_teacher(plan, settings, report)
         model = _build_model(plan)
         _use_native_blocks(model, config, compute, settings, report)
-    if config.train.activation_checkpointing:
-        checkpoint_activations(model)
     forward, no_sync = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     skips = MAX_SKIPPED if config.train.on_nonfinite == "skip" else 0

@@ -54,8 +54,7 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
     for variant, overrides in VARIANTS.items():
         for method in METHODS:
             name = f"{variant}-{method}"
-            recomputing = f"train.activation_checkpointing={str(variant == 'muon').lower()}"
-            trainer = start_session(folder / name, *overrides, recomputing, f"run.parallel={method}", world=world)
+            trainer = start_session(folder / name, *overrides, f"run.parallel={method}", world=world)
             with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
                 trainer.run()
             config, tokens = trainer.config, trainer.dataset.train
@@ -67,10 +66,8 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
 
 
 def native_runs(folder: Path, world: World) -> None:
-    """Train with native kernels; with FSDP2 they recompute activations."""
     for method in METHODS:
-        recipe = (*NATIVE, f"run.parallel={method}", f"train.activation_checkpointing={str(method == 'fsdp').lower()}")
-        start_session(folder / f"native-{method}", *recipe, world=world).run()
+        start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
 
 
 def plugin_runs(folder: Path, world: World) -> None:

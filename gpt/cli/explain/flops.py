@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from gpt.accounting.flops import GenerationFlops
 
-    training, summary = _training(model, batch, length, config.train.activation_checkpointing)
+    training, summary = _training(model, batch, length)
     tables, summary["generation"] = [training], None
     if new:
         table, summary["generation"] = _generation(GenerationFlops(model, prompt, new))
@@ -58,8 +58,8 @@ def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int
     return prompt, new
 
 
-def _training(model: ModelConfig, batch: int, length: int, recomputes: bool) -> tuple[Table, dict[str, Any]]:
-    from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, recomputed_flops, training_flops
+def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
+    from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, training_flops
 
     parts = flops_by_part(model, batch, length, length)
     sums = {
@@ -67,16 +67,12 @@ def _training(model: ModelConfig, batch: int, length: int, recomputes: bool) -> 
         "backward": backward_flops(model, batch, length),
         "training_step": training_flops(model, batch, length),
     }
-    if recomputes:
-        sums["recomputed"] = recomputed_flops(model, batch, length)
     rows = [
         (name.replace("_", " "), f"{flops:,}", human_count(flops / (batch * length)), f"{100 * flops / whole:.1f} %")
         for entries, whole in ((parts, sums["forward"]), (sums, sums["training_step"]))
         for name, flops in entries.items()
     ]
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
-    if recomputes:
-        note += "\nRecomputed, by activation checkpointing, takes time, but is not counted as the model's, as in MFU."
     title = f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs"
     table = Table(title, ("part", "FLOPs", "FLOPs/token", "share"), rows, "<>>>", note)
     return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}

@@ -34,14 +34,11 @@ def run(arguments: argparse.Namespace) -> None:
     from gpt.accounting.memory import inference_memory, training_memory
     from gpt.device import choose_compute
     from gpt.training.optimizers import build_optimizer
-    from gpt.training.recomputing import checkpoint_activations
 
     compute = choose_compute(RunConfig(device=arguments.device, dtype=arguments.dtype or config.run.dtype), report)
     report("counting the bytes of a training step and of decoding: a few seconds")
 
     def prepare(model: "GPT") -> "Optimizer":
-        if config.train.activation_checkpointing:
-            checkpoint_activations(model)
         return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
 
     training = training_memory(config.model, batch, length, compute, prepare, config.train.grad_accum_steps)

@@ -6,7 +6,6 @@ copy of the modules, so that the model itself does not slow down.
 
 from collections.abc import Callable, Collection
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import torch
@@ -66,9 +65,6 @@ def _copy(module: Any) -> Any:
     state = {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
     state.pop("_compiled_call_impl", None)
     state["_modules"] = {name: child and _copy(child) for name, child in module._modules.items()}
-    wrapper = state.get("forward")
-    if isinstance(wrapper, MethodType) and wrapper.__self__ is module:  # as of activation checkpointing
-        state["forward"] = MethodType(wrapper.__func__, copy)
     copy.__dict__.update(state)
     return copy
 
