@@ -1,22 +1,14 @@
-"""What shows a training besides the files of its run: a curve in a notebook, and pictures of attention."""
+"""What shows a training besides the files of its run: a curve in a notebook, and snapshots."""
 
 import time
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 from tqdm import tqdm
 
-from gpt.config import TrainConfig
-from gpt.data import Tokenizer
 from gpt.inspection.rendering.curves import WIDTH, Point, loss_curves
-from gpt.inspection.rendering.pictures import attention_picture, require_matplotlib, to_pixels
-from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.snapshots import take_snapshot
-from gpt.model import GPT
 from gpt.progress import in_notebook
 from gpt.training.monitor import Monitor
 from gpt.training.setup import Displays
@@ -24,20 +16,9 @@ from gpt.training.setup import Displays
 SECONDS_BETWEEN = 1.0
 
 
-def build_displays(config: TrainConfig) -> Displays:
-    """Return what shows a training with this configuration.
-
-    Raises:
-        DataError: pictures are asked for, and matplotlib is not installed.
-    """
-    if config.attention_interval:
-        require_matplotlib()
-    return Displays(LiveCurve if in_notebook() else Displays.progress, draw_attention, take_snapshot)
-
-
-def draw_attention(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> NDArray[np.uint8]:
-    """Draw the attention of a model to token ids (T,): an image, (height, width, 3)."""
-    return to_pixels(attention_picture(attention_view(model, tokenizer, idx)))
+def build_displays() -> Displays:
+    """Return what shows a training."""
+    return Displays(LiveCurve if in_notebook() else Displays.progress, take_snapshot)
 
 
 class LiveCurve(Monitor):

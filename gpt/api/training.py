@@ -80,7 +80,7 @@ def train(
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
         with world.together():
-            displays = build_displays(loaded.config.train)
+            displays = build_displays()
         request = Request(loaded, settings, tell, start, allow_config_change, world)
         return _finish(open_session(request, displays, listeners), tell)
 

@@ -274,7 +274,7 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     Args:
         path: a run folder, a checkpoint folder, or `best` or `last` inside a run folder; None: the
             newest run below `runs`.
-        prefer: `best` or `last`, for a run folder that has both; a best one of step 0 gives way to what was trained.
+        prefer: `best` or `last`, for a run folder that has both.
 
     Raises:
         CheckpointError: there is no checkpoint.
@@ -300,7 +300,7 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if damaged := run.damaged_pointer(prefer):
         raise CheckpointError(f"{damaged}; give a folder in {path / 'checkpoints'} instead")
     found = run.pointed(prefer)
-    if found is None or found.name.startswith(_folder_name(0)):
+    if found is None:
         found = run.pointed("last") or found or next(iter(run.checkpoints()), None)
     if found is None:
         raise CheckpointError(f"{path} holds no checkpoint; train first, or give another --checkpoint")

@@ -170,7 +170,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
 
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
     with world.together():
-        displays = build_displays(loaded.config.train)
+        displays = build_displays()
     request = Request(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
     trainer = open_session(request, displays)
     folder = trainer.run_folder.path
@@ -183,8 +183,6 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
             again = f"gpt train {shlex.join(['--config', str(config), *plugin_options(), '--resume', 'auto'])}"
         tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
         return stopped.exit_code
-    if state.best_step == 0 < state.step:
-        tell("warning: the validation loss was never below that of step 0; try a smaller optim.learning_rate")
     is_whole = state.step >= trainer.config.train.max_steps
     cost = f", {run_flops(trainer.config) / 1e12:,.3g} TFLOP" if is_whole else ""
     tell(

@@ -382,26 +382,17 @@ class TrainConfig(Section):
         0.5, gt=0, le=1, description="With teacher: weight of its predictions; the text has the rest."
     )
     eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
-    eval_first: bool = Field(True, description="Evaluate, and write a checkpoint, before the first step too.")
-    eval_batch_size: PositiveInt | None = Field(None, description="Sequences per evaluation batch; null: batch_size.")
     eval_max_tokens: PositiveInt | None = Field(
         None, description="Evaluate on this many tokens from the start of the validation split; null: on all of them."
     )
     log_interval: PositiveInt = Field(10, description="Steps between log lines.")
     keep_last: PositiveInt = Field(2, description="Checkpoints kept beside the best one.")
-    patience: PositiveInt | None = Field(
-        None, description="Stop after this many evaluations without an improvement; null: never."
-    )
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",
         description="If the loss or a gradient is not finite: stop before the update, or skip the step; after ten "
         "in a row training stops either way.",
     )
     sample_tokens: NonNegativeInt = Field(200, description="Length of the text sample at each evaluation; 0: none.")
-    attention_interval: NonNegativeInt = Field(
-        0, description="Evaluations between attention images in TensorBoard; 0: none."
-    )
-    histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
 
     @property
     def sequences(self) -> int:

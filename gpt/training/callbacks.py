@@ -61,7 +61,7 @@ class Event:
         self.trainer.monitor.scalars(self.step, {name: number})
 
     def stop(self) -> None:
-        """End the training as early stopping does: after an evaluation and a checkpoint of this step."""
+        """End the training after an evaluation and a checkpoint of this step."""
         self.trainer.callbacks.ask_to_stop()
 
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor, nn
 from tqdm import tqdm
 
 from gpt.config import Config
@@ -36,12 +33,6 @@ class Monitor:
     def text(self, step: int, name: str, text: str) -> None:
         """Record a text, such as a sample."""
 
-    def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Record the distributions of tensors, such as weights and gradients."""
-
-    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
-        """Record an image, (height, width, 3)."""
-
     def progress(self, step: int, loss: float | None) -> None:
         """Count a finished step; `loss` is None if it was not read back."""
 
@@ -65,12 +56,6 @@ class MonitorGroup(Monitor):
 
     def text(self, step: int, name: str, text: str) -> None:
         self._tell(lambda monitor: monitor.text(step, name, text))
-
-    def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        self._tell(lambda monitor: monitor.histograms(step, tensors))
-
-    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
-        self._tell(lambda monitor: monitor.picture(step, name, pixels))
 
     def progress(self, step: int, loss: float | None) -> None:
         self._tell(lambda monitor: monitor.progress(step, loss))
@@ -149,13 +134,6 @@ class TensorBoard(Monitor):
     def text(self, step: int, name: str, text: str) -> None:
         self._writer.add_text(name, _preformatted(text), step)
 
-    def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        for name, tensor in tensors.items():
-            self._writer.add_histogram(name, tensor.float().cpu(), step)
-
-    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
-        self._writer.add_image(name, pixels, step, dataformats="HWC")
-
     def close(self) -> None:
         self._writer.close()
 
@@ -202,13 +180,6 @@ class Console(Monitor):
 
     def close(self) -> None:
         self._bar.close()
-
-
-def weights_and_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Return what histograms are drawn of, by name."""
-    named = dict(model.named_parameters())
-    weights = {f"weights/{name}": weight.detach() for name, weight in named.items()}
-    return weights | {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
 
 
 def _drop_lines_after(path: Path, step: int, evaluated: bool) -> None:

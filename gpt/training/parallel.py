@@ -20,16 +20,12 @@ from gpt.training.step import NoSync
 
 
 def check_parallel(config: Config, world: World) -> None:
-    """Raise ConfigError if processes cannot share micro-batches equally, or none has the whole model it needs."""
+    """Raise ConfigError if processes cannot share micro-batches equally."""
     batch_size = config.train.batch_size
     if batch_size % world.size:
         raise ConfigError(
             f"train.batch_size is {batch_size}, which {world.size} processes cannot share equally; "
             f"use a multiple of {world.size}, or another number of processes"
-        )
-    if world.size > 1 and config.run.parallel == "fsdp" and config.train.attention_interval:
-        raise ConfigError(
-            "train.attention_interval needs the whole model in one process; set it to 0, or run.parallel=ddp"
         )
 
 

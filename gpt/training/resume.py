@@ -20,8 +20,7 @@ HARMLESS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
     *("run.parallel", "run.snapshots"),
     *("data.dir", "data.path"),
-    *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
-    *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
+    *("train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"),
     "train.on_nonfinite",
 }
 """Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""

@@ -44,7 +44,7 @@ from gpt.training.step import Stepper
 from gpt.training.throughput import SpeedMeter
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
-from gpt.training.validation import Picture, Validation
+from gpt.training.validation import Validation
 
 
 def show_progress(name: str, max_steps: int) -> Monitor:
@@ -62,12 +62,10 @@ class Displays:
 
     Attributes:
         progress: makes the monitor that shows a run, from its name and number of steps.
-        picture: draws the attention that `train.attention_interval` asks for; None: it is not drawn.
         snapshot: makes the files that `run.snapshots` asks for; None: none are written.
     """
 
     progress: Callable[[str, int], Monitor] = show_progress
-    picture: Picture | None = None
     snapshot: Take | None = None
 
 
@@ -110,7 +108,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         compute=compute,
         stepper=stepper,
         batches=_build_batches(config, dataset, world, teacher),
-        validation=_build_validation(plan, model, signals, world, displays),
+        validation=_build_validation(plan, model, signals, world),
         writer=CheckpointWriter(config, dataset, plan.run, world, report),
         run_folder=plan.run,
         monitor=_build_monitor(plan, model, displays, request) if world.is_main else Monitor(),
@@ -183,7 +181,7 @@ def _build_batches(config: Config, dataset: Dataset, world: World, teacher: Teac
     return MicroBatches(sampler, train.sequences, size, rows_of_process(train, world), complete)
 
 
-def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World, displays: Displays) -> Validation:
+def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World) -> Validation:
     config, dataset = plan.config, plan.dataset
     changes = {"max_new_tokens": config.train.sample_tokens, "empty_prompt": "start"}
     params = config.sample.model_copy(update=changes)
@@ -194,8 +192,7 @@ def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World
         return (piece.text for piece in TextBatch(runtime, dataset.tokenizer, [""], params))
 
     compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)
-    picture = displays.picture if world.is_main else None
-    return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, stream, picture)
+    return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, stream)
 
 
 def _build_monitor(plan: Plan, model: GPT, displays: Displays, request: Request) -> Monitor:

@@ -1,4 +1,4 @@
-"""The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
+"""The training loop: update, evaluate, save, until the last step or a signal."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
 from gpt.training.micro_batches import MicroBatches
-from gpt.training.monitor import Monitor, weights_and_gradients
+from gpt.training.monitor import Monitor
 from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
@@ -72,7 +72,7 @@ class Trainer:
 
     @torch.inference_mode(False)
     def run(self) -> TrainingState:
-        """Train until the last step, early stopping or a signal; return the final state.
+        """Train until the last step or a signal; return the final state.
 
         Raises:
             Interrupted: a signal arrived; a checkpoint was saved.
@@ -114,12 +114,11 @@ class Trainer:
 
     def _evaluation_is_due(self) -> bool:
         step, train = self.state.step, self.config.train
-        due = (step % train.eval_interval == 0 and (step > 0 or train.eval_first)) or step >= train.max_steps
+        due = (step > 0 and step % train.eval_interval == 0) or step >= train.max_steps
         return (due or self.callbacks.stopped) and self.state.evaluated_step != step
 
     def _is_finished(self) -> bool:
-        train, state = self.config.train, self.state
-        return state.ends_early(train) or self.callbacks.stopped or state.step >= train.max_steps
+        return self.callbacks.stopped or self.state.step >= self.config.train.max_steps
 
     def _train_one_step(self) -> None:
         train = self.config.train
@@ -147,12 +146,10 @@ class Trainer:
         """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
         self.stepper.check()
         step, validation = self.state.step, self.validation
-        result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
+        result, sample = validation.loss(step), validation.sample()
         is_best = self.state.record_evaluation(result.loss)
         bits_per_char = result.bits_per_char(self.dataset.chars_per_token(validation.tokens))
         self._report_evaluation(bits_per_char, sample)
-        if picture is not None:
-            self.monitor.picture(step, "attention", picture)
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
         self.callbacks.agree(then_raise=False)
         self._save(best=is_best, required=self._is_finished())
@@ -166,8 +163,6 @@ class Trainer:
         self.monitor.scalars(step, {**values, "speed/seconds": self.meter.total_seconds})
         if sample:
             self.monitor.text(step, "sample", sample)
-        if self.config.train.histograms:
-            self.monitor.histograms(step, self.world.gather_to_rank_zero(weights_and_gradients(self.model)))
 
     def _save(self, best: bool, required: bool) -> None:
         """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.

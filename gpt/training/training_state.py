@@ -25,7 +25,6 @@ class TrainingState:
         evaluated_step: that of the last finished evaluation; -1 before the first.
         val_loss: of that evaluation, in nats per token.
         best_step: that of the checkpoint with the lowest validation loss; -1 before the first.
-        evaluations_since_best: for early stopping.
         seconds: wall time of training, in all processes of the run.
     """
 
@@ -34,24 +33,16 @@ class TrainingState:
     val_loss: Loss | None = None
     best_step: CountOrNever = -1
     best_val_loss: Loss | None = None
-    evaluations_since_best: Count = 0
     seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
 
     def record_evaluation(self, loss: float) -> bool:
         """Record the validation loss of the present step; return whether it is lower than the best checkpoint's."""
         self.evaluated_step, self.val_loss = self.step, loss
-        is_best = self.best_val_loss is None or loss < self.best_val_loss
-        self.evaluations_since_best = 0 if is_best else self.evaluations_since_best + 1
-        return is_best
-
-    def ends_early(self, train: TrainConfig) -> bool:
-        """Return whether there were as many evaluations without a better one as `train.patience` allows."""
-        return train.patience is not None and self.evaluations_since_best >= train.patience
+        return self.best_val_loss is None or loss < self.best_val_loss
 
     def is_over(self, train: TrainConfig) -> bool:
         """Return whether the run has ended, with the evaluation of its last step."""
-        is_last = self.step >= train.max_steps or self.ends_early(train)
-        return is_last and self.evaluated_step == self.step
+        return self.evaluated_step == self.step >= train.max_steps
 
     def as_best(self) -> "TrainingState":
         """Return this state with the checkpoint of the present step as the best one."""

@@ -55,7 +55,7 @@ def test_a_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) ->
 def test_a_notebook_shows_its_losses_or_its_name(run: gpt.Run, tmp_path: Path) -> None:
     html = run._repr_html_()
     assert "runs/tiny" in html
-    assert html.count("<circle") == 3  # evaluated at steps 0, 3 and 6
+    assert html.count("<circle") == 2  # evaluated at steps 3 and 6
     shutil.copytree("runs/tiny", tmp_path / "bare", ignore=shutil.ignore_patterns("metrics.jsonl"))
     html = gpt.Run(tmp_path / "bare")._repr_html_()
     assert "bare" in html

@@ -212,16 +212,6 @@ def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) 
         assert find_checkpoint(trained.path, trained.path.parent).name == "step-000003"
 
 
-def test_what_was_trained_comes_before_a_best_checkpoint_of_step_0(
-    tmp_path: Path, make_checkpoint: MakeCheckpoint
-) -> None:
-    run = RunFolder(tmp_path / "run")
-    for step in (0, 5):
-        run.save(make_checkpoint(step), best=step == 0, keep_last=1)
-        assert find_checkpoint(run.path, tmp_path).name == f"step-00000{step}"
-    assert find_checkpoint(run.path / "best", tmp_path).name == "step-000000"
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [

@@ -197,7 +197,6 @@ def test_an_error_of_one_process_is_told_by_that_one(facts: Facts) -> None:
         ("option", "unrecognized arguments"),
         ("key", "train.batch"),
         ("batch", "train.batch_size is 5, which 2 processes cannot share equally"),
-        ("attention", "train.attention_interval needs the whole model in one process"),
         ("corpus", "missing.txt"),
         ("device", "run.device is mps, but each of 2 processes needs its own"),
         ("resume", "no such run or checkpoint"),

@@ -16,7 +16,7 @@ from gpt.kernels import __main__ as kernels
 from tiny import CORPUS
 
 ENDLESS = ("run.threads=1", "run.kernels=torch", "train.max_steps=100000")
-SLOW_EVALUATION = ("train.eval_batch_size=1", "data.path=big.txt", "data.val_fraction=0.9")
+SLOW_EVALUATION = ("data.path=big.txt", "data.val_fraction=0.9")
 RUN = ("--checkpoint", "runs/tiny")
 LONG = ("--max-new-tokens", "100000000")
 EVALUATE = [*RUN, "--text-file", "big.txt", "--protocol", "sliding", "--stride", "1"]

@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_leaves
 
 from fake_cuda.device import FakeCuda, Float32Matmul, HiddenSync
 from fake_cuda.install import GENERATOR_STATE, install
-from gpt.api.displays import draw_attention
 from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams
 from gpt.config.loading import load_config
@@ -43,7 +42,7 @@ from gpt.training.compiling import compile_blocks
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.plan import Request
-from gpt.training.setup import Displays, open_session
+from gpt.training.setup import open_session
 from gpt.training.step import Stepper
 from recorded_graph import RecordedGraph
 from tiny import CORPUS, tiny_config
@@ -59,7 +58,7 @@ train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_t
 EVERYTHING = ("model.dropout=0.1", "optim.name=muon", "optim.grad_clip=1.0")
 EVERYTHING += ("train.grad_accum_steps=2",)
 ONCE = {"CombinedOptimizer.load_state_dict", "load_weights"}
-ONCE |= {"parallelize", "Validation.attention", "sample", "pad"}
+ONCE |= {"parallelize", "sample", "pad"}
 """Functions that copy from memory that is not pinned, at the start of a run or for a sample."""
 DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")
@@ -95,7 +94,7 @@ def watched(device: FakeCuda, *methods: tuple[type, str], float32: bool = True) 
 def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None, end: int = 2) -> None:
     """Train: all of it is on the device, in the right types, and no step waits."""
     loaded = configured(f"run.name={name}", f"run.dtype={dtype}", f"train.max_steps={end}", *overrides)
-    trainer = open_session(Request(loaded, read_settings(), print, resume, True), Displays(picture=draw_attention))
+    trainer = open_session(Request(loaded, read_settings(), print, resume, True))
     assert trainer.state.step == (2 if resume else 0)
     with watched(device, (Stepper, "step"), float32=dtype == "float32"):
         state = trainer.run()
@@ -217,7 +216,7 @@ def refuse(device: FakeCuda) -> None:
 
 LONGER = partial(train, resume="auto", end=3)
 SCENARIOS: dict[str, Scenario] = {
-    "bfloat16": lambda device: train(device, "bfloat16", "bfloat16", "train.attention_interval=1", *EVERYTHING),
+    "bfloat16": lambda device: train(device, "bfloat16", "bfloat16", *EVERYTHING),
     "bfloat16 resumed": lambda device: LONGER(device, "bfloat16", "bfloat16", *EVERYTHING),
     "float16": lambda device: train(device, "float16", "float16", *EVERYTHING),
     "float16 resumed": lambda device: LONGER(device, "float16", "float16", *EVERYTHING),

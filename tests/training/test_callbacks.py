@@ -51,7 +51,7 @@ def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tm
     samples = [event[4] for event in recorder.events if event[0] == "evaluation"]
     assert samples[-1] + "\n" == (trainer.run_folder.samples / "step-000006.txt").read_text(encoding="utf-8")
     saved = [event for event in recorder.events if event[0] == "checkpoint"]
-    assert [event[1] for event in saved] == [0, 3, 6]
+    assert [event[1] for event in saved] == [3, 6]
     assert [event[2] for event in saved if event[3]][-1] == trainer.run_folder.pointed("best")
     assert max(lengths) < 500
     assert rows(tmp_path, "mine/double") == {step: 2 * step for step in range(1, 7)}

@@ -7,10 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, call, create_autospec
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -76,7 +73,7 @@ def test_each_sample_is_a_file_of_its_step(tmp_path: Path) -> None:
 
 
 def read_events(folder: Path) -> EventAccumulator:
-    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "histograms": 0}).Reload()
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
 
 
 def points(events: EventAccumulator, name: str) -> list[tuple[int, float]]:
@@ -87,23 +84,17 @@ def text_of(events: EventAccumulator, name: str) -> str:
     return events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
-def test_scalars_texts_histograms_and_pictures_can_be_read_back(tmp_path: Path) -> None:
-    board, pixels = TensorBoard(tmp_path, CONFIG), np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+def test_scalars_and_texts_can_be_read_back(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path, CONFIG)
     board.start(0)
     for step in (10, 20):
         board.scalars(step, {"train/loss": 1.0 / step, "val/loss": 2.0})
     board.text(20, "sample", "KING:\n  <b>Who?</b>")
-    board.histograms(20, {"weights/wte": torch.arange(10, dtype=torch.bfloat16)})
-    board.picture(7, "attention", pixels)
     board.close()
     events = read_events(tmp_path)
     assert points(events, "train/loss") == [(10, pytest.approx(0.1)), (20, pytest.approx(0.05))]
     assert text_of(events, "sample") == "    KING:\n      <b>Who?</b>"
-    assert events.Histograms("weights/wte")[0].histogram_value.sum == 45
     assert "    learning_rate: 0.25" in text_of(events, "config")
-    (event,) = events.Images("attention")
-    assert event.step == 7
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(event.encoded_image_string))), pixels)
 
 
 def test_the_hparams_tab_shows_the_keys_first_in_which_runs_differ(tmp_path: Path) -> None:
@@ -195,7 +186,7 @@ def test_in_a_terminal_a_bar_counts_from_the_resumed_step_and_shows_the_loss() -
 def a_monitor(error: Exception | None = None) -> Mock:
     """A monitor that notes its calls, and raises an error in each."""
     monitor: Mock = create_autospec(Monitor, instance=True)
-    for name in ("start", "scalars", "text", "histograms", "picture", "progress", "close"):
+    for name in ("start", "scalars", "text", "progress", "close"):
         getattr(monitor, name).side_effect = error
     return monitor
 
@@ -209,14 +200,12 @@ def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_
     group = MonitorGroup([full, whole], lines.append)
     group.scalars(1, {})
     group.text(1, "sample", "")
-    group.histograms(1, {})
-    group.picture(1, "attention", np.zeros(3, np.uint8))
     group.progress(1, None)
     group.close()
     names = [name for name, _, _ in whole.method_calls]
-    assert names == ["scalars", "text", "histograms", "picture", "progress", "close"]
+    assert names == ["scalars", "text", "progress", "close"]
     assert [name for name, _, _ in full.method_calls] == names
-    assert whole.method_calls[4] == call.progress(1, None)
+    assert whole.method_calls[2] == call.progress(1, None)
     assert lines == [f"warning: NonCallableMagicMock cannot write: {reason}; training continues"]
 
 

@@ -14,6 +14,7 @@ from gpt.config import TrainConfig
 from gpt.generation.request import TextChunk
 from gpt.inspection.views.snapshots import read_snapshot, take_snapshot
 from gpt.training import snapshots
+from gpt.training.callbacks import Callback, StepEvent
 from gpt.training.setup import Displays
 from gpt.training.snapshots import Snapshots
 from training.sessions import Start, rows, same, weights
@@ -96,12 +97,21 @@ def test_what_cannot_be_written_does_not_end_a_run(
     assert sum("Snapshots cannot write" in line for line in lines) == 1
 
 
+class StopAt(Callback):
+    """Ends a run after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, event: StepEvent) -> None:
+        if event.step == self._step:
+            event.stop()
+
+
 def test_a_run_that_ends_early_has_a_last_snapshot(tmp_path: Path, start: Start) -> None:
-    options = "train.max_steps=100", "train.eval_interval=1", "train.patience=1", "optim.learning_rate=0.9"
-    trainer = start(tmp_path, *options, displays=TAKEN)
-    step = trainer.run().step
-    assert step < 100
-    assert steps_of(trainer.run_folder)[-1] == step
+    trainer = start(tmp_path, "train.max_steps=100", displays=TAKEN, callbacks=[StopAt(5)])
+    assert trainer.run().step == 5
+    assert steps_of(trainer.run_folder)[-1] == 5
 
 
 @dataclass

@@ -8,7 +8,6 @@ import io
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt.errors import GPTError
 from gpt.inspection.views.tokens import PLACEHOLDER, View
@@ -49,12 +48,6 @@ def to_png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
-
-
-def to_pixels(figure: Any) -> NDArray[np.uint8]:
-    """Return the figure as (height, width, 3) uint8."""
-    figure.canvas.draw()
-    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
 
 def require_matplotlib() -> None:

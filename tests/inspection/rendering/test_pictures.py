@@ -50,11 +50,7 @@ def test_a_picture_is_always_the_same(draw: Draw, length: int) -> None:
     [(1, 600, 552), (64, 1560, 1512), (256, 1560, 1512)],  # 4 and 12 inches of 120 dots, and the margins
 )
 def test_a_matrix_grows_with_its_text_up_to_a_size(length: int, width: int, height: int) -> None:
-    figure = PICTURES["head"](length)
-    assert size_of(pictures.to_png(figure)) == (width, height)
-    pixels = pictures.to_pixels(figure)
-    assert (pixels.shape, pixels.dtype) == ((height, width, 3), np.uint8)
-    assert pixels.std() > 10
+    assert size_of(pictures.to_png(PICTURES["head"](length))) == (width, height)
 
 
 @pytest.mark.parametrize("length", [64, 65])
@@ -85,7 +81,6 @@ def test_pyplot_and_its_backend_are_left_alone() -> None:
         "assert not {'matplotlib.pyplot', 'matplotlib.figure'} & sys.modules.keys()\n"
         "view = {'labels': ['a'], 'weights': torch.ones(1, 1, 1, 1)}\n"
         "pictures.to_png(pictures.attention_picture(view))\n"
-        "pictures.to_pixels(pictures.attention_picture(view))\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, check=True)

@@ -51,7 +51,7 @@ def test_a_checkpoint_without_a_run_has_nothing_to_show(site: Served, folder: Pa
 
 
 def test_samples_are_listed_and_read_by_step(site: Served, folder: Path) -> None:
-    assert get(site, "/api/runs/tiny")["samples"] == [0, 3, 6]
+    assert get(site, "/api/runs/tiny")["samples"] == [3, 6]
     text = (folder / "tiny" / "samples" / "step-000003.txt").read_text()
     assert get(site, "/api/runs/tiny/samples/3") == {"step": 3, "text": text[:-1], "truncated": False}
     (folder / "tiny" / "samples" / "step-000003.txt").write_text("é" * 20_000)
