@@ -387,11 +387,6 @@ class TrainConfig(Section):
     )
     log_interval: PositiveInt = Field(10, description="Steps between log lines.")
     keep_last: PositiveInt = Field(2, description="Checkpoints kept beside the best one.")
-    on_nonfinite: Literal["stop", "skip"] = Field(
-        "stop",
-        description="If the loss or a gradient is not finite: stop before the update, or skip the step; after ten "
-        "in a row training stops either way.",
-    )
     sample_tokens: NonNegativeInt = Field(200, description="Length of the text sample at each evaluation; 0: none.")
 
     @property

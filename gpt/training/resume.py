@@ -21,7 +21,6 @@ HARMLESS = {
     *("run.parallel", "run.snapshots"),
     *("data.dir", "data.path"),
     *("train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"),
-    "train.on_nonfinite",
 }
 """Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
 

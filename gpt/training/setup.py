@@ -52,10 +52,6 @@ def show_progress(name: str, max_steps: int) -> Monitor:
     return Monitor() if sys.stderr is None else Console(max_steps, sys.stderr)
 
 
-MAX_SKIPPED = 10
-"""Steps in a row that are skipped because they are not finite before training ends."""
-
-
 @dataclass(frozen=True)
 class Displays:
     """What shows a training to its user.
@@ -94,9 +90,8 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         _use_native_blocks(model, config, compute, settings, report)
     forward, no_sync = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    skips = MAX_SKIPPED if config.train.on_nonfinite == "skip" else 0
     objective = build_objective(config.train)
-    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, objective, world, forward, no_sync)
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, objective, world, forward, no_sync)
     _compile_blocks(stepper, plan, request, teacher)
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)

@@ -42,52 +42,30 @@ class StepResult:
 class NonFiniteGuard:
     """Blocks, on the device, the updates of steps whose loss or gradient is not finite.
 
-    In such a step `blocked` is 1, and the fused optimizer, which reads it as `found_inf`, skips its update. After
-    more of them in a row than are allowed it stays 1. `check` reads that back: on a CPU at every step, where that is
-    free, on a GPU only together with other results.
+    From such a step on `blocked` is 1, and the fused optimizer, which reads it as `found_inf`, skips its updates.
+    `check` reads that back: on a CPU at every step, where that is free, on a GPU only together with other results.
     """
 
-    def __init__(self, device: torch.device, allowed_in_a_row: int = 0) -> None:
+    def __init__(self, device: torch.device) -> None:
         # MPS has no fused optimizer to read `found_inf`
         self.reads_are_free = device.type in ("cpu", "mps")
-        self.allowed_in_a_row = allowed_in_a_row
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
-        self._in_a_row = torch.zeros((), dtype=torch.long, device=device)
-        self._skipped = torch.zeros((), dtype=torch.long, device=device)
         self._ended_at = torch.full((), -1, dtype=torch.long, device=device)
 
-    @property
-    def skipped(self) -> int:
-        """How many steps were bad; reading it waits for the device."""
-        return int(self._skipped)
-
-    def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> Tensor:
-        """Record step `step`, counted from 0, after its backward pass and before its update; return if it is bad."""
-        is_bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))
-        is_over = self._ended_at >= 0
-        self._in_a_row = torch.where(is_bad, self._in_a_row + 1, 0)
-        self._skipped += is_bad
-        ends_now = ~is_over & (self._in_a_row > self.allowed_in_a_row)
+    def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> None:
+        """Judge step `step`, counted from 0, after its backward pass and before its update."""
+        ends_now = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm)) & (self._ended_at < 0)
         self._ended_at = torch.where(ends_now, step, self._ended_at)
-        self.blocked = (is_bad | is_over | ends_now).float()
-        return is_bad
+        self.blocked = (self._ended_at >= 0).float()
 
     def check(self) -> None:
-        """Raise NonFiniteError if too many steps in a row were bad: in and after the last no update was made."""
+        """Raise NonFiniteError if a step was not finite: in it and after it no update was made."""
         step = int(self._ended_at)
         if step >= 0:
-            row = f", as in the {self.allowed_in_a_row} steps before" if self.allowed_in_a_row else ""
             raise NonFiniteError(
-                f"the loss or a gradient is not finite at step {step}{row}; the update was not made. "
+                f"the loss or a gradient is not finite at step {step}; the update was not made. "
                 "Try a lower optim.learning_rate, run.dtype=float32 or optim.grad_clip=1.0"
             )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"in_a_row": int(self._in_a_row), "skipped": self.skipped}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._in_a_row.fill_(state["in_a_row"])
-        self._skipped.fill_(state["skipped"])
 
 
 class Stepper:
@@ -97,7 +75,6 @@ class Stepper:
         model: in training mode.
         compute: with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
-        allowed_in_a_row: bad steps that are skipped before training ends.
         forward: called for the forward pass, token ids (B, T) -> logits (B, T, V); None: the model.
         no_sync: a context whose backward passes leave gradients in this process: all but the last of a step.
     """
@@ -108,7 +85,6 @@ class Stepper:
         optimizer: CombinedOptimizer,
         compute: Compute,
         grad_clip: float,
-        allowed_in_a_row: int = 0,
         objective: Objective = Objective(),  # noqa: B008  # without state
         world: World = World(),  # noqa: B008  # without state
         forward: nn.Module | None = None,
@@ -118,7 +94,7 @@ class Stepper:
         self._world, self._forward, self._no_sync = world, forward or model, no_sync
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
-        self.guard = NonFiniteGuard(compute.device, allowed_in_a_row)
+        self.guard = NonFiniteGuard(compute.device)
 
     def step(self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]) -> StepResult:
         """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are."""
@@ -129,14 +105,13 @@ class Stepper:
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
         # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
         # The guard then judges the loss alone.
-        is_bad = self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
+        self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
         if self.guard.reads_are_free:
             self.guard.check()
         elif not self.scaler.is_enabled():
-            # A GPU must not wait for the host to read `is_bad`: the fused optimizer reads this on the device.
+            # A GPU must not wait for the host: the fused optimizer reads this on the device.
             self.optimizer.found_inf = self.guard.blocked
-        if not (self.guard.reads_are_free and is_bad):
-            self.scaler.step(self.optimizer)  # type: ignore[arg-type]
+        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         return StepResult(loss, norm)
 
@@ -169,8 +144,7 @@ class Stepper:
         return self._world.all_reduce_mean(torch.stack(losses).sum())
 
     def state_dict(self) -> dict[str, Any]:
-        optimizer, scaler = self.optimizer.state_dict(), self.scaler.state_dict()
-        return {"optimizer": optimizer, "scaler": scaler, "guard": self.guard.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the states, but keep the hyperparameters of the present configuration."""
@@ -180,4 +154,3 @@ class Stepper:
             if not all(isinstance(value, int | float) for value in scaler.values()):
                 raise ValueError("the loss scale is not a number")
             self.scaler.load_state_dict(scaler)
-        self.guard.load_state_dict(state["guard"])

@@ -59,7 +59,7 @@ class Trainer:
         """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
         self.state = TrainingState.from_dict(checkpoint.state)
         self.stepper.load_state_dict(checkpoint.training)
-        if self.state.step > self.stepper.guard.skipped and not self.stepper.optimizer.has_moments:
+        if self.state.step > 0 and not self.stepper.optimizer.has_moments:
             raise ValueError("the optimizer has no moments")
         self.batches.load_state_dict(checkpoint.training["sampler"])
         if not restore_generator_states(checkpoint.training, self.world, self.compute.device):
@@ -137,8 +137,6 @@ class Trainer:
         self.stepper.check()
         loss, norm = float(result.loss), float(result.gradient_norm)
         values = {"train/loss": loss, "train/learning_rate": rate, "train/grad_norm": norm}
-        if skipped := self.stepper.guard.skipped:
-            values["train/skipped_steps"] = skipped
         self.monitor.scalars(self.state.step, {**values, **self.meter.read()})
         return loss
 

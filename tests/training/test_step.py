@@ -20,13 +20,11 @@ CPU = torch.device("cpu")
 RATE = 1e-2
 
 
-def build_stepper(
-    dtype: torch.dtype = torch.float32, grad_clip: float = 1.0, allowed_in_a_row: int = 0, **optim: Any
-) -> Stepper:
+def build_stepper(dtype: torch.dtype = torch.float32, grad_clip: float = 1.0, **optim: Any) -> Stepper:
     torch.manual_seed(0)
     model = GPT(tiny_config(n_layer=1, n_embd=16, n_head=2))
     optimizer = build_optimizer(model, OptimConfig(**optim), CPU)
-    return Stepper(model, optimizer, Compute(CPU, dtype), grad_clip, allowed_in_a_row)
+    return Stepper(model, optimizer, Compute(CPU, dtype), grad_clip)
 
 
 def batches(count: int = 1, rows: int = 4) -> list[Batch]:
@@ -165,44 +163,6 @@ def test_where_reading_costs_the_optimizer_stands_still_until_the_check(what: st
     assert same(held(stepper), before)
     with pytest.raises(NonFiniteError, match="at step 3;"):
         stepper.guard.check()
-
-
-@SPOILED
-@OPTIMIZERS
-@pytest.mark.parametrize("reads_are_free", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_where_bad_steps_are_allowed_they_change_nothing_and_good_ones_train(
-    what: str, name: str, reads_are_free: bool, dtype: torch.dtype
-) -> None:
-    stepper = build_stepper(dtype, allowed_in_a_row=2, name=name)
-    stepper.guard.reads_are_free = reads_are_free
-    stepper.step(0, RATE, batches())
-    for number in (1, 2, 4, 5):  # never three in a row
-        before = held(stepper)
-        healed = spoil(stepper, what, math.nan)
-        stepper.step(number, RATE, batches())
-        healed()
-        assert same(held(stepper), before)
-        if number == 2:
-            stepper.step(3, RATE, batches())
-            assert not same(held(stepper), before)
-    stepper.check()
-
-
-def test_one_more_bad_step_in_a_row_than_allowed_is_the_end_for_good() -> None:
-    stepper = build_stepper(allowed_in_a_row=1)
-    stepper.guard.reads_are_free = False
-    stepper.step(0, RATE, batches())
-    before = held(stepper)
-    healed = spoil(stepper, "loss", math.nan)
-    stepper.step(1, RATE, batches())
-    spoil(stepper, "loss", math.nan)
-    stepper.step(2, RATE, batches())
-    healed()
-    stepper.step(3, RATE, batches())
-    assert same(held(stepper), before)
-    with pytest.raises(NonFiniteError, match="at step 2, as in the 1 steps before"):
-        stepper.check()
 
 
 # --- the step ------------------------------------------------------------------------------------

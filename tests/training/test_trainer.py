@@ -5,11 +5,9 @@ import shutil
 import signal
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
 
 from gpt.checkpoint import find_checkpoint, read_checkpoint
 from gpt.distributed import World
@@ -17,13 +15,11 @@ from gpt.errors import CheckpointError, GPTError, NonFiniteError
 from gpt.evaluation.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.saving import CheckpointWriter
-from gpt.training.setup import MAX_SKIPPED
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
-from training.sessions import Start, rows, same, weights
+from training.sessions import Start, rows
 
 THREE = "train.max_steps=3"
-SKIP = "train.on_nonfinite=skip"
 
 
 def saved_steps(trainer: Trainer) -> list[int]:
@@ -34,15 +30,6 @@ def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """The results of the next evaluations."""
     results = iter(losses)
     monkeypatch.setattr("gpt.training.setup.evaluate", lambda *arguments: Evaluation(next(results), 1))
-
-
-def spoil_steps(trainer: Trainer, steps: set[int]) -> None:
-    """Make the logits of certain training steps NaN."""
-
-    def hook(module: torch.nn.Module, inputs: Any, logits: Tensor) -> Tensor:
-        return logits * math.nan if module.training and trainer.state.step in steps else logits
-
-    trainer.model.register_forward_hook(hook)
 
 
 class At(Monitor):
@@ -206,60 +193,6 @@ def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
     with pytest.raises(NonFiniteError, match="at step 2;"):
         trainer.run()
     assert saved_steps(trainer) == []
-
-
-def test_a_step_that_is_skipped_changes_nothing_and_the_next_ones_train(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, SKIP, "train.max_steps=12")
-    spoil_steps(trainer, {0, 5, 6})
-    seen: list[dict[str, Tensor]] = []
-    step = trainer.stepper.step
-
-    def watched(*arguments: Any) -> Any:
-        seen.append(weights(trainer.model))
-        return step(*arguments)
-
-    with patch.object(trainer.stepper, "step", watched):
-        assert trainer.run().step == 12
-    assert [number for number in range(11) if same(seen[number], seen[number + 1])] == [0, 5, 6]
-    assert rows(tmp_path, "train/skipped_steps")[12] == 3
-
-
-def test_too_many_in_a_row_end_a_run_that_skips_also_after_a_resume(tmp_path: Path, start: Start) -> None:
-    spoiled = {3, *range(6, 40)}
-    trainer = start(tmp_path, SKIP, "train.max_steps=8", "train.eval_interval=8")
-    spoil_steps(trainer, spoiled)
-    trainer.run()
-    options = (SKIP, "train.max_steps=40", "train.eval_interval=50")
-    again = start(tmp_path, *options, resume="auto", allow_config_change=True)
-    spoil_steps(again, spoiled)
-    with pytest.raises(NonFiniteError, match=f"step {6 + MAX_SKIPPED}, as in the {MAX_SKIPPED} steps before"):
-        again.run()
-    assert all(torch.isfinite(weight).all() for weight in weights(again.model).values())
-
-
-@pytest.mark.parametrize("spoiled", [{0}, {0, 1, 2}, {4, 8}])
-def test_a_resumed_run_counts_its_skipped_steps_on(tmp_path: Path, start: Start, spoiled: set[int]) -> None:
-    """The steps before the first checkpoint may all have been skipped."""
-    options = (SKIP, "train.eval_interval=3", "train.max_steps=9")
-    whole, first = start(tmp_path / "whole", *options), start(tmp_path / "parts", *options)
-    for trainer in (whole, first):
-        spoil_steps(trainer, spoiled)
-    whole.run()
-    step = first.stepper.step
-
-    def crash(number: int, *arguments: Any) -> Any:
-        if number == 5:
-            raise KeyboardInterrupt
-        return step(number, *arguments)
-
-    with patch.object(first.stepper, "step", crash), pytest.raises(KeyboardInterrupt):
-        first.run()
-    second = start(tmp_path / "parts", *options, resume="auto")
-    assert second.state.step == 3
-    spoil_steps(second, spoiled)
-    second.run()
-    assert same(weights(second.model), weights(whole.model))
-    assert second.stepper.guard.skipped == whole.stepper.guard.skipped == len(spoiled)
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start) -> None:
