@@ -66,7 +66,7 @@ def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
         ("model", "dropout: -0.1", "model.dropout: got -0.1, expected greater than or equal to 0"),
         ("model", "norm: batchnorm", "model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
         ("optim", "learning_rate: .inf", "optim.learning_rate: got inf, expected a finite number"),
-        ("optim", "eps: .nan", "optim.eps: got nan, expected a finite number"),
+        ("optim", "grad_clip: .nan", "optim.grad_clip: got nan, expected a finite number"),
         ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, text8, enwik8, file"),
         ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
         ("sample", "min_p: 1.1", "sample.min_p: got 1.1, expected less than or equal to 1"),
@@ -319,7 +319,10 @@ def valid_configs(draw: st.DrawFn) -> Config:
         "run": {"name": draw(st.none() | name), "dir": draw(path), "compile": draw(st.sampled_from(["auto", True]))},
         "data": {"source": "file", "path": draw(path)},
         "optim": {"learning_rate": rate, "min_lr": draw(st.floats(0, rate)), "betas": [draw(small), draw(small)]},
-        "train": {"max_steps": draw(st.integers(101, 10**12)), "patience": draw(st.none() | st.integers(1, 10**6))},
+        "train": {
+            "max_steps": draw(st.integers(101, 10**12)),
+            "eval_max_tokens": draw(st.none() | st.integers(1, 10**6)),
+        },
         "sample": {"stop": draw(st.lists(anything, max_size=3)), "temperature": draw(st.floats(0, 1e300))},
     }
     return Config.model_validate(sections)

@@ -55,7 +55,7 @@ def test_the_shapes_that_follow_from_others(
         (ModelConfig, {"n_head": 2, "n_embd": 6, "position": "sinusoidal"}),
         (OptimConfig, {"min_lr": 1e-3, "weight_decay": 0, "grad_clip": 0, "warmup_steps": 0, "betas": [0, 0.5]}),
         (TrainConfig, {"length_warmup": [1e-9, 0.5, 0.499]}),
-        (OptimConfig, {"name": "muon", "muon_rate": 1, "muon_momentum": 0, "muon_weight_decay": 2}),
+        (OptimConfig, {"name": "muon", "muon_rate": 1, "muon_weight_decay": 2}),
         (SamplingParams, {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "max_new_tokens": 0}),
     ],
 )
@@ -74,7 +74,6 @@ def test_the_smallest_and_oddest_values_that_make_sense_are_taken(section: type[
         (TrainConfig, {"length_warmup": [0.5, 0]}),
         (TrainConfig, {"length_warmup": [0.7, 0.2, 0.1]}),
         (OptimConfig, {"name": "muon", "muon_rate": 0}),
-        (OptimConfig, {"name": "muon", "muon_momentum": 1}),
         (OptimConfig, {"name": "muon", "muon_weight_decay": -1}),
     ],
 )
@@ -85,7 +84,7 @@ def test_values_just_past_those_that_make_sense_are_refused(section: type[Sectio
 
 def test_keys_of_muon_are_refused_where_nothing_reads_them() -> None:
     """Otherwise a forgotten `name: muon` would train something else without a word."""
-    values = {"muon_rate": 0.03, "muon_momentum": 0.9, "muon_weight_decay": 0.1}
+    values = {"muon_rate": 0.03, "muon_weight_decay": 0.1}
     with pytest.raises(ValidationError) as caught:
         OptimConfig.model_validate(values)
     cause = caught.value.errors()[0]["ctx"]["error"]

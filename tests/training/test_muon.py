@@ -188,10 +188,10 @@ def test_the_matrices_of_the_blocks_go_to_muon_and_everything_else_to_adamw(chan
 
 
 def test_the_configuration_arrives() -> None:
-    config = OptimConfig(name="muon", learning_rate=0.01, muon_rate=0.05, muon_momentum=0.8)
+    config = OptimConfig(name="muon", learning_rate=0.01, muon_rate=0.05)
     optimizer = build_optimizer(GPT(tiny_config()), config, CPU)
     (group,) = optimizer.optimizers["muon"].param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"], group["lr_factor"]) == (0.05, 0.8, 0.0, 5.0)
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["lr_factor"]) == (0.05, 0.95, 0.0, 5.0)
     assert [group["lr_factor"] for group in optimizer.optimizers["adamw"].param_groups] == [1.0, 1.0]
 
 
