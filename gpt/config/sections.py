@@ -366,10 +366,7 @@ class TrainConfig(Section):
     init_from: PathText | None = Field(
         None,
         description="Run or checkpoint whose weights, architecture and tokenizer the model begins with, for "
-        "fine-tuning; null: random weights.",
-    )
-    init_new_characters: Literal["refuse", "add"] = Field(
-        "refuse", description="With init_from: what to do with characters of the corpus that its vocabulary lacks."
+        "fine-tuning; characters that only the new corpus has are added. null: random weights.",
     )
     teacher: PathText | None = Field(
         None,
@@ -393,8 +390,6 @@ class TrainConfig(Section):
         return self.batch_size * self.grad_accum_steps
 
     def cross_checks(self) -> Iterator[Problem]:
-        if self.init_new_characters != "refuse" and self.init_from is None:
-            yield "init_new_characters", "is only read with init_from"
         if math.fsum(self.length_warmup) >= 1:
             yield "length_warmup", "leaves no steps for whole windows; lower the shares, so that their sum is below 1"
 

@@ -28,19 +28,17 @@ def prepare(
     report: Report,
     force: bool = False,
     base: Tokenizer | None = None,
-    add_characters: bool = False,
 ) -> Dataset:
     """Locate the corpus, encode it unless that was done before, and open the token files.
 
     Args:
         force: encode it again.
-        base: tokenizer to use; None: one that is built from the corpus.
-        add_characters: extend the vocabulary of `base` by the characters that it lacks.
+        base: tokenizer to use, with the characters that it lacks; None: one that is built from the corpus.
     """
     with announced(report, "looking for the corpus, and hashing it where its hash is known"):
         corpus = CorpusText(corpus_files(config, settings, report))
     with announced(report, f"reading {corpus.name}"):
-        tokenizer = None if base is None else extend_tokenizer(base, corpus, add_characters)
+        tokenizer = None if base is None else extend_tokenizer(base, corpus)
         folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
     if force or not (folder / META).is_file():
         sharding.encode_into(folder, corpus, config, tokenizer, report, force)

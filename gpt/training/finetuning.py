@@ -41,10 +41,7 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
                     f"has {getattr(theirs, key)}"
                 )
     free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
-    # where no characters are added, a padded vocabulary stays as large as it is
-    grows = config.train.init_new_characters == "add"
-    size = None if grows else saved.model.vocab_size
-    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
+    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
     changed = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
     return replace(loaded, config=checked(changed, loaded.name, [], lambda key: loaded.name))
 

@@ -102,7 +102,8 @@ def _plan_locked(request: Request, run: RunFolder) -> Plan:
     data = known or world.rank_zero_first(_preparation(loaded.config, origin, settings, report))
     with world.together():
         data.check_length(loaded.config.model.block_size)
-        config = resolve(loaded, data)
+        # a padded vocabulary stays as large as it is
+        config = resolve(loaded, data, origin.checkpoint.config.model.vocab_size or 0 if origin else 0)
         if teacher is not None:
             require_probabilities_memory(data, config)
         if point is not None:
@@ -151,14 +152,13 @@ def _preparation(
     config: Config, origin: ResumePoint | None, settings: Settings, report: Report
 ) -> Callable[[], Dataset]:
     tokenizer = None if origin is None else origin.checkpoint.tokenizer
-    add_characters = config.train.init_new_characters == "add"
-    return lambda: prepare(config.data, settings, report, False, tokenizer, add_characters)
+    return lambda: prepare(config.data, settings, report, False, tokenizer)
 
 
-def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
-    """Return the configuration with the vocabulary size and the run's name filled in."""
+def resolve(loaded: LoadedConfig, dataset: Dataset, least: int = 0) -> Config:
+    """Return the configuration with the run's name and the vocabulary size, at `least` so large, filled in."""
     config, needed = loaded.config, dataset.tokenizer.vocab_size
-    size = config.model.vocab_size or needed
+    size = config.model.vocab_size or max(least, needed)
     if size < needed:
         raise ConfigError(f"model.vocab_size is {size}, but the tokenizer has {needed} ids; leave vocab_size out")
     model = config.model.model_copy(update={"vocab_size": size})

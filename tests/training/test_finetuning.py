@@ -8,7 +8,7 @@ import torch
 from gpt.checkpoint import Checkpoint, find_checkpoint, load_trained, read_checkpoint, weights_of, write_checkpoint
 from gpt.config.loading import LoadedConfig, parse_config
 from gpt.data import CharTokenizer
-from gpt.errors import CheckpointError, ConfigError, DataError
+from gpt.errors import CheckpointError, ConfigError
 from gpt.model.quantized import quantize
 from gpt.training.finetuning import with_architecture
 from gpt.training.resume import ResumePoint
@@ -54,8 +54,7 @@ def test_it_begins_with_weights_architecture_and_tokenizer(tmp_path: Path, base:
 def test_added_characters_leave_the_others_as_they_were(tmp_path: Path, base: Path, start: Start) -> None:
     text = "é the #keeper\n" * 60
     lines: list[str] = []
-    options = (f"train.init_from={base}", "train.init_new_characters=add")
-    trainer = start(write(tmp_path / "b", text), *options, report=lines.append)
+    trainer = start(write(tmp_path / "b", text), f"train.init_from={base}", report=lines.append)
     assert any(f"beginning with {base}" in line for line in lines)
     before, after = load_trained(base / "last", base.parent, CPU), trainer.dataset.tokenizer
     assert isinstance(before.tokenizer, CharTokenizer)
@@ -71,7 +70,7 @@ def test_added_characters_leave_the_others_as_they_were(tmp_path: Path, base: Pa
 
 
 def test_it_resumes_as_if_never_stopped_even_when_the_base_is_gone(tmp_path: Path, base: Path, start: Start) -> None:
-    options = (f"train.init_from={base}", "train.init_new_characters=add")
+    options = (f"train.init_from={base}",)
     folders = [write(tmp_path / name, "é the keeper\n" * 60) for name in ("b", "c")]
     whole, stopped = (start(folder, *options) for folder in folders)
     whole.run()
@@ -93,12 +92,11 @@ def test_it_resumes_as_if_never_stopped_even_when_the_base_is_gone(tmp_path: Pat
         ("model.n_layer=3", r"model.n_layer is 3, but .*, from which train.init_from begins, has 1"),
         ("model.position=rope", "model.position is rope"),
         ("data.tokenizer=byte", "data.tokenizer is byte, but .* has char"),
-        ("run.seed=1", r"that the model begins with: '#', 'é'; set train.init_new_characters=add"),
     ],
 )
 def test_a_contradiction_is_refused(option: str, message: str, tmp_path: Path, base: Path, start: Start) -> None:
     folder = write(tmp_path / "b", "é#\n" * 60)
-    with pytest.raises((ConfigError, DataError), match=message):
+    with pytest.raises(ConfigError, match=message):
         start(folder, f"train.init_from={base}", option)
     assert not (folder / "runs/run").exists()
 
