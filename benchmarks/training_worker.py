@@ -33,7 +33,7 @@ from gpt.training.setup import open_session
 
 STEPS_ONLY = (
     *("train.max_steps=1000000", "train.eval_interval=1000000", "train.log_interval=1000000"),
-    *("train.teacher=null"),
+    *("train.teacher=null", "run.snapshots=false"),
 )
 """Overrides: no evaluation, no log line and no teacher before the process is ended."""
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from gpt.api.displays import build_displays
 from gpt.api.run import Run
 from gpt.config.composing import Source, compose_config
 from gpt.config.loading import LoadedConfig, name_of_text
@@ -79,10 +78,8 @@ def train(
         tell = report if report is not None and world.is_main else silent
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
-        with world.together():
-            displays = build_displays()
         request = Request(loaded, settings, tell, start, allow_config_change, world)
-        return _finish(open_session(request, displays, listeners), tell)
+        return _finish(open_session(request, listeners), tell)
 
 
 def _configure(

@@ -163,16 +163,13 @@ def _check_same(found: Config, fitted: Config, file: Path) -> None:
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
     from gpt.accounting.flops import run_flops
-    from gpt.api.displays import build_displays
     from gpt.training.plan import Request
     from gpt.training.setup import open_session
     from gpt.training.signals import Interrupted
 
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
-    with world.together():
-        displays = build_displays()
     request = Request(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
-    trainer = open_session(request, displays)
+    trainer = open_session(request)
     folder = trainer.run_folder.path
     try:
         state = trainer.run()

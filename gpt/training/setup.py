@@ -1,8 +1,7 @@
 """Carry out a plan: device, model, optimizer and run folder, to a trainer that is ready to run."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 
 import torch
@@ -24,11 +23,12 @@ from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import supported_processors
-from gpt.progress import Report, announced, silent
+from gpt.progress import Report, announced, in_notebook, silent
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import Teacher, load_teacher
 from gpt.training.finetuning import load_pretrained
+from gpt.training.live_curve import LiveCurve
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.objective import build_objective
@@ -39,7 +39,7 @@ from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
 from gpt.training.saving import CheckpointWriter
 from gpt.training.signals import SignalWatch
-from gpt.training.snapshots import Take, build_snapshots
+from gpt.training.snapshots import build_snapshots
 from gpt.training.step import Stepper
 from gpt.training.throughput import SpeedMeter
 from gpt.training.trainer import Trainer
@@ -47,41 +47,19 @@ from gpt.training.training_state import seed_process
 from gpt.training.validation import Validation
 
 
-def show_progress(name: str, max_steps: int) -> Monitor:
-    """Return what shows the progress of a run on standard error, if there is one."""
-    return Monitor() if sys.stderr is None else Console(max_steps, sys.stderr)
-
-
-@dataclass(frozen=True)
-class Displays:
-    """What shows a training to its user.
-
-    Attributes:
-        progress: makes the monitor that shows a run, from its name and number of steps.
-        snapshot: makes the files that `run.snapshots` asks for; None: none are written.
-    """
-
-    progress: Callable[[str, int], Monitor] = show_progress
-    snapshot: Take | None = None
-
-
-def open_session(
-    request: Request,
-    displays: Displays = Displays(),  # frozen
-    callbacks: Sequence[Callback] = (),
-) -> Trainer:
+def open_session(request: Request, callbacks: Sequence[Callback] = ()) -> Trainer:
     """Plan a run and set it up; its folder stays locked until `Trainer.run` ends."""
     for line in options_without_effect(request.loaded.config):
         request.report(line)
     plan = plan_run(request)
     try:
-        return _build_trainer(plan, request, callbacks, displays)
+        return _build_trainer(plan, request, callbacks)
     except BaseException:
         plan.run.unlock()
         raise
 
 
-def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], displays: Displays) -> Trainer:
+def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback]) -> Trainer:
     config, dataset, compute = plan.config, plan.dataset, plan.compute
     settings, report, world = request.settings, request.report, request.world
     with world.together():
@@ -106,7 +84,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         validation=_build_validation(plan, model, signals, world),
         writer=CheckpointWriter(config, dataset, plan.run, world, report),
         run_folder=plan.run,
-        monitor=_build_monitor(plan, model, displays, request) if world.is_main else Monitor(),
+        monitor=_build_monitor(plan, model, request) if world.is_main else Monitor(),
         meter=_build_meter(config, compute, world),
         signals=signals,
         report=report,
@@ -190,14 +168,17 @@ def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World
     return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, stream)
 
 
-def _build_monitor(plan: Plan, model: GPT, displays: Displays, request: Request) -> Monitor:
+def _build_monitor(plan: Plan, model: GPT, request: Request) -> Monitor:
     run, config, report = plan.run, plan.config, request.report
-    files = [MetricsFile(run.metrics), SampleFiles(run.samples)]
-    shown = [] if report is silent else [displays.progress(run.path.name, config.train.max_steps)]
+    monitors: list[Monitor] = [MetricsFile(run.metrics), SampleFiles(run.samples), TensorBoard(run.path, config)]
+    if report is not silent and in_notebook():
+        monitors.append(LiveCurve(run.path.name, config.train.max_steps))
+    elif report is not silent and sys.stderr is not None:
+        monitors.append(Console(config.train.max_steps, sys.stderr))
     is_sharded = request.world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model
-    if config.run.snapshots and displays.snapshot is not None and not is_sharded:
-        shown.append(build_snapshots(plan, model, displays.snapshot, report))
-    return MonitorGroup([*files, TensorBoard(run.path, config), *shown], report)
+    if config.run.snapshots and not is_sharded:
+        monitors.append(build_snapshots(plan, model, report))
+    return MonitorGroup(monitors, report)
 
 
 def _build_meter(config: Config, compute: Compute, world: World) -> SpeedMeter:

@@ -6,25 +6,22 @@ from contextlib import closing
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gpt.checkpoint import RunFolder
 from gpt.config import TrainConfig
 from gpt.config.sections import SEEDS
-from gpt.data import Tokenizer
 from gpt.errors import explained
 from gpt.files import write_atomic
 from gpt.generation import TextBatch
 from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
 from gpt.generation.request import TextChunk
+from gpt.inspection.views.snapshots import take_snapshot
 from gpt.model import GPT, eval_mode
 from gpt.progress import Report
 from gpt.training.compiling import without_compilation
 from gpt.training.monitor import Monitor
 from gpt.training.plan import Plan
 
-Take = Callable[[GPT, Tokenizer, Tensor, str], bytes]
-"""Makes the file of a snapshot from a model, its tokenizer, the ids (T,) of a line, and a sample."""
 WriteLines = Callable[[], Generator[Mapping[int, TextChunk], None, None]]
 LINE_TOKENS = 32
 MOST = 40
@@ -122,7 +119,7 @@ class Snapshots(Monitor):
         return "\n".join(lines).strip("\n")
 
 
-def build_snapshots(plan: Plan, model: GPT, make: Take, report: Report) -> Snapshots:
+def build_snapshots(plan: Plan, model: GPT, report: Report) -> Snapshots:
     """Return what writes snapshots of the model with its attention to the first tokens of the validation split."""
     config, dataset, params = plan.config, plan.dataset, plan.config.sample
     device = plan.compute.device  # else the plan, and with it a checkpoint, would stay in memory
@@ -134,7 +131,7 @@ def build_snapshots(plan: Plan, model: GPT, make: Take, report: Report) -> Snaps
     def take(sample: str) -> bytes:
         idx = torch.from_numpy(np.asarray(line).astype(np.int64)).to(device)
         with without_compilation(model), eval_mode(model):
-            return make(model, dataset.tokenizer, idx, sample)
+            return take_snapshot(model, dataset.tokenizer, idx, sample)
 
     def write_lines() -> Generator[Mapping[int, TextChunk], None, None]:
         with without_compilation(model):

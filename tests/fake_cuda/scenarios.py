@@ -49,7 +49,7 @@ from tiny import CORPUS, tiny_config
 from variants import VARIANTS, keys_of
 
 CONFIG = """
-run: {name: tiny, device: cuda}
+run: {name: tiny, device: cuda, snapshots: false}
 data: {source: file, path: corpus.txt}
 model: {n_layer: 2, n_head: 4, n_kv_head: 2, n_embd: 32, block_size: 16, position: rope, norm: rmsnorm, qk_norm: true}
 optim: {warmup_steps: 1}

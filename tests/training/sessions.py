@@ -15,12 +15,12 @@ from gpt.distributed import World
 from gpt.environment import read_settings
 from gpt.training.callbacks import Callback
 from gpt.training.plan import Request
-from gpt.training.setup import Displays, open_session
+from gpt.training.setup import open_session
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 
 RECIPE = (
-    *("run.device=cpu", "run.dtype=float32", "run.compile=false", "data.source=file"),
+    *("run.device=cpu", "run.dtype=float32", "run.compile=false", "run.snapshots=false", "data.source=file"),
     *("model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=16"),
     *("optim.learning_rate=1e-2", "optim.min_lr=1e-3", "optim.warmup_steps=2"),
     *("train.batch_size=4", "train.max_steps=6", "train.eval_interval=3", "train.log_interval=1"),
@@ -39,7 +39,6 @@ def start_session(
     report: Callable[[str], None] = lambda line: None,
     world: World = World(),  # noqa: B008  # without state
     callbacks: Sequence[Callback] = (),
-    displays: Displays = Displays(),  # noqa: B008  # frozen
 ) -> Trainer:
     """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
     corpus = world.rank_zero(lambda: _write_corpus(folder))
@@ -48,7 +47,7 @@ def start_session(
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
     settings = replace(read_settings(offline=True), data_dir=None)
     request = Request(LoadedConfig(config, "run"), settings, report, resume, allow_config_change, world)
-    return open_session(request, displays, callbacks)
+    return open_session(request, callbacks)
 
 
 def _write_corpus(folder: Path) -> Path:

@@ -15,11 +15,10 @@ from gpt.generation.request import TextChunk
 from gpt.inspection.views.snapshots import read_snapshot, take_snapshot
 from gpt.training import snapshots
 from gpt.training.callbacks import Callback, StepEvent
-from gpt.training.setup import Displays
 from gpt.training.snapshots import Snapshots
 from training.sessions import Start, rows, same, weights
 
-TAKEN = Displays(snapshot=take_snapshot)
+TAKEN = "run.snapshots=true"
 
 
 def steps_of(run: RunFolder) -> list[int]:
@@ -27,9 +26,9 @@ def steps_of(run: RunFolder) -> list[int]:
 
 
 def test_a_run_with_snapshots_is_the_same_run(tmp_path: Path, start: Start) -> None:
-    with_them = start(tmp_path / "with", "model.dropout=0.1", displays=TAKEN)
+    with_them = start(tmp_path / "with", "model.dropout=0.1", TAKEN)
     with_them.run()
-    without = start(tmp_path / "without", "model.dropout=0.1", "run.snapshots=false", displays=TAKEN)
+    without = start(tmp_path / "without", "model.dropout=0.1", "run.snapshots=false")
     without.run()
     assert same(weights(with_them.model), weights(without.model))
     for name in ("train/loss", "val/loss"):
@@ -42,11 +41,11 @@ def test_a_run_with_snapshots_is_the_same_run(tmp_path: Path, start: Start) -> N
 
 
 def test_a_resumed_run_drops_what_was_kept_after_its_step(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, displays=TAKEN)
+    trainer = start(tmp_path, TAKEN)
     trainer.run()
     run, checkpoints = trainer.run_folder, trainer.run_folder.path / "checkpoints"
     (run.snapshots / ".step-000006.safetensors.abcdefgh.tmp").touch()  # of a process that was killed
-    again = start(tmp_path, "run.snapshots=false", resume=str(checkpoints / "step-000003"), displays=TAKEN)
+    again = start(tmp_path, resume=str(checkpoints / "step-000003"))
     assert (steps_of(run)[-1], list(step_files(run.samples))[-1]) == (3, 3)
     assert not list(run.snapshots.glob(".*"))
     again.run()
@@ -54,7 +53,9 @@ def test_a_resumed_run_drops_what_was_kept_after_its_step(tmp_path: Path, start:
 
 
 @pytest.mark.parametrize("fails_at", [1, 3])
-def test_what_cannot_be_taken_ends_the_snapshots_and_not_the_run(tmp_path: Path, start: Start, fails_at: int) -> None:
+def test_what_cannot_be_taken_ends_the_snapshots_and_not_the_run(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
     lines: list[str] = []
     calls = 0
 
@@ -65,7 +66,8 @@ def test_what_cannot_be_taken_ends_the_snapshots_and_not_the_run(tmp_path: Path,
             raise RuntimeError("CUDA out of memory\nof much")
         return take_snapshot(*args)
 
-    trainer = start(tmp_path, displays=Displays(snapshot=take), report=lines.append)
+    monkeypatch.setattr(snapshots, "take_snapshot", take)
+    trainer = start(tmp_path, TAKEN, report=lines.append)
     assert trainer.run().step == 6
     assert len(steps_of(trainer.run_folder)) == fails_at - 1 == calls - 1
     (line,) = [line for line in lines if "snapshots" in line]
@@ -77,7 +79,7 @@ def test_what_cannot_be_sampled_ends_the_snapshots_and_not_the_run(
 ) -> None:
     monkeypatch.setattr(snapshots, "TextBatch", lambda *_: 1 / 0)
     lines: list[str] = []
-    trainer = start(tmp_path, displays=TAKEN, report=lines.append)
+    trainer = start(tmp_path, TAKEN, report=lines.append)
     assert trainer.run().step == 6
     assert steps_of(trainer.run_folder) == [0]
     assert sum("no snapshots from step 1 on: division by zero" in line for line in lines) == 1
@@ -91,7 +93,7 @@ def test_what_cannot_be_written_does_not_end_a_run(
 
     monkeypatch.setattr(snapshots, "write_atomic", fail)
     lines: list[str] = []
-    trainer = start(tmp_path, displays=TAKEN, report=lines.append)
+    trainer = start(tmp_path, TAKEN, report=lines.append)
     assert trainer.run().step == 6
     assert steps_of(trainer.run_folder) == []
     assert sum("Snapshots cannot write" in line for line in lines) == 1
@@ -109,7 +111,7 @@ class StopAt(Callback):
 
 
 def test_a_run_that_ends_early_has_a_last_snapshot(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.max_steps=100", displays=TAKEN, callbacks=[StopAt(5)])
+    trainer = start(tmp_path, "train.max_steps=100", TAKEN, callbacks=[StopAt(5)])
     assert trainer.run().step == 5
     assert steps_of(trainer.run_folder)[-1] == 5
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpt.api import displays
-from gpt.api.displays import LiveCurve
+from gpt.training import live_curve
+from gpt.training.live_curve import LiveCurve
 
 
 class Screen:
@@ -32,7 +32,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     module: Any = ModuleType("IPython.display")
     module.HTML, module.display = str, screen.display
     monkeypatch.setitem(sys.modules, "IPython.display", module)
-    monkeypatch.setattr(displays, "time", SimpleNamespace(monotonic=lambda: screen.now))
+    monkeypatch.setattr(live_curve, "time", SimpleNamespace(monotonic=lambda: screen.now))
     return screen
 
 

@@ -1,4 +1,4 @@
-"""What shows a training besides the files of its run: a curve in a notebook, and snapshots."""
+"""The curve of a run, below a cell of a notebook."""
 
 import time
 from collections.abc import Mapping
@@ -8,17 +8,9 @@ from typing import Any
 from tqdm import tqdm
 
 from gpt.inspection.rendering.curves import WIDTH, Point, loss_curves
-from gpt.inspection.views.snapshots import take_snapshot
-from gpt.progress import in_notebook
 from gpt.training.monitor import Monitor
-from gpt.training.setup import Displays
 
 SECONDS_BETWEEN = 1.0
-
-
-def build_displays() -> Displays:
-    """Return what shows a training."""
-    return Displays(LiveCurve if in_notebook() else Displays.progress, take_snapshot)
 
 
 class LiveCurve(Monitor):
