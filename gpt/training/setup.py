@@ -37,7 +37,6 @@ from gpt.training.parallel import evaluate_together, parallelize, rows_of_proces
 from gpt.training.plan import Plan, Request, plan_run
 from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
-from gpt.training.saving import CheckpointWriter
 from gpt.training.signals import SignalWatch
 from gpt.training.snapshots import build_snapshots
 from gpt.training.step import Stepper
@@ -82,7 +81,6 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback]) 
         stepper=stepper,
         batches=_build_batches(config, dataset, world, teacher),
         validation=_build_validation(plan, model, signals, world),
-        writer=CheckpointWriter(config, dataset, plan.run, world, report),
         run_folder=plan.run,
         monitor=_build_monitor(plan, model, request) if world.is_main else Monitor(),
         meter=_build_meter(config, compute, world),

@@ -1,22 +1,25 @@
 """The training loop: update, evaluate, save, until the last step or a signal."""
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.device import Compute
 from gpt.distributed import World
+from gpt.errors import CheckpointError, NonFiniteError
 from gpt.model import GPT
+from gpt.plugins import used_plugins
 from gpt.progress import Report, announced
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Monitor
-from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
@@ -43,7 +46,6 @@ class Trainer:
     stepper: Stepper
     batches: MicroBatches
     validation: Validation
-    writer: CheckpointWriter
     run_folder: RunFolder
     monitor: Monitor
     meter: SpeedMeter
@@ -54,6 +56,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.state = TrainingState()
+        self._failed_saves = 0
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
@@ -169,11 +172,33 @@ class Trainer:
         """
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
-        weights = self.world.gather_to_rank_zero(weights_of(self.model))
-        folder = self.writer.write(weights, self._training_tensors(), saved, best, required)
+        weights, training = self.world.gather_to_rank_zero(weights_of(self.model)), self._training_tensors()
+        folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is not None:
             self.state = saved
             self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
+
+    def _write(
+        self, weights: dict[str, Tensor], training: dict[str, Any], state: TrainingState, best: bool, required: bool
+    ) -> Path | None:
+        """Write a checkpoint, in rank 0, and return its folder; None: that failed, and was reported."""
+        for name, weight in weights.items():
+            # the loss may be finite even if one is not, as where it is multiplied by 0
+            if not bool(torch.isfinite(weight).all()):
+                raise NonFiniteError(f"the weights {name} are not finite at step {state.step}; nothing was saved")
+        plugins = used_plugins(self.config)
+        values = {**asdict(state), "data": self.dataset.fingerprint, **({"plugins": plugins} if plugins else {})}
+        checkpoint = Checkpoint(weights, training, values, self.config, self.dataset.tokenizer)
+        try:
+            return self.run_folder.save(checkpoint, best, self.config.train.keep_last)
+        except CheckpointError as error:
+            if required:
+                raise
+            self._failed_saves += 1
+            self.report(
+                f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed_saves} failed)"
+            )
+            return None
 
     def _training_tensors(self) -> dict[str, Any]:
         """Return all that a checkpoint has beside weights and counters; that of other processes is on rank 0."""

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from gpt.checkpoint import find_checkpoint, read_checkpoint
-from gpt.distributed import World
 from gpt.errors import CheckpointError, GPTError, NonFiniteError
 from gpt.evaluation.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
-from gpt.training.saving import CheckpointWriter
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from training.sessions import Start, rows
@@ -198,9 +196,8 @@ def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start) -> None:
     """The loss may be finite although one is not, as where it is multiplied by 0."""
     trainer = start(tmp_path)
-    writer = CheckpointWriter(trainer.config, trainer.dataset, trainer.run_folder, World(), print)
     with pytest.raises(NonFiniteError, match=r"the weights w are not finite at step 0; nothing was saved"):
-        writer.write({"w": torch.tensor([1.0, math.inf])}, {}, trainer.state, best=True, required=False)
+        trainer._write({"w": torch.tensor([1.0, math.inf])}, {}, trainer.state, best=True, required=False)
     assert trainer.run_folder.checkpoints() == []
 
 
