@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 import gpt
-from cli.conftest import Call, Result
+from cli.conftest import Result
 from gpt.cli import commands
 from gpt.config.loading import load_config
-from gpt.config.recipes import recipe_names
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> Result:

@@ -68,7 +68,7 @@ def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: P
 
 def test_every_script_but_the_benchmarks_is_a_command_too() -> None:
     scripts = {path.stem for path in SCRIPTS} - {"bench"}
-    assert {command.file for command in COMMANDS.values()} == scripts | {"}
+    assert {command.file for command in COMMANDS.values()} == scripts
 
 
 def test_a_closed_pipe_ends_quietly(trained: Path) -> None:

@@ -133,7 +133,7 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
 
     loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device))
     prompt = read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt
-    ids = loaded.tokenizer.encode(convert_newlines(prompt, loaded.config.data.newlines)).tolist()
+    ids = loaded.tokenizer.encode(convert_newlines(prompt)).tolist()
     window = loaded.config.model.block_size
     if not 1 <= len(ids) <= window:
         raise InputError(f"the prompt has {len(ids)} tokens, expected 1 to {window}, the window of the model")

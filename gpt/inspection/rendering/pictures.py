@@ -7,8 +7,6 @@ notebook's own figures are not affected.
 import io
 from typing import Any
 
-import numpy as np
-
 from gpt.errors import GPTError
 from gpt.inspection.views.tokens import PLACEHOLDER, View
 

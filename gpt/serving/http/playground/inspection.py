@@ -151,7 +151,7 @@ def _encode(name: str, body: ReadingRequest, loaded: Loaded, limits: Limits) -> 
     if len(text) > most:  # nothing of a megabyte is encoded; a character is at least one token
         raise APIError(400, f"text: it has {len(text)} characters, more than the {most} allowed", "text")
     try:
-        ids = loaded.tokenizer.encode(convert_newlines(text, loaded.config.data.newlines)).tolist()
+        ids = loaded.tokenizer.encode(convert_newlines(text)).tolist()
     except DataError as error:
         raise APIError(400, f"text: {error}", "text") from None
     if len(ids) > most:
