@@ -36,7 +36,7 @@ def commands_of(nanogpt: Path | None) -> Commands:
     baby = "shakespeare_baby_gpt"
     return {
         "tests": [[*PYTEST, "tests/cuda"]],
-        "decoding": [bench("decode", "", "--variants", "eager,compiled", *shapes, *hf)],
+        "decoding": [bench("decode", "", "--variants", "eager", *shapes, *hf)],
         "recipes": [bench("train recipe", name, "--seeds", "1") for name in ("shakespeare", "shakespeare_gpu")],
         "race": [bench("train race" if peer else "train recipe", baby, "--seeds", "1", *peer)],
         "step": [bench("train step", baby, *peer)],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.decoders import Entrant, Subject
 
 SPECULATIVE = ("native-lookup", "native-int8-lookup")
-PLAIN = ("eager", "eager-no-cache", "compiled", "native", "native-bf16", "native-int8", "native-int4", "eager-int8")
+PLAIN = ("eager", "native", "native-bf16", "native-int8", "native-int4", "eager-int8")
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": False}
 NOTE = (
     "Tokens/s: sampled tokens of all sequences, first ones included; median of the rounds. Prompt/s: prompt tokens\n"

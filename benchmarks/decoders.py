@@ -17,7 +17,7 @@ from gpt.checkpoint import load_trained
 from gpt.cli.command import report
 from gpt.config import ModelConfig, SamplingParams
 from gpt.generation import Batch, generate_tokens
-from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
+from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, matrix_bytes, quantize, weights_format
@@ -70,12 +70,11 @@ def from_checkpoint(path: Path, prompt: int, device: torch.device) -> Subject:
 
 
 def ours(variant: str, subject: Subject) -> Entrant:
-    """Return a backend, by names such as `eager-no-cache`, `native-int8` and `native-int8-lookup`."""
+    """Return a backend, by names such as `eager`, `native-int8` and `native-int8-lookup`."""
     backend, *rest = variant.split("-")
     weights = next((name for name in rest if name in NAMES), None)
     model = subject.model if weights is None else quantize(subject.model, weights)
-    options = DecodeOptions(backend, cache="cache" not in rest)
-    runtime = build_runtime(model, options, report=report, speculate="lookup" in rest)
+    runtime = build_runtime(model, DecodeOptions(backend), report=report, speculate="lookup" in rest)
     return Entrant(stepwise(runtime), weights_format(model), matrix_bytes(model))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.generation import generate as generate
     from gpt.generation import generate_tokens as generate_tokens
     from gpt.generation import stream as stream
-    from gpt.generation.backends.selection import build_runtime as build_runtime
+    from gpt.generation.runtime import build_runtime as build_runtime
     from gpt.inspection import show as show
     from gpt.inspection.tracing import edits as edits
     from gpt.inspection.tracing.activation_cache import ActivationCache as ActivationCache
@@ -61,7 +61,7 @@ _NAMES = {
     "gpt.data": "ByteTokenizer CharTokenizer",
     "gpt.errors": "GPTError",
     "gpt.generation": "generate generate_tokens stream",
-    "gpt.generation.backends.selection": "build_runtime",
+    "gpt.generation.runtime": "build_runtime",
     "gpt.inspection": "show",
     "gpt.inspection.tracing": "edits",
     "gpt.inspection.tracing.activation_cache": "ActivationCache run_with_cache",

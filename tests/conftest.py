@@ -36,7 +36,7 @@ MARKED = {
         *("cli/explain/test_flops.py", "cli/test_export.py", "cli/test_printed_commands.py", "cli/test_quantize.py"),
         *("cli/test_scripts.py", "cli/test_serve.py", "data/test_resident_memory.py"),
         *("distributed", "drills"),
-        *("generation/backends/test_window.py", "generation/test_speculative.py"),
+        *("generation/test_window.py", "generation/test_speculative.py"),
         *("generation/test_sampling_against_transformers.py", "inspection/test_notebook.py"),
         *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
         "interop/test_tokenizer_json.py",

@@ -19,7 +19,8 @@ PACKAGE = Path(gpt.__file__).parent
 FLOORS = [
     {"errors", "progress", "signals", "files", "filters", "precision"},
     {"environment", "config", "processor", "web"},
-    {"device", "model", "data", "cache", "distributed", "plugins"},
+    {"device", "model", "data", "distributed", "plugins"},
+    {"cache"},
     {"kernels", "evaluation", "checkpoint", "corpora"},
     {"accounting", "generation"},
     {"inspection"},

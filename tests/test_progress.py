@@ -66,13 +66,13 @@ def test_a_short_wait_and_one_that_fails_are_not() -> None:
         ("gpt.checkpoint.loading.build_model", lambda: gpt.load("runs/tiny"), "loading the model"),
         ("gpt.checkpoint.loading.build_model", lambda: gpt.Run("runs/tiny").model, "loading the model"),
         pytest.param(
-            "gpt.generation.backends.native.lay_out_weights",
+            "gpt.generation.native_runner.lay_out_weights",
             lambda: gpt.generate(gpt.GPT(tiny_config()), LETTERS, "a"),
             COPYING,
             marks=needs_compiler,
         ),
         pytest.param(
-            "gpt.generation.backends.native.lay_out_weights",
+            "gpt.generation.native_runner.lay_out_weights",
             lambda: ServingEngine(gpt.GPT(tiny_config()), LETTERS),
             COPYING,
             marks=needs_compiler,

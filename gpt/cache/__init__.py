@@ -1,6 +1,5 @@
 """Key/value caches."""
 
-from gpt.cache.kv_cache import KVCache, cache_bytes
-from gpt.cache.stores import KV_DTYPES
+from gpt.cache.kv_cache import KV_DTYPES, KVCache, cache_bytes
 
 __all__ = ["KV_DTYPES", "KVCache", "cache_bytes"]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt.cache.kv_cache import LayeredCache, mask_after
 from gpt.config import ModelConfig
+from gpt.model.attention import Cache
 
 
 class PagedStore:
@@ -15,23 +15,20 @@ class PagedStore:
     def __init__(
         self, config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self.blocks, self.block_size, self.device = blocks, block_size, device
-        shape = (config.n_layer, blocks * block_size, config.kv_heads, config.head_dim)
+        self.block_size, self.device = block_size, device
+        shape = (config.n_layer, config.kv_heads, blocks * block_size, config.head_dim)
         self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
-
-    @property
-    def block_bytes(self) -> int:
-        return (self.keys.nbytes + self.values.nbytes) // self.blocks
+        self.block_bytes = 2 * self.keys[:, :, :block_size].numel() * self.keys.itemsize
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy blocks: the first of each pair becomes a copy of the second."""
         for target, source in copies:
-            for part in (self.keys, self.values):
-                blocks = part.view(len(part), self.blocks, self.block_size, *part.shape[2:])
-                blocks[:, target] = blocks[:, source]
+            for memory in (self.keys, self.values):
+                blocks = memory.view(*memory.shape[:2], -1, self.block_size, memory.size(3))
+                blocks[:, :, target] = blocks[:, :, source]
 
 
-class PagedView(LayeredCache[Tensor]):
+class PagedView(Cache):
     """A cache of some sequences, for one pass over the next tokens of each; blocks are gathered for each layer.
 
     Args:
@@ -42,27 +39,44 @@ class PagedView(LayeredCache[Tensor]):
     """
 
     def __init__(self, store: PagedStore, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> None:
-        self.keys, self.values, size = store.keys, store.values, store.block_size
-        longest = max(stored) + new
+        self._store, size, longest = store, store.block_size, max(stored) + new
         width = -(-longest // size)
-        blocks = torch.tensor([[*table[:width], *(0,) * (width - len(table))] for table in tables])
-        slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)[:, :longest]
-        lengths = torch.tensor(stored).unsqueeze(1)  # (B, 1)
-        positions = lengths + torch.arange(new)
-        self._slots = slots.to(store.device)  # (B, S)
-        self._positions = positions.to(store.device)  # (B, T)
-        self._written = slots.gather(1, positions).flatten().to(store.device)
-        self._hidden = (torch.arange(longest) >= lengths + new)[:, :, None, None].to(store.device)
+        self._blocks: Tensor | None = None
+        self._hidden: Tensor | None = None
+        self._mask: Tensor | None = None
+        first = tables[0][0]
+        if len(tables) == 1 and all(block == first + index for index, block in enumerate(tables[0][:width])):
+            # one sequence in neighboring blocks is read where it is
+            self._begin, self._new, self._end = (first * size + place for place in (0, stored[0], longest))
+        else:
+            blocks = torch.tensor([[*table[:width], *(0,) * (width - len(table))] for table in tables])
+            slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)  # (B, blocks * size)
+            positions = torch.tensor(stored).unsqueeze(1) + torch.arange(new)  # (B, T)
+            self._written = slots.gather(1, positions).flatten().to(store.device, non_blocking=True)
+            self._blocks, self._longest = blocks.flatten().to(store.device, non_blocking=True), longest
+        if min(stored) == max(stored):
+            self._positions = torch.arange(stored[0], longest, device=store.device)
+        else:
+            self._positions = positions.to(store.device, non_blocking=True)
+            self._mask = torch.arange(longest, device=store.device) <= self._positions[:, None, :, None]
+            self._hidden = ~self._mask[:, :, -1:].transpose(2, 3)  # (B, 1, S, 1)
 
     def positions(self, new: int) -> Tensor:
-        assert new == self._positions.size(1)
         return self._positions
 
-    def mask(self, new: int) -> Tensor:
-        return mask_after(self.positions(new), self._slots.size(1))
+    def mask(self, new: int) -> Tensor | None:
+        return self._mask
 
-    def _append(self, memory: Tensor, layer: int, x: Tensor) -> Tensor:
-        stored = memory[layer]
-        stored[self._written] = x.transpose(1, 2).flatten(0, 1).to(stored.dtype)
-        found = stored[self._slots].masked_fill(self._hidden, 0.0)  # other sequences' values there may be NaN
-        return found.transpose(1, 2).to(x.dtype)
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self._append(self._store.keys[layer], k), self._append(self._store.values[layer], v)
+
+    def _append(self, memory: Tensor, x: Tensor) -> Tensor:
+        if self._blocks is None:
+            memory[:, self._new : self._end] = x[0]
+            return memory[None, :, self._begin : self._end].to(x.dtype)
+        memory[:, self._written] = x.transpose(0, 1).flatten(1, 2).to(memory.dtype)
+        blocks = memory.view(len(memory), -1, self._store.block_size * x.size(3)).index_select(1, self._blocks)
+        found = blocks.view(len(memory), len(x), -1, x.size(3))[:, :, : self._longest].transpose(0, 1)
+        if self._hidden is not None:
+            found = found.masked_fill(self._hidden, 0.0)  # other sequences' values there may be NaN
+        return found.to(x.dtype)

@@ -16,7 +16,7 @@ from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
 from gpt.data import Tokenizer
 from gpt.errors import GPTError
 from gpt.generation import TextBatch
-from gpt.generation.backends.selection import Runtime
+from gpt.generation.runtime import Runtime
 from gpt.signals import handling
 
 HELP = """\

@@ -31,7 +31,7 @@ from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
-    from gpt.generation.backends.selection import Runtime
+    from gpt.generation.runtime import Runtime
 
 GROUP = 64
 """Sequences per batch."""
@@ -123,7 +123,6 @@ def _check_options(arguments: argparse.Namespace) -> None:
         "--beam": chosen & (sampling | for_samples | {"speculate"}) if arguments.beam is not None else set(),
         "sampling, without --beam": chosen & {"length_penalty"} if arguments.beam is None else set(),
         "text output, without --json": chosen & {"logprobs"} if not arguments.json else set(),
-        "--no-cache": chosen & {"kv_dtype", "prefill_chunk"} if arguments.no_cache else set(),
     }
     for mode, options in ignored_by.items():
         if options:
@@ -189,7 +188,9 @@ def _beam(
         room = block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
         length, penalty = min(params.max_new_tokens, room), arguments.length_penalty
         penalty = 1.0 if penalty is None else penalty
-        found = beam_search(runtime.backend(params), ids, arguments.beam, length, penalty, is_finished, params.ids)
+        found = beam_search(
+            runtime.runner(arguments.beam), ids, arguments.beam, length, penalty, is_finished, params.ids
+        )
         for hypothesis in found:
             text = decode_text(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
             if arguments.json:

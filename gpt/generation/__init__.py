@@ -1,4 +1,4 @@
-"""Generation: token sampling, and text from a model; `backends.selection` prepares a model for it."""
+"""Generation: token sampling, and text from a model; `runtime` prepares a model for it."""
 
 from gpt.generation.generator import Batch, Completion, TextBatch, complete, generate, generate_tokens, stream
 from gpt.generation.request import TextChunk

@@ -1,15 +1,19 @@
 """Beam search: the most probable continuations, found by keeping a few at a time."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from gpt.config import SamplingParams
 from gpt.device import widest_dtype
 from gpt.errors import GenerationError
-from gpt.generation.backends import Backend
-from gpt.generation.tokens import check_finite
+from gpt.generation.request import Request
+from gpt.generation.runner import Runner
+from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.tokens import SampledToken, check_finite
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(
-    backend: Backend,
+    runner: Runner,
     prompt: Sequence[int],
     beam: int,
     max_new_tokens: int,
@@ -48,7 +52,7 @@ def beam_search(
     and those still live are dropped.
 
     Args:
-        backend: not used before.
+        runner: not used before, with room for `beam` sequences.
         prompt: at least one id.
         beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
         max_new_tokens: length at which a hypothesis ends.
@@ -57,42 +61,53 @@ def beam_search(
         ids: number of ids that it may have, from 0 on; None: all.
 
     Raises:
-        GenerationError: `beam` is below 1, `length_penalty` is below 0 or not finite, the prompt is
-            empty, or the logits are not finite.
+        GenerationError: `length_penalty` is below 0 or not finite, the prompt is empty, or the logits are not finite.
     """
-    if beam < 1:
-        raise GenerationError(f"beam is {beam}, expected at least 1")
     if not 0 <= length_penalty < math.inf:
         raise GenerationError(f"length_penalty is {length_penalty:g}, expected a number of at least 0")
     if not len(prompt):
         raise GenerationError("a prompt needs at least one token")
-    live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    request = Request("", list(prompt), SamplingParams())
+    live = [(SequenceState(request, None, runner.block_size, runner.pool), 0.0)]
     done: list[Hypothesis] = []
     for _ in range(max_new_tokens):
-        rows: list[int] = []
-        extended: list[tuple[tuple[int, ...], float]] = []
-        for value, row, token in _best_extensions(_extension_logprobs(backend, prompt, live, ids), beam):
-            tokens = (*live[row][0], token)
+        extended: list[tuple[SequenceState, float]] = []
+        for logprob, row, token in _best_extensions(_extension_logprobs(runner, live, ids), beam):
+            sequence = _extended(live[row][0], token)
+            tokens = sequence.tokens[len(prompt) :]
             if is_finished(tokens):
-                done.append(_hypothesis(tokens, value, length_penalty, finished=True))
+                done.append(_hypothesis(tokens, logprob, length_penalty, finished=True))
+                sequence.table.truncate(0)
             else:
-                rows.append(row)
-                extended.append((tokens, value))
+                extended.append((sequence, logprob))
+        for sequence, _ in live:
+            sequence.table.truncate(0)
         live = extended if len(done) < beam else []
         if not live:
             break
-        backend.select(rows)
-    done += [_hypothesis(tokens, logprob, length_penalty, finished=False) for tokens, logprob in live]
+    done += [_hypothesis(each.tokens[len(prompt) :], logprob, length_penalty, finished=False) for each, logprob in live]
     return sorted(done, key=lambda hypothesis: -hypothesis.score)[:beam]
 
 
-def _extension_logprobs(
-    backend: Backend, prompt: Sequence[int], live: Sequence[tuple[tuple[int, ...], float]], ids: int | None
-) -> torch.Tensor:
+def _extended(sequence: SequenceState, token: int) -> SequenceState:
+    """Return a copy of a sequence with one more token, which shares the blocks of its keys and values."""
+    other = copy.copy(sequence)
+    other.tokens, other.table = list(sequence.tokens), sequence.table.fork()
+    other.append([SampledToken(token)])
+    return other
+
+
+def _extension_logprobs(runner: Runner, live: Sequence[tuple[SequenceState, float]], ids: int | None) -> torch.Tensor:
     """Return the log-probability of every hypothesis with every next token, (B, V) float64."""
-    sequences = [[*prompt, *tokens] for tokens, _ in live]
-    logits = backend.next_logits(sequences)
-    check_finite(logits, sequences)
+    chunks = []
+    for row, (sequence, _) in enumerate(live):
+        sequence.row, tokens = row, sequence.window()[sequence.stored :]
+        copies = sequence.table.reserve(sequence.stored + len(tokens))
+        chunks.append(Chunk(sequence, tokens, 1, copies))
+    sequences, logits = runner.logits(chunks)
+    check_finite(logits, [sequence.tokens for sequence in sequences])
+    for sequence, tokens, *_ in chunks:
+        sequence.table.append(tokens)
     so_far = torch.tensor([logprob for _, logprob in live], dtype=torch.float64)
     logprobs = logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
     return so_far.unsqueeze(1) + logprobs[:, :ids]
@@ -105,5 +120,5 @@ def _best_extensions(logprobs: torch.Tensor, beam: int) -> Iterator[tuple[float,
         yield (value, *divmod(index, logprobs.size(1)))
 
 
-def _hypothesis(tokens: tuple[int, ...], logprob: float, length_penalty: float, finished: bool) -> Hypothesis:
-    return Hypothesis(tokens, logprob, logprob * max(len(tokens), 1) ** -length_penalty, finished)
+def _hypothesis(tokens: Sequence[int], logprob: float, length_penalty: float, finished: bool) -> Hypothesis:
+    return Hypothesis(tuple(tokens), logprob, logprob * max(len(tokens), 1) ** -length_penalty, finished)

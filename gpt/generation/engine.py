@@ -8,7 +8,8 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_own_threads
 from gpt.errors import GenerationError
 from gpt.generation.request import FinishReason, Request, TextChunk
-from gpt.generation.runners import Runner
+from gpt.generation.runner import Runner
+from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import SequenceState
 from gpt.generation.speculative import Speculation
 from gpt.generation.tokens import not_finite
@@ -46,11 +47,15 @@ class Engine:
     Args:
         runner: computes the steps.
         tokenizer: of the model; None: ids are wanted, and no text.
-        block_size: of the model.
+        max_sequences: see `Scheduler`.
+        prefill_chunk: see `Scheduler`.
     """
 
-    def __init__(self, runner: Runner, tokenizer: Tokenizer | None, block_size: int) -> None:
-        self._runner, self._tokenizer, self._block_size = runner, tokenizer, block_size
+    def __init__(
+        self, runner: Runner, tokenizer: Tokenizer | None, max_sequences: int, prefill_chunk: int | None = None
+    ) -> None:
+        self._runner, self._tokenizer = runner, tokenizer
+        self._scheduler = Scheduler(runner.pool, max_sequences, prefill_chunk)
         self._sequences: dict[Request, SequenceState] = {}
         self._tokens_generated = self.cache_bytes = 0
         self._threads = torch.get_num_threads()
@@ -64,7 +69,7 @@ class Engine:
         return self._runner.speculation
 
     def stats(self) -> EngineStats:
-        scheduler, pool = self._runner.scheduler, self._runner.pool
+        scheduler, pool = self._scheduler, self._runner.pool
         return EngineStats(
             len(scheduler.running),
             len(scheduler.waiting),
@@ -85,9 +90,9 @@ class Engine:
             raise GenerationError("a prompt needs at least one token")
         if request.params.max_new_tokens == 0:
             return [(request, [TextChunk(request.row, "", None, "length")])]
-        sequence = SequenceState(request, self._tokenizer, self._block_size, self._runner.pool)
+        sequence = SequenceState(request, self._tokenizer, self._runner.block_size, self._runner.pool)
         self._sequences[request] = sequence
-        self._runner.scheduler.add(sequence)
+        self._scheduler.add(sequence)
         return []
 
     def end(self, request: Request, finish: FinishReason) -> list[NewChunks]:
@@ -95,7 +100,7 @@ class Engine:
         sequence = self._sequences.pop(request, None)
         if sequence is None:
             return []
-        self._runner.scheduler.remove(sequence)
+        self._scheduler.remove(sequence)
         return [(request, [sequence.end(finish)])]
 
     @torch.inference_mode()
@@ -106,10 +111,10 @@ class Engine:
             DeviceError: this process was forked from the one that made the engine, with several threads.
         """
         require_own_threads(self._threads, REMEDY)
-        runner, scheduler = self._runner, self._runner.scheduler
+        runner, scheduler = self._runner, self._scheduler
         chunks = scheduler.schedule(runner.ahead)
         sampled = runner.run(chunks) if chunks else {}
-        self.cache_bytes = max(self.cache_bytes, runner.cache_bytes)
+        self.cache_bytes = max(self.cache_bytes, runner.pool.in_use * runner.block_bytes)
         new: list[NewChunks] = []
         for chunk in chunks:
             sequence = chunk.sequence

@@ -10,14 +10,13 @@ from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
-from gpt.generation.backends import TokenIds
 from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.speculative import Speculation
 from gpt.generation.text import check_ids, encode_prompt
-from gpt.generation.tokens import SampledToken
+from gpt.generation.tokens import SampledToken, TokenIds
 
 if TYPE_CHECKING:
-    from gpt.generation.backends.selection import Runtime
+    from gpt.generation.runtime import Runtime
     from gpt.model import GPT
 
 
@@ -96,7 +95,7 @@ class Batch:
             check_ids(ids, runtime.model.vocab_size)
         self.active = list(range(len(prompts)))
         self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
-        self._engine = runtime.batch_engine(tokenizer, max(1, len(prompts)), params)
+        self._engine = runtime.engine(tokenizer, max(1, len(prompts)))
         self._requests = [
             Request("", list(ids), params, seed=seed, row=row)
             for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True))
@@ -258,6 +257,6 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
 
 
 def _fastest(model: "GPT") -> "Runtime":
-    from gpt.generation.backends.selection import build_runtime  # here, since who brings a runtime needs no other
+    from gpt.generation.runtime import build_runtime  # here, since who brings a runtime needs no other
 
     return build_runtime(model)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from gpt.config import SamplingParams
-from gpt.generation.backends import TokenIds, Window
 from gpt.generation.sampling import next_token_probabilities, sample
-from gpt.generation.tokens import check_finite
+from gpt.generation.sequence import Window
+from gpt.generation.tokens import TokenIds, check_finite
 from gpt.model import GPT, eval_mode
 
 

@@ -12,41 +12,7 @@ TURN = 64
 """Tokens after which a sequence may lose its place to another; a block of them, of which the others are found again."""
 
 
-class Schedule:
-    """Schedules a batch that is complete before its first step; sequences only leave it.
-
-    Attributes:
-        waiting: those not admitted yet, or preempted.
-        running: those in the batch, from oldest to newest.
-        reused_tokens: tokens whose blocks were found, so that they did not have to be computed.
-        preemptions: number of preemptions so far.
-    """
-
-    def __init__(self) -> None:
-        self.waiting: deque[SequenceState] = deque()
-        self.running: list[SequenceState] = []
-        self.reused_tokens = self.preemptions = 0
-
-    def add(self, sequence: SequenceState) -> None:
-        self.running.append(sequence)
-
-    def remove(self, sequence: SequenceState) -> None:
-        """Remove a waiting or running sequence, and release its blocks."""
-        self.running.remove(sequence)
-
-    def schedule(self, ahead: int = 1) -> list[Chunk]:
-        """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted.
-
-        Args:
-            ahead: most tokens that the step may sample after each sequence, where nobody waits.
-        """
-        return [Chunk(sequence, [], ahead) for sequence in self.running]
-
-    def store(self, chunk: Chunk, sampled: Sequence[SampledToken]) -> None:
-        """Mark the tokens of a chunk as stored, and those that were sampled after them but for the newest."""
-
-
-class Scheduler(Schedule):
+class Scheduler:
     """Schedules sequences that join and leave: the waiting ones, in order of arrival, and the running ones.
 
     A sequence is admitted when there are a place and blocks for its tokens. Where all places are taken, one that has
@@ -56,6 +22,12 @@ class Scheduler(Schedule):
 
     Sequences that begin with the same blocks share them; those with the same prompt share all of it.
 
+    Attributes:
+        waiting: those not admitted yet, or preempted.
+        running: those in the batch, from oldest to newest.
+        reused_tokens: tokens whose blocks were found, so that they did not have to be computed.
+        preemptions: number of preemptions so far.
+
     Args:
         pool: must have at least the blocks of one full window.
         max_sequences: most sequences in the running batch.
@@ -63,7 +35,9 @@ class Scheduler(Schedule):
     """
 
     def __init__(self, pool: BlockPool, max_sequences: int, prefill_chunk: int | None) -> None:
-        super().__init__()
+        self.waiting: deque[SequenceState] = deque()
+        self.running: list[SequenceState] = []
+        self.reused_tokens = self.preemptions = 0
         self._pool, self._prefill_chunk = pool, math.inf if prefill_chunk is None else prefill_chunk
         self._rows = list(reversed(range(max_sequences)))
         self._step, self._only_new = 0, False
@@ -72,12 +46,18 @@ class Scheduler(Schedule):
         self.waiting.append(sequence)
 
     def remove(self, sequence: SequenceState) -> None:
+        """Remove a waiting or running sequence, and release its blocks."""
         if sequence in self.running:
             self._stop(sequence)
         else:
             self.waiting.remove(sequence)
 
     def schedule(self, ahead: int = 1) -> list[Chunk]:
+        """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted.
+
+        Args:
+            ahead: most tokens that the step may sample after each sequence, where nobody waits.
+        """
         self._step += 1
         self._admit()
         ahead = 1 if self.waiting else ahead
@@ -91,6 +71,7 @@ class Scheduler(Schedule):
         return chunks
 
     def store(self, chunk: Chunk, sampled: Sequence[SampledToken]) -> None:
+        """Mark the tokens of a chunk as stored, and those that were sampled after them but for the newest."""
         chunk.sequence.table.append([*chunk.tokens, *(token.id for token in sampled[:-1])])
         if sampled:
             chunk.sequence.since = self._step

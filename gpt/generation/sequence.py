@@ -1,14 +1,41 @@
 """A sequence of a batch: the tokens of a request so far, and the blocks of its keys and values."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpt.cache.paged import BlockPool, BlockTable
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation.backends import Window
 from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.text import TextStream
 from gpt.generation.tokens import RandomStream, SampledToken, sampling_key
+
+
+@dataclass(frozen=True)
+class Window:
+    """The end of a sequence, which the model sees.
+
+    It holds the whole sequence while that fits, and then moves in steps of `chunk`, so that a cache has to be
+    filled anew once in `chunk` tokens and not at every one. With chunk 1 it is always the last `size` tokens.
+    """
+
+    size: int
+    chunk: int
+
+    @classmethod
+    def build(cls, block_size: int, slide_chunk: int | None = None) -> "Window":
+        """Return that of a model; by default it moves by a quarter, so that three quarters stay in sight."""
+        return cls(block_size, min(slide_chunk or max(1, block_size // 4), block_size))
+
+    def start(self, length: int) -> int:
+        """Return where it begins in a sequence of `length` tokens."""
+        if length <= self.size:
+            return 0
+        steps = -(-(length - self.size) // self.chunk)
+        return steps * self.chunk
+
+    def of(self, sequence: Sequence[int]) -> Sequence[int]:
+        return sequence[self.start(len(sequence)) :]
 
 
 class SequenceState:

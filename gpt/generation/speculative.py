@@ -12,7 +12,7 @@ such as code, tables and names.
 import math
 from collections.abc import Sequence
 
-from gpt.generation.backends import TokenIds
+from gpt.generation.tokens import TokenIds
 
 LOOKUP_LENGTHS = (12, 8, 5, 3)
 """Lengths of suffixes that are looked up, longest first."""

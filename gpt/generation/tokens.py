@@ -8,9 +8,10 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation.backends import TokenIds
 from gpt.generation.sampling import limit_ids, next_token_probabilities, sample
 
+TokenIds = Sequence[int]
+"""All tokens of a sequence so far, including the prompt; at least one."""
 SamplingKey = tuple[Any, ...]
 """Equal for parameters by which a token is sampled and described in the same way."""
 OF_TEXTS = frozenset(

@@ -7,7 +7,7 @@ from gpt.checkpoint import Loaded, RunFolder
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
 from gpt.generation import generate
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 
 MOST_CHARACTERS = 100

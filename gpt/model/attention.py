@@ -7,7 +7,7 @@ are added to the scores, -inf where a query does not attend to a key.
 """
 
 import math
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,33 @@ from gpt.model.layers import RMSNorm
 from gpt.model.positions import Rotation, rotate
 
 
-class LayerCache(Protocol):
+class Cache(ABC):
+    """What the model sees of a key/value cache."""
+
+    @abstractmethod
+    def positions(self, new: int) -> Tensor:
+        """Return the positions of the next `new` tokens: (T,), or (B, T) for sequences of different lengths."""
+
+    def mask(self, new: int) -> Tensor | None:
+        """Return which keys the next `new` queries attend to, as attention's `mask`."""
+        return None
+
+    @abstractmethod
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values (B, K, T, D) of a layer; return those to attend to, (B, K, S, D)."""
+
+    def advance(self, new: int) -> None:  # noqa: B027
+        """Count `new` positions as stored, if the cache does that itself; called once, after the last block."""
+
+
+class LayerCache:
     """What a block sees of a cache: one layer's keys and values."""
 
+    def __init__(self, cache: Cache, layer: int) -> None:
+        self._cache, self._layer = cache, layer
+
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D); return all stored so far, each (B, K, S, D)."""
-        ...
+        return self._cache.append(self._layer, k, v)
 
 
 class ReferenceCore(nn.Module):

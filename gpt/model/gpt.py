@@ -8,39 +8,18 @@ line says so. `run.kernels=torch` in training and `--backend eager` in decoding 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError, outside_vocabulary
-from gpt.model.attention import Attention, LayerCache, causal_mask
+from gpt.model.attention import Attention, Cache, LayerCache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
 from gpt.model.positions import AddedPositions, RotatedPositions, Rotation, ScoreBias, build_position
 
 INIT_STD = 0.02
 """Standard deviation of the initial matrices and embeddings."""
-
-
-class Cache(Protocol):
-    """What the model sees of a key/value cache."""
-
-    def positions(self, new: int) -> Tensor:
-        """Return the positions of the next `new` tokens: (T,), or (B, T) for sequences of different lengths."""
-        ...
-
-    def mask(self, new: int) -> Tensor | None:
-        """Return which keys the next `new` queries attend to, as attention's `mask`."""
-        ...
-
-    def layer(self, index: int) -> LayerCache:
-        """Return what is stored of one block."""
-        ...
-
-    def advance(self, new: int) -> None:
-        """Count `new` positions as stored; called once, after the last block."""
-        ...
 
 
 class Block(nn.Module):
@@ -119,7 +98,7 @@ class GPT(nn.Module):
         x = self.drop(x if self.wpe is None else self.wpe(x, positions))
         rotation = None if self.rotation is None else self.rotation(positions)
         for index, block in enumerate(self.h):
-            x = block(x, rotation, mask, cache.layer(index) if cache is not None else None)
+            x = block(x, rotation, mask, LayerCache(cache, index) if cache is not None else None)
         if cache is not None:
             cache.advance(idx.size(1))
         logits: Tensor = self.lm_head(self.ln_f(x)).float()

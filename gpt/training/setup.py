@@ -19,7 +19,7 @@ from gpt.environment import Settings
 from gpt.errors import DeviceError
 from gpt.evaluation.loss import evaluate
 from gpt.generation import TextBatch
-from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import supported_processors
@@ -159,7 +159,7 @@ def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World
 
     def stream() -> Iterator[str]:
         # a short sample is not worth compiling for
-        runtime = EagerRuntime(model, DecodeOptions())
+        runtime = build_runtime(model, DecodeOptions("eager"))
         return (piece.text for piece in TextBatch(runtime, dataset.tokenizer, [""], params))
 
     compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)

@@ -13,9 +13,9 @@ from gpt.config.sections import SEEDS
 from gpt.errors import explained
 from gpt.files import write_atomic
 from gpt.generation import TextBatch
-from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
 from gpt.generation.request import TextChunk
 from gpt.inspection.views.snapshots import take_snapshot
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT, eval_mode
 from gpt.progress import Report
 from gpt.training.compiling import without_compilation
@@ -135,7 +135,7 @@ def build_snapshots(plan: Plan, model: GPT, report: Report) -> Snapshots:
 
     def write_lines() -> Generator[Mapping[int, TextChunk], None, None]:
         with without_compilation(model):
-            runtime = EagerRuntime(model, DecodeOptions())
+            runtime = build_runtime(model, DecodeOptions("eager"))
             batch = TextBatch(runtime, dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds)
             while batch.active:
                 yield batch.step()

@@ -138,7 +138,7 @@ SMALL = ["--tokens", "5", "--rounds", "1"]
 
 @needs_compiler
 def test_decoding_is_timed_beside_peers(capsys: pytest.CaptureFixture[str]) -> None:
-    variants = "native,eager,eager-no-cache,native-int8,native-int4"
+    variants = "native,eager,native-int8,native-int4"
     command = ["--shapes", "1/2/16", "2/2/32", "--window", "24", "--batch", "1", "3", "--variants", variants, *SMALL]
     assert main(["decode", *command, *HF]) == 0
     found = last_line(capsys)

@@ -81,7 +81,7 @@ def test_a_mistake_in_a_session_is_said_in_one_line_and_the_session_goes_on(
 
 
 def test_a_session_computes_as_its_options_say(session: Session, run: Call) -> None:
-    out, _ = session("a€b\n", "--no-cache --unknown drop --seed 3")
+    out, _ = session("a€b\n", "--backend eager --unknown drop --seed 3")
     assert out == "a€b" + run(FIVE, "ab", "--seed", "3").out[2:]
 
 

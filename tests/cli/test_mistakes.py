@@ -54,7 +54,6 @@ LINES = [
     ("sample --beam 2 --temperature 0.5", "--temperature has no effect with --beam"),
     ("sample --length-penalty 2", "--length-penalty has no effect with sampling, without --beam"),
     ("sample --logprobs 0", "--logprobs has no effect with text output, without --json"),
-    ("sample --no-cache --kv-dtype int8", "--kv-dtype has no effect with --no-cache"),
     ("train --print-config", "nothing to train on: give a text, such as my.txt, or --config FILE"),
     ("train --config tiny.yaml --max_iters=5", "have no dashes; did you mean train.max_steps?)"),
     (f"train --config tiny.yaml run.name={NO_NAME}", NO_NAME),

@@ -1,7 +1,6 @@
 """What stands in where a CPU-only torch has nothing for a CUDA device, or looks for the data of its tensors."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -13,31 +12,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
-import recorded_graph
 from fake_cuda.device import FakeCuda
-from recorded_graph import RecordedGraph
 
 PROPERTIES = SimpleNamespace(
     name="Fake CUDA", total_memory=80 << 30, multi_processor_count=100, major=9, minor=0, warp_size=32
 )
 GENERATOR_STATE = torch.zeros(16, dtype=torch.uint8)
-
-
-class Stream:
-    """Of no work."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def wait_stream(self, other: "Stream") -> None:
-        """It has no work to wait for."""
-
-
-@contextmanager
-def on_stream(_: Stream) -> Iterator[None]:
-    """Every stream is the same."""
-    yield
-
 
 FACTS = {
     "is_available": lambda: True,
@@ -60,27 +40,16 @@ NOTHING = (
     *("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all"),
 )
 """Functions that do nothing."""
-CLASSES = {
-    "Stream": Stream,
-    "CUDAGraph": RecordedGraph,
-    "current_stream": lambda device=None: Stream(),
-    "stream": on_stream,
-}
 
 
 def stand_ins(device: FakeCuda) -> dict[str, Any]:
     """By name in `torch.cuda`."""
 
-    @contextmanager
-    def capture(graph: RecordedGraph, **options: Any) -> Iterator[None]:
-        with device.refusing(waits=True), recorded_graph.capture(graph, **options):  # it fails where it has to wait
-            yield
-
     def synchronize(_: Any = None) -> None:
         device.wait("synchronize")
 
     nothing = {name: lambda *_, **__: None for name in NOTHING}
-    return {**FACTS, **nothing, **CLASSES, "graph": capture, "synchronize": synchronize}
+    return {**FACTS, **nothing, "synchronize": synchronize}
 
 
 CPUGenerator = torch.Generator

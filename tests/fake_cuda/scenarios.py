@@ -35,7 +35,7 @@ from gpt.device import Compute
 from gpt.environment import read_settings
 from gpt.evaluation.loss import evaluate as mean_loss
 from gpt.generation import Batch, complete
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.training.compiling import compile_blocks
@@ -44,7 +44,6 @@ from gpt.training.optimizers import build_optimizer
 from gpt.training.plan import Request
 from gpt.training.setup import open_session
 from gpt.training.step import Stepper
-from recorded_graph import RecordedGraph
 from tiny import CORPUS, tiny_config
 from variants import VARIANTS, keys_of
 
@@ -58,7 +57,7 @@ train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_t
 EVERYTHING = ("model.dropout=0.1", "optim.name=muon", "optim.grad_clip=1.0")
 EVERYTHING += ("train.grad_accum_steps=2",)
 ONCE = {"CombinedOptimizer.load_state_dict", "load_weights"}
-ONCE |= {"parallelize", "sample", "pad"}
+ONCE |= {"parallelize", "sample", "TorchRunner._forward", "PagedView.__init__"}
 """Functions that copy from memory that is not pinned, at the start of a run or for a sample."""
 DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")
@@ -162,12 +161,11 @@ def try_blocks(device: FakeCuda) -> None:
 def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
     """Write texts past the edge of the window, of which no forward pass waits, and a token once, for itself."""
     runtime = build_runtime(GPT(tiny_config(n_layer=1, **model)).eval().to(DEVICE), options)
-    RecordedGraph.replays, prompts = 0, ["abc", "a", "abcdefgh"]
+    prompts = ["abc", "a", "abcdefgh"]
     params = SamplingParams.model_validate({"max_new_tokens": 20, "temperature": 0.8, "logprobs": 2, **FILTERS})
     with watched(device, (GPT, "forward")):
         texts = complete(runtime.model, TOKENIZER, prompts, params, runtime=runtime)
     assert [len(text.tokens) for text in texts] == [20, 20, 20]
-    assert (RecordedGraph.replays > 0) is (options.backend == "compiled")
     plain = Batch(runtime, [TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
     plain.step()
     device.forget()
@@ -189,7 +187,7 @@ def try_variant(changes: dict[str, Any], optimizer: str, number: int) -> None:
     objective = Objective(temperature=0.9, ahead=(0.5, 0.25), ahead_steps=2, teacher_weight=0.5)
     Stepper(model, optim, compute, 1.0, objective=objective).step(0, 1e-3, [BATCHES[number % 2]])
     mean_loss(model, iter([(IDX, IDX)]), compute)
-    runtime = build_runtime(model.eval(), DecodeOptions(("eager", "compiled")[number % 2]))
+    runtime = build_runtime(model.eval(), DecodeOptions("eager"))
     params = SamplingParams(max_new_tokens=3, logprobs=2, **FILTERS)
     complete(model, TOKENIZER, ["a", "bc"], params, runtime=runtime)
 
@@ -226,8 +224,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a run is moved": move,
     "blocks are tried": try_blocks,
     "eager": lambda device: decode(device, DecodeOptions("eager"), position="rope", n_kv_head=2),
-    "compiled": lambda device: decode(device, DecodeOptions("compiled"), position="rope", n_kv_head=2),
-    "int8 cache": lambda device: decode(device, DecodeOptions("eager", kv_dtype="int8", prefill_chunk=3)),
+    "bf16 cache": lambda device: decode(device, DecodeOptions("eager", kv_dtype="bf16")),
     "variants": try_variants,
     "what is not allowed": refuse,
 }

@@ -5,34 +5,33 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gpt.config import SamplingParams
-from gpt.generation.backends import Backend
-from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
+from gpt.generation.runner import Runner
+from gpt.generation.runtime import Runtime
+from gpt.generation.sequence import Chunk, SequenceState
+from gpt.progress import silent
 from tiny import sharp_model
 
 
-class Scripted:
-    """A backend whose logits are a function of the tokens so far; notes the rows it is asked for."""
-
-    cache_bytes = 0
+class Scripted(Runner):
+    """A runner whose logits are a function of the tokens so far; notes how many rows it is asked for."""
 
     def __init__(self, logits: Callable[[Sequence[int]], list[float]]) -> None:
+        super().__init__(block_size=64, blocks=400, block_bytes=0)
         self._logits = logits
-        self.selected: list[list[int]] = []
+        self.asked: list[int] = []
 
-    def next_logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor([self._logits(sequence) for sequence in sequences])
+    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
+        sequences = [chunk.sequence for chunk in chunks if chunk.steps]
+        self.asked.append(len(sequences))
+        return sequences, torch.tensor([self._logits(sequence.tokens) for sequence in sequences])
 
-    def select(self, indices: Sequence[int]) -> None:
-        self.selected.append(list(indices))
 
+class ScriptedRuntime(Runtime):
+    """Decodes by a given runner."""
 
-class ScriptedRuntime(EagerRuntime):
-    """Decodes by a given backend."""
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(sharp_model(), "fp32", None, speculate=False, report=silent)
+        self._given = runner
 
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(sharp_model(), DecodeOptions("eager"))
-        self._given = backend
-
-    def backend(self, params: SamplingParams) -> Backend:
+    def runner(self, sequences: int, prefill_chunk: int | None = None, blocks: int | None = None) -> Runner:
         return self._given

@@ -5,16 +5,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gpt.cache.paged import BLOCK, BlockPool
+from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation import Batch, SampledToken, TextChunk
-from gpt.generation.backends import Window
 from gpt.generation.engine import Engine
 from gpt.generation.request import Request
-from gpt.generation.runners import Runner, Sampled
-from gpt.generation.scheduler import Scheduler
-from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.runner import Runner, Sampled
+from gpt.generation.sequence import Chunk, SequenceState, Window
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 BLOCK_SIZE = 200
@@ -42,17 +40,18 @@ class MemoryRunner(Runner):
         computed: tokens of each step.
     """
 
-    cache_bytes = 0
-
     def __init__(self, blocks: int, max_sequences: int = 4, prefill_chunk: int = 32, ahead: int = 1) -> None:
-        pool = BlockPool(blocks, BLOCK)
-        super().__init__(pool, Scheduler(pool, max_sequences, prefill_chunk))
+        super().__init__(BLOCK_SIZE, blocks, 0)
+        self.max_sequences, self.prefill_chunk = max_sequences, prefill_chunk
         self._ahead, self.computed = ahead, list[int]()
         self._memory = [[-1] * BLOCK for _ in range(blocks)]
 
     @property
     def ahead(self) -> int:
         return self._ahead
+
+    def logits(self, chunks: Items[Chunk]) -> tuple[list[SequenceState], torch.Tensor]:
+        raise NotImplementedError
 
     def run(self, chunks: Items[Chunk]) -> Sampled:
         self.computed.append(sum(len(chunk.tokens) for chunk in chunks))
@@ -121,8 +120,10 @@ class Answer:
 class Drive:
     """An engine, and the answers to all requests that it was given."""
 
-    def __init__(self, engine: Engine | Runner) -> None:
-        self.engine = engine if isinstance(engine, Engine) else Engine(engine, LETTERS, BLOCK_SIZE)
+    def __init__(self, engine: Engine | MemoryRunner) -> None:
+        if isinstance(engine, MemoryRunner):
+            engine = Engine(engine, LETTERS, engine.max_sequences, engine.prefill_chunk)
+        self.engine = engine
         self.answers: dict[Request, Answer] = {}
 
     def add(self, prompt: str, **params: object) -> Answer:

@@ -11,7 +11,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 from gpt.generation import Batch, Completion, TextBatch, complete, generate_tokens
-from gpt.generation.backends.selection import build_runtime
+from gpt.generation.runtime import build_runtime
 from gpt.model import GPT
 from tiny import sharp_model
 
@@ -154,7 +154,7 @@ def test_the_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
     assert rows_of(Batch(runtime, [[0], [1, 2]], params, [1, 1]), 3) == [[1, 2, 3], [0, 3, 0]]
 
 
-def test_rows_that_are_finished_leave_the_backend() -> None:
+def test_rows_that_are_finished_leave_the_batch() -> None:
     """Each row repeats its prompt, but the second ends at once and the first after three tokens."""
     last = {0: [9.0, 0.0, 0.0, 0.0], 1: [0.0, 0.0, 0.0, 9.0], 2: [0.0, 0.0, 9.0, 0.0]}
     backend = Scripted(lambda tokens: last[1] if len(tokens) == 4 and tokens[0] == 0 else last[tokens[0]])
@@ -162,7 +162,7 @@ def test_rows_that_are_finished_leave_the_backend() -> None:
     batch = Batch(ScriptedRuntime(backend), [[0], [1], [2]], params, [1, 1, 1])
     assert rows_of(batch, 6) == [[0, 0, 0, 3], [3], [2] * 6]
     assert batch.active == []
-    assert backend.selected == [[0, 2], [1]]
+    assert backend.asked == [3, 2, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

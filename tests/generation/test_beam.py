@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from native_support import needs_compiler
 from torch import nn
 
-from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation.backends.eager import CachedBackend, UncachedBackend
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.generation.beam import Hypothesis, beam_search
+from gpt.generation.runner import Runner
+from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.sequence import Window
+from gpt.model import GPT
 from tiny import sharp_model
 from variants import draw_model
 
@@ -24,8 +25,21 @@ NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
 def scripted(probabilities: Callable[[Tokens], list[float]]) -> Scripted:
-    """A backend that gives the probabilities written down for the tokens after the prompt [0]."""
+    """A runner that gives the probabilities written down for the tokens after the prompt [0]."""
     return Scripted(lambda tokens: torch.tensor(probabilities(tuple(tokens[1:]))).log().tolist())
+
+
+def runner_of(model: GPT, beam: int = 100, kind: str = "eager") -> Runner:
+    return build_runtime(model, DecodeOptions(kind)).runner(beam)
+
+
+class Uncached(Scripted):
+    """The whole window through the model for every token."""
+
+    def __init__(self, model: GPT) -> None:
+        window = Window.build(model.config.block_size)
+        super().__init__(lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist())
+        self.block_size = model.config.block_size
 
 
 def ends_with_2(tokens: Sequence[int]) -> bool:
@@ -79,7 +93,7 @@ def test_a_beam_as_wide_as_all_texts_ranks_every_text_of_a_model() -> None:
     for tokens in itertools.product(range(4), repeat=3):
         logprobs = model(torch.tensor([[*prompt, *tokens]]))[0].double().log_softmax(dim=-1)
         texts[tokens] = sum(float(logprobs[1 + i, token]) for i, token in enumerate(tokens))
-    found = beam_search(CachedBackend(model), prompt, 4**3, 3)
+    found = beam_search(runner_of(model, 4**3), prompt, 4**3, 3)
     assert [each.tokens for each in found] == sorted(texts, key=lambda tokens: -texts[tokens])
     assert [each.logprob for each in found] == pytest.approx([texts[each.tokens] for each in found], abs=3e-5)
 
@@ -97,10 +111,9 @@ def test_a_beam_finds_what_greedy_misses() -> None:
 @pytest.mark.parametrize("kind", ["eager", pytest.param("native", marks=needs_compiler)])
 def test_a_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: int) -> None:
     model = draw_model(Random(seed))
-    backend = build_runtime(model, DecodeOptions(kind)).backend(SamplingParams())
     cached, plain = (
         beam_search(each, [2, 1, 2], beam, length, is_finished=ends_with_2)
-        for each in (backend, UncachedBackend(model))
+        for each in (runner_of(model, beam, kind), Uncached(model))
     )
     assert [each.tokens for each in cached] == [each.tokens for each in plain]
     assert [each.logprob for each in cached] == pytest.approx([each.logprob for each in plain], abs=1e-5 * length)
@@ -128,23 +141,22 @@ def test_the_search_ends_once_as_many_as_the_beam_are_finished_and_gives_no_half
 
 
 def test_a_beam_wider_than_all_texts_gives_all_of_them() -> None:
-    assert len(beam_search(CachedBackend(sharp_model(vocab_size=3)), [1], 100, 2)) == 9
-    assert len(beam_search(CachedBackend(sharp_model(vocab_size=3)), [1], 100, 2, ids=2)) == 4
-    assert beam_search(CachedBackend(sharp_model()), [1], 4, 0) == [Hypothesis((), 0.0, 0.0, finished=False)]
+    assert len(beam_search(runner_of(sharp_model(vocab_size=3)), [1], 100, 2)) == 9
+    assert len(beam_search(runner_of(sharp_model(vocab_size=3)), [1], 100, 2, ids=2)) == 4
+    assert beam_search(runner_of(sharp_model()), [1], 4, 0) == [Hypothesis((), 0.0, 0.0, finished=False)]
 
 
 @pytest.mark.parametrize(
     ("prompt", "beam", "length_penalty", "message"),
     [
         *(([1], 2, value, "length_penalty is .*, expected a number of at least 0") for value in (-0.5, *NOT_FINITE)),
-        *(([1], beam, 1.0, f"beam is {beam}") for beam in (0, -2)),
         ([], 2, 1.0, "at least one token"),
     ],
 )
 def test_what_ranks_nothing_is_refused(prompt: list[int], beam: int, length_penalty: float, message: str) -> None:
     with pytest.raises(GenerationError, match=message):
-        beam_search(CachedBackend(sharp_model()), prompt, beam, 3, length_penalty)
-    assert len(beam_search(CachedBackend(sharp_model()), [1], 3, 3, 1e9)) == 3
+        beam_search(runner_of(sharp_model()), prompt, beam, 3, length_penalty)
+    assert len(beam_search(runner_of(sharp_model()), [1], 3, 3, 1e9)) == 3
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf])
@@ -152,4 +164,4 @@ def test_logits_that_are_not_finite_are_an_error(weight: float) -> None:
     model = sharp_model()
     nn.init.constant_(model.ln_f.weight, weight)
     with pytest.raises(GenerationError, match="not finite"):
-        beam_search(CachedBackend(model), [1], 2, 3)
+        beam_search(runner_of(model), [1], 2, 3)

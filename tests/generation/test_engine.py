@@ -14,8 +14,8 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 from gpt.generation import Completion, complete
-from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
 from gpt.generation.engine import Engine
+from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from tiny import sharp_model
@@ -161,14 +161,13 @@ def test_all_requests_are_computed_in_the_same_pass(backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_dtype", "arguments", "message"),
+    ("arguments", "message"),
     [
-        ("int8", (4, 64), "only the native backend serves from a cache of int8"),
-        ("fp32", (4, 64, 3), "3 blocks of 64 positions; one window needs 4"),
-        ("fp32", (0, 64), "max_sequences is 0, expected at least 1"),
-        ("fp32", (1, 0), "prefill_chunk is 0, expected at least 1"),
+        ((4, 64, 3), "3 blocks of 64 positions; one window needs 4"),
+        ((0, 64), "max_sequences is 0, expected at least 1"),
+        ((1, 0), "prefill_chunk is 0, expected at least 1"),
     ],
 )
-def test_what_cannot_be_built_is_refused(kv_dtype: str, arguments: tuple[int, ...], message: str) -> None:
+def test_what_cannot_be_built_is_refused(arguments: tuple[int, ...], message: str) -> None:
     with pytest.raises(GenerationError, match=message):
-        build_runtime(model_of(), DecodeOptions("eager", kv_dtype=kv_dtype)).engine(LETTERS, *arguments)
+        build_runtime(model_of(), DecodeOptions("eager")).engine(LETTERS, *arguments)

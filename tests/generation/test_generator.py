@@ -16,9 +16,9 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
 from gpt.generation import TextBatch, complete, generate, generate_tokens
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.generation.beam import beam_search
 from gpt.generation.reference import reference_tokens
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.kernels.build import find_compiler
 from gpt.model import GPT
@@ -46,8 +46,6 @@ def test_the_reference_is_the_loop_written_out(tiny_model: GPT) -> None:
     "options",
     [
         DecodeOptions("eager"),
-        DecodeOptions("eager", cache=False),
-        DecodeOptions("eager", prefill_chunk=3),
         pytest.param(DecodeOptions("native"), marks=needs_compiler),
     ],
     ids=str,
@@ -84,21 +82,11 @@ def runtime_name(model: GPT, backend: str = "auto", **options: Any) -> tuple[str
 
 
 @needs_compiler
-def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT) -> None:
     assert runtime_name(tiny_model)[0] == "native, fp32 cache"
     assert runtime_name(gpt.quantize(tiny_model, "int8"))[0] == "native, int8 weights, fp32 cache"
     assert runtime_name(tiny_model, kv_dtype="bf16")[0] == "native, bf16 cache"
     assert runtime_name(tiny_model, kv_dtype="fp16")[0] == "eager, fp16 cache"
-    assert runtime_name(tiny_model, cache=False)[0] == "eager, no cache"
-    assert runtime_name(tiny_model, "compiled") == (
-        "compiled, fp32 cache",
-        ["the first token waits for torch's compiler, up to a minute"],
-    )
-    monkeypatch.setattr("gpt.generation.backends.selection.why_not_compile", lambda device: "no C++ compiler was found")
-    with pytest.raises(
-        DeviceError, match=r"^no compiled backend: no C\+\+ compiler was found; take backend auto or eager$"
-    ):
-        runtime_name(tiny_model, "compiled")
 
 
 @needs_compiler
@@ -116,13 +104,10 @@ def test_a_model_that_someone_looks_into_is_run_as_it_is(tiny_model: GPT) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "quantum"}, "expected one of auto, eager, compiled, native"),
+        ({"backend": "quantum"}, "expected one of auto, eager, native"),
         ({"kv_dtype": "fp8"}, "kv_dtype 'fp8': expected one of fp32"),
-        ({"prefill_chunk": 0}, "prefill_chunk is 0, expected at least 1"),
-        ({"backend": "native", "kv_dtype": "fp16"}, "the native backend needs a cache of fp32, bf16 or int8"),
-        ({"backend": "native", "cache": False}, "the native backend needs a cache of fp32, bf16 or int8"),
-        ({"backend": "compiled", "kv_dtype": "int8"}, "the compiled backend needs a cache of floats"),
-        ({"backend": "compiled", "cache": False}, "the compiled backend needs a cache of floats"),
+        ({"backend": "native", "kv_dtype": "fp16"}, "the native backend has no cache of fp16"),
+        ({"backend": "eager", "kv_dtype": "int8"}, "the eager backend has no cache of int8"),
     ],
     ids=str,
 )
@@ -142,7 +127,7 @@ def test_torchs_default_type_changes_no_text(tiny_model: GPT, backend: str, dtyp
     def texts() -> object:
         runtime = build_runtime(tiny_model, DecodeOptions(backend))
         sampled = complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime)
-        return sampled, beam_search(runtime.backend(params), [1, 2], 3, 6)
+        return sampled, beam_search(runtime.runner(3), [1, 2], 3, 6)
 
     expected = texts()
     torch.set_default_dtype(dtype)
@@ -205,7 +190,7 @@ def test_a_forked_process_is_refused_instead_of_hanging() -> None:
 import os, sys, torch
 from gpt.config import ModelConfig, SamplingParams
 from gpt.generation import generate_tokens
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 
 def check(backend):

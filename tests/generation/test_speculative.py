@@ -11,12 +11,10 @@ from generation.support import rows_of
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
-from gpt.environment import read_settings
 from gpt.errors import GenerationError
 from gpt.generation import Batch, speculative
-from gpt.generation.backends.native_runtime import NativeRuntime
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
-from gpt.generation.runners.native import NativeRunner
+from gpt.generation.native_runner import NativeRunner
+from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.speculative import Lookup
 from gpt.model import GPT
 from gpt.progress import silent
@@ -48,8 +46,8 @@ def _always_speculate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, "MAX_LOST", math.inf)
 
 
-def runtime_of(model: GPT, speculate: bool) -> NativeRuntime:
-    return NativeRuntime(model, DecodeOptions(), read_settings(), silent, speculate)
+def runtime_of(model: GPT, speculate: bool) -> Runtime:
+    return build_runtime(model, DecodeOptions("native"), report=silent, speculate=speculate)
 
 
 def tokens_of(
@@ -115,7 +113,7 @@ class Clock:
 
         monkeypatch.setattr(NativeRunner, "_generate", generated)
         monkeypatch.setattr(NativeRunner, "_step", stepped)
-        monkeypatch.setattr("gpt.generation.runners.native.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("gpt.generation.native_runner.time.perf_counter", lambda: self.now)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.inspection.views.attention import attention_patterns, summarize_head
 from gpt.interop import html
 from gpt.interop.html import render_model_page

@@ -19,8 +19,8 @@ from gpt.environment import read_settings
 from gpt.errors import DeviceError
 from gpt.filters import FILTERS, Filter
 from gpt.generation import Batch, generate_tokens
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.generation.reference import reference_tokens
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels import fingerprint
 from gpt.kernels.coverage import changed_module
 from gpt.kernels.decoding.c_structs import SAMPLING as SAMPLED_IN_C
@@ -344,7 +344,7 @@ def test_edited_sampling_is_by_pytorch(name: str, monkeypatch: pytest.MonkeyPatc
 
 @needs_compiler
 def test_a_parameter_that_the_engine_does_not_know_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.generation.backends.native.SAMPLING", SAMPLED_IN_C - {"min_p"})
+    monkeypatch.setattr("gpt.generation.native_runner.SAMPLING", SAMPLED_IN_C - {"min_p"})
     lines: list[str] = []
     runtime = build_runtime(sharp_model(**RECIPE), report=lines.append)
     Batch(runtime, [[1]], SamplingParams(), [0]).step()
@@ -358,7 +358,7 @@ def test_what_pytorch_samples_from_the_engines_logits_is_the_text_of_both(monkey
     params = SamplingParams(temperature=0.9, top_k=5, logprobs=2, max_new_tokens=90)
     model = sharp_model(**RECIPE, block_size=72)
     by_engine = Batch(build_runtime(model), [[1, 2], [3]], params, [7, 8])
-    monkeypatch.setattr("gpt.generation.backends.native.SAMPLING", SAMPLED_IN_C - {"top_k"})
+    monkeypatch.setattr("gpt.generation.native_runner.SAMPLING", SAMPLED_IN_C - {"top_k"})
     by_pytorch = Batch(build_runtime(model), [[1, 2], [3]], params, [7, 8])
     for _ in range(90):  # past the window's edge
         assert by_engine.step() == by_pytorch.step()

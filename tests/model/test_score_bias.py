@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gpt.cache import KVCache
-from gpt.cache.fixed import FixedView
 from gpt.cache.paged_store import PagedStore, PagedView
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.model import GPT
@@ -50,23 +49,13 @@ def test_logits_with_a_cache_are_those_without(model: GPT, idx: torch.Tensor, pi
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", ["ragged", "fixed", "paged"])
-def test_sequences_of_different_lengths_go_on_as_if_alone(model: GPT, idx: torch.Tensor, kind: str) -> None:
+def test_sequences_of_different_lengths_go_on_as_if_alone(model: GPT, idx: torch.Tensor) -> None:
     lengths, order = [7, 3], torch.randperm(16).tolist()
-    cache = KVCache(model.config, 2)
-    model(idx[:, :7], cache=cache)
-    cache.truncate(lengths)
-    if kind == "fixed":
-        view = FixedView(cache)
-        view.lengths.copy_(torch.tensor(lengths))
-    elif kind == "paged":
-        store = PagedStore(model.config, 16, 4, torch.float32, torch.device("cpu"))
-        tables = [order[:4], order[4:8]]
-        for row, length in enumerate(lengths):
-            model(idx[row : row + 1, :length], cache=PagedView(store, [tables[row]], [0], length))
-        view = PagedView(store, tables, lengths, 1)
-    else:
-        view = cache
+    store = PagedStore(model.config, 16, 4, torch.float32, torch.device("cpu"))
+    tables = [order[:4], order[4:8]]
+    for row, length in enumerate(lengths):
+        model(idx[row : row + 1, :length], cache=PagedView(store, [tables[row]], [0], length))
+    view = PagedView(store, tables, lengths, 1)
     logits = model(torch.stack([idx[row, at : at + 1] for row, at in enumerate(lengths)]), cache=view)
     for row, at in enumerate(lengths):
         torch.testing.assert_close(logits[row, 0], model(idx[row : row + 1, : at + 1])[0, -1], **CLOSE)

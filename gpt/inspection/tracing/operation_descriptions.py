@@ -51,7 +51,6 @@ WORDS: dict[tuple[str, str], tuple[str | None, str | None]] = {
     ("_positions_and_mask", "arange"): ("positions", ", counted from 0"),
     ("ln_1", "rms_norm"): ("residual stream", None),
     ("ln_1", "layer_norm"): ("residual stream", None),
-    ("mask_after", "arange"): ("causal mask", None),
 }
 """The subject that an operation begins, if any, and a phrase, by the name of the module or caller and the function.
 

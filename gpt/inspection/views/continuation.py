@@ -21,7 +21,7 @@ def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None
     cache = KVCache(model.config, device=idx.device)
     ids, step, probabilities = idx[-window:], idx[-window:], []
     for _ in range(count):
-        fits = cache.lengths[0] + len(step) <= window  # else every position moves, and nothing cached is right
+        fits = cache.length + len(step) <= window  # else every position moves, and nothing cached is right
         logits = edited(step[None], cache=cache) if fits else edited(ids[-window:][None])
         likely = logits[0, -1].softmax(dim=-1).max(dim=-1)
         require_finite(likely.values)

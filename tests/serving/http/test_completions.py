@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import gpt
 from gpt.data.tokenizers import ByteTokenizer
 from gpt.evaluation.scoring import score_text
-from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.text import TextStream
 from gpt.model import GPT
 from gpt.serving.http.protocol import CompletionRequest

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.generation.backends import Window
+from gpt.generation.sequence import Window
 
 
 @given(block_size=st.integers(1, 40), chunk=st.integers(1, 40), length=st.integers(1, 200))

@@ -11,7 +11,7 @@ from native_support import needs_compiler
 from gpt.config import SamplingParams
 from gpt.environment import read_settings
 from gpt.generation import generate_tokens
-from gpt.generation.backends.native import prepare
+from gpt.generation.native_runner import prepare
 from gpt.model import GPT
 from gpt.progress import silent
 from tiny import tiny_config

@@ -1,26 +1,59 @@
 """The C++ engine: sequences that join and leave, and several tokens a call where nothing is in the way."""
 
+import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from gpt.cache.paged import BLOCK, BlockPool
-from gpt.generation.backends.native import Prepared
-from gpt.generation.runners import Runner, Sampled, sample_each
-from gpt.generation.scheduler import Scheduler
+from gpt.config import SamplingParams
+from gpt.environment import Settings
+from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
-from gpt.generation.tokens import to_sampled_tokens
-from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.kernels.decoding.engine import Engine, NotFiniteError
-from gpt.progress import Report
+from gpt.generation.tokens import OF_TEXTS, to_sampled_tokens
+from gpt.kernels import fingerprint
+from gpt.kernels.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
+from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
+from gpt.kernels.decoding.weights import Weights, check_native_support, lay_out_weights
+from gpt.kernels.fingerprint import changed_code
+from gpt.model import GPT
+from gpt.progress import Report, announced
 
 PATIENCE = 0.03
 """Seconds that a reader of the stream may wait for tokens that are sampled but not shown."""
 MAX_STEPS = 64
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A library compiled for this processor, and a copy of a model's weights in its layout."""
+
+    library: ctypes.CDLL
+    weights: Weights
+
+
+def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
+    """Return what engines for a model on the CPU are made from.
+
+    Raises:
+        DeviceError: the engine is not available here, or does not compute this model.
+    """
+    check_native_support(model)
+    library, processor = load_engine(settings, report)
+    with announced(report, "copying the weights for the native engine"):
+        return Prepared(library, lay_out_weights(model, processor))
+
+
+def why_not_sample(params: SamplingParams) -> str | None:
+    """Return why the engine must not sample by these parameters; None if it may."""
+    for name, known in type(params).model_fields.items():
+        if name not in SAMPLING | OF_TEXTS | {"logprobs"} and getattr(params, name) != known.default:
+            return f"the native engine does not know {name}"
+    return changed_code(fingerprint.SAMPLING)
 
 
 class NativeRunner(Runner):
@@ -28,32 +61,24 @@ class NativeRunner(Runner):
 
     Where each sequence needs one token and all are sampled alike, a call samples several: twice as many as the one
     before, as long as that takes no longer than `PATIENCE`, so that the first token comes at once. Or it verifies
-    drafts, where these are faster. What the engine cannot sample by, see `Prepared.why_not_sample`, is sampled in
-    PyTorch from the engine's logits.
-
-    Args:
-        engine: must have a sequence for each running one.
-        prepared: what the engine was made from.
-        report: receives a line when a request is the first that PyTorch samples for a reason.
-        prefill_chunk: most prompt tokens in a step, of all sequences; None: all.
-        pass_tokens: most prompt tokens in a pass over the weights; None: as many as the engine has room for.
-        speculate: use speculative decoding.
+    drafts, where these are faster. A step with parameters by which the engine cannot sample is sampled in PyTorch from
+    the engine's logits, which `report` is told once for each reason.
     """
 
     def __init__(
         self,
-        engine: Engine,
         prepared: Prepared,
+        sequences: int,
+        tokens_per_sequence: int,
+        kv_dtype: str,
+        blocks: int,
+        speculate: bool,
         report: Report,
-        prefill_chunk: int | None = None,
-        pass_tokens: int | None = None,
-        speculate: bool = False,
     ) -> None:
-        pool = BlockPool(engine.blocks, BLOCK)
-        super().__init__(pool, Scheduler(pool, engine.sequences, prefill_chunk))
-        self._engine, self._prepared, self._block_bytes = engine, prepared, engine.block_bytes
+        tokens = max(tokens_per_sequence, 1 + MAX_DRAFTS * speculate)
+        self._engine = Engine(prepared.library, prepared.weights, sequences, tokens, kv_dtype, blocks)
+        super().__init__(prepared.weights.model.block_size, blocks, self._engine.block_bytes)
         self._report, self._reported = report, set[str]()
-        self._pass_tokens = min(pass_tokens or engine.max_tokens, engine.max_tokens)
         self._vocab_size = prepared.weights.model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self.speculation = Speculation() if speculate else None
@@ -65,17 +90,12 @@ class NativeRunner(Runner):
         drafts = self.speculation is not None and not self.speculation.is_paused
         return 1 + MAX_DRAFTS if drafts else self._steps
 
-    @property
-    def cache_bytes(self) -> int:
-        return self.pool.in_use * self._block_bytes
-
     def run(self, chunks: Sequence[Chunk]) -> Sampled:
-        self._engine.copy_blocks([pair for chunk in chunks for pair in chunk.copies])
-        for chunk in chunks:
-            self._engine.set_blocks(chunk.sequence.row, chunk.sequence.table.blocks)
         sequences = [chunk.sequence for chunk in chunks if chunk.steps]
-        by_pytorch = [sequence for sequence in sequences if self._needs_pytorch(sequence)]
-        if by_pytorch or not all(chunk.steps and len(chunk.tokens) == 1 for chunk in chunks):
+        if any(self._needs_pytorch(sequence) for sequence in sequences):
+            return super().run(chunks)
+        self._set_blocks(chunks)
+        if not all(chunk.steps and len(chunk.tokens) == 1 for chunk in chunks):
             return self._step(chunks, [[]] * len(chunks))
         if self.speculation is not None and not self.speculation.is_paused:
             return self._step_with_drafts(chunks, self.speculation)
@@ -128,57 +148,56 @@ class NativeRunner(Runner):
             for row, (sequence, tokens) in enumerate(zip(sequences, sampled, strict=True))
         }
 
+    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
+        self._set_blocks(chunks)
+        sequences = [chunk.sequence for chunk in chunks if chunk.steps]
+        parts = self._passes(chunks, [[]] * len(chunks))
+        return sequences, torch.cat([self._engine.forward(*part) for part in parts])
+
+    def _set_blocks(self, chunks: Sequence[Chunk]) -> None:
+        self._engine.copy_blocks([pair for chunk in chunks for pair in chunk.copies])
+        for chunk in chunks:
+            self._engine.set_blocks(chunk.sequence.row, chunk.sequence.table.blocks)
+
+    def _passes(
+        self, chunks: Sequence[Chunk], drafts: Sequence[list[int]]
+    ) -> Iterator[tuple[list[int], list[int], list[int], list[int]]]:
+        """Yield tokens, their rows and positions, and which of them to sample after: a pass over the weights each.
+
+        These are the last tokens of the chunks with steps, and all drafts.
+        """
+        tokens: list[tuple[int, int, int, bool]] = []
+        for (sequence, new, steps, _), draft in zip(chunks, drafts, strict=True):
+            for offset, token in enumerate([*new, *draft]):
+                is_wanted = steps > 0 and offset >= len(new) - 1
+                tokens.append((token, sequence.row, sequence.stored + offset, is_wanted))
+        for start in range(0, len(tokens), self._engine.max_tokens):
+            ids, rows, positions, wanted = zip(*tokens[start : start + self._engine.max_tokens], strict=True)
+            yield list(ids), list(rows), list(positions), [index for index, is_wanted in enumerate(wanted) if is_wanted]
+
     def _step(self, chunks: Sequence[Chunk], drafts: Sequence[list[int]]) -> Sampled:
         """Sample after each chunk that is the end of a window, and after each of its drafts."""
-        tokens: list[int] = []
-        rows: list[int] = []
-        positions: list[int] = []
-        sampled_of: dict[SequenceState, range] = {}
-        wanted: list[int] = []
-        for (sequence, new, steps, _), draft in zip(chunks, drafts, strict=True):
-            tokens += [*new, *draft]
-            rows += [sequence.row] * (len(new) + len(draft))
-            positions += range(sequence.stored, sequence.stored + len(new) + len(draft))
-            if steps:
-                sampled_of[sequence] = range(len(wanted), len(wanted) + 1 + len(draft))
-                wanted += range(len(tokens) - len(draft) - 1, len(tokens))
-        draft_of = {chunk.sequence: draft for chunk, draft in zip(chunks, drafts, strict=True)}
+        draft_of = {chunk.sequence: draft for chunk, draft in zip(chunks, drafts, strict=True) if chunk.steps}
+        counts = {sequence: 1 + len(draft) for sequence, draft in draft_of.items()}
         # alive until the call is over
-        seen = [row for sequence in sampled_of for row in self._seen_by_each(sequence, draft_of[sequence])]
-        logits = [self._logits(sequence) for sequence, places in sampled_of.items() for _ in places]
-        uniforms = [number for each, places in sampled_of.items() for number in each.random.peek(len(places))]
-        samplings = [sampling_in_c(each.params) for each, places in sampled_of.items() for _ in places]
+        seen = [row for sequence, draft in draft_of.items() for row in self._seen_by_each(sequence, draft)]
+        logits = [self._logits(sequence) for sequence, count in counts.items() for _ in range(count)]
+        uniforms = [number for sequence, count in counts.items() for number in sequence.random.peek(count)]
+        samplings = [sampling_in_c(sequence.params) for sequence, count in counts.items() for _ in range(count)]
         samples = list(map(sample_in_c, samplings, uniforms, seen, logits))
         found: list[int] = []
-        size = self._engine.max_tokens if max(len(chunk.tokens) for chunk in chunks) == 1 else self._pass_tokens
-        for start in range(0, len(tokens), size):
-            end = start + size
-            here = [index - start for index in wanted[len(found) :] if index < end]
-            part = samples[len(found) : len(found) + len(here)]
-            found += self._engine.step(tokens[start:end], rows[start:end], positions[start:end], here, part)
-        return self._sampled(sampled_of, draft_of, found, logits)
-
-    def _sampled(
-        self,
-        places: dict[SequenceState, range],
-        drafts: dict[SequenceState, list[int]],
-        found: Sequence[int],
-        logits: Sequence[Tensor | None],
-    ) -> Sampled:
-        """Return the tokens of each sequence: the accepted drafts, and what was sampled after them."""
-        by_pytorch = [sequence for sequence in places if self._in_pytorch[sequence]]
-        rows = [row for each in by_pytorch if (row := logits[places[each].start]) is not None]
-        sampled = sample_each(by_pytorch, torch.stack(rows)) if rows else {}
-        for sequence, where in places.items():
-            if sequence in sampled:
-                continue
-            tokens = list(found[where.start : where.stop])
-            if drafts[sequence]:
-                tokens = tokens[: 1 + self._drafts[sequence].accept(drafts[sequence], tokens)]
+        for part in self._passes(chunks, drafts):
+            found += self._engine.step(*part, samples[len(found) : len(found) + len(part[3])])
+        sampled: Sampled = {}
+        for sequence, draft in draft_of.items():
+            tokens, rows = found[: 1 + len(draft)], logits[: 1 + len(draft)]
+            del found[: 1 + len(draft)], logits[: 1 + len(draft)]
+            if draft:
+                tokens = tokens[: 1 + self._drafts[sequence].accept(draft, tokens)]
             if tokens[-1] < 0:
                 # not finite: where it is not the first, the next step says so, if its token is needed
                 tokens.pop()
-            kept = [row for row in logits[where.start : where.start + len(tokens)] if row is not None]
+            kept = [row for row in rows[: len(tokens)] if row is not None]
             described = torch.stack(kept) if kept else None
             sampled[sequence] = to_sampled_tokens(tokens, described, sequence.params) if tokens else []
         return sampled
@@ -186,7 +205,7 @@ class NativeRunner(Runner):
     def _needs_pytorch(self, sequence: SequenceState) -> bool:
         """Return whether PyTorch has to sample for a sequence; the first time for a reason, report it."""
         if sequence not in self._in_pytorch:
-            reason = self._prepared.why_not_sample(sequence.params)
+            reason = why_not_sample(sequence.params)
             self._in_pytorch[sequence] = reason is not None
             if reason is not None and reason not in self._reported:
                 without = ", without speculation" * (self.speculation is not None)
@@ -195,9 +214,9 @@ class NativeRunner(Runner):
         return self._in_pytorch[sequence]
 
     def _logits(self, sequence: SequenceState) -> Tensor | None:
-        """Return memory for logits of a sequence if PyTorch samples from them or describes them."""
-        needed = self._in_pytorch[sequence] or sequence.params.logprobs is not None
-        return torch.empty(self._vocab_size, dtype=torch.float32) if needed else None
+        """Return memory for logits of a sequence whose tokens are described."""
+        is_described = sequence.params.logprobs is not None
+        return torch.empty(self._vocab_size, dtype=torch.float32) if is_described else None
 
     def _seen(self, sequence: SequenceState) -> Tensor:
         """Return which tokens a sequence has, (V,) uint8."""
