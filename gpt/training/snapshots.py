@@ -14,8 +14,8 @@ from gpt.errors import explained
 from gpt.files import write_atomic
 from gpt.generation import TextBatch
 from gpt.generation.request import TextChunk
-from gpt.inspection.views.snapshots import take_snapshot
 from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.inspection.views.snapshots import take_snapshot
 from gpt.model import GPT, eval_mode
 from gpt.progress import Report
 from gpt.training.compiling import without_compilation
