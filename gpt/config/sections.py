@@ -326,17 +326,15 @@ class OptimConfig(Section):
         description="cosine: step that reaches min_lr; null: max_steps. wsd: length of the decay; null: max_steps / 5.",
     )
     betas: Betas = Field((0.9, 0.99))
-    weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices; vectors are never decayed.")
+    weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices and embeddings; vectors are never decayed.")
     grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
     muon_rate: PositiveFloat = Field(0.02, description="With name: muon: peak learning rate of the matrices.")
-    muon_weight_decay: NonNegativeFloat = Field(0.0, description="With name: muon: decoupled decay of the matrices.")
 
     def cross_checks(self) -> Iterator[Problem]:
         if self.min_lr > self.learning_rate and self.schedule != "constant":  # which has no end of a decay
             yield "min_lr", f"{self.min_lr:g} is above learning_rate {self.learning_rate:g}"
-        for key in ("muon_rate", "muon_weight_decay"):
-            if self.name != "muon" and getattr(self, key) != type(self).model_fields[key].default:
-                yield key, f"is only read with name: muon, and name is {self.name}"
+        if self.name != "muon" and self.muon_rate != type(self).model_fields["muon_rate"].default:
+            yield "muon_rate", f"is only read with name: muon, and name is {self.name}"
 
 
 class TrainConfig(Section):

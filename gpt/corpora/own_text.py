@@ -27,7 +27,7 @@ RARE = 20
 ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True}
 ARCHITECTURE |= {"tie_weights": False, "init": "zero_projections"}
 OPTIMIZER = {"name": "muon", "learning_rate": 0.015, "min_lr": 0.0, "schedule": "wsd", "betas": [0.9, 0.99]}
-OPTIMIZER |= {"weight_decay": 0.1, "muon_rate": 0.02}
+OPTIMIZER["muon_rate"] = 0.02
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Tier:
         dropout: on embeddings and sublayer outputs.
         steps: at most; see `READ`.
         tokens: of a step.
-        muon_weight_decay: of the matrices.
+        weight_decay: of matrices and embeddings.
         block_size: most tokens of a sequence; those of 512 are cut into shorter ones at first.
         temperature: of training; below 1, targets further ahead help too.
         evaluations: of a run that does not end early.
@@ -51,7 +51,7 @@ class Tier:
     dropout: float
     steps: int
     tokens: int
-    muon_weight_decay: float
+    weight_decay: float
     block_size: int
     temperature: float
     evaluations: int
@@ -98,7 +98,7 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
     return {
         "data": {"order": "shuffled"},
         "model": {**size, **regularized, **ARCHITECTURE},
-        "optim": {**OPTIMIZER, **shape, "muon_weight_decay": tier.muon_weight_decay},
+        "optim": {**OPTIMIZER, **shape, "weight_decay": tier.weight_decay},
         "train": {
             "batch_size": tier.tokens // block,
             "max_steps": steps,

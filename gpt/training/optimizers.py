@@ -134,7 +134,7 @@ def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     kind = ShardedMuon if is_sharded(matrices[0]) else Muon
-    muon = kind(matrices, config.muon_rate, weight_decay=config.muon_weight_decay, dtype=fast_dtype)
+    muon = kind(matrices, config.muon_rate, weight_decay=config.weight_decay, dtype=fast_dtype)
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 

@@ -55,7 +55,7 @@ def test_the_shapes_that_follow_from_others(
         (ModelConfig, {"n_head": 2, "n_embd": 6, "position": "sinusoidal"}),
         (OptimConfig, {"min_lr": 1e-3, "weight_decay": 0, "grad_clip": 0, "warmup_steps": 0, "betas": [0, 0.5]}),
         (TrainConfig, {"length_warmup": [1e-9, 0.5, 0.499]}),
-        (OptimConfig, {"name": "muon", "muon_rate": 1, "muon_weight_decay": 2}),
+        (OptimConfig, {"name": "muon", "muon_rate": 1, "weight_decay": 2}),
         (SamplingParams, {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "max_new_tokens": 0}),
     ],
 )
@@ -74,7 +74,7 @@ def test_the_smallest_and_oddest_values_that_make_sense_are_taken(section: type[
         (TrainConfig, {"length_warmup": [0.5, 0]}),
         (TrainConfig, {"length_warmup": [0.7, 0.2, 0.1]}),
         (OptimConfig, {"name": "muon", "muon_rate": 0}),
-        (OptimConfig, {"name": "muon", "muon_weight_decay": -1}),
+        (OptimConfig, {"name": "muon", "weight_decay": -1}),
     ],
 )
 def test_values_just_past_those_that_make_sense_are_refused(section: type[Section], values: Any) -> None:
@@ -82,9 +82,9 @@ def test_values_just_past_those_that_make_sense_are_refused(section: type[Sectio
         section.model_validate(values)
 
 
-def test_keys_of_muon_are_refused_where_nothing_reads_them() -> None:
+def test_the_rate_of_muon_is_refused_where_nothing_reads_it() -> None:
     """Otherwise a forgotten `name: muon` would train something else without a word."""
-    values = {"muon_rate": 0.03, "muon_weight_decay": 0.1}
+    values = {"muon_rate": 0.03}
     with pytest.raises(ValidationError) as caught:
         OptimConfig.model_validate(values)
     cause = caught.value.errors()[0]["ctx"]["error"]

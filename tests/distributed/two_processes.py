@@ -32,7 +32,7 @@ from training.sessions import quick_beginnings, start_session
 METHODS = ("ddp", "fsdp")
 RATES = ("optim.learning_rate=1e-3", "optim.min_lr=1e-4")
 EQUAL = (*RATES, "train.max_steps=20", "train.eval_interval=10", "train.batch_size=32")
-MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1", "optim.grad_clip=0")
+MUON = ("optim.name=muon", "optim.weight_decay=0.1", "optim.grad_clip=0")
 VARIANTS = {
     "adamw": (*EQUAL, "train.batch_size=16", "train.grad_accum_steps=2", "data.order=shuffled"),
     "muon": (*EQUAL, *MUON),

@@ -128,7 +128,7 @@ def test_a_resume_by_path_that_crashes_before_it_saves_goes_on_from_there(
     assert differing(everything(tmp_path / RUN), uninterrupted) == []
 
 
-MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1")
+MUON = ("optim.name=muon", "optim.weight_decay=0.1")
 NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 
 
