@@ -24,9 +24,7 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help=seed)
     parser.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated")
     parser.add_argument("--overflow", choices=("slide", "stop"), help="when the window is full: slide it, or stop")
-    parser.add_argument("--slide-chunk", type=int, metavar="N", help="tokens to slide the window by")
     parser.add_argument("--crop-prompt", action="store_true", help="crop a prompt to its end if it exceeds the window")
-    parser.add_argument("--refuse-empty", action="store_true", help="treat an empty prompt as an error")
     parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: log-probabilities (nats) of N tokens")
 
 
@@ -48,8 +46,6 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
         given["stop"] = tuple(arguments.stop)
     if arguments.crop_prompt:
         given["long_prompt"] = "crop"
-    if arguments.refuse_empty:
-        given["empty_prompt"] = "refuse"
     if arguments.greedy:
         if given.get("temperature", 0) != 0:
             raise GenerationError(f"--greedy is temperature 0, but --temperature is {given['temperature']:g}")

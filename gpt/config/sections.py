@@ -326,7 +326,9 @@ class OptimConfig(Section):
         description="cosine: step that reaches min_lr; null: max_steps. wsd: length of the decay; null: max_steps / 5.",
     )
     betas: Betas = Field((0.9, 0.99))
-    weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices and embeddings; vectors are never decayed.")
+    weight_decay: NonNegativeFloat = Field(
+        0.1, description="Decoupled decay of matrices and embeddings; vectors are never decayed."
+    )
     grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
     muon_rate: PositiveFloat = Field(0.02, description="With name: muon: peak learning rate of the matrices.")
 
@@ -408,12 +410,8 @@ class SamplingParams(Section, filter_fields()):  # type: ignore[misc]
     logprobs: NonNegativeInt | None = Field(
         None, description="Return each token's log-probability, and this many alternatives; null: neither."
     )
-    overflow: Literal["slide", "stop"] = Field("slide", description="When the window is full: slide it, or stop.")
-    slide_chunk: PositiveInt | None = Field(
-        None, description="Tokens to slide the window by; null: a quarter of block_size."
-    )
-    empty_prompt: Literal["start", "refuse"] = Field(
-        "start", description="An empty prompt starts after a newline, or is refused."
+    overflow: Literal["slide", "stop"] = Field(
+        "slide", description="When the window is full: slide it by a quarter, or stop."
     )
     long_prompt: Literal["refuse", "crop"] = Field(
         "refuse", description="A prompt longer than block_size is refused, or cropped to its end."

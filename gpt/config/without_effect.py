@@ -9,14 +9,13 @@ def options_without_effect(config: Config) -> list[str]:
     They are told, not refused: an override such as `optim.schedule=constant` leaves those of the recipe behind, and
     run folders hold them. What only the files of a corpus decide, `prepare` tells.
     """
-    model, optim, train, sample = config.model, config.optim, config.train, config.sample
+    model, optim, train = config.model, config.optim, config.train
     idle = {
         "model.rope_theta": (model.position == "learned", "model.position is learned"),
         "model.init": (train.init_from is not None, "train.init_from gives the weights"),
         "optim.min_lr": (optim.schedule == "constant", "optim.schedule is constant"),
         "optim.decay_steps": (optim.schedule == "constant", "optim.schedule is constant"),
         "train.teacher_weight": (train.teacher is None, "train.teacher is null"),
-        "sample.slide_chunk": (sample.overflow == "stop", "sample.overflow is stop"),
     }
     values, defaults = config.leaves(), Config().leaves()
     return [

@@ -54,8 +54,6 @@ def check_ids(ids: Iterable[int], vocab_size: int) -> None:
 
 
 def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
-    if params.empty_prompt == "refuse":
-        raise GenerationError("the prompt is empty, and empty_prompt=refuse (--refuse-empty) is set; give a prompt")
     try:
         ids = tokenizer.encode(FIRST_TEXT)
     except DataError:

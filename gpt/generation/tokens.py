@@ -14,9 +14,7 @@ TokenIds = Sequence[int]
 """All tokens of a sequence so far, including the prompt; at least one."""
 SamplingKey = tuple[Any, ...]
 """Equal for parameters by which a token is sampled and described in the same way."""
-OF_TEXTS = frozenset(
-    {"max_new_tokens", "seed", "stop", "end_id", "overflow", "slide_chunk", "empty_prompt", "long_prompt"}
-)
+OF_TEXTS = frozenset({"max_new_tokens", "seed", "stop", "end_id", "overflow", "long_prompt"})
 """Parameters that say where a text begins and ends, and not how a token is sampled."""
 
 

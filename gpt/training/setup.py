@@ -154,7 +154,7 @@ def _build_batches(config: Config, dataset: Dataset, world: World, teacher: Teac
 
 def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World) -> Validation:
     config, dataset = plan.config, plan.dataset
-    changes = {"max_new_tokens": config.train.sample_tokens, "empty_prompt": "start"}
+    changes = {"max_new_tokens": config.train.sample_tokens}
     params = config.sample.model_copy(update=changes)
 
     def stream() -> Iterator[str]:

@@ -195,7 +195,7 @@ def test_how_it_is_computed_does_not_change_the_text_and_what_is_sampled_does(ru
         assert run(line + same).out == plain, same
     line = "sample --prompt 'It was' --max-new-tokens 200 "
     plain = run(line).out
-    for other in ("--slide-chunk 16", "--repetition-penalty 2", "--top-k 2", "--min-p 0.9"):
+    for other in ("--repetition-penalty 2", "--top-k 2", "--min-p 0.9"):
         assert run(line + other).out != plain, other
 
 

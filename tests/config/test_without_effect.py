@@ -25,10 +25,6 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
             ({"optim": {"schedule": "constant", **key}}, f"{line} has no effect: optim.schedule is constant")
             for key, line in (({"min_lr": 0.0}, "optim.min_lr=0.0"), ({"decay_steps": 7}, "optim.decay_steps=7"))
         ),
-        (
-            {"sample": {"overflow": "stop", "slide_chunk": 3}},
-            "sample.slide_chunk=3 has no effect: sample.overflow is stop",
-        ),
     ],
 )
 def test_an_option_without_effect_is_told(sections: dict[str, Any], line: str) -> None:

@@ -47,9 +47,6 @@ def test_a_prompt_of_which_nothing_is_left_starts_as_an_empty_one() -> None:
 @pytest.mark.parametrize(
     ("prompt", "tokenizer", "params", "error"),
     [
-        ("", LETTERS, {"empty_prompt": "refuse"}, "prompt is empty"),
-        # of which nothing is left
-        ("xyz", CharTokenizer("abc", unknown="drop"), {"empty_prompt": "refuse"}, "prompt is empty"),
         ("abcde", LETTERS, {}, r"5 tokens, more than the window of 4; .*long_prompt=crop"),
         # even in the part that would be cropped
         ("€abcdefgh", LETTERS, {"long_prompt": "crop"}, "'€' at 0"),
@@ -70,14 +67,11 @@ def test_the_end_of_a_long_prompt_is_taken_where_that_is_asked_for() -> None:
     prompt=st.text(st.sampled_from("ab\n\r\u2028\ud800é𝄞\0"), max_size=8),
     unknown=st.sampled_from(["error", "replace", "drop", "byte"]),
     long_prompt=st.sampled_from(["crop", "refuse"]),
-    empty_prompt=st.sampled_from(["start", "refuse"]),
 )
-def test_any_prompt_gives_one_to_block_size_ids_or_a_reason(
-    prompt: str, unknown: str, long_prompt: str, empty_prompt: str
-) -> None:
+def test_any_prompt_gives_one_to_block_size_ids_or_a_reason(prompt: str, unknown: str, long_prompt: str) -> None:
     tokenizer = ByteTokenizer() if unknown == "byte" else CharTokenizer("ab\n", unknown)
     try:
-        ids = encoded(prompt, tokenizer, long_prompt=long_prompt, empty_prompt=empty_prompt)
+        ids = encoded(prompt, tokenizer, long_prompt=long_prompt)
     except (DataError, GenerationError):
         return
     assert 1 <= len(ids) <= 4

@@ -51,13 +51,12 @@ def test_equal_prompts_are_computed_once(tiny_model: GPT) -> None:
     assert calls == [(1, 9), (1, 4), (1, 1), (2, 1)]  # the two share all but their last tokens
 
 
-@pytest.mark.parametrize("slide_chunk", [1, 3, 4, 8, 16])
-def test_past_the_edge_a_window_is_computed_once_per_slide(slide_chunk: int) -> None:
+def test_past_the_edge_a_window_is_computed_once_per_slide() -> None:
     model, new = GPT(tiny_config(n_layer=1)).eval(), 100
     calls = count_calls(model)
-    params = SamplingParams(max_new_tokens=new, slide_chunk=slide_chunk)
+    params = SamplingParams(max_new_tokens=new)
     assert len(list(generate_tokens(model, [1] * 16, params))) == new
-    slides = -(-(new - 1) // slide_chunk)
+    slides = -(-(new - 1) // 4)
     assert positions(calls) <= 16 * (slides + 1)
     assert sum(time > 1 for _, time in calls) <= slides + 1
 
@@ -107,7 +106,7 @@ def test_the_engine_computes_each_position_once_and_past_the_edge_a_window_per_s
     assert len(list(generate_tokens(tiny_model, [1] * 7, SamplingParams(max_new_tokens=9), runtime))) == 9
     assert sum(computed) == 7 + 9 - 1
     computed.clear()
-    params = SamplingParams(max_new_tokens=101, slide_chunk=4)
+    params = SamplingParams(max_new_tokens=101)
     assert len(list(generate_tokens(tiny_model, range(16), params, runtime))) == 101
     # each of 25 slides leaves 12 tokens to compute anew, and the newest
     assert sum(computed) == 15 + 101 + 25 * 12
