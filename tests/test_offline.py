@@ -27,7 +27,7 @@ COMMANDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (0, ("import_model", "--from", "hf", "--input", "folder", "--output", "runs/back")),
     (2, ("import_model", "--from", "hf", "--input", "openai-community/gpt2", "--output", "runs/hub")),
     *((0, ("explain", view, *RUN)) for view in ("shapes", "params", "flops", "memory")),
-    *((0, ("explain", view, *TEXT)) for view in ("attention", "lens", "surprisal")),
+    *((0, ("explain", view, *TEXT)) for view in ("attention", "lens")),
     (2, ("serve", "--checkpoint", "runs/none", "--port", "0")),
 )
 """Exit code and command line of each, in an order in which one may read what another has written."""

@@ -122,7 +122,7 @@ def _with_path(keywords: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         data = data.model_dump(exclude_unset=True)
     if not isinstance(data, Mapping):
         return keywords  # an error of the keyword
-    return {**keywords, "data": {"url": None, "sha256": None, **data, "source": "file", "path": path}}
+    return {**keywords, "data": {**data, "source": "file", "path": path}}
 
 
 def _finish(trainer: Trainer, report: Report) -> Run:

@@ -79,7 +79,7 @@ def test_it_trains_in_bfloat16(model: GPT, idx: torch.Tensor) -> None:
 
 WINDOW = """
 import torch
-from gpt.model.positions import ScoreBias
+from gpt.model.positions import POSITIONS, ScoreBias
 
 class Window(ScoreBias):
     def __init__(self, config):
