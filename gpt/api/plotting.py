@@ -10,7 +10,6 @@ from gpt.api.metrics import read_curve
 from gpt.api.run import Run
 from gpt.errors import CheckpointError, GPTError
 from gpt.files import write_atomic
-from gpt.inspection.rendering.pictures import require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +38,10 @@ def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step
     if x not in AXES:
         raise GPTError(f"x is {x!r}, expected one of {', '.join(AXES)}")
     output = None if path is None else _checked(Path(path))
-    require_matplotlib()
-    from matplotlib.figure import Figure  # not by pyplot, which would keep the figure and choose a backend
+    try:
+        from matplotlib.figure import Figure  # not by pyplot, which would keep the figure and choose a backend
+    except ImportError:
+        raise GPTError("matplotlib is not installed; install it with: pip install 'glassgpt[plot]'") from None
 
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()

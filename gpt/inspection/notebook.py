@@ -4,6 +4,7 @@ Nothing here imports what it shows: the notebook asks for it by name when it has
 """
 
 import html
+import io
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def register() -> None:
 
 def figure_png(figure: "Figure") -> bytes:
     """Return the figure that `gpt.plot` made, which pyplot does not know and does not show."""
-    from gpt.inspection.rendering.pictures import to_png
-
-    return to_png(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
 def model_html(model: "GPT") -> str:
