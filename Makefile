@@ -18,7 +18,7 @@ DEV := .venv/with-dev
 
 setup: $(addprefix .venv/with-,$(subst $(comma), ,$(EXTRAS))) .venv/compiled ## create .venv and compile the kernels: make setup [EXTRAS=dev,gguf] [TORCH=cpu]; does nothing the second time
 
-.venv/compiled: .venv/installed $(shell find gpt/kernels gpt/processor.py -type f -not -name "*.pyc")
+.venv/compiled: .venv/installed $(shell find gpt/kernels gpt/system/processor.py -type f -not -name "*.pyc")
 	$(BIN)/python -m gpt.kernels
 	@touch $@
 

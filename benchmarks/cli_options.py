@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt.cli.command import add_command
 from gpt.cli.shared_options import add_plugin_option, number
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 
 def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:

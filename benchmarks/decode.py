@@ -16,7 +16,7 @@ from benchmarks.cli_options import add_count, add_measurement, add_variants, at_
 from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show, show_ratios
 from gpt.cli.command import report
 from gpt.config import ModelConfig, RunConfig, SamplingParams
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 if TYPE_CHECKING:
     from benchmarks.decoders import Entrant, Subject

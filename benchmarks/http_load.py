@@ -12,7 +12,7 @@ import h11
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.errors import GPTError
+from gpt.system.errors import GPTError
 
 TEMPERATURE = 0.8
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.errors import ConfigError
 from gpt.interop.architectures import architecture_for
 from gpt.interop.hugging_face import weights_with_positions
 from gpt.interop.tensors import to_theirs
 from gpt.model import GPT
+from gpt.system.errors import ConfigError
 
 
 def hugging_face(model: GPT) -> Callable[[Tensor, SamplingParams], Tensor]:

@@ -11,9 +11,9 @@ from torch import Tensor
 from benchmarks.processes import json_process
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.errors import ConfigError
 from gpt.interop.gguf_file import write_gguf
 from gpt.model import GPT
+from gpt.system.errors import ConfigError
 
 WORKER = Path(__file__).with_name("llama_cpp_worker.py")
 WEIGHTS = {"F32": "float32", "Q8_0": "q8_0"}

@@ -19,7 +19,7 @@ from gpt.cli.command import report
 from gpt.cli.shared_options import write_output
 from gpt.config import RunConfig
 from gpt.inspection.rendering.tables import Table, render_table
-from gpt.progress import Report
+from gpt.system.progress import Report
 
 PAUSE = 0.3
 """Seconds before each measurement, in which the threads of the previous one go to sleep."""
@@ -93,14 +93,14 @@ def describe_machine(device: str = "cpu") -> Row:
 
 
 def processor_class(device: str) -> str:
-    """Return what figures belong to: `CUDA` and the card, or a class of `gpt.processor`, such as `AMX`.
+    """Return what figures belong to: `CUDA` and the card, or a class of `gpt.system.processor`, such as `AMX`.
 
     `AMX as AVX2` means that kernels were told to use fewer instructions than the processor has.
     """
     import torch
 
-    from gpt.environment import read_settings
-    from gpt.processor import supported_processors
+    from gpt.system.environment import read_settings
+    from gpt.system.processor import supported_processors
 
     if device != "cpu":
         return f"CUDA {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else device

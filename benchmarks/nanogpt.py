@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.processes import time_process
 from gpt.data.dataset import Dataset
-from gpt.errors import DataError, GPTError
+from gpt.system.errors import DataError, GPTError
 
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""

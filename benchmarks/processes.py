@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt.errors import GPTError
 from gpt.plugins import plugin_options
-from gpt.progress import Report, silent
+from gpt.system.errors import GPTError
+from gpt.system.progress import Report, silent
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "XDG_CACHE_HOME": "cache"}

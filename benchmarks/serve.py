@@ -20,7 +20,7 @@ from benchmarks.measure import Row, describe, finish, interleave, make_table, sh
 from benchmarks.processes import environment, failure, script_command
 from gpt.cli.command import report
 from gpt.config import Config, ModelConfig
-from gpt.errors import ConfigError, GPTError
+from gpt.system.errors import ConfigError, GPTError
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded

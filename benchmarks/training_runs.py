@@ -17,7 +17,7 @@ from benchmarks.processes import Line, script_command, time_process
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes
 from gpt.config.loading import load_config
-from gpt.environment import read_settings
+from gpt.system.environment import read_settings
 
 if TYPE_CHECKING:
     from torch import nn

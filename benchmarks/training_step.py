@@ -16,8 +16,8 @@ from gpt.cli.command import report
 from gpt.cli.tables import human_bytes, human_count
 from gpt.config import Config, ModelConfig
 from gpt.config.loading import load_config
-from gpt.environment import read_settings
 from gpt.plugins import plugin_options
+from gpt.system.environment import read_settings
 
 EAGER = ("run.kernels=torch", "run.compile=false")
 VARIANTS: dict[str, tuple[str, ...]] = {

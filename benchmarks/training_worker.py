@@ -22,10 +22,10 @@ from gpt.config.loading import LoadedConfig, load_config
 from gpt.corpora import prepare
 from gpt.data.batches import BatchSampler
 from gpt.device import choose_device
-from gpt.environment import read_settings
-from gpt.errors import GPTError
 from gpt.kernels.training.block import NativeBlock
-from gpt.progress import silent
+from gpt.system.environment import read_settings
+from gpt.system.errors import GPTError
+from gpt.system.progress import silent
 from gpt.training.compiling import is_compiled
 from gpt.training.monitor import Monitor
 from gpt.training.plan import Request, resolve

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.config.loading import load_config as load_config
     from gpt.data import ByteTokenizer as ByteTokenizer
     from gpt.data import CharTokenizer as CharTokenizer
-    from gpt.errors import GPTError as GPTError
     from gpt.generation import generate as generate
     from gpt.generation import generate_tokens as generate_tokens
     from gpt.generation import stream as stream
@@ -41,6 +40,7 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.model import GPT as GPT
     from gpt.model.quantized import quantize as quantize
     from gpt.plugins import load_plugins as load_plugins
+    from gpt.system.errors import GPTError as GPTError
     from gpt.training.callbacks import Callback as Callback
     from gpt.training.trainer import Trainer as Trainer
 
@@ -59,7 +59,7 @@ _NAMES = {
     "gpt.config": "Config ModelConfig SamplingParams",
     "gpt.config.loading": "load_config",
     "gpt.data": "ByteTokenizer CharTokenizer",
-    "gpt.errors": "GPTError",
+    "gpt.system.errors": "GPTError",
     "gpt.generation": "generate generate_tokens stream",
     "gpt.generation.runtime": "build_runtime",
     "gpt.inspection": "show",

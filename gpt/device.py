@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from gpt.config.sections import DEVICE_PATTERN, RunConfig
-from gpt.environment import Launch
-from gpt.errors import DeviceError
-from gpt.processor import Processor, supported_processors
-from gpt.progress import Report
+from gpt.system.environment import Launch
+from gpt.system.errors import DeviceError
+from gpt.system.processor import Processor, supported_processors
+from gpt.system.progress import Report
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, from its malloc.h."""

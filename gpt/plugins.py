@@ -24,7 +24,7 @@ from typing import Any
 
 from gpt.config import Config
 from gpt.config.sections import TABLES, names_of
-from gpt.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
+from gpt.system.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
 
 
 @dataclass(frozen=True)

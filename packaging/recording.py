@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
-from gpt.environment import Settings
 from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import Engine, load_engine
 from gpt.kernels.decoding.weights import lay_out_weights
@@ -26,7 +25,8 @@ from gpt.kernels.training.block import replace_blocks
 from gpt.kernels.training.functions import matmul
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.processor import Processor
+from gpt.system.environment import Settings
+from gpt.system.processor import Processor
 
 WORDS, INTEGERS, BFLOAT16, FLOAT32 = range(4)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}

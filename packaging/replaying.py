@@ -15,8 +15,8 @@ import torch
 from platforms import ROOT, SOURCES, ZIG, Platform
 from recording import record_decoding, record_training
 
-from gpt.environment import read_settings
-from gpt.processor import AMX, NEON, Processor, supported_processors
+from gpt.system.environment import read_settings
+from gpt.system.processor import AMX, NEON, Processor, supported_processors
 
 SOURCE, BUILD = Path(__file__).with_name("replay.cpp"), ROOT / "build/wheels"
 ARM_ROOT = "/usr/aarch64-linux-gnu"

@@ -27,7 +27,7 @@ from platforms import PLATFORMS, ROOT, SOURCES, ZIG, Platform
 from replaying import replay_wheel
 
 from gpt.kernels.compiler import FLAGS, system_flags
-from gpt.processor import Processor
+from gpt.system.processor import Processor
 
 LINK = ("-O3", "-shared", "-s")
 """Without the flags of the class: Zig would compile its C++ library anew for each."""
@@ -96,7 +96,7 @@ def main() -> int:
     if unknown := set(options.platforms) - set(PLATFORMS):
         parser.error(f"unknown platform {unknown.pop()!r}; expected {', '.join(PLATFORMS)}")
     if machine.machine() != "x86_64":
-        parser.error(f"wheels are built on x86-64, and this is {machine.machine()}")  # see gpt/processor.py
+        parser.error(f"wheels are built on x86-64, and this is {machine.machine()}")  # see gpt/system/processor.py
     problems = []
     for name in options.platforms:
         platform, start = PLATFORMS[name], time.monotonic()

@@ -80,7 +80,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("GPT_OFFLINE", raising=False)
     monkeypatch.delenv("GPT_PROCESSOR", raising=False)
     monkeypatch.delenv("GPT_API_KEY", raising=False)
-    monkeypatch.setattr("gpt.progress.SILENCE", PATIENCE)  # a slow machine says no more than a fast one
+    monkeypatch.setattr("gpt.system.progress.SILENCE", PATIENCE)  # a slow machine says no more than a fast one
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

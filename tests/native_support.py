@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.kernels.build import find_compiler
-from gpt.processor import TILES, Processor, supported_processors
+from gpt.system.processor import TILES, Processor, supported_processors
 from programs import is_ci
 
 TILES_IN_C = Path(__file__).parent / "kernels/emulated_tiles.h"

@@ -9,9 +9,9 @@ import torch
 from gpt import device
 from gpt.config import RunConfig
 from gpt.device import available_bytes, choose_compute, choose_device, require_memory
-from gpt.environment import Launch
-from gpt.errors import DeviceError
-from gpt.processor import AMX, AVX2, PROCESSORS, Processor
+from gpt.system.environment import Launch
+from gpt.system.errors import DeviceError
+from gpt.system.processor import AMX, AVX2, PROCESSORS, Processor
 
 
 def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # noqa: B008  # frozen

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpt.environment import Launch, Settings, read_launch, read_settings
-from gpt.errors import ConfigError
+from gpt.system.environment import Launch, Settings, read_launch, read_settings
+from gpt.system.errors import ConfigError
 
 EMPTY = Settings(data_dir=None, cache_dir=Path("/somewhere/.cache/gpt"), offline=False)
 

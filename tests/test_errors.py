@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpt.errors import explained
+from gpt.system.errors import explained
 
 
 @pytest.mark.parametrize(

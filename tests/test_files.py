@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpt.files import (
+from gpt.system.files import (
     parse_json,
     read_file,
     release_cached_pages,

@@ -17,8 +17,8 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress", "signals", "files", "filters", "precision"},
-    {"environment", "config", "processor", "web"},
+    {"system", "filters"},
+    {"config", "web"},
     {"device", "model", "data", "distributed", "plugins"},
     {"cache"},
     {"kernels", "evaluation", "checkpoint", "corpora"},

@@ -13,12 +13,12 @@ from gpt.cli import evaluate, sample, train
 from gpt.config import Config
 from gpt.config.loading import dump_config, load_config, parse_config
 from gpt.config.sections import SHIPPED, TABLES, names_of
-from gpt.errors import CheckpointError, ConfigError
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.kernels.fingerprint import DECODING, TRAINING, changed_code
 from gpt.model import GPT
 from gpt.model.layers import ACTIVATIONS
 from gpt.plugins import PLUGINS, load_plugins, plugin_options, require_plugins, used_plugins
+from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.optimizers import build_optimizer
 from plugin_files import PARTS, plugin_of, unload
 from tiny import tiny_config

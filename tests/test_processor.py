@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from gpt.errors import DeviceError
-from gpt.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON, PROCESSORS
-from gpt.processor import supported_processors as supported
+from gpt.system.errors import DeviceError
+from gpt.system.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON, PROCESSORS
+from gpt.system.processor import supported_processors as supported
 
 AVX2_IS = ("avx2", "fma3")
 AVX512_IS = (*AVX2_IS, "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl")

@@ -10,9 +10,9 @@ import pytest
 from native_support import needs_compiler
 
 import gpt
-from gpt.errors import GPTError
-from gpt.progress import announced, counted
 from gpt.serving import ServingEngine
+from gpt.system.errors import GPTError
+from gpt.system.progress import announced, counted
 from patience import PATIENCE
 from tiny import tiny_config
 
@@ -37,7 +37,7 @@ def test_a_long_wait_is_announced_again_and_again_while_it_lasts() -> None:
 
 def test_where_there_is_no_bar_a_line_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' standard error is no terminal."""
-    monkeypatch.setattr("gpt.progress.SILENCE", 0.0)
+    monkeypatch.setattr("gpt.system.progress.SILENCE", 0.0)
     said: list[str] = []
     heard = Event()
 
@@ -97,8 +97,8 @@ def test_no_public_function_is_silent_for_long(
         raise GPTError("it was said" if heard.wait(PATIENCE) else "nothing was said")
 
     monkeypatch.chdir(trained)
-    monkeypatch.setattr("gpt.progress.SILENCE", 0.0)
-    monkeypatch.setattr("gpt.progress.tqdm.write", write)
+    monkeypatch.setattr("gpt.system.progress.SILENCE", 0.0)
+    monkeypatch.setattr("gpt.system.progress.tqdm.write", write)
     monkeypatch.setattr(slow, wait_for_the_line)
     with pytest.raises(GPTError, match="it was said"):
         action()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.signals import WATCHED, Stopped, end_children, unwinding
+from gpt.system.signals import WATCHED, Stopped, end_children, unwinding
 from patience import PATIENCE
 
 
@@ -74,15 +74,15 @@ def test_a_child_that_ignores_sigterm_is_not_waited_for(monkeypatch: pytest.Monk
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         with monkeypatch.context() as context:
-            context.setattr("gpt.signals.time.sleep", lambda seconds: pytest.fail(f"waited {seconds} s"))
+            context.setattr("gpt.system.signals.time.sleep", lambda seconds: pytest.fail(f"waited {seconds} s"))
             end_children()
         assert child.poll() is None
 
 
 def test_a_later_signal_kills() -> None:
     program = (
-        "import os, signal, gpt.signals; gpt.signals.ECHO_SECONDS = 0\n"
-        "with gpt.signals.unwinding():\n"
+        "import os, signal, gpt.system.signals; gpt.system.signals.ECHO_SECONDS = 0\n"
+        "with gpt.system.signals.unwinding():\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "    finally:\n"
@@ -99,7 +99,7 @@ def test_an_import_is_not_unwound_but_ended(tmp_path) -> None:
     )
     program = (
         f"import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from gpt.signals import unwinding\n"
+        "from gpt.system.signals import unwinding\n"
         "with unwinding():\n    import swallows\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

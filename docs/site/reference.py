@@ -22,7 +22,7 @@ NAMES = {
     "data": ("Data", "CharTokenizer ByteTokenizer"),
     "configuration": ("Configuration", "load_config Config ModelConfig"),
     "model": ("Parts of the model", "GPT model.attention model.layers model.positions"),
-    "errors": ("Errors", "errors"),
+    "errors": ("Errors", "system.errors"),
 }
 """The pages of the reference: the title of each, and its names in `gpt`."""
 

@@ -1,7 +1,7 @@
 """Architectures of published models, as configurations: to count, not to run."""
 
 from gpt.config import ModelConfig
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 
 def _gpt2(n_layer: int, n_head: int, n_embd: int) -> ModelConfig:

@@ -11,12 +11,12 @@ from gpt.data.batches import BatchSampler
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
-from gpt.environment import expand_home
-from gpt.errors import CheckpointError, ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, evaluate
 from gpt.evaluation.online import RATE, learning
 from gpt.evaluation.windows import sliding_batches
-from gpt.progress import Report, counted
+from gpt.system.environment import expand_home
+from gpt.system.errors import CheckpointError, ConfigError
+from gpt.system.progress import Report, counted
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt.checkpoint import RunFolder
-from gpt.errors import CheckpointError
-from gpt.files import parse_json
+from gpt.system.errors import CheckpointError
+from gpt.system.files import parse_json
 
 Curve = list[tuple[float, float]]
 

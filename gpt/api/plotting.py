@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gpt.api.metrics import read_curve
 from gpt.api.run import Run
-from gpt.errors import CheckpointError, GPTError
-from gpt.files import write_atomic
+from gpt.system.errors import CheckpointError, GPTError
+from gpt.system.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,11 +14,11 @@ from gpt.config import Config, RunConfig
 from gpt.config.loading import load_config
 from gpt.data import Tokenizer
 from gpt.device import choose_compute, choose_device
-from gpt.errors import CheckpointError, GPTError
 from gpt.generation import generate
 from gpt.inspection.rendering.curves import loss_curves, points_of
 from gpt.model import GPT
-from gpt.progress import print_line
+from gpt.system.errors import CheckpointError, GPTError
+from gpt.system.progress import print_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,10 +16,10 @@ from gpt.corpora.locating import store_text
 from gpt.corpora.own_text import fit_recipe
 from gpt.device import require_own_threads
 from gpt.distributed import joined
-from gpt.environment import Settings, expand_home, read_launch, read_settings
-from gpt.errors import ConfigError, DataError
 from gpt.plugins import load_plugins
-from gpt.progress import Report, print_line, silent
+from gpt.system.environment import Settings, expand_home, read_launch, read_settings
+from gpt.system.errors import ConfigError, DataError
+from gpt.system.progress import Report, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.plan import Request
 from gpt.training.setup import open_session

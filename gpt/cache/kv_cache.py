@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig
-from gpt.errors import InputError
 from gpt.model.attention import Cache
+from gpt.system.errors import InputError
 
 KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Types that a cache can hold, by name."""

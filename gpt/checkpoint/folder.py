@@ -25,9 +25,9 @@ from gpt.config.loading import dump_config, parse_config
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import available_bytes
-from gpt.errors import CheckpointError, explained, quoted
-from gpt.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 from gpt.plugins import require_plugins
+from gpt.system.errors import CheckpointError, explained, quoted
+from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 
 FORMAT = 1
 """Version of the layout; newer ones are refused."""

@@ -12,11 +12,11 @@ from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, DataConfig, SamplingParams
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.meta import meta_device
 from gpt.model.quantized import for_format, format_of, quantize, weights_format
-from gpt.progress import Report, announced, print_line
+from gpt.system.errors import CheckpointError
+from gpt.system.progress import Report, announced, print_line
 
 MOST_TABLES = 128 << 20
 """Bytes that tables of positions may have beside weights of any size."""

@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, load_config
-from gpt.errors import CheckpointError
-from gpt.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
+from gpt.system.errors import CheckpointError
+from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")

@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpt.errors import GPTError, GPTWarning, PeerError, first_line, quoted
-from gpt.progress import announced, print_line
-from gpt.signals import Stopped, unwinding
+from gpt.system.errors import GPTError, GPTWarning, PeerError, first_line, quoted
+from gpt.system.progress import announced, print_line
+from gpt.system.signals import Stopped, unwinding
 
 report = print_line
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}

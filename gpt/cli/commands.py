@@ -62,8 +62,8 @@ def _run(words: list[str]) -> int:
 
 
 def _print_unused_kernels() -> None:
-    from gpt.environment import read_settings
     from gpt.kernels.verdicts import any_failed
+    from gpt.system.environment import read_settings
 
     if any_failed(read_settings().cache_dir / "kernels"):
         import_module("gpt.kernels.__main__").main()

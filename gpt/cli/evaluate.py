@@ -16,8 +16,8 @@ from gpt.cli.shared_options import (
 )
 from gpt.config import RunConfig
 from gpt.config.sections import SEEDS
-from gpt.errors import ConfigError
-from gpt.progress import announced
+from gpt.system.errors import ConfigError
+from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     from gpt.api.evaluation import Windows

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
-from gpt.errors import ConfigError, GPTError, InputError
-from gpt.files import sync_file, sync_folder, temporary_folder, write_folder
-from gpt.progress import announced
+from gpt.system.errors import ConfigError, GPTError, InputError
+from gpt.system.files import sync_file, sync_folder, temporary_folder, write_folder
+from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded

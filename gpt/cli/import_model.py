@@ -5,8 +5,8 @@ from pathlib import Path
 
 from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import command, to_path
-from gpt.errors import CheckpointError, ConfigError, DataError, InputError
-from gpt.progress import announced
+from gpt.system.errors import CheckpointError, ConfigError, DataError, InputError
+from gpt.system.progress import announced
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

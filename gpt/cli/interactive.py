@@ -14,10 +14,10 @@ from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
 from gpt.data import Tokenizer
-from gpt.errors import GPTError
 from gpt.generation import TextBatch
 from gpt.generation.runtime import Runtime
-from gpt.signals import handling
+from gpt.system.errors import GPTError
+from gpt.system.signals import handling
 
 HELP = """\
 Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D ends the session.

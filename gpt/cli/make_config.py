@@ -13,8 +13,8 @@ from gpt.cli.shared_options import check_overrides, command, not_empty, to_path,
 from gpt.config import Config
 from gpt.config.loading import dump_config, name_of_text, override, parse_config
 from gpt.config.strict_yaml import dump
-from gpt.environment import Settings, read_settings
-from gpt.errors import ConfigError
+from gpt.system.environment import Settings, read_settings
+from gpt.system.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpt.data.dataset import Dataset

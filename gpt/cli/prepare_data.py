@@ -4,7 +4,7 @@ import argparse
 
 from gpt.cli.command import report
 from gpt.cli.shared_options import add_config_options, command, read_config
-from gpt.environment import read_settings
+from gpt.system.environment import read_settings
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

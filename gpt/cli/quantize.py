@@ -7,8 +7,8 @@ from pathlib import Path
 from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
-from gpt.errors import CheckpointError
-from gpt.progress import announced
+from gpt.system.errors import CheckpointError
+from gpt.system.progress import announced
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

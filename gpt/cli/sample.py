@@ -25,9 +25,9 @@ from gpt.cli.shared_options import (
 )
 from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
-from gpt.errors import GenerationError, GPTError
 from gpt.filters import FILTERS
-from gpt.progress import announced
+from gpt.system.errors import GenerationError, GPTError
+from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer

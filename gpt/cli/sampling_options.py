@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
-from gpt.errors import GenerationError
 from gpt.filters import FILTERS
+from gpt.system.errors import GenerationError
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

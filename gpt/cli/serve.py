@@ -18,9 +18,9 @@ from gpt.cli.shared_options import (
     number,
     to_path,
 )
-from gpt.environment import read_settings
-from gpt.errors import GPTError
-from gpt.progress import announced
+from gpt.system.environment import read_settings
+from gpt.system.errors import GPTError
+from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     import socket

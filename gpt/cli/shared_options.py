@@ -14,8 +14,8 @@ from gpt.cli.command import CommandParser, run_command
 from gpt.config.loading import LoadedConfig, load_config
 from gpt.config.recipes import recipe_names
 from gpt.config.sections import DEVICE_PATTERN
-from gpt.errors import CheckpointError, ConfigError, GPTError
-from gpt.files import write_atomic
+from gpt.system.errors import CheckpointError, ConfigError, GPTError
+from gpt.system.files import write_atomic
 
 STANDARD_INPUT = Path("-")
 LARGEST = 2**63 - 1

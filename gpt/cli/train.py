@@ -23,10 +23,10 @@ from gpt.config.loading import LoadedConfig, dump_config, load_config, parse_con
 from gpt.config.recipes import recipe_names
 from gpt.config.suggestions import section_class
 from gpt.distributed import World, joined
-from gpt.environment import read_launch, read_settings
-from gpt.errors import ConfigError
 from gpt.plugins import load_plugins, plugin_options
-from gpt.progress import silent
+from gpt.system.environment import read_launch, read_settings
+from gpt.system.errors import ConfigError
+from gpt.system.progress import silent
 
 
 def main(argv: Sequence[str] | None = None) -> int:

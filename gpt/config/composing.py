@@ -12,7 +12,7 @@ from gpt.config.recipes import find_config
 from gpt.config.sections import Config, Section
 from gpt.config.strict_yaml import Document
 from gpt.config.suggestions import did_you_mean, section_class
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 Source = str | Path | Config | Mapping[str, Any]
 """A YAML file, the name of a recipe, a configuration, or its sections as dicts."""

@@ -19,7 +19,7 @@ from gpt.config.recipes import find_config
 from gpt.config.sections import Config, CrossCheckError, is_of_name
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 Finding = tuple[tuple[str, ...], str]
 """The key that a problem is about, and a sentence."""

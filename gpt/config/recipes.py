@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpt.config.suggestions import nearest
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 _INSTALLED = Path(__file__).parents[1] / "recipes"
 RECIPES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "configs"

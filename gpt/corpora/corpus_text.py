@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt.corpora.parquet import is_table, read_parquet
 from gpt.data.tokenizers import code_points, convert_newlines
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 SEPARATOR = "\n\n"
 """Text between documents: several files, or rows of a table."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from gpt.errors import DataError, first_line
-from gpt.files import replacing, sha256_of
-from gpt.progress import Report, announced, silent
+from gpt.system.errors import DataError, first_line
+from gpt.system.files import replacing, sha256_of
+from gpt.system.progress import Report, announced, silent
 
 ATTEMPTS = 2
 """At each mirror."""

@@ -12,10 +12,10 @@ from gpt.corpora.corpus_text import MAX_CHARACTERS
 from gpt.corpora.download import Download, fetch
 from gpt.corpora.source_files import find_files
 from gpt.data.tokenizers import require_characters
-from gpt.environment import Settings, expand_home
-from gpt.errors import DataError
-from gpt.files import replacing, write_atomic
-from gpt.progress import Report
+from gpt.system.environment import Settings, expand_home
+from gpt.system.errors import DataError
+from gpt.system.files import replacing, write_atomic
+from gpt.system.progress import Report
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
 SHAKESPEARE = Download(

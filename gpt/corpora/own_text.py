@@ -7,9 +7,9 @@ from gpt.config import DataConfig
 from gpt.corpora.preparation import prepare
 from gpt.data.dataset import Dataset
 from gpt.data.tokenizers import CharTokenizer
-from gpt.environment import Settings
-from gpt.errors import ConfigError
-from gpt.progress import Report
+from gpt.system.environment import Settings
+from gpt.system.errors import ConfigError
+from gpt.system.progress import Report
 
 LEAST = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""

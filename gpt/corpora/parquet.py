@@ -6,7 +6,7 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt.errors import DataError, first_line, quoted
+from gpt.system.errors import DataError, first_line, quoted
 
 MAX_ROW_BYTES = 64 << 20
 """Bytes of a row, which has to be in memory."""

@@ -13,10 +13,10 @@ from gpt.corpora.parquet import is_table
 from gpt.corpora.vocabulary import extend_tokenizer
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.tokenizers import Tokenizer
-from gpt.environment import Settings, expand_home
-from gpt.errors import DataError
-from gpt.files import sha256_of
-from gpt.progress import Report, announced
+from gpt.system.environment import Settings, expand_home
+from gpt.system.errors import DataError
+from gpt.system.files import sha256_of
+from gpt.system.progress import Report, announced
 
 FORMAT = 1
 """Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""

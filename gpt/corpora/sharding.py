@@ -26,9 +26,9 @@ from gpt.data.dataset import META, seal
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces, join_shards
-from gpt.errors import DataError
-from gpt.files import replace_folder, replacing, sha256_of, surely, write_atomic
-from gpt.progress import Report, announced, silent
+from gpt.system.errors import DataError
+from gpt.system.files import replace_folder, replacing, sha256_of, surely, write_atomic
+from gpt.system.progress import Report, announced, silent
 
 SHARD_BLOCKS = 96
 THREADS = 8

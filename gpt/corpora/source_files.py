@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpt.corpora.parquet import is_table
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 
 def find_files(path: Path) -> list[Path]:

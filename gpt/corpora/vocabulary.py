@@ -4,7 +4,7 @@ from gpt.config import DataConfig
 from gpt.corpora.corpus_text import CorpusText
 from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 
 def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:

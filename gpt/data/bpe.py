@@ -9,7 +9,7 @@ import numpy as np
 
 from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
-from gpt.errors import DataError, first_line, quoted
+from gpt.system.errors import DataError, first_line, quoted
 
 MAX_TOKENS = 10_000_000
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.tokens import Tokens, in_pieces, join_shards
-from gpt.errors import DataError, explained
-from gpt.files import release_cached_pages, sha256_of
+from gpt.system.errors import DataError, explained
+from gpt.system.files import release_cached_pages, sha256_of
 
 PATIENCE = 1.0
 """Seconds for which a folder may be missing, while another process replaces it."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 
 def tokenizer_from_dict(data: Any) -> Tokenizer:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 SPACE = "▁"
 """What sentencepiece writes for a space."""

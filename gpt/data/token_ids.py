@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
+from gpt.system.errors import InputError
 
 TextOrIds = str | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] | Tensor
 """A text, or its ids (T,), or the ids of several texts (B, T): a list, an array of NumPy or a tensor, of integers."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.data.tokens import in_pieces
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 Ids = NDArray[np.integer[Any]]
 MAX_LISTED = 10

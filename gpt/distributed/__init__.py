@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpt.distributed.world import World
-from gpt.environment import Launch
+from gpt.system.environment import Launch
 
 __all__ = ["World", "joined"]
 

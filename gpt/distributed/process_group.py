@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_map
 
 from gpt.distributed.sharding import is_sharded
 from gpt.distributed.world import World
-from gpt.environment import Launch
-from gpt.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
-from gpt.signals import WATCHED, handling
+from gpt.system.environment import Launch
+from gpt.system.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
+from gpt.system.signals import WATCHED, handling
 
 T = TypeVar("T")
 

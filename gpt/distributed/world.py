@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpt.environment import Launch
+from gpt.system.environment import Launch
 
 if TYPE_CHECKING:  # one process reads its configuration before it loads torch
     from torch import Tensor

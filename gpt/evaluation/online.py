@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from gpt.device import Compute
-from gpt.errors import InputError
 from gpt.evaluation.loss import IGNORE, Batch, summed_loss
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
+from gpt.system.errors import InputError
 
 OPTIMIZER, RATE = "sgd", 0.1
 """The update rule and its default learning rate, see benchmarks/LOG.md."""

@@ -7,11 +7,11 @@ import torch
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import widest_dtype
-from gpt.errors import GenerationError
 from gpt.evaluation.loss import IGNORE
 from gpt.evaluation.online import learning
 from gpt.evaluation.windows import sliding_batches
 from gpt.model import GPT
+from gpt.system.errors import GenerationError
 
 
 @dataclass(frozen=True)

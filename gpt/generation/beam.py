@@ -9,11 +9,11 @@ import torch
 
 from gpt.config import SamplingParams
 from gpt.device import widest_dtype
-from gpt.errors import GenerationError
 from gpt.generation.request import Request
 from gpt.generation.runner import Runner
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.tokens import SampledToken, check_finite
+from gpt.system.errors import GenerationError
 
 
 @dataclass(frozen=True)

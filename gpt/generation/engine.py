@@ -6,13 +6,13 @@ import torch
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_own_threads
-from gpt.errors import GenerationError
 from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.runner import Runner
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import SequenceState
 from gpt.generation.speculative import Speculation
 from gpt.generation.tokens import not_finite
+from gpt.system.errors import GenerationError
 
 
 class EngineStats(NamedTuple):

@@ -9,11 +9,11 @@ from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import GenerationError
 from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.speculative import Speculation
 from gpt.generation.text import check_ids, encode_prompt
 from gpt.generation.tokens import SampledToken, TokenIds
+from gpt.system.errors import GenerationError
 
 if TYPE_CHECKING:
     from gpt.generation.runtime import Runtime

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.environment import Settings
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
@@ -21,7 +20,8 @@ from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
 from gpt.kernels.decoding.weights import Weights, check_native_support, lay_out_weights
 from gpt.kernels.fingerprint import changed_code
 from gpt.model import GPT
-from gpt.progress import Report, announced
+from gpt.system.environment import Settings
+from gpt.system.progress import Report, announced
 
 PATIENCE = 0.03
 """Seconds that a reader of the stream may wait for tokens that are sampled but not shown."""

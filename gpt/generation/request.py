@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from gpt.config import SamplingParams
-from gpt.errors import GenerationError
 from gpt.generation.tokens import SampledToken
+from gpt.system.errors import GenerationError
 
 FinishReason = Literal["length", "stop", "end", "window", "cancelled", "error"]
 """Why a sequence ended: `max_new_tokens`, a stop string, the end token, or the edge of the window. A request can also

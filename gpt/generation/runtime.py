@@ -9,13 +9,13 @@ from gpt.cache import KV_DTYPES
 from gpt.cache.paged import BLOCK
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_own_threads
-from gpt.environment import Settings, read_settings
-from gpt.errors import DeviceError, GenerationError
 from gpt.generation.engine import REMEDY, Engine
 from gpt.generation.runner import Runner, TorchRunner
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.progress import Report, print_line, silent
+from gpt.system.environment import Settings, read_settings
+from gpt.system.errors import DeviceError, GenerationError
+from gpt.system.progress import Report, print_line, silent
 
 if TYPE_CHECKING:
     from gpt.generation.native_runner import Prepared

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import DataError, GenerationError, outside_vocabulary
+from gpt.system.errors import DataError, GenerationError, outside_vocabulary
 
 FIRST_TEXT = "\n"
 """Where an empty prompt starts: after a line end, or, where the vocabulary has none, after id 0."""

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.errors import GenerationError
 from gpt.generation.sampling import limit_ids, next_token_probabilities, sample
+from gpt.system.errors import GenerationError
 
 TokenIds = Sequence[int]
 """All tokens of a sequence so far, including the prompt; at least one."""

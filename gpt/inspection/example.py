@@ -5,10 +5,10 @@ from pathlib import Path
 
 from gpt.checkpoint import Loaded, RunFolder
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import DataError, GenerationError
 from gpt.generation import generate
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
+from gpt.system.errors import DataError, GenerationError
 
 MOST_CHARACTERS = 100
 LEAST_TOKENS = 2

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpt.config import ModelConfig
-from gpt.errors import InputError
 from gpt.interop.coverage import changes_for
 from gpt.interop.tensors import Entry, linear
+from gpt.system.errors import InputError
 
 Fields = Mapping[str, Any]
 """The content of a config.json."""

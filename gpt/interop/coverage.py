@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpt.config import ModelConfig
-from gpt.errors import DeviceError, InputError
 from gpt.kernels.decoding.weights import check_native_support
 from gpt.model import GPT
+from gpt.system.errors import DeviceError, InputError
 
 SIZES = frozenset({"n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_width", "norm_eps", "rope_theta"})
 WITHOUT_EFFECT = frozenset({"init", "dropout", "attention_dropout", "attention"})

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
 from gpt.interop.architectures import architecture_for, gpt2_entries
 from gpt.interop.gguf_tokenizer import UNUSED, GGUFTokens, gguf_tokens
 from gpt.interop.hugging_face import require_float32, weights_with_positions
 from gpt.interop.tensors import to_theirs
 from gpt.model import GPT
+from gpt.system.errors import InputError
 
 ARCHITECTURES = {"GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3"}
 """Names in transformers, and in GGUF."""

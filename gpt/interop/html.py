@@ -12,13 +12,13 @@ from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
 from gpt.inspection.views.picture import sizes_of
 from gpt.inspection.views.tokens import kind_of, labels_of
 from gpt.interop.coverage import changes_for
 from gpt.interop.tokenizer_json import merges_of, require_gpt2_words
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
+from gpt.system.errors import InputError
 from gpt.web.document import MODEL, render_document
 
 WEIGHTS = ("fp16", "int8", "float32")

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError, explained
-from gpt.files import MAX_JSON_BYTES, parse_json, read_file
 from gpt.interop.architectures import architecture_for, architecture_named
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
 from gpt.model import GPT
 from gpt.model.positions import SinusoidalPositions
 from gpt.model.quantized import weights_format
+from gpt.system.errors import InputError, explained
+from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 from gpt.checkpoint.folder import load_pickle
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.errors import InputError, explained
-from gpt.files import MAX_JSON_BYTES, read_file
 from gpt.interop.architectures import gpt2_entries
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files
 from gpt.model import GPT
+from gpt.system.errors import InputError, explained
+from gpt.system.files import MAX_JSON_BYTES, read_file
 
 COMPILED = "_orig_mod."
 """What torch.compile puts before the names of a model."""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gpt.checkpoint.loading import check_tables
 from gpt.config import ModelConfig
-from gpt.errors import GPTError, InputError, explained
 from gpt.model import GPT
 from gpt.model.meta import meta_device
+from gpt.system.errors import GPTError, InputError, explained
 
 
 class Entry(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import DataError, InputError
+from gpt.system.errors import DataError, InputError
 
 GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 

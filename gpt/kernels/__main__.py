@@ -2,12 +2,12 @@
 
 import sys
 
-from gpt.environment import read_settings
-from gpt.errors import GPTError
 from gpt.kernels.decoding.engine import load_engine
 from gpt.kernels.training.bindings import load_kernels
-from gpt.processor import supported_processors
-from gpt.signals import unwinding
+from gpt.system.environment import read_settings
+from gpt.system.errors import GPTError
+from gpt.system.processor import supported_processors
+from gpt.system.signals import unwinding
 
 
 def main() -> int:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-from gpt.environment import Settings
-from gpt.errors import DeviceError
-from gpt.files import temporary_file
 from gpt.kernels.compiler import Compiler, find_compiler
 from gpt.kernels.library_cache import CachedLibrary, writable_folder
 from gpt.kernels.verdicts import Verdict
-from gpt.processor import Processor
-from gpt.progress import Report, announced, silent
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.files import temporary_file
+from gpt.system.processor import Processor
+from gpt.system.progress import Report, announced, silent
 
 SOURCES = Path(__file__).parent / "src"
 PREBUILT = Path(__file__).parent / "prebuilt"

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.files import sha256_of
+from gpt.system.files import sha256_of
 
 SUFFIX = ".dll" if sys.platform == "win32" else ".so"
 CHECKSUM = 16

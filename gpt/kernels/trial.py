@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.device import Compute
-from gpt.environment import read_settings
 from gpt.filters import FILTERS
 from gpt.kernels.build import open_library
 from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
@@ -33,7 +32,8 @@ from gpt.kernels.training.block import replace_blocks
 from gpt.kernels.verdicts import DIFFERS, EDITED
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, quantize
-from gpt.processor import PROCESSORS, Processor, supported_processors
+from gpt.system.environment import read_settings
+from gpt.system.processor import PROCESSORS, Processor, supported_processors
 
 CPU_SECONDS = 120
 """Most processor time; more means that threads wait for each other for ever."""

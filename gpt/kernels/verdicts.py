@@ -17,9 +17,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from gpt.environment import child_environment
-from gpt.files import write_atomic
-from gpt.progress import Report, announced
+from gpt.system.environment import child_environment
+from gpt.system.files import write_atomic
+from gpt.system.progress import Report, announced
 
 SECONDS = 600
 """Longest trial; one takes 5 s of processor time, and several minutes where many processes want the cores."""

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
-from gpt.errors import InputError, outside_vocabulary
 from gpt.model.attention import Attention, Cache, LayerCache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
 from gpt.model.positions import AddedPositions, RotatedPositions, Rotation, ScoreBias, build_position
+from gpt.system.errors import InputError, outside_vocabulary
 
 INIT_STD = 0.02
 """Standard deviation of the initial matrices and embeddings."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.config.sections import SHIPPED
-from gpt.errors import ConfigError, first_line
+from gpt.system.errors import ConfigError, first_line
 
 
 class RMSNorm(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of the rotation angles, each (T, D) or (B, 1, T, D)."""

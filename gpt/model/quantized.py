@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.errors import InputError
 from gpt.model.gpt import GPT
+from gpt.system.errors import InputError
 
 TRIED_SCALES = 24
 """Candidate scales of a group: from 60% to 100% of the scale at which its largest weight is not clipped."""

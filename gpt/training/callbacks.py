@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpt.distributed import World
-from gpt.errors import ConfigError, InputError, PeerError
+from gpt.system.errors import ConfigError, InputError, PeerError
 from gpt.training.step import StepResult
 
 if TYPE_CHECKING:

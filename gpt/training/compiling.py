@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from gpt.device import why_not_compile
-from gpt.errors import DeviceError
 from gpt.model import GPT
-from gpt.processor import Processor
-from gpt.progress import Report
+from gpt.system.errors import DeviceError
+from gpt.system.processor import Processor
+from gpt.system.progress import Report
 
 
 def should_compile(choice: str | bool, device: torch.device, processor: Processor, report: Report) -> bool:

@@ -17,11 +17,11 @@ from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute, require_memory
-from gpt.environment import expand_home
-from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch, to_device
 from gpt.model import GPT
-from gpt.progress import Report, counted, silent
+from gpt.system.environment import expand_home
+from gpt.system.errors import CheckpointError
+from gpt.system.progress import Report, counted, silent
 from gpt.training.objective import StepBatch
 from gpt.training.training_state import TrainingState
 

@@ -9,9 +9,9 @@ from gpt.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from gpt.config import Config, ModelConfig
 from gpt.config.loading import LoadedConfig, checked
 from gpt.data import CharTokenizer, Tokenizer
-from gpt.environment import expand_home
-from gpt.errors import ConfigError
 from gpt.model import GPT
+from gpt.system.environment import expand_home
+from gpt.system.errors import ConfigError
 from gpt.training.resume import ResumePoint
 
 FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})

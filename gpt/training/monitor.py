@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from gpt.config import Config
 from gpt.config.loading import dump_config
-from gpt.files import parse_json, write_atomic
-from gpt.progress import Report
+from gpt.system.files import parse_json, write_atomic
+from gpt.system.progress import Report
 
 
 class Monitor:

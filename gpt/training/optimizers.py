@@ -9,8 +9,8 @@ from torch.optim import AdamW, Optimizer
 
 from gpt.config import OptimConfig
 from gpt.distributed.sharding import is_sharded, shard_like
-from gpt.errors import ConfigError
 from gpt.model import GPT
+from gpt.system.errors import ConfigError
 from gpt.training.muon import Muon, ShardedMuon
 from gpt.training.training_state import check_like
 

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from gpt.config import Config, TrainConfig
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.errors import ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, Evaluation, batch_losses
 from gpt.model import GPT
+from gpt.system.errors import ConfigError
 from gpt.training.step import NoSync
 
 

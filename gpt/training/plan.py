@@ -11,10 +11,10 @@ from gpt.corpora import prepare
 from gpt.data.dataset import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.distributed import World
-from gpt.environment import Settings, expand_home
-from gpt.errors import CheckpointError, ConfigError
-from gpt.processor import supported_processors
-from gpt.progress import Report, announced
+from gpt.system.environment import Settings, expand_home
+from gpt.system.errors import CheckpointError, ConfigError
+from gpt.system.processor import supported_processors
+from gpt.system.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory, resolve_teacher
 from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.parallel import check_parallel

@@ -12,10 +12,10 @@ from gpt.checkpoint import RunFolder, read_state
 from gpt.config import Config, TrainConfig
 from gpt.config.loading import dump_config
 from gpt.data.dataset import Dataset
-from gpt.errors import CheckpointError, ConfigError
-from gpt.files import sync_folder, write_atomic
 from gpt.plugins import plugin_options
-from gpt.progress import Report
+from gpt.system.errors import CheckpointError, ConfigError
+from gpt.system.files import sync_folder, write_atomic
+from gpt.system.progress import Report
 from gpt.training.resume import AUTO, differences_of_existing
 from gpt.training.training_state import TrainingState
 

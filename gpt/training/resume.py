@@ -8,10 +8,10 @@ from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoi
 from gpt.config import Config
 from gpt.config.loading import override
 from gpt.data.dataset import Dataset
-from gpt.errors import CheckpointError, explained
 from gpt.model.quantized import format_of
 from gpt.plugins import plugin_options
-from gpt.progress import Report
+from gpt.system.errors import CheckpointError, explained
+from gpt.system.progress import Report
 from gpt.training.trainer import Trainer
 
 AUTO = "auto"

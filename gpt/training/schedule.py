@@ -4,7 +4,7 @@ import itertools
 import math
 
 from gpt.config import Config, OptimConfig
-from gpt.progress import Report
+from gpt.system.progress import Report
 
 
 def fit_schedule(config: Config, report: Report) -> Config:

@@ -15,15 +15,15 @@ from gpt.data.batches import BatchSampler, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.environment import Settings
-from gpt.errors import DeviceError
 from gpt.evaluation.loss import evaluate
 from gpt.generation import TextBatch
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
-from gpt.processor import supported_processors
-from gpt.progress import Report, announced, in_notebook, silent
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import supported_processors
+from gpt.system.progress import Report, announced, in_notebook, silent
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import Teacher, load_teacher

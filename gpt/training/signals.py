@@ -6,8 +6,8 @@ from types import FrameType
 from typing import Self
 
 from gpt.distributed import World
-from gpt.progress import Report
-from gpt.signals import WATCHED, Requests, handling
+from gpt.system.progress import Report
+from gpt.system.signals import WATCHED, Requests, handling
 
 
 class Interrupted(Exception):

@@ -10,14 +10,14 @@ import torch
 from gpt.checkpoint import RunFolder
 from gpt.config import TrainConfig
 from gpt.config.sections import SEEDS
-from gpt.errors import explained
-from gpt.files import write_atomic
 from gpt.generation import TextBatch
 from gpt.generation.request import TextChunk
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.inspection.views.snapshots import take_snapshot
 from gpt.model import GPT, eval_mode
-from gpt.progress import Report
+from gpt.system.errors import explained
+from gpt.system.files import write_atomic
+from gpt.system.progress import Report
 from gpt.training.compiling import without_compilation
 from gpt.training.monitor import Monitor
 from gpt.training.plan import Plan

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.distributed.sharding import full_tensor
-from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import IGNORE
 from gpt.model import GPT
+from gpt.system.errors import NonFiniteError
 from gpt.training.objective import Objective, StepBatch
 
 if TYPE_CHECKING:  # whoever builds a step chooses the optimizer

@@ -13,10 +13,10 @@ from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.errors import CheckpointError, NonFiniteError
 from gpt.model import GPT
 from gpt.plugins import used_plugins
-from gpt.progress import Report, announced
+from gpt.system.errors import CheckpointError, NonFiniteError
+from gpt.system.progress import Report, announced
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Monitor

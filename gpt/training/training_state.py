@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpt.config import TrainConfig
 from gpt.distributed import World
-from gpt.errors import CheckpointError
+from gpt.system.errors import CheckpointError
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 CountOrNever = Annotated[int, Field(strict=True, ge=-1, lt=2**62)]

@@ -10,10 +10,10 @@ from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
-from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Batch, Evaluation
 from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
+from gpt.system.errors import NonFiniteError
 from gpt.training.compiling import without_compilation
 
 Evaluate = Callable[[nn.Module, Iterator[Batch], Compute, Callable[[], None]], Evaluation]

@@ -7,7 +7,7 @@ import json
 from importlib import resources
 from string import Template
 
-from gpt.errors import InputError
+from gpt.system.errors import InputError
 
 MODEL, PLAYGROUND = "model", "playground"
 """A model that a browser runs, and the page of the server."""

@@ -2,7 +2,7 @@ import pytest
 
 from gpt.accounting.parameters import count_parameters
 from gpt.accounting.published import find_published
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from benchmarks.hugging_face import check_agreement
 from benchmarks.llama_cpp import LlamaCpp, check_llama_cpp
 from gpt.config import SamplingParams
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 from tiny import sharp_model
 
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 96}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.measure import describe_machine, interleave, processor_class, ratios, show_ratios, summarize
-from gpt.processor import AMX, GENERIC, NEON, Processor
+from gpt.system.processor import AMX, GENERIC, NEON, Processor
 
 
 def test_every_other_round_runs_backwards() -> None:
@@ -40,7 +40,7 @@ def test_everything_about_the_machine_goes_into_json() -> None:
 def test_a_processor_has_the_class_of_its_best_instructions(
     own: Processor, acts_as: str | None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpt.processor.supported_processors", lambda: [own, GENERIC])
+    monkeypatch.setattr("gpt.system.processor.supported_processors", lambda: [own, GENERIC])
     monkeypatch.setenv("GPT_PROCESSOR", acts_as or "")
     assert processor_class("cpu") == name
 

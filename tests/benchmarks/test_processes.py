@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.processes import json_process, time_process
-from gpt.errors import GPTError
+from gpt.system.errors import GPTError
 
 ECHO = "import sys, json\nfor line in sys.stdin: print(json.dumps({'got': json.loads(line)}), flush=True)"
 

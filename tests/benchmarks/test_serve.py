@@ -11,7 +11,7 @@ import pytest
 from benchmarks.cli import main
 from benchmarks.http_load import Answer, poisson_arrivals, random_prompts, send, summarize_answers
 from benchmarks.serve import Run, start_server
-from gpt.errors import GPTError
+from gpt.system.errors import GPTError
 
 TINY = ["--shape", "1/2/16", "--window", "32", "--prompt-lengths", "4", "8", "--tokens", "6", "--rounds", "1"]
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gpt.cache import KV_DTYPES, KVCache, cache_bytes
-from gpt.errors import InputError
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from tiny import tiny_config
 
 CONFIG = tiny_config(n_kv_head=2)  # 2 layers, 4 query heads on 2 of keys and values, 8 wide, 16 positions

@@ -14,7 +14,7 @@ import pytest
 import gpt.checkpoint.folder as folder_module
 from drills.forks import Death, run_forked
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint, write_checkpoint
-from gpt.errors import CheckpointError
+from gpt.system.errors import CheckpointError
 
 # --- writing that fails --------------------------------------------------------------------------
 

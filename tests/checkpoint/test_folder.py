@@ -16,7 +16,7 @@ import torch
 import gpt.checkpoint.folder as folder_module
 from gpt.checkpoint import Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from gpt.checkpoint.folder import FORMAT, MANIFEST
-from gpt.errors import CheckpointError
+from gpt.system.errors import CheckpointError
 
 NAMES = sorted([MANIFEST, "config.yaml", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"])
 

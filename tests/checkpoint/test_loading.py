@@ -9,9 +9,9 @@ import torch
 
 from gpt.checkpoint import Checkpoint, RunFolder, build_model, load_trained, load_weights, loading, weights_of
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
-from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.system.errors import CheckpointError
 
 FOLDER = Path("runs/x/checkpoints/step-000005")
 

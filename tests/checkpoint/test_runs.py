@@ -12,7 +12,7 @@ import pytest
 
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint
 from gpt.config import Config
-from gpt.errors import CheckpointError, ConfigError
+from gpt.system.errors import CheckpointError, ConfigError
 
 MakeCheckpoint = Callable[..., Checkpoint]
 

@@ -14,8 +14,8 @@ import torch
 from gpt.cli.command import run_command
 from gpt.cli.shared_options import STANDARD_INPUT, number, read_text
 from gpt.cli.tables import add_json_option, human_bytes, human_count, print_view
-from gpt.errors import GPTError
 from gpt.inspection.rendering.tables import Table
+from gpt.system.errors import GPTError
 
 
 def test_a_thread_that_cannot_write_is_one_line_and_another_error_of_a_thread_is_not(

@@ -8,7 +8,7 @@ from gpt.config import Config, ModelConfig
 from gpt.config.composing import compose_config
 from gpt.config.loading import load_config
 from gpt.config.recipes import find_recipe
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 
 def test_all_sources_give_the_same_configuration(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpt.config import Config
 from gpt.config.loading import NAME_BYTES, dump_config, load_config, name_of_text, override, parse_config
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 
 def complaint(text: str, *overrides: str) -> str:

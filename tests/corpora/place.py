@@ -11,8 +11,8 @@ import pytest
 from gpt.config import DataConfig
 from gpt.corpora import prepare
 from gpt.data.dataset import Dataset, seal, unseal
-from gpt.environment import Settings
-from gpt.errors import DataError
+from gpt.system.environment import Settings
+from gpt.system.errors import DataError
 
 OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 BPE: dict[str, Any] = {"tokenizer": "bpe", "bpe_vocab_size": 300}

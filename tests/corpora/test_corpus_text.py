@@ -16,7 +16,7 @@ from pyarrow import parquet as arrow
 from gpt.corpora import corpus_text, parquet
 from gpt.corpora.corpus_text import CorpusText
 from gpt.corpora.source_files import find_files
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 ROWS = ["First “row”.", "", None, "Second\r\nrow.", "é" * 50]
 ROWS_TEXT = "First “row”.\n\nSecond\nrow.\n\n" + "é" * 50

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from gpt.corpora.download import Download, fetch
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 from patience import PATIENCE
 
 CONTENT = b"To be, or not to be, that is the question:\n" * 5000

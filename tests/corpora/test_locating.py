@@ -15,9 +15,9 @@ from gpt.config import DataConfig
 from gpt.corpora import locating
 from gpt.corpora.download import Download
 from gpt.corpora.locating import ARCHIVES, SHAKESPEARE, Archive, corpus_files
-from gpt.environment import Settings
-from gpt.errors import DataError
-from gpt.progress import silent
+from gpt.system.environment import Settings
+from gpt.system.errors import DataError
+from gpt.system.progress import silent
 
 OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 CONTENT = b"To be, or not to be.\n"

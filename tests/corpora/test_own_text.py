@@ -8,7 +8,7 @@ import pytest
 from gpt.config import Config, DataConfig
 from gpt.config.without_effect import options_without_effect
 from gpt.corpora.own_text import LARGE, LEAST, TIERS, fit_recipe, recipe_for
-from gpt.environment import read_settings
+from gpt.system.environment import read_settings
 
 AMOUNTS = (LEAST, 2_777, 8_001, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
 

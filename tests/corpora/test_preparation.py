@@ -17,7 +17,7 @@ from corpora.place import BPE, TOKENIZERS, Place, changed, cut, holding, swap, w
 from gpt.corpora import corpus_text, preparation, sharding
 from gpt.data import dataset
 from gpt.data.dataset import META, open_dataset, seal, unseal
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 TEXT = "Who keeps the keys? asked Ada.\nThe keeper, said Tom.\n" * 20
 LONG = "".join(f"{number} keys and {number * 7} doors.\n" for number in range(400))

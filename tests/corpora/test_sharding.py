@@ -14,7 +14,7 @@ from gpt.config import DataConfig
 from gpt.corpora import sharding
 from gpt.data.dataset import META
 from gpt.data.tokenizers import ByteTokenizer, Ids, Tokenizer
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 LINES = [f"{number} keys, and “{number * 7}” doors: {'é' * (number % 5)}\n" for number in range(300)]
 TEXT = "".join(LINES)

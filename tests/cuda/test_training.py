@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from cuda_device import no_synchronization, stepper_of
-from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
+from gpt.system.errors import NonFiniteError
 from gpt.training.compiling import compile_blocks
 from tiny import tiny_config
 

@@ -15,8 +15,8 @@ from tokenizers.trainers import BpeTrainer
 
 from gpt.data.bpe import BPETokenizer
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.errors import DataError
 from gpt.inspection.views.tokens import labels_of
+from gpt.system.errors import DataError
 from tiny import CORPUS
 
 END = "<|endoftext|>"

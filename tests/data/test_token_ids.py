@@ -6,7 +6,7 @@ import torch
 
 from gpt.data import CharTokenizer
 from gpt.data.token_ids import to_batch, to_list
-from gpt.errors import InputError
+from gpt.system.errors import InputError
 
 TOKENIZER, CPU = CharTokenizer("abc"), torch.device("cpu")
 READ_ONLY = np.array([0, 2, 1], np.uint8)

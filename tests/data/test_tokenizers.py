@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
-from gpt.errors import DataError
+from gpt.system.errors import DataError
 
 
 def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -21,9 +21,9 @@ from gpt.cli import train
 from gpt.data.batches import build_sampler
 from gpt.distributed import World, joined
 from gpt.distributed.process_group import ProcessGroup, report_once
-from gpt.environment import Launch, read_launch
-from gpt.errors import DeviceError, GPTError
 from gpt.plugins import load_plugins
+from gpt.system.environment import Launch, read_launch
+from gpt.system.errors import DeviceError, GPTError
 from gpt.training.objective import Objective
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer

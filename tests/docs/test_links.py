@@ -10,8 +10,8 @@ from docs.site.links import adapt
     [
         ("docs/data.md", "training.md#model", "training.md#model", set()),
         ("docs/data.md", "../README.md#results", "readme.md#results", {"README.md"}),
-        ("docs/data.md", "../gpt/files.py", "source/gpt/files.py.md", {"gpt/files.py"}),
-        ("docs/book/1_x.md", "../../gpt/files.py", "../source/gpt/files.py.md", {"gpt/files.py"}),
+        ("docs/data.md", "../gpt/system/files.py", "source/gpt/system/files.py.md", {"gpt/system/files.py"}),
+        ("docs/book/1_x.md", "../../gpt/system/files.py", "../source/gpt/system/files.py.md", {"gpt/system/files.py"}),
         ("docs/book/1_x.md", "../data.md", "../data.md", set()),
         ("docs/data.md", "../notebooks/1_x.ipynb", "book/1_x.ipynb", set()),
         ("README.md", "docs/data.md", "data.md", set()),

@@ -19,7 +19,7 @@ from drills.tally import Tally
 from drills.tiny_run import make_folder, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import export, prepare_data, quantize, train
-from gpt.errors import CheckpointError
+from gpt.system.errors import CheckpointError
 
 DISK = Path("disk")
 RUN = DISK / "runs" / "tiny"

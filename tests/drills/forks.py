@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gpt.signals import WATCHED
+from gpt.system.signals import WATCHED
 from patience import PATIENCE
 
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}

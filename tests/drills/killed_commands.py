@@ -19,7 +19,7 @@ from gpt.cli import export, import_model, prepare_data, quantize
 from gpt.cli.command import run_command
 from gpt.corpora import corpus_text, sharding
 from gpt.corpora.download import Download, fetch
-from gpt.progress import silent
+from gpt.system.progress import silent
 from tiny import CORPUS
 
 TEXT = bytes(range(32, 127)) * 5000

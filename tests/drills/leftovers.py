@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drills.forks import Ending
 from gpt.checkpoint import RunFolder, read_checkpoint
-from gpt.errors import GPTError
+from gpt.system.errors import GPTError
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpt.signals import WATCHED
+from gpt.system.signals import WATCHED
 from patience import PATIENCE
 
 GRACE = 3.0

@@ -7,13 +7,13 @@ from torch import nn
 
 from gpt.data import CharTokenizer
 from gpt.device import Compute
-from gpt.errors import InputError
 from gpt.evaluation.loss import batch_losses, evaluate
 from gpt.evaluation.online import learning
 from gpt.evaluation.scoring import score_text
 from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.system.errors import InputError
 from tiny import sharp_model
 from variants import VARIANTS, keys_of, name_of
 

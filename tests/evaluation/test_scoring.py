@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpt.data import ByteTokenizer, CharTokenizer
-from gpt.errors import DataError, GenerationError
 from gpt.evaluation.scoring import Score, score_text
 from gpt.model import GPT
+from gpt.system.errors import DataError, GenerationError
 from tiny import sharp_model
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids

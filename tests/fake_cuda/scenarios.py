@@ -32,12 +32,12 @@ from gpt.config import OptimConfig, SamplingParams
 from gpt.config.loading import load_config
 from gpt.data import CharTokenizer
 from gpt.device import Compute
-from gpt.environment import read_settings
 from gpt.evaluation.loss import evaluate as mean_loss
 from gpt.generation import Batch, complete
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.model.gpt import Block
+from gpt.system.environment import read_settings
 from gpt.training.compiling import compile_blocks
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer

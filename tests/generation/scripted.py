@@ -8,7 +8,7 @@ from torch import Tensor
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import Runtime
 from gpt.generation.sequence import Chunk, SequenceState
-from gpt.progress import silent
+from gpt.system.progress import silent
 from tiny import sharp_model
 
 

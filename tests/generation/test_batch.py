@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.errors import GenerationError
 from gpt.generation import Batch, Completion, TextBatch, complete, generate_tokens
 from gpt.generation.runtime import build_runtime
 from gpt.model import GPT
+from gpt.system.errors import GenerationError
 from tiny import sharp_model
 
 

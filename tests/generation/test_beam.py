@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from native_support import needs_compiler
 from torch import nn
 
-from gpt.errors import GenerationError
 from gpt.generation.beam import Hypothesis, beam_search
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.sequence import Window
 from gpt.model import GPT
+from gpt.system.errors import GenerationError
 from tiny import sharp_model
 from variants import draw_model
 

@@ -12,12 +12,12 @@ from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.errors import GenerationError
 from gpt.generation import Completion, complete
 from gpt.generation.engine import Engine
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.system.errors import GenerationError
 from tiny import sharp_model
 
 VARIANTS = [

@@ -14,7 +14,6 @@ from native_support import needs_compiler
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.errors import DataError, DeviceError, GenerationError, InputError
 from gpt.generation import TextBatch, complete, generate, generate_tokens
 from gpt.generation.beam import beam_search
 from gpt.generation.reference import reference_tokens
@@ -22,6 +21,7 @@ from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.kernels.build import find_compiler
 from gpt.model import GPT
+from gpt.system.errors import DataError, DeviceError, GenerationError, InputError
 from patience import PATIENCE
 from tiny import sharp_model, tiny_config
 

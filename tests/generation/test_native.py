@@ -9,11 +9,11 @@ import torch
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
-from gpt.environment import read_settings
 from gpt.generation import generate_tokens
 from gpt.generation.native_runner import prepare
 from gpt.model import GPT
-from gpt.progress import silent
+from gpt.system.environment import read_settings
+from gpt.system.progress import silent
 from tiny import tiny_config
 
 pytestmark = needs_compiler

@@ -11,13 +11,13 @@ from generation.support import rows_of
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
-from gpt.errors import GenerationError
 from gpt.generation import Batch, speculative
 from gpt.generation.native_runner import NativeRunner
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.speculative import Lookup
 from gpt.model import GPT
-from gpt.progress import silent
+from gpt.system.errors import GenerationError
+from gpt.system.progress import silent
 from tiny import sharp_model
 from variants import draw_model
 

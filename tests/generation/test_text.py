@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import DataError, GenerationError
 from gpt.generation.text import TextStream, encode_prompt
+from gpt.system.errors import DataError, GenerationError
 
 LETTERS = CharTokenizer("\nabcdefgh")
 

@@ -9,7 +9,7 @@ import pytest
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.inspection import notebook
 from gpt.model import GPT
-from gpt.progress import in_notebook
+from gpt.system.progress import in_notebook
 
 
 @pytest.fixture
@@ -52,5 +52,5 @@ def test_a_kernel_is_a_notebook_and_nothing_else_is(formatter: Any, monkeypatch:
 
 
 def test_outside_of_notebooks_ipython_is_not_imported() -> None:
-    code = "import sys, gpt, gpt.progress; gpt.progress.in_notebook(); print('IPython' in sys.modules)"
+    code = "import sys, gpt, gpt.system.progress; gpt.system.progress.in_notebook(); print('IPython' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

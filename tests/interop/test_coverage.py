@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import InputError
 from gpt.interop.coverage import require_as_configured
 from gpt.interop.gguf_file import write_gguf
 from gpt.interop.html import render_model_page
@@ -17,6 +16,7 @@ from gpt.interop.hugging_face import export_files
 from gpt.model import GPT
 from gpt.model.attention import Attention
 from gpt.model.quantized import quantize
+from gpt.system.errors import InputError
 from planted_edits import EDITS
 from tiny import sharp_model
 from variants import VARIANTS, keys_of, name_of

@@ -19,11 +19,11 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
-from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.interop.gguf_file import write_gguf
 from gpt.interop.gguf_tokenizer import gguf_tokens
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from tiny import CORPUS, sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrs\né?")

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.inspection.views.attention import attention_patterns, summarize_head
@@ -22,6 +21,7 @@ from gpt.interop import html
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.system.errors import InputError
 from inspection.variants import VARIANTS
 from interop.node import run_page
 from tiny import CORPUS, sharp_model

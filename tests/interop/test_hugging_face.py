@@ -15,11 +15,11 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.interop.hugging_face import export_files, import_folder, read_end_id
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.system.errors import InputError
 from tiny import sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")

@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from gpt.errors import InputError
 from gpt.interop.nanogpt import import_checkpoint
+from gpt.system.errors import InputError
 from tiny import CORPUS
 
 CHARS = sorted(set(CORPUS))

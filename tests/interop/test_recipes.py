@@ -7,11 +7,11 @@ from gpt.config import SamplingParams
 from gpt.config.loading import load_config
 from gpt.config.recipes import RECIPES
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import InputError
 from gpt.interop.gguf_file import write_gguf
 from gpt.interop.html import render_model_page
 from gpt.interop.hugging_face import export_files
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from tiny import sharp_model
 
 README = Path(__file__).resolve().parents[2] / "README.md"

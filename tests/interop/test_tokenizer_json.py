@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from gpt.data.bpe import BPETokenizer
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import DataError
 from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from gpt.system.errors import DataError
 
 LICENSE = (Path(__file__).resolve().parents[2] / "LICENSE").read_text(encoding="utf-8")
 CHARS = CharTokenizer(LICENSE + "\r\té€😀␣Ġ")

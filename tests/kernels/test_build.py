@@ -17,13 +17,13 @@ from typing import Any, cast
 import pytest
 import torch
 
-from gpt.errors import DeviceError
 from gpt.kernels import __main__ as setup
 from gpt.kernels import build
 from gpt.kernels.build import load_library
 from gpt.kernels.compiler import FLAGS, Compiler, find_compiler, find_compilers, system_flags
 from gpt.kernels.library_cache import CachedLibrary
-from gpt.processor import GENERIC, supported_processors
+from gpt.system.errors import DeviceError
+from gpt.system.processor import GENERIC, supported_processors
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
 

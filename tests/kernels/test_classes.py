@@ -14,12 +14,12 @@ import pytest
 import torch
 from native_support import needs_compiler
 
-from gpt.environment import read_settings
 from gpt.kernels.build import SOURCES, load_library
 from gpt.kernels.compiler import Compiler, find_compilers
 from gpt.kernels.decoding import engine
 from gpt.kernels.training import bindings
-from gpt.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, TILES, Processor, supported_processors
+from gpt.system.environment import read_settings
+from gpt.system.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, TILES, Processor, supported_processors
 from programs import find_program
 
 pytestmark = [

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from native_support import needs_compiler
 
-from gpt.environment import read_settings
 from gpt.kernels import build
 from gpt.kernels.build import load_library
 from gpt.kernels.compiler import FLAGS, Compiler, find_compilers
@@ -17,7 +16,8 @@ from gpt.kernels.decoding.engine import with_results
 from gpt.kernels.training import bindings
 from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.trial import decoding_difference, training_difference
-from gpt.processor import supported_processors
+from gpt.system.environment import read_settings
+from gpt.system.processor import supported_processors
 
 TARGETS = ["x86_64-macos", "aarch64-macos", "x86_64-windows-gnu", "aarch64-windows-gnu", "aarch64-linux-gnu"]
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from native_support import needs_compiler
 
-from gpt.environment import read_settings
 from gpt.kernels import contract
 from gpt.kernels.contract import Activation, Kind, check_facts, fields, pointer
 from gpt.kernels.decoding.c_structs import STRUCTURES, CLayer, CMatrix
 from gpt.kernels.decoding.engine import load_engine
 from gpt.kernels.training.bindings import load_kernels
-from gpt.processor import supported_processors
+from gpt.system.environment import read_settings
+from gpt.system.processor import supported_processors
 
 
 class CLonger(ctypes.Structure):

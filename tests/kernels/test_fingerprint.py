@@ -15,8 +15,6 @@ from torch.overrides import TorchFunctionMode
 
 from gpt.config import SamplingParams
 from gpt.device import Compute
-from gpt.environment import read_settings
-from gpt.errors import DeviceError
 from gpt.filters import FILTERS, Filter
 from gpt.generation import Batch, generate_tokens
 from gpt.generation.reference import reference_tokens
@@ -31,6 +29,8 @@ from gpt.model import gpt as gpt_file
 from gpt.model.attention import Attention, ReferenceCore, SDPACore
 from gpt.model.gpt import Block
 from gpt.model.layers import ACTIVATIONS
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
 from planted_edits import EDITS
 from tiny import sharp_model, tiny_config
 

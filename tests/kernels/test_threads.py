@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from native_support import needs_compiler
 
-from gpt.environment import read_settings
 from gpt.kernels.build import SOURCES, load_library
-from gpt.processor import GENERIC
+from gpt.system.environment import read_settings
+from gpt.system.processor import GENERIC
 from programs import find_program, give_up
 
 pytestmark = [pytest.mark.compiler, needs_compiler]

@@ -14,15 +14,15 @@ import pytest
 import torch
 from native_support import needs_compiler
 
-from gpt.environment import read_settings
-from gpt.errors import DeviceError
 from gpt.kernels import build, verdicts
 from gpt.kernels.build import SOURCES, open_library
 from gpt.kernels.compiler import find_compiler
 from gpt.kernels.library_cache import CachedLibrary
 from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.verdicts import Verdict
-from gpt.processor import GENERIC, supported_processors
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import GENERIC, supported_processors
 from tiny import CORPUS
 
 pytestmark = [

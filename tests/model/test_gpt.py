@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt.cache import KVCache
 from gpt.config import ModelConfig
-from gpt.errors import InputError
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from tiny import tiny_config
 from variants import CHOICES, VARIANTS, keys_of, name_of
 

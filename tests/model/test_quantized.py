@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import gpt
-from gpt.errors import InputError
 from gpt.model import GPT
 from gpt.model.quantized import (
     FORMATS,
@@ -19,6 +18,7 @@ from gpt.model.quantized import (
     unpack,
     weights_format,
 )
+from gpt.system.errors import InputError
 from tiny import sharp_model, tiny_config
 
 every_format = pytest.mark.parametrize("weights", sorted(FORMATS))

@@ -14,7 +14,7 @@ import torch
 
 import gpt
 from gpt.config.loading import LoadedConfig, parse_config
-from gpt.environment import read_settings
+from gpt.system.environment import read_settings
 from gpt.training.plan import Request
 from gpt.training.setup import open_session
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpt.config.loading import LoadedConfig, parse_config
 from gpt.distributed import World
-from gpt.environment import read_settings
+from gpt.system.environment import read_settings
 from gpt.training.callbacks import Callback
 from gpt.training.plan import Request
 from gpt.training.setup import open_session

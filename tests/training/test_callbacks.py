@@ -6,8 +6,8 @@ import pytest
 
 from gpt.checkpoint import read_checkpoint
 from gpt.distributed import World
-from gpt.environment import Launch
-from gpt.errors import ConfigError, InputError, PeerError
+from gpt.system.environment import Launch
+from gpt.system.errors import ConfigError, InputError, PeerError
 from gpt.training.callbacks import Callback, CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent, as_callbacks
 from training.sessions import rows, same, start_session, weights
 

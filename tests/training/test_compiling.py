@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpt.errors import DeviceError
 from gpt.model import GPT
 from gpt.model.gpt import Block
-from gpt.processor import AMX, AVX2, NEON
+from gpt.system.errors import DeviceError
+from gpt.system.processor import AMX, AVX2, NEON
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile, without_compilation
 from tiny import tiny_config
 

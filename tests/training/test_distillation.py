@@ -15,7 +15,7 @@ from gpt.checkpoint import Checkpoint, read_checkpoint
 from gpt.cli import train
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute
-from gpt.errors import DeviceError
+from gpt.system.errors import DeviceError
 from gpt.training import plan
 from gpt.training.distillation import Teacher, predict, require_probabilities_memory
 from gpt.training.trainer import Trainer

@@ -8,8 +8,8 @@ import torch
 from gpt.checkpoint import Checkpoint, find_checkpoint, load_trained, read_checkpoint, weights_of, write_checkpoint
 from gpt.config.loading import LoadedConfig, parse_config
 from gpt.data import CharTokenizer
-from gpt.errors import CheckpointError, ConfigError
 from gpt.model.quantized import quantize
+from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.finetuning import with_architecture
 from gpt.training.resume import ResumePoint
 from gpt.training.trainer import Trainer

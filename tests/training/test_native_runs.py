@@ -9,8 +9,8 @@ import torch
 from native_support import PROCESSORS_HERE, needs_compiler
 
 from gpt.checkpoint import read_checkpoint
-from gpt.errors import DeviceError, NonFiniteError
 from gpt.model.gpt import Block
+from gpt.system.errors import DeviceError, NonFiniteError
 from training.sessions import Start
 
 NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")

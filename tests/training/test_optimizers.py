@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gpt.config import OptimConfig
-from gpt.errors import CheckpointError
 from gpt.model import GPT
+from gpt.system.errors import CheckpointError
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer
 from tiny import tiny_config
 

@@ -14,9 +14,9 @@ from gpt.config import OptimConfig
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.distributed.process_group import ProcessGroup
-from gpt.environment import Launch
 from gpt.model import GPT
-from gpt.progress import silent
+from gpt.system.environment import Launch
+from gpt.system.progress import silent
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import parallelize
 from gpt.training.signals import SignalWatch

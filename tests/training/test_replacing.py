@@ -13,7 +13,7 @@ import pytest
 
 from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.cli import train
-from gpt.errors import CheckpointError
+from gpt.system.errors import CheckpointError
 from gpt.training import replacing
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer

@@ -12,8 +12,8 @@ from gpt.checkpoint import Checkpoint, RunFolder, read_checkpoint, weights_of, w
 from gpt.config import Config, TrainConfig
 from gpt.data.dataset import Dataset
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import CheckpointError
 from gpt.model import GPT
+from gpt.system.errors import CheckpointError
 from gpt.training.resume import AUTO, HARMLESS, ResumePoint, check_fits, differences, find_resume_point
 from gpt.training.training_state import TrainingState
 

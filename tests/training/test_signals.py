@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpt.signals import WATCHED
+from gpt.system.signals import WATCHED
 from gpt.training.signals import Interrupted, SignalWatch
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -55,7 +55,7 @@ def test_the_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(
 def test_a_later_signal_goes_where_it_would_have_gone_without_a_watch(
     former: list[int], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr("gpt.signals.ECHO_SECONDS", 0)
+    monkeypatch.setattr("gpt.system.signals.ECHO_SECONDS", 0)
     with SignalWatch(lambda line: None):
         os.kill(os.getpid(), number)
         assert former == []
@@ -76,7 +76,7 @@ def test_a_later_signal_while_the_handlers_are_restored_ends_the_process(
         os.kill(os.getpid(), signal.SIGTERM)
         return restore(number, handler)
 
-    monkeypatch.setattr("gpt.signals.ECHO_SECONDS", 0)
+    monkeypatch.setattr("gpt.system.signals.ECHO_SECONDS", 0)
     monkeypatch.setattr(signal, "raise_signal", lambda number: ended.append((number, signal.getsignal(number))))
     with SignalWatch(lambda line: None):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gpt.config import OptimConfig
 from gpt.device import Compute
-from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import IGNORE, Batch
 from gpt.model import GPT
+from gpt.system.errors import NonFiniteError
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config

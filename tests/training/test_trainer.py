@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gpt.checkpoint import find_checkpoint, read_checkpoint
-from gpt.errors import CheckpointError, GPTError, NonFiniteError
 from gpt.evaluation.loss import Evaluation
+from gpt.system.errors import CheckpointError, GPTError, NonFiniteError
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gpt.cli.command import report
 from gpt.cli.explain.options import add_text_options, check_range, open_text
 from gpt.cli.tables import print_view
-from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
-from gpt.progress import announced
+from gpt.system.errors import ConfigError
+from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from gpt.cli.explain.options import add_model_options, add_size_options, check_range, find_config, read_size
 from gpt.cli.tables import human_count, print_view
 from gpt.config import ModelConfig
-from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
+from gpt.system.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpt.accounting.flops import GenerationFlops

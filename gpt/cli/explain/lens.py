@@ -9,7 +9,7 @@ from gpt.cli.explain.options import add_text_options, check_range, open_text
 from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
 from gpt.inspection.rendering.tables import Table
-from gpt.progress import announced
+from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View

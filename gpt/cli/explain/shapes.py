@@ -10,7 +10,7 @@ from gpt.cli.command import report
 from gpt.cli.explain.options import add_model_options, add_size_options, find_config, read_size
 from gpt.cli.tables import print_view
 from gpt.inspection.rendering.tables import Table
-from gpt.progress import announced
+from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     from gpt.inspection.tracing.shape_trace import TensorRow

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.errors import InputError
-from gpt.files import write_atomic
 from gpt.inspection.views.tokens import View
+from gpt.system.errors import InputError
+from gpt.system.files import write_atomic
 from gpt.web.document import not_finite, render_document
 
 SCALE_BYTES = 12

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import (
     Activation,
     Key,
@@ -19,6 +18,7 @@ from gpt.inspection.tracing.activation_names import (
 from gpt.inspection.tracing.edits import Edit
 from gpt.inspection.tracing.hooks import with_hooks
 from gpt.model import GPT
+from gpt.system.errors import InputError
 
 MEMORY_LIMIT = 4 * 2**30
 """Most bytes that a capture keeps by default."""

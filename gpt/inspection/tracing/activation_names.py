@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 
 from gpt.config import ModelConfig
 from gpt.config.suggestions import nearest
-from gpt.errors import InputError
 from gpt.model.layers import MLP, SwiGLU, build_mlp
 from gpt.model.meta import meta_device
 from gpt.model.positions import AddedPositions, RotatedPositions, build_position
+from gpt.system.errors import InputError
 
 Key = str | tuple[str, int]
 """A full name, or a short one with a layer, such as `("pattern", 0)`; layers below 0 count from the last."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import Activation
+from gpt.system.errors import InputError
 
 
 @dataclass(frozen=True)

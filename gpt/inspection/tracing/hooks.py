@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpt.errors import InputError
 from gpt.model import GPT
 from gpt.model.attention import masked_scores, weighted_sum
 from gpt.model.gpt import Block
 from gpt.model.layers import SwiGLU
+from gpt.system.errors import InputError
 
 Hook = Callable[[str, Tensor], Tensor]
 TensorHook = Callable[[Tensor], Tensor]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
 from gpt.inspection.tracing.hooks import unfused_copy
 from gpt.inspection.tracing.operation_descriptions import describe
 from gpt.inspection.tracing.recorder import Operation, Recorder
@@ -21,6 +20,7 @@ from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.model.meta import meta_device
 from gpt.model.quantized import weights_format
+from gpt.system.errors import InputError
 
 BATCH, LENGTH, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
     1009, 1013, 1021, 1031, 1033, 1039, 100003,

@@ -5,12 +5,12 @@ from torch import Tensor
 
 from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Edits, run_with_cache
 from gpt.inspection.tracing.activation_names import HEAD, activations, select
 from gpt.inspection.tracing.hooks import require_equal
 from gpt.inspection.views.tokens import View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
+from gpt.system.errors import InputError
 
 
 @torch.no_grad()

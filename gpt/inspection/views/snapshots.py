@@ -10,11 +10,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import CheckpointError, InputError, explained
-from gpt.files import parse_json
 from gpt.inspection.views.attention import attention_patterns
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
+from gpt.system.errors import CheckpointError, InputError, explained
+from gpt.system.files import parse_json
 
 MAX_VOCABULARY = 512
 """Embeddings of more tokens are left out: a map of them could not be read, and would take much of the disk."""

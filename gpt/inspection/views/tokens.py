@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.errors import InputError
+from gpt.system.errors import InputError
 
 View = dict[str, Any]
 """A view of one text as plain data, shown by tables, pictures, pages and JSON."""

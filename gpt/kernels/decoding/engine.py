@@ -13,8 +13,6 @@ from torch import Tensor
 
 from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
-from gpt.environment import Settings
-from gpt.errors import DeviceError
 from gpt.kernels.build import load_library, load_usable
 from gpt.kernels.contract import Kind, check_facts, floats, pointer
 from gpt.kernels.decoding.c_structs import (
@@ -26,8 +24,10 @@ from gpt.kernels.decoding.c_structs import (
     sampling_in_c,
 )
 from gpt.kernels.decoding.weights import Weights
-from gpt.processor import Processor, supported_processors
-from gpt.progress import Report, silent
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import Processor, supported_processors
+from gpt.system.progress import Report, silent
 
 SOURCE = "decoding/engine.cpp"
 VOID = dict.fromkeys(("free", "forward", "step", "copy_blocks"))

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.errors import DeviceError
 from gpt.kernels.contract import pointer
 from gpt.kernels.coverage import changed_module, uncovered
 from gpt.kernels.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
@@ -17,7 +16,8 @@ from gpt.kernels.fingerprint import DECODING, changed_code
 from gpt.model import GPT
 from gpt.model.positions import LearnedPositions, Rotary
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
-from gpt.processor import TILES, Processor
+from gpt.system.errors import DeviceError
+from gpt.system.processor import TILES, Processor
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from ctypes import c_float, c_int32, c_uint32, c_void_p
 import torch
 from torch import Tensor
 
-from gpt.environment import Settings
-from gpt.errors import DeviceError
 from gpt.kernels.build import load_library, load_usable
 from gpt.kernels.contract import check_facts, fields, pointer
-from gpt.processor import Processor, supported_processors
-from gpt.progress import Report, silent
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import Processor, supported_processors
+from gpt.system.progress import Report, silent
 
 
 class Activations(c_void_p):

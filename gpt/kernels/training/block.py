@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.device import Compute
-from gpt.environment import Settings
-from gpt.errors import DeviceError
 from gpt.kernels.coverage import changed_module, has_hooks, uncovered
 from gpt.kernels.fingerprint import TRAINING, changed_code
 from gpt.kernels.training.bindings import Kernels, load_kernels
@@ -27,7 +25,9 @@ from gpt.model import GPT
 from gpt.model.attention import LayerCache
 from gpt.model.gpt import Block
 from gpt.model.positions import Rotation
-from gpt.progress import Report, silent
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.progress import Report, silent
 
 LARGEST_SEED = 2**32
 

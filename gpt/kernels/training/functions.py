@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from gpt.kernels.contract import Activation
 from gpt.kernels.training.bindings import Kernels
-from gpt.processor import AVX2
+from gpt.system.processor import AVX2
 
 ACTIVATIONS = {
     "relu": Activation.RELU,

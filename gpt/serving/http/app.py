@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import FastAPI, Response
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
-from gpt.errors import explained
 from gpt.serving.http.completions import add_completions
 from gpt.serving.http.limits import Guard, Limits
 from gpt.serving.http.metrics import CONTENT_TYPE, Metrics
@@ -15,6 +14,7 @@ from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
 from gpt.serving.http.protocol import APIError, add_error_handlers
 from gpt.serving.http.responses import Services
+from gpt.system.errors import explained
 
 
 def create_app(

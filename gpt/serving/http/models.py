@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpt.checkpoint import Loaded, find_checkpoint
-from gpt.errors import CheckpointError, GPTError
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.protocol import APIError
+from gpt.system.errors import CheckpointError, GPTError
 
 MAX_LOADED = 4
 """Models that stay loaded; beyond it those that no request uses are unloaded, the least recently used first."""

@@ -12,7 +12,6 @@ import torch
 from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import GenerationError, GPTError
 from gpt.filters import FILTERS
 from gpt.generation import SampledToken
 from gpt.generation.text import TextStream, check_ids, fit_prompt
@@ -20,6 +19,7 @@ from gpt.generation.tokens import to_sampled_tokens
 from gpt.model import GPT
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.protocol import APIError, CompletionRequest, Ids
+from gpt.system.errors import GenerationError, GPTError
 
 DEFAULT_MAX_TOKENS = 16
 """The protocol's default."""

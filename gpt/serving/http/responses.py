@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpt.config import SamplingParams
-from gpt.errors import explained
 from gpt.generation import SampledToken, TextChunk
 from gpt.generation.request import EngineClosedError, QueueFullError, Request
 from gpt.serving.engine import ServingEngine
@@ -18,6 +17,7 @@ from gpt.serving.http.limits import Limits
 from gpt.serving.http.metrics import Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.protocol import APIError
+from gpt.system.errors import explained
 
 REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
 """The protocol's `finish_reason` for each reason why a sequence ended."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import uvicorn
 
-from gpt.errors import GPTError
 from gpt.serving.http.limits import HEADER_BYTES, Limits
+from gpt.system.errors import GPTError
 
 BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's number."""

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import InputError
 from gpt.inspection.rendering.pages import render_page
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.tokens import View
+from gpt.system.errors import InputError
 from tiny import sharp_model
 
 TEXT = "the key,\nthe door"

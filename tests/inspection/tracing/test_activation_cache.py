@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, run_with_cache
 from gpt.inspection.tracing.activation_names import Key, activations, capture_bytes
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from inspection.variants import every_variant, some_ids, state_of
 from tiny import sharp_model
 

@@ -1,6 +1,5 @@
 import pytest
 
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import (
     Key,
     activations,
@@ -8,6 +7,7 @@ from gpt.inspection.tracing.activation_names import (
     expand,
     select,
 )
+from gpt.system.errors import InputError
 from inspection.variants import VARIANTS
 from tiny import tiny_config
 

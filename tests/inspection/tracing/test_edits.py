@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.activation_names import activations
 from gpt.inspection.tracing.edits import Edit, replace, scale, zero
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from tiny import sharp_model
 

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor
 
 import gpt
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import activations
 from gpt.inspection.tracing.hooks import HookedCore, with_hooks
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
+from gpt.system.errors import InputError
 from inspection.variants import every_variant, has_hooks, some_ids, state_of
 from planted_edits import EDITS
 from tiny import sharp_model

@@ -6,10 +6,10 @@ from torch import nn
 
 from gpt.accounting.flops import forward_flops
 from gpt.config.loading import load_config
-from gpt.errors import InputError
 from gpt.inspection.tracing.shape_trace import TensorRow, trace_shapes
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, some_ids, state_of
 from tiny import sharp_model, tiny_config
 

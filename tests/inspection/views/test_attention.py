@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.edits import Edit, replace, zero
 from gpt.inspection.views.attention import HeadSummary, ablate_heads, attention_patterns, summarize_head
+from gpt.system.errors import InputError
 from inspection.variants import every_variant, some_ids, state_of
 from tiny import sharp_model
 

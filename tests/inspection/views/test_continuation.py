@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import InputError
 from gpt.generation import generate
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.inspection.tracing.edits import scale
 from gpt.inspection.views.attention import without_heads
 from gpt.inspection.views.continuation import continuation_view, greedy_continuation
+from gpt.system.errors import InputError
 from inspection.variants import every_variant, some_ids, state_of
 from tiny import sharp_model
 

@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from gpt.accounting.allocations import AllocationMode
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.lens import logit_lens
 from gpt.model import GPT
+from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids
 from tiny import sharp_model, tiny_config
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.inspection.tracing.edits import scale, zero
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.picture import picture_view
+from gpt.system.errors import InputError
 from inspection.variants import every_variant
 from tiny import sharp_model
 

@@ -9,10 +9,10 @@ import safetensors.torch
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import CheckpointError, InputError
 from gpt.inspection.views import snapshots
 from gpt.inspection.views.attention import attention_patterns
 from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot, take_snapshot
+from gpt.system.errors import CheckpointError, InputError
 from tiny import sharp_model
 
 IDX = torch.tensor([0, 3, 1, 2, 2, 5])

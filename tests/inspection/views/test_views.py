@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.attention import ablate_heads, attention_patterns, attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.surprisal import surprisal
 from gpt.inspection.views.tokens import View
+from gpt.system.errors import InputError
 from tiny import sharp_model
 
 TOKENIZER = CharTokenizer("\n abcdefghijklmnopqr")  # 20, of a model with 23 ids

@@ -13,8 +13,6 @@ from native_support import EMULATED, needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.environment import read_settings
-from gpt.errors import DeviceError
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.sampling import sample as reference_sample
 from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
@@ -22,7 +20,9 @@ from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_e
 from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.processor import Processor, supported_processors
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import Processor, supported_processors
 from tiny import sharp_model
 
 pytestmark = needs_compiler

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpt.errors import DeviceError
 from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, quantize
+from gpt.system.errors import DeviceError
 from tiny import sharp_model
 
 COVERS = "the native backend does not cover "

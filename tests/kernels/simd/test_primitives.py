@@ -14,10 +14,10 @@ import torch
 from native_support import PROCESSORS_HERE, needs_compiler
 from torch import Tensor
 
-from gpt.environment import read_settings
 from gpt.kernels.build import SOURCES, load_library
 from gpt.kernels.compiler import Compiler, find_compilers
-from gpt.processor import Processor
+from gpt.system.environment import read_settings
+from gpt.system.processor import Processor
 
 WIDTHS = {"AMX": 16, "AVX-512 bf16": 16, "AVX-512": 16, "AVX2": 8, "NEON": 4}
 NAN, INF = float("nan"), float("inf")

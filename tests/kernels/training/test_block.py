@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from gpt.cache import KVCache
 from gpt.config import OptimConfig
 from gpt.device import Compute
-from gpt.environment import read_settings
-from gpt.errors import DeviceError
 from gpt.evaluation.loss import Batch
 from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.training.block import NativeBlock, replace_blocks, use_native_blocks
 from gpt.model import GPT
 from gpt.model.gpt import Block
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config

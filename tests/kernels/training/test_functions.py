@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from native_support import PROCESSORS_HERE, double, error, needs_compiler
 from torch import Tensor
 
-from gpt.environment import read_settings
 from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.training.functions import (
     ACTIVATIONS,
@@ -30,6 +29,7 @@ from gpt.kernels.training.functions import (
     linear,
     matmul,
 )
+from gpt.system.environment import read_settings
 
 pytestmark = needs_compiler
 

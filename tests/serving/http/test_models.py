@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from gpt.checkpoint import Loaded
-from gpt.errors import CheckpointError
 from gpt.serving.http.models import Models
 from gpt.serving.http.protocol import APIError
+from gpt.system.errors import CheckpointError
 from http_server import ManualEngine, Serve, Served, add_run, assert_is_error, real_engine
 from patience import PATIENCE
 

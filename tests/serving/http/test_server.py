@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from gpt.errors import GPTError
 from gpt.serving.http.limits import HEADER_BYTES, Limits
 from gpt.serving.http.server import bind
+from gpt.system.errors import GPTError
 from http_server import Serve, Served, assert_is_error, read_all
 
 

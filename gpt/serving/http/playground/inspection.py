@@ -16,7 +16,6 @@ from torch import Tensor
 
 from gpt.checkpoint import Loaded
 from gpt.data.tokenizers import convert_newlines
-from gpt.errors import DataError, InputError
 from gpt.inspection.rendering.pages import packed_bytes, page_data, picture_bytes
 from gpt.inspection.tracing.activation_cache import Edits
 from gpt.inspection.views.attention import attention_view, without_heads
@@ -28,6 +27,7 @@ from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.protocol import APIError
 from gpt.serving.http.responses import CLIENT_GONE, Services
+from gpt.system.errors import DataError, InputError
 
 ALTERNATIVES = 10
 """Most likely tokens that are shown."""

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from gpt.checkpoint import RunFolder, step_files
 from gpt.config.loading import load_config
-from gpt.errors import CheckpointError, ConfigError
-from gpt.files import parse_json
 from gpt.inspection.views.snapshots import Snapshot, map_embedding, nearest_tokens, read_snapshot
 from gpt.serving.http.protocol import APIError
+from gpt.system.errors import CheckpointError, ConfigError
+from gpt.system.files import parse_json
 
 MAX_SAMPLES = 200
 SAMPLE_CHARACTERS = 10_000

@@ -9,7 +9,7 @@ import pytest
 
 from browser import CONTROL, Page
 from gpt.checkpoint import Loaded
-from gpt.errors import CheckpointError
+from gpt.system.errors import CheckpointError
 from http_server import CharModel, Serve, Served, add_run, make_loaded, real_engine
 
 Open = Callable[..., Page]

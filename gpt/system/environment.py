@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.errors import ConfigError
+from gpt.system.errors import ConfigError
 
 _TRUE = {"1", "true", "yes", "on"}
 
@@ -93,7 +93,7 @@ def read_settings(offline: bool = False) -> Settings:
 
 def child_environment() -> dict[str, str]:
     """Return this process's environment, with a search path on which a child process finds this copy of the package."""
-    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 

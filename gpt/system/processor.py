@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gpt.errors import DeviceError
+from gpt.system.errors import DeviceError
 
 
 @dataclass(frozen=True)
