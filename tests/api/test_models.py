@@ -43,7 +43,7 @@ def test_the_commands_read_it(workplace: Path, capsys: pytest.CaptureFixture[str
     checkpoint = ["--checkpoint", "runs/mine"]
     assert sample.main([*checkpoint, "--prompt", "The", "--max-new-tokens", "3"]) == 0
     assert evaluate.main([*checkpoint, "--text-file", "corpus.txt"]) == 0
-    assert explain.main(["surprisal", *checkpoint, "--prompt", "The best"]) == 0
+    assert explain.main(["lens", *checkpoint, "--prompt", "The best"]) == 0
     assert export.main([*checkpoint, "--to", "html", "--output", "page.html"]) == 0
     assert evaluate.main(checkpoint) == 2
     assert "does not know what it was trained on" in capsys.readouterr().err

@@ -47,6 +47,7 @@ RECIPES = {
     "muon": (
         *("model.n_head=2", "model.norm=rmsnorm", "model.position=rope", "model.mlp=relu2", "model.qk_norm=true"),
         *("model.tie_weights=false", "model.init=zero_projections", "optim.name=muon"),
+        "optim.weight_decay=0",
         *("optim.learning_rate=1e-2", "optim.schedule=wsd", "optim.warmup_steps=5", "optim.decay_steps=30"),
     ),
     "llama": (
