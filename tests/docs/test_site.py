@@ -44,7 +44,7 @@ def test_everything_has_its_page(site: Path) -> None:
     assert all((site / "commands" / f"{name}.html").is_file() for name in COMMANDS)
     assert all((site / "book" / f"{path.stem}.{kind}").is_file() for path in CHAPTERS for kind in ("html", "ipynb"))
     reference = "".join(path.read_text(encoding="utf-8") for path in (site / "reference").glob("*.html"))
-    names = {*gpt.__all__, "model.attention.Attention", "errors.ConfigError"} - {"GPTError"}
+    names = {*gpt.__all__, "model.attention.Attention", "system.errors.ConfigError"} - {"GPTError"}
     assert [name for name in names if f'id="gpt.{name}"' not in reference] == []
 
 
