@@ -192,7 +192,7 @@ def edit(file: Path, **fields: object) -> None:
         ({"hidden_size": "wide"}, "config.json"),
         ({"num_key_value_heads": 3}, "not divisible by n_kv_head 3"),
         ({"vocab_size": 5}, "the tokenizer has 23 ids, the model 5"),
-        ({"num_hidden_layers": 10**9}, "n_layer: got 1000000000"),
+        ({"num_hidden_layers": 10**9}, "n_layer: Input should be less"),
         ({"num_hidden_layers": 3}, "has 3 layers, the weights 2"),
         ({"hidden_size": 10**18, "head_dim": None}, "is not what it should be"),
         ({"vocab_size": 2**62}, "is not what it should be|has shape"),
@@ -243,7 +243,10 @@ def test_an_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None
     ("changes", "remedy"),
     [
         ({"qk_norm": True}, "model.qk_norm=false"),
-        ({"qk_norm": True, "norm": "rmsnorm"}, "model.norm=layernorm model.qk_norm=false"),
+        (
+            {"qk_norm": True, "norm": "rmsnorm"},
+            "model.norm=layernorm model.qk_norm=false or with model.position=rope model.mlp=swiglu",
+        ),
         ({"position": "rope"}, "model.position=learned"),
         ({"n_kv_head": 2}, "model.n_kv_head=null"),
         (LLAMA | {"norm": "layernorm"}, "model.norm=rmsnorm"),
