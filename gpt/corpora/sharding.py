@@ -1,9 +1,10 @@
 """Encode a corpus: its tokenizer, its shards, where the splits begin, and the description of all of it.
 
-A shard is the ids of `SHARD_BLOCKS` blocks of text, and gets its name when it is on disk: what a killed process has
-finished is kept, and the shards that follow are those that it would have written.
+A shard is the ids of `SHARD_BLOCKS` blocks of text, and its hash is written beside it when it is on disk: what a killed
+process has finished is kept unless it was damaged since, and what follows is what that process would have written.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial as bind
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 
 import numpy as np
@@ -96,50 +97,54 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
         tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None, leave=False) as bar,
         announced(report if bar.disable else silent, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"),
     ):
-        paths = list(_write_shards(folder, corpus.blocks(bar.update), tokenizer))
+        hashes = dict(_write_shards(folder, corpus.blocks(bar.update), tokenizer))
     for file, old in zip(corpus.files, before, strict=True):
         new = file.stat()
         if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):
             raise DataError(f"{file} was changed while it was read; start again")
-    if not paths:
+    if not hashes:
         raise DataError(f"{corpus.name} has no text in it")
     dtype = smallest_dtype(tokenizer.vocab_size)
-    shards = [np.memmap(path, dtype, mode="r") for path in paths]
+    shards = [np.memmap(path, dtype, mode="r") for path in hashes]
     meta = {
         "tokenizer": tokenizer.to_dict(),
         "dtype": dtype.str,
         "sources": [{"file": str(file), "bytes": file.stat().st_size} for file in corpus.files],
         "shards": [
-            {"file": path.name, "length": len(shard), "sha256": sha256_of(path)}
-            for path, shard in zip(paths, shards, strict=True)
+            {"file": path.name, "length": len(shard), "sha256": sha256}
+            for (path, sha256), shard in zip(hashes.items(), shards, strict=True)
         ],
         "splits": _splits(join_shards(shards, 0, sum(map(len, shards))), tokenizer, config),
     }
     write_atomic(folder / META, json.dumps(seal(meta)).encode())
-    saved.unlink()
+    for path in (saved, *folder.glob("*.sha256")):
+        path.unlink()
 
 
-def _write_shards(folder: Path, blocks: Iterator[str], tokenizer: Tokenizer) -> Iterator[Path]:
-    """Write the shards that are not finished, and yield all."""
-    number = 0
-    while (path := folder / f"shard-{number:06d}.bin").is_file():
-        yield path
-        number += 1
-    encoded = _encoded(tokenizer, islice(blocks, number * SHARD_BLOCKS, None))
+def _write_shards(folder: Path, blocks: Iterator[str], tokenizer: Tokenizer) -> Iterator[tuple[Path, str]]:
+    """Write the shards that are not finished, or not as they were written; yield all with their hashes."""
+    paths = (folder / f"shard-{number:06d}.bin" for number in count())
+    path, finished = next(paths), 0
+    while (record := path.with_suffix(".sha256")).is_file() and record.read_text() == sha256_of(path):
+        yield path, record.read_text()
+        path, finished = next(paths), finished + 1
+    encoded = _encoded(tokenizer, islice(blocks, finished * SHARD_BLOCKS, None))
     for first in encoded:
-        path = folder / f"shard-{number:06d}.bin"
+        digest = hashlib.sha256()
         with replacing(path) as temporary, temporary.open("wb") as file:
             for ids in chain([first], islice(encoded, SHARD_BLOCKS - 1)):
-                file.write(ids.tobytes())
-        yield path
-        number += 1
+                digest.update(content := ids.tobytes())
+                file.write(content)
+        write_atomic(path.with_suffix(".sha256"), digest.hexdigest().encode())
+        yield path, digest.hexdigest()
+        path = next(paths)
 
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
     """Yield the ids of each block in order; NumPy and the library of byte pairs work in threads."""
-    count = min(THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(count) as pool:
-        while texts := list(islice(blocks, count)):
+    threads = min(THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads) as pool:
+        while texts := list(islice(blocks, threads)):
             yield from pool.map(tokenizer.encode_narrow, texts)
 
 

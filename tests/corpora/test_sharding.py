@@ -93,6 +93,15 @@ def test_work_that_was_ended_goes_on_to_the_same_shards_and_keeps_the_finished_o
     assert {name: (text.folder() / name).stat().st_mtime_ns for name in kept} == kept
 
 
+def test_a_finished_shard_that_was_damaged_since_is_encoded_again(text: Place) -> None:
+    straight = written_straight(text)
+    partial = leave_unfinished(text, 9, KeyboardInterrupt())
+    damaged = partial / "shard-000001.bin"
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    text.prepare()
+    assert text.written() == straight
+
+
 def test_byte_pairs_that_were_learned_stay(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = written_straight(text, **BPE)
     leave_unfinished(text, 4, KeyboardInterrupt(), **BPE)
