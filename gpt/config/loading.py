@@ -27,7 +27,7 @@ NAME_BYTES = 200
 """Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
 _NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
-_ENDING = re.compile(r"(\.[A-Za-z]\w{0,7})?(\.(gz|zst|zip))?$")
+_ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
 
 
 @dataclass(frozen=True)

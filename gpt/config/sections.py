@@ -118,7 +118,9 @@ def filter_fields(optional: bool = False) -> Any:
     fields: dict[str, Any] = {}
     for name, part in FILTERS.items():
         kind: Any = Annotated[type(part.off), part.field]
-        fields[name] = (kind | None, Field(None, description=part.field.description)) if optional else (kind, part.off)
+        bounded: Any = Annotated[type(part.off), *part.field.metadata]  # a union takes no field with a default
+        given = bounded | None, Field(None, description=part.field.description)
+        fields[name] = given if optional else (kind, part.off)
     return create_model("FilterFields", **fields)
 
 

@@ -1,7 +1,7 @@
 """Encode a corpus: its tokenizer, its shards, where the splits begin, and the description of all of it.
 
-A shard is the ids of `SHARD_BLOCKS` blocks of text, and its hash is written beside it when it is on disk: what a killed
-process has finished is kept unless it was damaged since, and what follows is what that process would have written.
+A shard is the ids of `SHARD_BLOCKS` blocks of text; when it is on disk, a journal gets its hash. What a killed process
+has finished is kept, up to a shard that was damaged since, and what follows is what that process would have written.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial as bind
-from itertools import chain, count, islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -23,19 +23,19 @@ from tqdm import tqdm
 from gpt.config import DataConfig
 from gpt.corpora.corpus_text import CorpusText
 from gpt.corpora.vocabulary import build_tokenizer
-from gpt.data.dataset import META, seal
+from gpt.data.dataset import META, seal, unseal
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.system.errors import DataError
-from gpt.system.files import replace_folder, replacing, sha256_of, surely, write_atomic
+from gpt.system.files import replace_folder, sha256_of, surely, write_atomic
 from gpt.system.progress import Report, announced, silent
 
-SHARD_BLOCKS = 96
+SHARD_BLOCKS = 16
 THREADS = 8
 """Most blocks that are encoded at a time: the library of byte pairs takes 200 MB for each."""
-TOKENIZER = "tokenizer.json"
-"""The tokenizer of the shards of a folder that is not finished."""
+JOURNAL = "journal.json"
+"""Of a folder that is not finished: its tokenizer and the hashes of its shards, sealed."""
 
 
 def unfinished(folder: Path) -> Path:
@@ -87,17 +87,22 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
 
 def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report) -> None:
     before = [file.stat() for file in corpus.files]
-    saved = folder / TOKENIZER
-    if saved.is_file():
-        tokenizer = tokenizer_from_dict(json.loads(saved.read_bytes()))
+    for left in folder.glob(".*"):  # a temporary file of a process that was killed
+        left.unlink()
+    saved, hashes = _finished(folder)
     with announced(report, f"reading {corpus.name} for its tokenizer"):
-        tokenizer = tokenizer or build_tokenizer(corpus, config)
-    write_atomic(saved, json.dumps(tokenizer.to_dict()).encode())
+        tokenizer = saved or tokenizer or build_tokenizer(corpus, config)
     with (
         tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None, leave=False) as bar,
         announced(report if bar.disable else silent, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"),
     ):
-        hashes = dict(_write_shards(folder, corpus.blocks(bar.update), tokenizer))
+        encoded = _encoded(tokenizer, islice(corpus.blocks(bar.update), len(hashes) * SHARD_BLOCKS, None))
+        _write_journal(folder, tokenizer, hashes)
+        while shard := list(islice(encoded, SHARD_BLOCKS)):
+            content = np.concatenate(shard).tobytes()
+            write_atomic(_shard(folder, len(hashes)), content)
+            hashes.append(hashlib.sha256(content).hexdigest())
+            _write_journal(folder, tokenizer, hashes)
     for file, old in zip(corpus.files, before, strict=True):
         new = file.stat()
         if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):
@@ -105,39 +110,45 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
     if not hashes:
         raise DataError(f"{corpus.name} has no text in it")
     dtype = smallest_dtype(tokenizer.vocab_size)
-    shards = [np.memmap(path, dtype, mode="r") for path in hashes]
+    paths = [_shard(folder, number) for number in range(len(hashes))]
+    shards = [np.memmap(path, dtype, mode="r") for path in paths]
     meta = {
         "tokenizer": tokenizer.to_dict(),
         "dtype": dtype.str,
         "sources": [{"file": str(file), "bytes": file.stat().st_size} for file in corpus.files],
         "shards": [
             {"file": path.name, "length": len(shard), "sha256": sha256}
-            for (path, sha256), shard in zip(hashes.items(), shards, strict=True)
+            for path, shard, sha256 in zip(paths, shards, hashes, strict=True)
         ],
         "splits": _splits(join_shards(shards, 0, sum(map(len, shards))), tokenizer, config),
     }
     write_atomic(folder / META, json.dumps(seal(meta)).encode())
-    for path in (saved, *folder.glob("*.sha256")):
-        path.unlink()
+    (folder / JOURNAL).unlink()
 
 
-def _write_shards(folder: Path, blocks: Iterator[str], tokenizer: Tokenizer) -> Iterator[tuple[Path, str]]:
-    """Write the shards that are not finished, or not as they were written; yield all with their hashes."""
-    paths = (folder / f"shard-{number:06d}.bin" for number in count())
-    path, finished = next(paths), 0
-    while (record := path.with_suffix(".sha256")).is_file() and record.read_text() == sha256_of(path):
-        yield path, record.read_text()
-        path, finished = next(paths), finished + 1
-    encoded = _encoded(tokenizer, islice(blocks, finished * SHARD_BLOCKS, None))
-    for first in encoded:
-        digest = hashlib.sha256()
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            for ids in chain([first], islice(encoded, SHARD_BLOCKS - 1)):
-                digest.update(content := ids.tobytes())
-                file.write(content)
-        write_atomic(path.with_suffix(".sha256"), digest.hexdigest().encode())
-        yield path, digest.hexdigest()
-        path = next(paths)
+def _shard(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:06d}.bin"
+
+
+def _write_journal(folder: Path, tokenizer: Tokenizer, hashes: list[str]) -> None:
+    content = seal({"tokenizer": tokenizer.to_dict(), "shards": hashes})
+    write_atomic(folder / JOURNAL, json.dumps(content).encode())
+
+
+def _finished(folder: Path) -> tuple[Tokenizer | None, list[str]]:
+    """Return the tokenizer of a folder that was begun, and the hashes of its first shards that are undamaged."""
+    try:
+        journal = unseal(json.loads((folder / JOURNAL).read_bytes()))
+        tokenizer, hashes = tokenizer_from_dict(journal["tokenizer"]), journal["shards"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
+        return None, []
+    paths = ((_shard(folder, number), sha256) for number, sha256 in enumerate(hashes))
+    return tokenizer, [sha256 for _, sha256 in takewhile(_is_undamaged, paths)]
+
+
+def _is_undamaged(shard: tuple[Path, str]) -> bool:
+    path, sha256 = shard
+    return path.is_file() and sha256_of(path) == sha256
 
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:

@@ -196,7 +196,7 @@ def test_a_crash_in_the_middle_leaves_nothing_half_written_and_what_was_there(
             text.prepare(force, **BPE)
     assert not isinstance(error, OSError) or str(caught.value).startswith(f"cannot write {text.tokens}")
     (partial,) = (path for path in text.tokens.iterdir() if path.name.endswith(".partial"))
-    assert [path.name for path in partial.iterdir()] == [sharding.TOKENIZER]
+    assert [path.name for path in partial.iterdir()] == [sharding.JOURNAL]
     assert len(list(text.tokens.iterdir())) == 1 + force
     assert whole(text.prepare(**BPE)) == TEXT
 

@@ -1,6 +1,7 @@
 """Shards hold the text as one stream; what a killed process finished is kept."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from corpora.place import BLOCK, BPE, TOKENIZERS, Place, whole
+from corpora.place import BLOCK, BPE, TOKENIZERS, Place, cut, holding, swap, whole
 from gpt.config import DataConfig
 from gpt.corpora import sharding
 from gpt.data.dataset import META
@@ -93,12 +94,30 @@ def test_work_that_was_ended_goes_on_to_the_same_shards_and_keeps_the_finished_o
     assert {name: (text.folder() / name).stat().st_mtime_ns for name in kept} == kept
 
 
-def test_a_finished_shard_that_was_damaged_since_is_encoded_again(text: Place) -> None:
-    straight = written_straight(text)
-    partial = leave_unfinished(text, 9, KeyboardInterrupt())
-    damaged = partial / "shard-000001.bin"
-    damaged.write_bytes(bytes(damaged.stat().st_size))
-    text.prepare()
+def swap_pair(path: Path) -> None:
+    """Give two pairs of characters each other's id, in valid JSON."""
+    content = path.read_text()
+    vocabulary = json.loads(content)["tokenizer"]["tokenizer"]["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    for name, number in ((first, vocabulary[second]), (second, vocabulary[first])):
+        content = content.replace(f"{json.dumps(name)}: {vocabulary[name]}", f"{json.dumps(name)}: {number}")
+    assert content != path.read_text()
+    path.write_text(content)
+
+
+DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
+    *(("shard-000001.bin", damage) for damage in (swap, cut, Path.unlink)),
+    *(("journal.json", damage) for damage in (swap_pair, cut, Path.unlink)),
+    *(("journal.json", holding(content)) for content in (b"", b"\xff", b"[]", b"null")),
+    (".shard-000004.bin.abcdefgh.tmp", holding(b"half")),
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES)
+def test_what_was_damaged_since_is_made_anew(name: str, damage: Callable[[Path], object], text: Place) -> None:
+    straight = written_straight(text, **BPE)
+    damage(leave_unfinished(text, 9, KeyboardInterrupt(), **BPE) / name)
+    text.prepare(**BPE)
     assert text.written() == straight
 
 
