@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.system.environment import Launch
@@ -234,3 +235,9 @@ def keep_freed_memory() -> None:
         return
     mallopt(M_MMAP_THRESHOLD, 1 << 30)
     mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def to_device(ids: Tensor, device: torch.device) -> Tensor:
+    """Move ids or places; from the CPU to a CUDA device through pinned memory, so that the copy is asynchronous."""
+    pinned = device.type == "cuda" and ids.device.type == "cpu"
+    return (ids.contiguous().pin_memory() if pinned else ids).to(device, non_blocking=pinned)

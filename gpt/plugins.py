@@ -57,14 +57,17 @@ def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
             _run(path, content)
             for table, parts in before.items():
                 if taken := [name for name, part in parts.items() if tables[table].get(name) is not part]:
-                    raise ValueError(f"{taken[0]} is a name already; choose another")
+                    raise ConfigError(f"{path}: {taken[0]} is a name already; choose another")
             added = {table: [name for name in parts if name not in before[table]] for table, parts in tables.items()}
             if not any(added.values()):
-                raise ValueError("it adds no parts")
+                example = 'from gpt.model.layers import ACTIVATIONS; ACTIVATIONS["mish"] = F.mish'
+                raise ConfigError(f"{path}: the plugin adds no parts; write for example {example}")
         except (Exception, SystemExit) as error:
             for table, parts in tables.items():
                 parts.clear()
                 parts.update(before[table])
+            if isinstance(error, ConfigError):
+                raise
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
             where = f"{path}:{lines[-1]}" if lines else str(path)
             raise ConfigError(f"{where}: the plugin raises {type(error).__name__}: {first_line(error)}") from error

@@ -60,6 +60,9 @@ def test_a_file_is_loaded_again_when_it_has_changed(tmp_path: Path) -> None:
     second = plugin_of(tmp_path, MISH.replace("mish", "silu"))
     assert set(names_of("model.mlp")) - set(SHIPPED["model.mlp"]) == {"silu"}
     assert plugin_options() == ["--plugin", str(second.path)]
+    (tmp_path / "others.py").write_text(second.path.read_text().replace("F.silu", "F.relu").replace("F.mish", "F.relu"))
+    with pytest.raises(ConfigError, match=r"others\.py: silu is a name already"):
+        load_plugins(tmp_path / "others.py")
 
 
 @pytest.mark.parametrize(
@@ -68,9 +71,9 @@ def test_a_file_is_loaded_again_when_it_has_changed(tmp_path: Path) -> None:
         ("x = (", r": the plugin raises SyntaxError: '\(' was never closed"),
         ("import math\n\nmath.sqrt(-1)\n", ":3: the plugin raises ValueError: math domain error"),
         ("import sys\nsys.exit(3)", ":2: the plugin raises SystemExit: 3"),
-        ("", "the plugin raises ValueError: it adds no parts"),
+        ("", ": the plugin adds no parts; write for example from gpt.model.layers import"),
         (MISH + "nonsense", ":4: the plugin raises NameError"),
-        (MISH.replace("mish", "relu"), "relu is a name already; choose another"),
+        (MISH.replace("mish", "relu"), r"my_parts\.py: relu is a name already; choose another"),
     ],
 )
 def test_a_bad_plugin_is_refused_in_one_line_and_adds_nothing(tmp_path: Path, code: str, message: str) -> None:

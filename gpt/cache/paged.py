@@ -159,7 +159,7 @@ class BlockTable:
             copies.append((self.blocks[first], shared))
         elif is_written:
             self._pool.forget(self.blocks[first])
-        self.blocks += [self._pool.allocate() for _ in range(added)]
+        self.blocks += sorted(self._pool.allocate() for _ in range(added))  # neighbors are read where they are
         return copies
 
     def append(self, tokens: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig
+from gpt.device import to_device
 from gpt.model.attention import Cache
 
 
@@ -52,12 +53,12 @@ class PagedView(Cache):
             blocks = torch.tensor([[*table[:width], *(0,) * (width - len(table))] for table in tables])
             slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)  # (B, blocks * size)
             positions = torch.tensor(stored).unsqueeze(1) + torch.arange(new)  # (B, T)
-            self._written = slots.gather(1, positions).flatten().to(store.device, non_blocking=True)
-            self._blocks, self._longest = blocks.flatten().to(store.device, non_blocking=True), longest
+            self._written = to_device(slots.gather(1, positions).flatten(), store.device)
+            self._blocks, self._longest = to_device(blocks.flatten(), store.device), longest
         if min(stored) == max(stored):
             self._positions = torch.arange(stored[0], longest, device=store.device)
         else:
-            self._positions = positions.to(store.device, non_blocking=True)
+            self._positions = to_device(positions, store.device)
             self._mask = torch.arange(longest, device=store.device) <= self._positions[:, None, :, None]
             self._hidden = ~self._mask[:, :, -1:].transpose(2, 3)  # (B, 1, S, 1)
 

@@ -31,6 +31,7 @@ def run_command(command: Callable[[], int]) -> int:
     warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _report_thread_error
+    lost = sys.stdout is None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, and the next file that is opened would get its descriptor
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
@@ -40,6 +41,8 @@ def run_command(command: Callable[[], int]) -> int:
         with unwinding():
             code = command()
             sys.stdout.flush()
+        if lost:
+            report("warning: standard output is closed; the output is lost")
         return code
     except Stopped as stopped:
         return stopped.code

@@ -79,7 +79,8 @@ def _transfer(url: str, download: Download, path: Path, timeout: tuple[float, fl
         try:
             with temporary.open("wb") as file, requests.get(url, stream=True, timeout=timeout) as response:
                 response.raise_for_status()
-                total = int(response.headers.get("Content-Length", 0)) or None
+                length = response.headers.get("Content-Length", "")
+                total = int(length) if length.isdecimal() and "Content-Encoding" not in response.headers else None
                 with tqdm(desc=path.name, total=total, unit="B", unit_scale=True, disable=None) as bar:
                     for chunk in response.iter_content(64 * 1024):
                         if file.tell() + len(chunk) > download.max_bytes:

@@ -42,7 +42,7 @@ class Tier:
         weight_decay: of matrices and embeddings.
         block_size: most tokens of a sequence; those of 512 are cut into shorter ones at first.
         temperature: of training; below 1, targets further ahead help too.
-        evaluations: of a run that does not end early.
+        evaluations: of a run.
     """
 
     characters: float

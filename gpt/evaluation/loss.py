@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.device import Compute
+from gpt.device import Compute, to_device
 from gpt.model import eval_mode
 
 IGNORE = -100
@@ -27,12 +27,6 @@ class Evaluation:
 
     def bits_per_char(self, chars_per_token: float) -> float:
         return self.loss / math.log(2) / chars_per_token
-
-
-def to_device(ids: Tensor, device: torch.device) -> Tensor:
-    """Move token ids (B, T); from the CPU to a CUDA device through pinned memory, so that the copy is asynchronous."""
-    pinned = device.type == "cuda" and ids.device.type == "cpu"
-    return (ids.contiguous().pin_memory() if pinned else ids).to(device, non_blocking=pinned)
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

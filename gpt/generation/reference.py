@@ -17,7 +17,7 @@ def reference_tokens(model: GPT, prompt: TokenIds, params: SamplingParams) -> It
     Raises:
         GenerationError: the logits are not finite.
     """
-    window = Window.build(model.config.block_size)
+    window = Window(model.config.block_size)
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(params.seed)
     sequence = list(prompt)

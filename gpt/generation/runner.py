@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gpt.cache.paged import BLOCK, BlockPool
 from gpt.cache.paged_store import PagedStore, PagedView
+from gpt.device import to_device
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import Speculation
 from gpt.generation.tokens import SampledToken, SamplingKey, sample_tokens
@@ -71,7 +72,7 @@ class TorchRunner(Runner):
 
     def _forward(self, batch: Sequence[Chunk]) -> Tensor:
         """Return the logits (B, T, V) after the tokens of chunks of equal length."""
-        idx = torch.tensor([chunk.tokens for chunk in batch]).to(self._store.device, non_blocking=True)
+        idx = to_device(torch.tensor([chunk.tokens for chunk in batch]), self._store.device)
         tables = [chunk.sequence.table.blocks for chunk in batch]
         cache = PagedView(self._store, tables, [chunk.sequence.stored for chunk in batch], idx.size(1))
         logits: Tensor = self._model(idx, cache=cache)

@@ -13,7 +13,7 @@ from gpt.generation.engine import REMEDY, Engine
 from gpt.generation.runner import Runner, TorchRunner
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.system.environment import Settings, read_settings
+from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError, GenerationError
 from gpt.system.progress import Report, print_line, silent
 
@@ -106,7 +106,6 @@ class Runtime:
 def build_runtime(
     model: GPT,
     options: DecodeOptions | None = None,
-    settings: Settings | None = None,
     report: Report | None = None,
     speculate: bool = False,
 ) -> Runtime:
@@ -114,7 +113,6 @@ def build_runtime(
 
     Args:
         options: None: the fastest, with a cache of fp32.
-        settings: None: those of the environment.
         report: receives lines about compilation, and why a native engine that could be here is not; None: only what
             takes long is said, on standard error.
         speculate: use speculative decoding, which only the native engine has.
@@ -130,10 +128,11 @@ def build_runtime(
         from gpt.generation.native_runner import prepare
 
         try:
-            prepared = prepare(model, settings or read_settings(), report or print_line)
+            prepared = prepare(model, read_settings(), report or print_line)
         except DeviceError as error:
             if options.backend == "native" or options.kv_dtype == OTHERS_ONLY["eager"]:
-                raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
+                remedy = "backend auto or eager" if options.kv_dtype != OTHERS_ONLY["eager"] else "another kv_dtype"
+                raise DeviceError(f"no native backend: {error}; take {remedy}") from None
             if next(model.parameters()).device.type == "cpu":
                 hint(f"no native backend, which is several times faster: {error}")
     if speculate and prepared is None:

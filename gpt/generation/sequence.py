@@ -15,17 +15,15 @@ from gpt.generation.tokens import RandomStream, SampledToken, sampling_key
 class Window:
     """The end of a sequence, which the model sees.
 
-    It holds the whole sequence while that fits, and then moves in steps of `chunk`, so that a cache has to be
-    filled anew once in `chunk` tokens and not at every one.
+    It holds the whole sequence while that fits, and then moves in steps of `chunk`, a quarter of it, so that a cache
+    has to be filled anew once in `chunk` tokens and not at every one.
     """
 
     size: int
-    chunk: int
 
-    @classmethod
-    def build(cls, block_size: int) -> "Window":
-        """Return that of a model; it moves by a quarter, so that three quarters stay in sight."""
-        return cls(block_size, max(1, block_size // 4))
+    @property
+    def chunk(self) -> int:
+        return max(1, self.size // 4)
 
     def start(self, length: int) -> int:
         """Return where it begins in a sequence of `length` tokens."""
@@ -61,7 +59,7 @@ class SequenceState:
         self.row = self.since = self.turn = 0
         self.random = RandomStream(request.params.seed if request.seed is None else request.seed)
         self.sampled_by = sampling_key(request.params)
-        self._window = Window.build(block_size)
+        self._window = Window(block_size)
         self._move_window()
         self._longest = len(self.tokens) + request.params.max_new_tokens
         self._text = None if tokenizer is None else TextStream(tokenizer, request.params.stop)

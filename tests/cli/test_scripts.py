@@ -108,6 +108,12 @@ def test_a_run_goes_on_where_every_standard_stream_is_closed(trained: Path, work
     assert (workplace / "runs/tiny/config.yaml").read_bytes() == (trained / "runs/tiny/config.yaml").read_bytes()
 
 
+def test_a_closed_output_is_said(trained: Path) -> None:
+    result = shell(f"{script('train')} --config tiny.yaml --print-config >&-", trained)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == "warning: standard output is closed; the output is lost\n"
+
+
 def test_a_closed_input_is_one_line(trained: Path) -> None:
     result = shell(f"{script('sample')} --prompt - <&-", trained)
     assert result.returncode == 2

@@ -33,6 +33,7 @@ PAGES: dict[str, list[tuple[int, bytes, dict[str, object]]]] = {
     "/always-500": [(500, b"", {})],
     "/bomb": [(200, gzip.compress(bytes(10 * CAP)), {"Content-Encoding": "gzip"})],
     "/together": [(200, CONTENT, {})],
+    "/nonsense": [(200, CONTENT, {"Content-Length": "abc"})],
 }
 """Answers to the first, the second, ... request; the last one to all later ones."""
 Fetch = Callable[..., Path]
@@ -126,7 +127,7 @@ def closed_port() -> str:
         return f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("page", ["/good", "/gzip", "/cut-once"])
+@pytest.mark.parametrize("page", ["/good", "/gzip", "/cut-once", "/nonsense"])
 def test_a_good_file_arrives_alone_and_readable_from_the_first_mirror_that_has_it(
     server: Server, get: Fetch, tmp_path: Path, page: str
 ) -> None:

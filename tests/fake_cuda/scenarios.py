@@ -57,7 +57,7 @@ train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_t
 EVERYTHING = ("model.dropout=0.1", "optim.name=muon", "optim.grad_clip=1.0")
 EVERYTHING += ("train.grad_accum_steps=2",)
 ONCE = {"CombinedOptimizer.load_state_dict", "load_weights"}
-ONCE |= {"parallelize", "sample", "TorchRunner._forward", "PagedView.__init__"}
+ONCE |= {"parallelize", "sample"}
 """Functions that copy from memory that is not pinned, at the start of a run or for a sample."""
 DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")

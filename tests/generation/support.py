@@ -91,7 +91,7 @@ def token_after(window: Items[int], uniform: float) -> int:
 
 def expected_tokens(prompt: Items[int], params: SamplingParams, uniforms: Items[float]) -> list[int]:
     """The tokens of a sequence that is alone."""
-    tokens, window = list(prompt), Window.build(BLOCK_SIZE)
+    tokens, window = list(prompt), Window(BLOCK_SIZE)
     for uniform in uniforms:
         tokens.append(token_after(window.of(tokens), uniform))
     return tokens[len(prompt) :]

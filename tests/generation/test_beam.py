@@ -37,7 +37,7 @@ class Uncached(Scripted):
     """The whole window through the model for every token."""
 
     def __init__(self, model: GPT) -> None:
-        window = Window.build(model.config.block_size)
+        window = Window(model.config.block_size)
         super().__init__(lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist())
         self.block_size = model.config.block_size
 

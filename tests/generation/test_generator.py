@@ -100,6 +100,8 @@ def test_a_model_that_someone_looks_into_is_run_as_it_is(tiny_model: GPT) -> Non
     )
     with pytest.raises(DeviceError, match=f"^no native backend: {why}; take backend auto or eager$"):
         runtime_name(tiny_model, "native")
+    with pytest.raises(DeviceError, match=f"^no native backend: {why}; take another kv_dtype$"):
+        build_runtime(tiny_model, DecodeOptions(kv_dtype="int8"))
 
 
 @pytest.mark.parametrize(

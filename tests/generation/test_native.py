@@ -11,6 +11,7 @@ from native_support import needs_compiler
 from gpt.config import SamplingParams
 from gpt.generation import generate_tokens
 from gpt.generation.native_runner import prepare
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.system.environment import read_settings
 from gpt.system.progress import silent
@@ -51,3 +52,9 @@ def test_a_model_is_freed_with_its_last_reference() -> None:
         assert reference() is None
     finally:
         gc.enable()
+
+
+def test_a_pass_has_room_for_the_prompt_tokens_of_a_step() -> None:
+    """Of more tokens than it has room for, every weight would be read once more."""
+    runner = build_runtime(GPT(tiny_config()).eval(), DecodeOptions("native")).runner(4, 1000)
+    assert runner._engine.max_tokens >= 1000  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ def create_app(
     app = FastAPI(title="gpt", docs_url=None, redoc_url=None)
     metrics = Metrics(models)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.body_bytes)
-    app.add_middleware(Guard, hosts=hosts, api_key=api_key, count=metrics.count_answer)
+    app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes, count=metrics.count_answer)
     add_error_handlers(app)
     services = Services(models, limits, metrics, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"))
     app.state.services = services

@@ -75,11 +75,14 @@ class Guard:
         hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
             cannot let it resolve to something else.
         api_key: None: none is asked for.
+        most_bytes: of a body whose length is said.
         count: called with the status of each answer.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], api_key: str | None, count: Callable[[int], None]) -> None:
-        self._app, self._key, self._count = app, api_key, count
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str], api_key: str | None, most_bytes: int, count: Callable[[int], None]
+    ) -> None:
+        self._app, self._key, self._most, self._count = app, api_key, most_bytes, count
         self._hosts = {host.lower() for host in hosts} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,6 +106,8 @@ class Guard:
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 return APIError(401, message, code="invalid_api_key")
+        if int(headers.get("content-length", 0)) > self._most:
+            return APIError(413, f"the body has more than {self._most} bytes")
         return None
 
     def _is_ours(self, host: str) -> bool:

@@ -203,6 +203,9 @@ class Services:
         Raises:
             APIError: there would be too many tokens and log-probabilities in all responses.
         """
+        if values > self.limits.values:
+            what = f"{values} tokens and log-probabilities of the answer, more than this server's limit of"
+            raise APIError(400, f"max_tokens: {what} {self.limits.values}", "max_tokens")
         if values + sum(other.values for other in self.active) > self.limits.values:
             raise APIError(429, "the server is busy: it holds as many answers as it accepts", code="queue_full")
         response = Response(engine, prompt_tokens, values, self.active)

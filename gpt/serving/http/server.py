@@ -51,4 +51,6 @@ def build_config(app: Any, limits: Limits, log_level: str = "error", **options: 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
     """Keep out of the log what the end of the server cancels: that is no error."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+    if record.exc_info is None:
+        return "timeout graceful shutdown" not in str(record.msg)
+    return not isinstance(record.exc_info[1], asyncio.CancelledError)

@@ -1,15 +1,18 @@
 """Streams whose every token the test decides: what is sent when, how they end, and who goes away in the middle."""
 
+import asyncio
 import json
 import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from gpt.generation import SampledToken
+from gpt.serving.http.responses import Response
 from http_server import Served, post_bytes
 from patience import PATIENCE
 
@@ -120,16 +123,31 @@ def test_a_token_is_sent_when_it_comes_and_an_end_is_sent_once(manual: Served) -
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/api/generate"])
-def test_a_failure_in_a_stream_is_an_event_after_the_text(manual: Served, path: str) -> None:
+@pytest.mark.parametrize("finish", ["error", "cancelled"])
+def test_a_failure_in_a_stream_is_an_event_after_the_text(manual: Served, path: str, finish: str) -> None:
     with ask(manual, path=path) as connection:
         manual.engine.say("abc")
-        manual.engine.requests[0].error = ValueError("no more numbers")
-        manual.engine.say("", "error")
+        manual.engine.requests[0].error = ValueError("no more numbers") if finish == "error" else None
+        manual.engine.say("", finish)
         *chunks, last = events(connection)
     assert chunks
     assert path.startswith("/api") or "".join(chunk["text"] for chunk in chunks) == "abc"
     assert last["error"]["type"] == "server_error"
-    assert "no more numbers" in last["error"]["message"]
+    assert ("no more numbers" in last["error"]["message"]) is (finish == "error")
+
+
+@pytest.mark.parametrize(("streams", "seconds"), [(1, 0.03), (8, 0.03), (32, 0.12)])
+def test_chunks_come_less_often_with_many_streams(
+    streams: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float | None] = []
+    monkeypatch.setattr(asyncio, "timeout", lambda delay: given.append(delay) or nullcontext())  # type: ignore[func-returns-value]
+    active: set[Response] = set()
+    active |= {Response(None, 0, 0, active) for _ in range(streams)}  # type: ignore[arg-type]
+    response = next(iter(active))
+    response._changed.set()
+    asyncio.run(response.wait())
+    assert given == pytest.approx([seconds])
 
 
 def test_a_reader_that_does_not_read_holds_up_nobody_else(manual: Served) -> None:
