@@ -23,14 +23,12 @@ export function createIn(svg, tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Fills an element from the HTML of a template, which is the page's own, and returns its parts. */
+/**
+ * Fills an element from the HTML of a template, which is the page's own, and returns its parts: the elements that have a
+ * `data-part` or an id, by that name, `run-name` as `runName`.
+ */
 export function fill(root, template) {
   root.replaceChildren(...new DOMParser().parseFromString(template, "text/html").body.childNodes);
-  return partsOf(root);
-}
-
-/** The elements below one that have a `data-part` or an id, by that name: `run-name` as `runName`. */
-export function partsOf(root) {
   /** @type {any} */
   const parts = {};
   for (const element of root.querySelectorAll("[data-part], [id]")) {
@@ -43,11 +41,9 @@ export function camelCase(name) {
   return name.replace(/[-_]([a-z])/g, (_, letter) => letter.toUpperCase());
 }
 
-/** Fills a select with names, or with options, and keeps or changes what is chosen where that is among them. */
-export function setOptions(select, options, chosen = select.value) {
-  select.replaceChildren(
-    ...options.map((option) => (typeof option === "string" ? new Option(option, option) : option))
-  );
+/** Fills a select with names, and chooses one where it is among them. */
+export function setOptions(select, names, chosen) {
+  select.replaceChildren(...names.map((name) => new Option(name, name)));
   select.value = chosen;
   if (select.selectedIndex < 0) select.selectedIndex = 0;
 }

@@ -1,16 +1,14 @@
 import { create } from "./dom.js";
 
 /**
- * Opens views by the address's hash in `root`, with links to them in `nav`. `#name?key=value` also puts the parameters
- * into `context.params`, a URLSearchParams, before the view is shown or opened again. Returns `refresh`, which tells the
- * open view that the context has changed. Only the open view is in the document. Each view has
+ * Opens views by the address's hash in `root`, with links to them in `nav`. Returns `refresh`, which tells the open view
+ * that the context has changed. Only the open view is in the document. Each view has
  * - `name`: of its address, `#name`; no element of the page has it as its id, or else the page would scroll there;
  * - `title`: in the navigation;
  * - `sentence`: what to look for in it, in two sentences; `more`, where there is any, says the rest, folded;
  * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
- *   has `source`, which computes, `models`, the names of all, `model`, that of the chosen one, and `text`, the one
- *   written last. It may return a function, which is called when the view is opened again, and when another model is
- *   chosen while it is open.
+ *   has `source`, which computes, `model`, the name of the chosen one, and `text`, the one written last. It may return
+ *   a function, which is called when the view is opened again, and when another model is chosen while it is open.
  */
 export function startShell(nav, root, views, context) {
   const opened = new Map();
@@ -19,9 +17,7 @@ export function startShell(nav, root, views, context) {
   nav.replaceChildren(...links);
 
   function open() {
-    const [asked, parameters] = location.hash.slice(1).split(/\?(.*)/s);
-    const view = views.find(({ name }) => name === asked) ?? views[0];
-    context.params = new URLSearchParams(parameters);
+    const view = views.find(({ name }) => `#${name}` === location.hash) ?? views[0];
     for (const link of links) link.removeAttribute("aria-current");
     const link = links[views.indexOf(view)];
     link.setAttribute("aria-current", "page");

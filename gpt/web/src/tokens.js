@@ -111,16 +111,6 @@ export function makeChoosable(container, items, columns, choose, preview = null)
   return pick;
 }
 
-/** Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one. */
-export function makeReadable(container, items, columns, show) {
-  let chosen = 0;
-  const choose = (index) => {
-    chosen = index;
-    show(index);
-  };
-  return makeChoosable(container, items, columns, choose, (index) => show(index ?? chosen));
-}
-
 /** Where each key leads from a place in a grid. */
 function neighbors(place, columns) {
   const column = place % columns;

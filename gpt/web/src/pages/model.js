@@ -14,14 +14,14 @@ function openPage() {
   const main = document.querySelector("main");
   const model = new Model(data, decodeBase64(document.getElementById("weights").textContent));
   const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels);
-  const context = { source, models: [""], model: "", text: data.facts.example, facts: data.facts };
+  const context = { source, model: "", text: data.facts.example, facts: data.facts };
   const write = (root) => {
     const written = (text) => {
       context.text = text;
     };
     const form = { ...startValues(data.facts), ...data.start, most: MAX_TOKENS, filters: data.filters };
     const writer = new Writer(root, form, source, () => "", { written });
-    const follow = () => writer.open(context, data.facts.token);
+    const follow = () => writer.open(data.facts.token);
     follow();
     return follow;
   };

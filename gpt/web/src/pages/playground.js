@@ -33,7 +33,7 @@ function showWriter(root, context) {
   const writer = new Writer(root, start, context.source, () => context.model, { changed, written });
   const follow = () => {
     writer.fill(read());
-    if (context.facts) writer.open(context, context.facts.token);
+    if (context.facts) writer.open(context.facts.token);
   };
   follow();
   return follow;
@@ -47,15 +47,15 @@ async function openPlayground() {
     return;
   }
   const source = new ServerSource(key);
-  const context = { source, models: [], model: "", text: recall("text", ""), facts: null, chooseModel };
+  const context = { source, model: "", text: recall("text", ""), facts: null };
+  let models = [];
   try {
-    context.models = await source.models();
+    models = await source.models();
   } catch (error) {
     if (error.status !== 401) throw error;
     askForKey("That key is not the server's.");
     return;
   }
-  const { models } = context;
   context.model = models.includes(recall("model")) ? recall("model") : models[0];
   await showFacts(context);
   setOptions(parts.model, models, context.model);
@@ -69,17 +69,9 @@ async function openPlayground() {
   const views = [{ ...WRITE, show: showWriter }, picture, ...readings, LEARNING];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
-    context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile
-    setOptions(parts.model, context.models, context.model);
+    models = await source.models().catch(() => models); // one may have been trained meanwhile
+    setOptions(parts.model, models, context.model);
   });
-}
-
-/** Chooses a model in the head of the page; one that has come since the page was opened is added. */
-function chooseModel(name) {
-  const { model } = parts;
-  if (![...model.options].some(({ value }) => value === name)) model.append(new Option(name, name));
-  model.value = name;
-  model.dispatchEvent(new Event("change"));
 }
 
 /** Says that the chosen model is loaded, and then what it is. */

@@ -19,7 +19,7 @@ export const LEARNING = {
     "text.",
   show: (root, context) => {
     const learning = new Learning(root, context);
-    return () => learning.open();
+    return () => learning.poll();
   },
 };
 
@@ -27,14 +27,13 @@ export const LEARNING = {
 class Learning {
   constructor(root, context) {
     this.root = root;
-    this.context = context;
     this.source = context.source;
     this.parts = fill(root, template);
     this.isAsking = false;
     this.run = null; // the chosen one, with `steps` that can be shown
     this.answers = new Map(); // of the run and the last snapshot in `basis`
     this.basis = null;
-    this.step = null; // that was chosen, here or by the address; null: the last one is followed
+    this.step = null; // that was chosen; null: the last one is followed
     this.timer = null;
     this.map = new EmbeddingMap(this.parts);
     this.heads = new Heads(this.parts);
@@ -47,13 +46,6 @@ class Learning {
     play.addEventListener("click", () => (this.timer ? this.stop() : this.play()));
     setInterval(() => this.poll(), POLL_MILLISECONDS);
     document.addEventListener("visibilitychange", () => this.poll());
-    this.open();
-  }
-
-  /** Chooses a step of the page's address; another value is ignored. */
-  open() {
-    const step = this.context.params.get("step") ?? "";
-    if (/^\d+$/.test(step)) this.step = Number(step);
     this.poll();
   }
 

@@ -3,20 +3,15 @@ import { create, createButton, fill } from "../dom.js";
 import { decimals, makeChoosable, nameOf, unitOf, writeText } from "../tokens.js";
 import { showAblation } from "./ablation.js";
 import template from "./attention.html";
-import { drawDoors, placeIn } from "./doors.js";
 import { Heads } from "./heads.js";
 import { describeKinds, measureHeads, mostTelling } from "./kinds.js";
 import { Matrix } from "./matrix.js";
 
 const THUMBNAIL = 96; // pixels of its side, at most
 
-/**
- * The attention of `view`; heads can be ablated where it has the `text` and `model` that `source` is to be asked about.
- * Returns `choose(params)`, which chooses the `layer`, `head` and `token` of an address.
- */
+/** The attention of `view`; heads can be ablated where it has the `text` and `model` that `source` is to be asked about. */
 export function showAttention(root, view, source = null) {
-  const shown = new AttentionView(root, view, source);
-  return (params) => shown.chooseNamed(params);
+  new AttentionView(root, view, source);
 }
 
 /**
@@ -77,13 +72,6 @@ class AttentionView {
       (index) => isMeant(layer, Math.floor(index / this.view.heads)) && isMeant(head, index % this.view.heads)
     );
     return mostTelling(this.measured, among);
-  }
-
-  chooseNamed(params) {
-    const [layer, head] = ["layer", "head"].map((name) => placeIn(params, name, this.view[`${name}s`] - 1));
-    const token = placeIn(params, "token", this.size - 1);
-    if (layer !== null || head !== null) this.chooseHead(this.mostTelling({ layer, head }));
-    if (token !== null) this.chooseQuery(token);
   }
 
   addThumbnails({ layers, heads }) {
@@ -204,7 +192,6 @@ class AttentionView {
 
   chooseCell(query, key) {
     Object.assign(this, { query, key, pointed: null });
-    drawDoors(this.parts.doors, this.view, query);
     this.showCell();
     this.matrix.reveal();
   }

@@ -1,12 +1,11 @@
 import { drawInTheme, drawLegend, paint } from "../colors.js";
 import { create, fill } from "../dom.js";
-import { drawBars, makeReadable, nameOf, percent, quoted, surprise, unitOf, writeText } from "../tokens.js";
-import { drawDoors, placeIn } from "./doors.js";
+import { drawBars, makeChoosable, nameOf, percent, quoted, surprise, unitOf, writeText } from "../tokens.js";
 import template from "./lens.html";
 
 /**
  * The logit lens: a row for each of `rows`, a column for each of `labels`; `next` are the tokens that come. Opens at the
- * end of the text. Returns `choose(params)`, which chooses the `row` and `token` of an address.
+ * end of the text.
  */
 export function showLens(root, view) {
   const { labels, rows, top: candidates, next, next_probability: nextProbability } = view;
@@ -41,7 +40,6 @@ export function showLens(root, view) {
       came === null
         ? `The text ends here, so there is no next ${unit}.`
         : `The next ${unit} is ${quoted(came)}: ${surprise(nextProbability[row][position])}, in this row.`;
-    drawDoors(parts.doors, view, position);
     parts.topTitle.textContent = `The ${entries.length} most likely`;
     drawBars(parts.top, entries, (entry) => (entries[entry][0] === came ? "came" : ""));
     parts.rowByRow.hidden = came === null;
@@ -51,10 +49,10 @@ export function showLens(root, view) {
     drawBars(parts.rows, byRow, (entry) => (entry === row ? "chosen" : ""));
   }
 
-  /** Chooses a cell, and scrolls the table, never the page, until its column stands in the middle. */
-  function choose(row, position) {
-    pickCell(row * size + position);
-    const cell = cells[row][position];
+  /** Chooses a cell of the last row, and scrolls the table, never the page, until its column stands in the middle. */
+  function choosePrediction(position) {
+    pickCell((rows.length - 1) * size + position);
+    const cell = cells.at(-1)[position];
     parts.lensBox.scrollLeft = cell.offsetLeft - (parts.lensBox.clientWidth - cell.offsetWidth) / 2;
   }
 
@@ -68,17 +66,18 @@ export function showLens(root, view) {
     create("tbody", "", ...rows.map((name, row) => createRow(name, cells[row]))),
     create("tfoot", "", createRow("came next", came))
   );
-  const pickCell = makeReadable(parts.lensTable, cells.flat(), size, showDetails);
+  let chosen = 0;
+  const choose = (index) => {
+    chosen = index;
+    showDetails(index);
+  };
+  const showPointed = (index) => showDetails(index ?? chosen);
+  const pickCell = makeChoosable(parts.lensTable, cells.flat(), size, choose, showPointed);
   parts.text.addEventListener("click", ({ target }) => {
-    if (tokens.includes(target)) choose(rows.length - 1, tokens.indexOf(target));
+    if (tokens.includes(target)) choosePrediction(tokens.indexOf(target));
   });
   drawInTheme(root, draw);
-  const end = Math.max(0, size - 2); // the last place that something comes after
-  choose(rows.length - 1, end);
-  return (params) => {
-    const [row, token] = [placeIn(params, "row", rows.length - 1), placeIn(params, "token", size - 1)];
-    if (row !== null || token !== null) choose(row ?? rows.length - 1, token ?? end);
-  };
+  choosePrediction(Math.max(0, size - 2)); // the last place that something comes after
 }
 
 /** A row of a table under a name. */

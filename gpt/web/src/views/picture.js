@@ -9,19 +9,14 @@ import { describeParts } from "./picture_parts.js";
 const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
 const PAUSE = 500; // milliseconds after ↑ or ↓, whose focus may scroll the page
 const TAIL = 14; // characters before what comes next
-const TITLES = {
-  attention: "this head in Attention",
-  lens: "this row in Logit lens",
-};
 
 /**
- * Draws a model as one picture; `doors` are the other views that can be opened, `unit` is the word for a token. Returns
- * a function that chooses the token of an address. With a `source`, an event `goon` asks for what the model writes next.
+ * Draws a model as one picture; `unit` is the word for a token. With a `source`, an event `goon` asks for what the model
+ * writes next.
  * @param {any} source
  */
 export function showPicture(root, view, source = null) {
-  const picture = new Picture(root, view, source);
-  return (params) => picture.open(params);
+  new Picture(root, view, source);
 }
 
 class Picture {
@@ -29,7 +24,6 @@ class Picture {
     this.root = root;
     this.view = view;
     this.source = source;
-    this.doors = view.doors ?? [];
     this.numbers = new Numbers(view);
     this.token = this.numbers.size - 1;
     this.shown = []; // parts with their elements
@@ -51,12 +45,6 @@ class Picture {
     this.pickPart(0);
     this.watchParts();
     if (hadFocus) this.goOn.focus({ preventScroll: true });
-  }
-
-  /** Chooses the token that an address names. */
-  open(params) {
-    const token = params.get("token");
-    if (/^\d+$/.test(token) && Number(token) in this.tokens) this.pickToken(Number(token));
   }
 
   build() {
@@ -242,15 +230,10 @@ class Picture {
 
   explain(index) {
     const { part, item } = this.shown[index];
-    const { title, about, door } = this.parts;
+    const { title, about } = this.parts;
     const block = item.closest(".picture-stage").dataset.name;
     title.textContent = part.title ?? (item.closest("details") ? `${part.name}, ${block}` : part.name);
     about.textContent = part.about(this.token);
-    const [view, query] = part.door?.(this.token) ?? [];
-    door.hidden = !this.doors.length;
-    door.style.visibility = this.doors.includes(view) ? "visible" : "hidden";
-    if (this.doors.includes(view)) door.href = `#${view}?${new URLSearchParams(query)}`;
-    door.textContent = `Open ${TITLES[view] ?? ""}`;
     const weights = part.weights?.(this.token) ?? [];
     this.tokens.forEach((token, key) => {
       if (key < weights.length) paint(token, Math.sqrt(weights[key]));

@@ -19,8 +19,7 @@ function many(count, word) {
  * and `mlp`, the stream in the `middle` and the `stream` that leaves it, and `after` them. A part has
  * - `kind`, `name`, `title` where that is not the name, and `shape`; and `note`, its parameters or what else does not change;
  * - `value(token)`, a short figure, and `about(token)`, two sentences;
- * - `vector(token)` where there is one to draw, `guess(token)`, the lens's candidate, or `weights(token)` of a head;
- * - `door(token)`, where a view shows more: its name, and the parameters of its address.
+ * - `vector(token)` where there is one to draw, `guess(token)`, the lens's candidate, or `weights(token)` of a head.
  */
 export function describeParts(numbers, unit) {
   const { config, ids, labels, parts, normalized, lens, top } = numbers.view;
@@ -90,7 +89,6 @@ export function describeParts(numbers, unit) {
         (guess
           ? `If the model ended here, it would expect ${expected(token)}.`
           : `Its length is ${rounded(numbers.lengthOfStream(count, token))}; the MLP reads it next.`),
-      door: guess && ((token) => ["lens", { row, token }]),
     };
   }
 
@@ -153,7 +151,6 @@ export function describeParts(numbers, unit) {
         (group > 1
           ? `Heads ${first} ${group > 2 ? "to" : "and"} ${first + group - 1} have the same keys and values.`
           : "The thicker an arc, the more weight is on where it ends."),
-      door: (token) => ["attention", { layer, head, token }],
     };
   }
 

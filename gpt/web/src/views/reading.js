@@ -7,7 +7,7 @@ import picture from "./picture.html";
 import { showPicture } from "./picture.js";
 import template from "./reading.html";
 
-/** The views of a text: `show(root, view, source)` returns `choose(params)`, which chooses what an address names. */
+/** The views of a text, which `show(root, view, source)` draws. */
 export const READINGS = {
   picture: { title: "Model", show: showPicture, guide: picture },
   attention: { title: "Attention", show: showAttention, guide: attention },
@@ -15,7 +15,6 @@ export const READINGS = {
 };
 const MOST_TOKENS = 128;
 const LONGEST_CHARACTER = 4; // tokens, each of one byte
-const DOORS = ["attention", "lens"]; // views whose addresses may name a token
 
 /** A view for the shell that reads a text; `windowOf(context)` is the most characters that the model takes. */
 export function readingView(name, windowOf) {
@@ -40,13 +39,10 @@ class Reading {
     this.running = null;
     this.last = null; // the text written last
     this.reader = null; // the model that has read
-    this.params = new URLSearchParams(); // of the address that was opened last, until a text is typed
-    this.choose = ignore;
     const { form, readingText } = this.parts;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.last = context.text = readingText.value;
-      this.params = new URLSearchParams();
       this.read();
     });
     this.parts.body.addEventListener("goon", ({ detail: text }) => this.goOn(text));
@@ -56,25 +52,20 @@ class Reading {
 
   /** Reads the text written last where that has changed, and the same one with another model. */
   follow() {
-    const { text, model, params } = this.context;
+    const { text, model } = this.context;
     const field = this.parts.readingText;
     const isSame = text === this.last;
-    this.params = params;
-    if (isSame && model === this.reader) {
-      this.choose(params);
-      return;
-    }
+    if (isSame && model === this.reader) return;
     this.last = text;
     if (!isSame) field.value = endOf(text, this.window());
     this.read();
   }
 
-  /** Reads what the field has, of a text longer than the window only the end, and chooses what an address names. */
+  /** Reads what the field has, of a text longer than the window only the end. */
   async read() {
     const { readingText, status, body } = this.parts;
     const { source, model, facts } = this.context;
     this.reader = model;
-    this.choose = ignore;
     const text = endOf(readingText.value, this.window());
     const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
     if (!read) {
@@ -86,9 +77,7 @@ class Reading {
       const answer = await source[this.name]({ model, text, signal });
       if (signal.aborted) return;
       say(status, read < all ? `Only the last ${read} of ${all} characters are read.` : "");
-      const view = { ...answer, model, text, unit: facts?.token, doors: this.doorsOf(text) };
-      this.choose = this.reading.show(body, view, source);
-      this.choose(this.params);
+      this.reading.show(body, { ...answer, model, text, unit: facts?.token }, source);
     });
   }
 
@@ -125,16 +114,7 @@ class Reading {
       say(status, error.message, true);
     }
   }
-
-  /** The other views that read the very same text, token by token. */
-  doorsOf(text) {
-    const isSame = endOf(this.context.text, this.window()) === text;
-    return DOORS.filter((other) => other !== this.name && this.context.source[other] && isSame);
-  }
 }
-
-/** Chooses nothing: there is nothing to choose from yet. */
-function ignore(/** @type {URLSearchParams} */ _params) {}
 
 /** The last characters of a text, at most so many, from the start of a word where one is near. */
 function endOf(text, most) {

@@ -47,8 +47,6 @@ export class Writer {
     this.written = written;
     this.word = "character"; // for a token of the model
     this.shown = null; // the model that the text was started with
-    this.address = ""; // the parameters that were taken over
-    this.asking = ""; // those whose model was asked for
     this.filters = Object.entries(start.filters).map(([name, schema]) => ({ ...schema, field: fieldOf(name) }));
     const { form, seed, pane, count, prompt } = this.parts;
     this.fields = { prompt, count };
@@ -67,13 +65,12 @@ export class Writer {
   }
 
   listen(root, form) {
-    const { stop, dice, seed, copy, link, settings } = this.parts;
+    const { stop, dice, seed, copy, settings } = this.parts;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.start();
     });
     form.addEventListener("input", ({ target }) => this.follow(target));
-    form.addEventListener("change", ({ target }) => target instanceof HTMLSelectElement && this.start(false));
     const showWrong = () => {
       settings.open = true;
     };
@@ -85,7 +82,6 @@ export class Writer {
       this.start();
     });
     copy.addEventListener("click", () => this.copy());
-    link.addEventListener("click", () => this.link());
     document.addEventListener("keydown", (event) => {
       if (!root.isConnected) return;
       if (event.key === "Escape") this.stop();
@@ -118,32 +114,14 @@ export class Writer {
     this.parts.summary.textContent = `${this.describe(settings)}, seed ${settings.seed}`;
     if (!target) return;
     this.changed?.(this.values());
-    if (this.address) this.setAddress("");
-    if (Object.values(this.fields).every(isValid)) this.pane.passage.follow();
+    if (Object.values(this.fields).every(({ validity }) => validity.valid)) this.pane.passage.follow();
   }
 
-  /**
-   * Follows the page, see `startShell`: takes over what an address names, but for wrong values, and writes. Without
-   * one, it writes when it is first shown, and when its model is another; `word` is that for a token of the model.
-   */
-  open(context, word) {
-    const { params, model, models, chooseModel } = context;
-    const [asked, address] = [params.get("model"), params.toString()];
-    const named = Object.entries(this.fields).filter(([name]) => params.has(name));
-    const isNew = address !== this.address && named.length > 0;
-    if (isNew && asked && asked !== model && models.includes(asked) && address !== this.asking) {
-      this.asking = address; // once: the model may not load, and the reader choose another one
-      chooseModel(asked); // which opens it again
-      return;
-    }
-    this.asking = "";
+  /** Writes when it is first shown, and when its model is another; `word` is that for a token of the model. */
+  open(word) {
     this.word = word;
     this.parts.unit.textContent = `${word[0].toUpperCase()}${word.slice(1)}s`;
-    if (isNew) for (const [name, field] of named) setIfValid(field, params.get(name));
-    if (isNew) this.follow(this.parts.prompt);
-    if (isNew) this.address = address;
-    if (this.address && asked && asked !== model) this.setAddress(""); // another model was chosen
-    if (isNew || this.shown !== this.model()) this.start(isNew);
+    if (this.shown !== this.model()) this.start(false);
   }
 
   values() {
@@ -185,22 +163,6 @@ export class Writer {
     const isCopied = await copy(passage.text);
     say(status, isCopied ? "The text is copied." : "The browser allows no copying here; select the text.", !isCopied);
   }
-
-  /** Makes parameters those of the page's address: none where it would tell another text. */
-  setAddress(parameters) {
-    this.address = parameters;
-    const [view] = location.hash.split("?");
-    history.replaceState(null, "", `${view || "#write"}${parameters && "?"}${parameters}`);
-  }
-
-  /** Puts what makes this text, but for the reader's choices in it, into the page's address, and copies it. */
-  async link() {
-    const { started, passage, status } = this.pane;
-    this.setAddress(new URLSearchParams(started ?? this.values()).toString());
-    const isCopied = await copy(location.href);
-    const text = passage.tokens.some(({ isPicked }) => isPicked) ? "the text before your choices" : "this text again";
-    say(status, `${isCopied ? "The address is copied" : "Copy the page's address"}; it writes ${text}.`);
-  }
 }
 
 /** The text of a writer. */
@@ -208,7 +170,6 @@ class Pane {
   constructor(writer, root) {
     this.writer = writer;
     this.running = null;
-    this.started = null; // the form as it was, and the model
     this.status = create("output", "status");
     const body = create("div");
     root.append(this.status, body);
@@ -223,7 +184,6 @@ class Pane {
 
   start(prompt, isAsked) {
     this.isAsked = isAsked;
-    this.started = { ...this.writer.values(), ...(this.writer.shown ? { model: this.writer.shown } : {}) };
     this.passage.truncate(0);
     this.passage.word = this.writer.word;
     this.run(prompt, this.writer.settings(), 0);
@@ -233,7 +193,6 @@ class Pane {
   branch(index, id) {
     if (!this.writer.parts.form.reportValidity()) return;
     this.running?.abort();
-    if (this.writer.address) this.writer.setAddress("");
     this.isAsked = true;
     const { tokens } = this.passage;
     const settings = this.writer.settings();
@@ -308,7 +267,7 @@ function untilAborted(signal) {
 }
 
 /** The field of a filter in the form. */
-export function fieldOf(filter) {
+function fieldOf(filter) {
   return filter.replaceAll("_", "-");
 }
 
@@ -317,17 +276,6 @@ export function startValues({ example, sample: { temperature, ...filters } }) {
   const named = Object.entries(filters).map(([name, value]) => [fieldOf(name), value]);
   const [prompt = ""] = BEGINNING.exec(example) ?? [];
   return { prompt, count: 300, seed: 1337, temperature: Math.min(2, temperature), ...Object.fromEntries(named) };
-}
-
-function isValid(field) {
-  return field.validity.valid;
-}
-
-function setIfValid(field, value) {
-  if (field.type === "number" && !(value.trim() && Number.isFinite(Number(value)))) return;
-  const before = field.value;
-  field.value = value;
-  if (!isValid(field)) field.value = before;
 }
 
 /** A number with a slider, from a JSON schema, which may have bounds. */

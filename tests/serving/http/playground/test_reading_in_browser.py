@@ -102,26 +102,6 @@ def test_of_a_long_text_the_end_is_read(open_page: Open) -> None:
     read(page, "lens", TEXT * 3)
     assert page.text(".view .status") == "Only the last 61 of 72 characters are read."  # from the start of a word
     assert page.run("document.querySelectorAll('#lens-table thead th').length") == 62
-    assert len(texts_of(page, ".doors a")) == 1  # the other view cuts it at the same place
-
-
-def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page: Open) -> None:
-    """Another view opens with the text that was read last; what an address has of wrong names is ignored."""
-    page = open_page("attention")
-    read(page, "attention")
-    named = {
-        "lens?token=5&row=1": ("#details-title", "block 0, after 's' at 5"),
-        "lens?token=99&row=x": ("#details-title", "block 0, after 's' at 5"),
-        "attention?layer=1&head=2": ("#matrix-title", "Layer 1, head 2"),
-    }
-    for address, (part, shown) in named.items():
-        page.run(f"location.hash = '{address}'")
-        page.wait_for(f"document.querySelector('{part}')?.textContent.startsWith({json.dumps(shown)})")
-    page.run("document.querySelectorAll('.view-attention .text .token')[9].click()")
-    page.run("document.querySelector('.doors a[href^=\"#lens\"]').click()")
-    page.wait_for("document.getElementById('details-title')?.textContent === \"block 1, after 'e' at 9\"")
-    page.run("document.querySelector('.doors a[href^=\"#attention\"]').click()")
-    page.wait_for("document.getElementById('readout')?.textContent.startsWith(\"From 'e' at 9 \")")
 
 
 def test_no_text_leaves_no_reading_of_another(open_page: Open) -> None:

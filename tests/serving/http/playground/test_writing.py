@@ -177,35 +177,7 @@ def test_it_opens_on_a_text_of_the_model_with_alternatives_and_other_views_on_it
     assert written(page) != text
 
 
-def test_a_link_writes_the_same_text_by_the_same_model(open_page: Open, two_models: Served) -> None:
-    """What is wrong in one is ignored."""
-    second = "second" if two_models.models.first == "first" else "first"
-    address = f"write?prompt=It+was&count=30&temperature=0.5&top-k=7&seed=21&model={second}&top-p=5&min-p=x"
-    page = open_page(address)
-    wait_until_written(page)
-    settings = {"max_tokens": 30, "temperature": 0.5, "top_k": 7, "seed": 21}
-    assert page.run("document.getElementById('model').value") == second
-    assert written(page) == "It was" + complete(two_models, second, "It was", **settings)
-    assert page.run("document.getElementById('top-p').value") == "1"
-    write(page, prompt="Was\nit", temperature=0.9)
-    assert page.run("location.hash") == "#write"  # the address would be that of another text
-    page.point("document.getElementById('link')", click=True)
-    page.wait_for("location.hash.includes('Was')")
-    address, text = page.run("location.hash"), written(page)
-    other = open_page(address.removeprefix("#"))
-    wait_until_written(other)
-    assert written(other) == text
-    page.point(ITEM.format(12), click=True)
-    page.point("document.querySelector('.pairs li:not(.came) button')", click=True)
-    wait_until_written(page)
-    assert page.run("location.hash") == "#write"
-    move_slider(page, "temperature", 0.2)
-    page.point("document.getElementById('link')", click=True)
-    page.wait_for("document.querySelector('.pane .status').textContent.includes('the text before your choices')")
-    assert page.run("location.hash") == address
-
-
-def test_where_the_model_of_a_link_cannot_be_loaded_another_writes(
+def test_where_a_model_cannot_be_loaded_another_writes(
     open_page: Open, serve: Serve, tmp_path: Path, char_model: CharModel
 ) -> None:
     add_run(tmp_path, "damaged")
@@ -217,14 +189,14 @@ def test_where_the_model_of_a_link_cannot_be_loaded_another_writes(
         return make_loaded(*char_model)(folder)
 
     with serve(real_engine, folder=tmp_path, loaded=load) as served:
-        page = open_page("write?prompt=It+was&count=5&model=damaged", served=served)
+        page = open_page(served=served)
+        choose = "(() => {{ const model = document.getElementById('model'); model.value = '{}';"
+        choose += " model.dispatchEvent(new Event('change')); }})()"
+        page.run(choose.format("damaged"))
         page.wait_for("document.querySelector('#page-status.wrong') !== null")
-        page.run("document.getElementById('model').value = 'good'")
-        page.run("document.getElementById('model').dispatchEvent(new Event('change'))")
-        page.wait_for("document.querySelector('.pane .status')?.textContent.includes('written with seed')")
-        assert page.run("document.getElementById('model').value") == "good"
-        assert written(page).startswith("It was")
-        assert page.run("location.hash") == "#write"
+        page.run(choose.format("good"))
+        page.wait_for("document.querySelector('#page-status.wrong') === null")
+        assert write(page, prompt="It was", count=5).startswith("It was")
         page.console.clear()
 
 
@@ -311,7 +283,7 @@ def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     assert page.run("document.activeElement.id") == "write-button"
     page.press("Enter")
     wait_until_written(page)
-    for _ in range(3):  # Stop is disabled, Copy and Link are not
+    for _ in range(2):  # Stop is disabled, Copy is not
         page.press("Tab")
     assert page.run("document.activeElement.closest('.written') !== null")
     place = int(page.run("document.activeElement.dataset.index")) + 2
