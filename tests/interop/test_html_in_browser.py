@@ -3,16 +3,14 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from string import ascii_letters
 from typing import Any
 
 import pytest
-import torch
 
 from browser import CONTROL, Page
 from gpt.config import SamplingParams
 from gpt.data.bpe import learn_bpe
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
@@ -86,25 +84,6 @@ def test_tokens_of_several_characters_are_written_and_looked_into(tmp_path: Path
     assert len(text) > len("the keeper's")
     for name in ("picture", "attention", "lens"):
         open_view(shown, name)
-    assert shown.console == []
-
-
-def test_the_picture_goes_on_where_a_token_is_a_piece_of_a_character(tmp_path: Path, visit: Open) -> None:
-    model = sharp_model(vocab_size=256)
-    pieces = [letter for letter in ascii_letters if model(torch.tensor([[ord(letter)]]))[0, -1].argmax() >= 0xC2]
-    page = render_model_page(model, ByteTokenizer(), "float32", SamplingParams(), "A title", "", pieces[0])
-    (tmp_path / "bytes.html").write_text(page, encoding="utf-8")
-    shown = visit(f"{(tmp_path / 'bytes.html').as_uri()}#picture")
-    field = "document.getElementById('reading-text')"
-    read(shown, pieces[0])
-    for length in (2, 3):
-        shown.wait_for("document.querySelector('.picture-end button') !== null")
-        shown.run("document.querySelector('.picture-end button').focus()")
-        shown.press("Enter")
-        shown.wait_for(
-            f"[...{field}.value].length === {length} && document.querySelector('.status').textContent === ''"
-        )
-        assert shown.run("document.activeElement.parentElement.parentElement.className") == "picture-end"
     assert shown.console == []
 
 

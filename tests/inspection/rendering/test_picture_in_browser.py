@@ -17,7 +17,7 @@ CHARS = CharTokenizer(TEXT)
 Open = Callable[..., Page]
 CHOSEN = "[...document.querySelectorAll('.picture-line .token')].findIndex((item) => item.ariaCurrent)"
 PLACES = (
-    "[...document.querySelectorAll('.part, .head, .bars, .picture-about, .tail')]"
+    "[...document.querySelectorAll('.part, .head, .bars, .picture-about')]"
     ".map((item) => [item.offsetTop, item.offsetHeight])"
 )
 ABOUT = "document.querySelector('.picture-about h2').textContent"
@@ -86,17 +86,6 @@ def test_nothing_moves_where_labels_are_long_and_the_chosen_token_is_seen(open_p
             assert left[0] >= left[1] - 0.5
             assert right[0] <= right[1] + 0.5
     assert page.run("document.documentElement.scrollWidth") <= width
-
-
-def test_the_end_leads_to_the_next_token(open_picture: Open) -> None:
-    page = open_picture()
-    page.run("document.querySelector('.picture-line .token').click()")
-    assert page.text(".picture-end button") == "Go on with 'h'"
-    assert page.text(".tail") == "t"
-    page.run("document.querySelector('.picture-end button').click()")
-    assert page.run(CHOSEN) == 1
-    page.run("document.querySelector('.picture-line .token:last-child').click()")
-    assert page.run("document.querySelector('.picture-end button').hidden")  # there is no model that could write
 
 
 def test_many_heads_are_folded_and_open_on_the_way_down(open_picture: Open) -> None:

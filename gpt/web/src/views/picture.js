@@ -1,6 +1,6 @@
 import { drawInTheme, paint, unpaint } from "../colors.js";
 import { create, createButton, fill, keyIn, within } from "../dom.js";
-import { drawBars, makeChoosable, percent, quoted, unitOf } from "../tokens.js";
+import { drawBars, makeChoosable, percent, unitOf } from "../tokens.js";
 import template from "./picture.html";
 import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
 import { Numbers } from "./picture_numbers.js";
@@ -8,26 +8,18 @@ import { describeParts } from "./picture_parts.js";
 
 const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
 const PAUSE = 500; // milliseconds after ↑ or ↓, whose focus may scroll the page
-const TAIL = 14; // characters before what comes next
 
-/**
- * Draws a model as one picture; `unit` is the word for a token. With a `source`, an event `goon` asks for what the model
- * writes next.
- * @param {any} source
- */
-export function showPicture(root, view, source = null) {
-  new Picture(root, view, source);
+/** Draws a model as one picture. */
+export function showPicture(root, view) {
+  new Picture(root, view);
 }
 
 class Picture {
-  constructor(root, view, source) {
-    this.root = root;
+  constructor(root, view) {
     this.view = view;
-    this.source = source;
     this.numbers = new Numbers(view);
     this.token = this.numbers.size - 1;
     this.shown = []; // parts with their elements
-    const hadFocus = root.contains(document.activeElement);
     this.parts = fill(root, template);
     this.build();
     this.pickToken = makeChoosable(this.parts.line, this.tokens, Infinity, (token) => this.chooseToken(token));
@@ -44,7 +36,6 @@ class Picture {
     drawInTheme(root, () => this.pickToken(this.token));
     this.pickPart(0);
     this.watchParts();
-    if (hadFocus) this.goOn.focus({ preventScroll: true });
   }
 
   build() {
@@ -54,19 +45,10 @@ class Picture {
     line.append(...this.tokens);
     this.isFolded = blocks.length * this.numbers.config.n_head > OPEN_HEADS;
     this.bars = create("ol", "bars");
-    this.tail = create("span", "tail");
-    this.next = create("span", "guess");
-    this.goOn = createButton("", "", () => this.follow());
     this.stages = [
       this.createStage(0, "text", ...before.map((part) => this.createRow(part))),
       ...blocks.map((block, layer) => this.createBlock(block, layer)),
-      this.createStage(
-        blocks.length,
-        "logits",
-        ...after.map((part) => this.createRow(part)),
-        this.bars,
-        this.createEnd()
-      ),
+      this.createStage(blocks.length, "logits", ...after.map((part) => this.createRow(part)), this.bars),
     ];
     flow.append(...this.stages);
   }
@@ -131,11 +113,6 @@ class Picture {
   createCell(index) {
     const { labels, ids } = this.view;
     return create("span", index === this.token ? "id chosen" : "id", labels[index], create("span", "note", ids[index]));
-  }
-
-  createEnd() {
-    const sentence = create("p", "next-line", this.tail, this.next);
-    return create("div", "picture-end", sentence, create("p", "actions", this.goOn));
   }
 
   /** Arrow keys choose another token wherever the reader is. */
@@ -213,19 +190,8 @@ class Picture {
       if (guess) showGuess(guess, part.guess(token));
     }
     this.showStage(this.stage);
-    this.drawEnd();
-  }
-
-  drawEnd() {
-    const { labels, top } = this.view;
-    const [first] = top[this.token];
-    const came = labels[this.token + 1];
-    drawBars(this.bars, top[this.token], (index) => (top[this.token][index][0] === came ? "came" : ""));
-    const read = labels.slice(0, this.token + 1).join("");
-    this.tail.textContent = [...read].slice(-TAIL).join("");
-    showGuess(this.next, first);
-    this.goOn.textContent = came === undefined ? `Write ${quoted(first[0])} and go on` : `Go on with ${quoted(came)}`;
-    this.goOn.hidden = came === undefined && !this.source;
+    const [candidates, came] = [this.view.top[token], this.view.labels[token + 1]];
+    drawBars(this.bars, candidates, (index) => (candidates[index][0] === came ? "came" : ""));
   }
 
   explain(index) {
@@ -239,14 +205,6 @@ class Picture {
       if (key < weights.length) paint(token, Math.sqrt(weights[key]));
       else unpaint(token);
     });
-  }
-
-  /** Goes on with the token that comes, or asks for the one that the model expects most. */
-  follow() {
-    this.root.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
-    this.parts.flow.scrollTop = 0;
-    if (this.token + 1 < this.tokens.length) this.pickToken(this.token + 1);
-    else this.root.dispatchEvent(new CustomEvent("goon", { detail: this.view.text }));
   }
 }
 

@@ -14,7 +14,6 @@ export const READINGS = {
   lens: { title: "Logit lens", show: showLens, guide: lens },
 };
 const MOST_TOKENS = 128;
-const LONGEST_CHARACTER = 4; // tokens, each of one byte
 
 /** A view for the shell that reads a text; `windowOf(context)` is the most characters that the model takes. */
 export function readingView(name, windowOf) {
@@ -45,7 +44,6 @@ class Reading {
       this.last = context.text = readingText.value;
       this.read();
     });
-    this.parts.body.addEventListener("goon", ({ detail: text }) => this.goOn(text));
     form.addEventListener("keydown", (event) => isSubmit(event) && form.requestSubmit());
     this.follow();
   }
@@ -65,49 +63,22 @@ class Reading {
   async read() {
     const { readingText, status, body } = this.parts;
     const { source, model, facts } = this.context;
-    this.reader = model;
     const text = endOf(readingText.value, this.window());
     const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
+    this.reader = model;
+    this.running?.abort();
     if (!read) {
-      this.running?.abort();
       body.replaceChildren();
       return say(status, model ? "There is no text to read." : "");
     }
-    await this.instead("Reading…", async (signal) => {
+    this.running = new AbortController();
+    const { signal } = this.running;
+    say(status, "Reading…");
+    try {
       const answer = await source[this.name]({ model, text, signal });
       if (signal.aborted) return;
       say(status, read < all ? `Only the last ${read} of ${all} characters are read.` : "");
       this.reading.show(body, { ...answer, model, text, unit: facts?.token }, source);
-    });
-  }
-
-  /** Reads a text with what the model writes after it, unless another one was typed meanwhile or the view was left. */
-  async goOn(text) {
-    const { form, readingText, status } = this.parts;
-    const { source, model } = this.context;
-    const before = readingText.value;
-    await this.instead("Writing…", async (signal) => {
-      const tokens = [];
-      const request = { model, prompt: text, count: LONGEST_CHARACTER, temperature: 0, seed: 0, signal };
-      await source.write(request, (more) => tokens.push(...more));
-      if (signal.aborted) return;
-      const first = tokens.find((token) => !token.isGiven && token.text);
-      say(status, first ? "" : "The model writes nothing here that has a text.");
-      if (!first || readingText.value !== before || !form.isConnected) return;
-      readingText.value = text + first.text;
-      form.requestSubmit();
-    });
-  }
-
-  /** Does this in place of what is under way; the line of status says so, and what went wrong. */
-  async instead(message, work) {
-    this.running?.abort();
-    this.running = new AbortController();
-    const { signal } = this.running;
-    const { status } = this.parts;
-    say(status, message);
-    try {
-      await work(signal);
     } catch (error) {
       if (signal.aborted) return;
       this.reader = null; // it is tried again when the view is opened again
