@@ -14,6 +14,11 @@ export function unitOf({ unit, labels }) {
   return unit ?? (labels.every((label) => /^(.|CR|U\+[0-9A-F]+)$/u.test(label)) ? "character" : "token");
 }
 
+/** A count of things, such as "1,024 characters". */
+export function many(count, word) {
+  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+}
+
 /** Three decimals, and no zero for what is merely small. */
 export function decimals(value) {
   return value > 0 && value < 0.0005 ? "<0.001" : value.toFixed(3);

@@ -4,32 +4,24 @@ import { LocalSource } from "../engine/source.js";
 import { Tokenizer } from "../engine/tokenizer.js";
 import { decodeBase64 } from "../engine/weights.js";
 import { startShell } from "../shell.js";
-import { readingView } from "../views/reading.js";
+import { READING_VIEWS } from "../views/reading.js";
 import { startValues, WRITE, Writer } from "../views/write.js";
 
 const MAX_TOKENS = 20000;
-/** Opens the page on the model in it. */
-function openPage() {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const main = document.querySelector("main");
-  const model = new Model(data, decodeBase64(document.getElementById("weights").textContent));
-  const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels);
-  const context = { source, model: "", text: data.facts.example, facts: data.facts };
-  const write = (root) => {
-    const written = (text) => {
-      context.text = text;
-    };
-    const form = { ...startValues(data.facts), ...data.start, most: MAX_TOKENS, filters: data.filters };
-    const writer = new Writer(root, form, source, () => "", { written });
-    const follow = () => writer.open(data.facts.token);
-    follow();
-    return follow;
+const data = JSON.parse(document.getElementById("data").textContent);
+const model = new Model(data, decodeBase64(document.getElementById("weights").textContent));
+const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels);
+const context = { source, model: "", text: data.facts.example, facts: data.facts };
+
+function show(root) {
+  const written = (text) => {
+    context.text = text;
   };
-  const readings = ["picture", "attention", "lens"].map((name) => readingView(name, () => model.config.block_size));
-  const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
-  const root = Object.assign(create("div"), { id: "view" });
-  main.append(create("div", "shell", nav), root);
-  startShell(nav, root, [{ ...WRITE, show: write }, ...readings], context);
+  const form = { ...startValues(data.facts), ...data.start, most: MAX_TOKENS, filters: data.filters };
+  new Writer(root, form, context, { written }).open();
 }
 
-openPage();
+const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
+const root = Object.assign(create("div"), { id: "view" });
+document.querySelector("main").append(create("div", "shell", nav), root);
+startShell(nav, root, [{ ...WRITE, show }, ...READING_VIEWS], context);

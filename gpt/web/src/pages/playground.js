@@ -4,19 +4,14 @@ import { LEARNING } from "../playground/learning.js";
 import main from "../playground/main.html";
 import { ServerSource } from "../playground/server.js";
 import { startShell } from "../shell.js";
-import { READINGS, readingView } from "../views/reading.js";
+import { many } from "../tokens.js";
+import { READING_VIEWS } from "../views/reading.js";
 import { startValues, WRITE, Writer } from "../views/write.js";
-
-const UNKNOWN_WINDOW = 64; // characters that are read where a model's facts are not there yet
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const head = document.querySelector("header");
 const parts = { ...fill(head, header), ...fill(document.querySelector("main"), main) };
 head.className = "shell";
-
-const [picture, ...readings] = Object.keys(READINGS).map((name) =>
-  readingView(name, ({ facts }) => facts?.block_size ?? UNKNOWN_WINDOW)
-);
 
 /** Shows the form of `Writer` with what was in it last, and lets it write. */
 function showWriter(root, context) {
@@ -30,10 +25,10 @@ function showWriter(root, context) {
     remember("text", text);
     readFacts(context); // a model that is trained meanwhile is another one by now
   };
-  const writer = new Writer(root, start, context.source, () => context.model, { changed, written });
+  const writer = new Writer(root, start, context, { changed, written });
   const follow = () => {
     writer.fill(read());
-    if (context.facts) writer.open(context.facts.token);
+    if (context.facts) writer.open();
   };
   follow();
   return follow;
@@ -66,7 +61,7 @@ async function openPlayground() {
     remember("model", context.model);
     showFacts(context).then(() => refresh()); // views read as much as the model can see
   });
-  const views = [{ ...WRITE, show: showWriter }, picture, ...readings, LEARNING];
+  const views = [{ ...WRITE, show: showWriter }, ...READING_VIEWS, LEARNING];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
     models = await source.models().catch(() => models); // one may have been trained meanwhile
@@ -77,7 +72,6 @@ async function openPlayground() {
 /** Says that the chosen model is loaded, and then what it is. */
 async function showFacts(context) {
   say(context.facts ? parts.facts : parts.pageStatus, `Loading ${context.model}…`); // what is shown already does not move
-  parts.model.ariaBusy = "true";
   await readFacts(context);
 }
 
@@ -89,27 +83,16 @@ async function readFacts(context) {
   const { model } = context;
   const answer = await context.source.facts(model).catch((error) => ({ error }));
   if (context.model !== model) return;
-  parts.model.ariaBusy = "false";
   if (!context.text || context.text === context.facts?.example) context.text = answer.example ?? "";
   context.facts = answer.error ? null : answer;
   parts.facts.textContent = answer.error ? "" : describeFacts(answer);
   say(parts.pageStatus, answer.error?.message ?? "", Boolean(answer.error));
 }
 
-function describeFacts({
-  step,
-  parameters,
-  n_layer: layers,
-  n_head: heads,
-  block_size: window,
-  vocab_size: size,
-  token,
-}) {
-  const count = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
-  return (
-    `step ${step.toLocaleString("en")}: ${count(parameters, "parameter")} in ${count(layers, "layer")} of ${count(heads, "head")}; ` +
-    `sees ${count(window, token)}, vocabulary of ${size.toLocaleString("en")}`
-  );
+function describeFacts(facts) {
+  const size = `${many(facts.parameters, "parameter")} in ${many(facts.n_layer, "layer")} of ${many(facts.n_head, "head")}`;
+  const sight = `sees ${many(facts.block_size, facts.token)}, vocabulary of ${facts.vocab_size.toLocaleString("en")}`;
+  return `step ${facts.step.toLocaleString("en")}: ${size}; ${sight}`;
 }
 
 function askForKey(reason) {

@@ -17,19 +17,18 @@ const SURPRISING = 0.25;
  * A text that is being written, whose tokens show what else was possible. A token has `id`, `label`, `text`,
  * `probability` and `chance`, those by the model and of sampling (null where nothing came before it), `own` and
  * `sampled`: the most likely tokens by both, as triples of id, label and probability; `isGiven` is set if it is of the
- * prompt, `isPicked` if a reader chose it. Those that are added are sampled with the settings `sampling`, and `word` is
- * what each is.
+ * prompt, `isPicked` if a reader chose it. Those that are added are sampled with the settings `sampling`.
  *
- * `branch(index, id)` follows a click on an alternative. `settings()` are those of the form, and `describe(settings)`
- * has words for some; where they are not those that the chosen token was sampled with, its bars show them, where they
- * are all such as `isComputed(settings)` can tell, from `logitsAfter(ids, signal)`, the logits of the next token.
+ * Of its writer, `branch(index, id)` follows a click on an alternative. `settings()` are those of the form, and
+ * `describe(settings)` has words for some; where they are not those that the chosen token was sampled with, its bars show
+ * them, where they are all such as `isComputed(settings)` can tell, from `logitsAfter(ids, signal)`, the logits of the
+ * next token.
  */
 export class Passage {
-  constructor(root, events) {
+  constructor(root, writer) {
     this.parts = fill(root, template);
-    this.events = events;
+    this.writer = writer;
     this.sampling = null;
-    this.word = "character";
     this.tokens = [];
     this.items = []; // their elements
     this.chosen = null;
@@ -125,7 +124,7 @@ export class Passage {
     const { title, choice, pairs } = this.parts;
     const token = this.tokens[index];
     this.shown = index;
-    title.textContent = token ? `${quoted(token.label)} · ${this.word} ${index}` : "What else was possible";
+    title.textContent = token ? `${quoted(token.label)} · ${this.writer.word} ${index}` : "What else was possible";
     choice.textContent = token ? describeChoice(token) : "Each choice of the model, as it writes.";
     if (!token) pairs.replaceChildren();
     else if (index === this.chosen) this.follow();
@@ -135,12 +134,12 @@ export class Passage {
   /** Draws the alternatives of a token with their probabilities, `chance` and `sampled`, under some settings. */
   draw(token, { chance, sampled }, settings) {
     const { sampling, pairs } = this.parts;
-    sampling.textContent = `with ${this.events.describe(settings)}`;
+    sampling.textContent = `with ${this.writer.describe(settings)}`;
     const entries = [...token.own];
     if (entries.length && entries.every(([id]) => id !== token.id)) {
       entries.push([token.id, token.label, token.probability]); // it came, and is not among the most likely
     }
-    const branch = (id) => this.events.branch(this.tokens.indexOf(token), id);
+    const branch = (id) => this.writer.branch(this.tokens.indexOf(token), id);
     pairs.replaceChildren(...entries.map((entry) => createAlternative(token, chance, sampled, entry, branch)));
   }
 
@@ -152,7 +151,7 @@ export class Passage {
     if (!token.own.length || !this.isOther(token)) return;
     const logits = await this.logitsOfChosen();
     if (!logits || token !== this.tokens[this.shown] || !this.isOther(token)) return;
-    const settings = this.events.settings(); // as they are by now
+    const settings = this.writer.settings(); // as they are by now
     const after = probabilitiesOf(logits, settings);
     const sampled = token.own.map(([id, label]) => [id, label, after[id] ?? 0]).filter(([, , chance]) => chance > 0);
     this.draw(token, { chance: after[token.id] ?? 0, sampled }, settings);
@@ -160,8 +159,9 @@ export class Passage {
 
   /** Whether the settings of the form are others than those of a token, and their effect can be computed. */
   isOther({ sampling }) {
-    const { settings, describe, isComputed } = this.events;
-    return describe(settings()) !== describe(sampling) && isComputed(settings());
+    const { writer } = this;
+    const settings = writer.settings();
+    return writer.describe(settings) !== writer.describe(sampling) && writer.isComputed(settings);
   }
 
   /** Logits of the chosen token's place; null where there are none, which is not kept. */
@@ -169,7 +169,7 @@ export class Passage {
     if (!this.logits) {
       const ids = this.tokens.slice(0, this.chosen).map(({ id }) => id);
       this.asking = new AbortController();
-      this.logits = Promise.resolve(this.events.logitsAfter(ids, this.asking.signal)).catch(() => null);
+      this.logits = Promise.resolve(this.writer.logitsAfter(ids, this.asking.signal)).catch(() => null);
     }
     const asked = this.logits;
     const logits = await asked;

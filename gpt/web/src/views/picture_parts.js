@@ -1,5 +1,5 @@
 import { lengthOf } from "../engine/picture.js";
-import { percent, quoted } from "../tokens.js";
+import { many, percent, quoted } from "../tokens.js";
 
 const NORMS = { layernorm: "LayerNorm", rmsnorm: "RMSNorm" };
 const CELLS = 8; // tokens with their ids
@@ -8,10 +8,6 @@ const ACTIVATIONS = { gelu: "GELU", gelu_tanh: "GELU", relu: "ReLU", relu2: "squ
 /** Three significant digits. */
 function rounded(value) {
   return Number(value.toPrecision(3)).toLocaleString("en");
-}
-
-function many(count, word) {
-  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 }
 
 /**

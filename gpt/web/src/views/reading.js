@@ -8,33 +8,32 @@ import { showPicture } from "./picture.js";
 import template from "./reading.html";
 
 /** The views of a text, which `show(root, view, source)` draws. */
-export const READINGS = {
+const READINGS = {
   picture: { title: "Model", show: showPicture, guide: picture },
   attention: { title: "Attention", show: showAttention, guide: attention },
   lens: { title: "Logit lens", show: showLens, guide: lens },
 };
 const MOST_TOKENS = 128;
+const UNKNOWN_WINDOW = 64; // characters that are read where a model's facts are not there yet
 
-/** A view for the shell that reads a text; `windowOf(context)` is the most characters that the model takes. */
-export function readingView(name, windowOf) {
+/** The same for the shell, each with a field for the text. */
+export const READING_VIEWS = Object.keys(READINGS).map((name) => {
   const { title, guide } = READINGS[name];
   const show = (root, context) => {
-    const reading = new Reading(root, name, context, windowOf);
+    const reading = new Reading(root, name, context);
     return () => reading.follow();
   };
   const guides = new DOMParser().parseFromString(guide, "text/html").querySelectorAll(".guide");
   const [sentence, more] = [...guides].map(({ textContent: words }) => words.trim().replace(/\s+/g, " "));
   return { name, title, sentence, more, show };
-}
+});
 
 /** A field for a text, and what the model that is chosen makes of it: at first of the text that was written last. */
 class Reading {
-  constructor(root, name, context, windowOf) {
+  constructor(root, name, context) {
     this.name = name;
-    this.reading = READINGS[name];
     this.parts = fill(root, template);
     this.context = context;
-    this.window = () => Math.min(MOST_TOKENS, windowOf(context));
     this.running = null;
     this.last = null; // the text written last
     this.reader = null; // the model that has read
@@ -48,6 +47,11 @@ class Reading {
     this.follow();
   }
 
+  /** The most characters that are read. */
+  get window() {
+    return Math.min(MOST_TOKENS, this.context.facts?.block_size ?? UNKNOWN_WINDOW);
+  }
+
   /** Reads the text written last where that has changed, and the same one with another model. */
   follow() {
     const { text, model } = this.context;
@@ -55,7 +59,7 @@ class Reading {
     const isSame = text === this.last;
     if (isSame && model === this.reader) return;
     this.last = text;
-    if (!isSame) field.value = endOf(text, this.window());
+    if (!isSame) field.value = endOf(text, this.window);
     this.read();
   }
 
@@ -63,7 +67,7 @@ class Reading {
   async read() {
     const { readingText, status, body } = this.parts;
     const { source, model, facts } = this.context;
-    const text = endOf(readingText.value, this.window());
+    const text = endOf(readingText.value, this.window);
     const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
     this.reader = model;
     this.running?.abort();
@@ -78,7 +82,7 @@ class Reading {
       const answer = await source[this.name]({ model, text, signal });
       if (signal.aborted) return;
       say(status, read < all ? `Only the last ${read} of ${all} characters are read.` : "");
-      this.reading.show(body, { ...answer, model, text, unit: facts?.token }, source);
+      READINGS[this.name].show(body, { ...answer, model, text, unit: facts?.token }, source);
     } catch (error) {
       if (signal.aborted) return;
       this.reader = null; // it is tried again when the view is opened again

@@ -1,4 +1,5 @@
 import { camelCase, copy, create, fill, isSubmit, say } from "../dom.js";
+import { many } from "../tokens.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
 
@@ -27,9 +28,9 @@ const MOST_ON_A_SLIDER = 50; // from its least value on
 const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
 
 /**
- * A form, and the text of a model, whose name `model()` returns. `start` has the values of the form by its fields, `most`, the greatest count, and `filters`, the
- * sampling filters, each with the JSON schema of its value; the default keeps all. Each is a field of the form, such as
- * top-k, and of a request, such as topK.
+ * A form, and the text of the model of a context, see `startShell`. `start` has the values of the form by its fields,
+ * `most`, the greatest count, and `filters`, the sampling filters, each with the JSON schema of its value; the default
+ * keeps all. Each is a field of the form, such as top-k, and of a request, such as topK.
  *
  * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls `add(tokens)` with
  * tokens as `Passage` takes them: those of the prompt but for the first `known`, then `count` that are sampled. The
@@ -39,16 +40,16 @@ const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
  * `changed(values)` follows the form, `written(text)` each text that the reader asked for.
  */
 export class Writer {
-  constructor(root, start, source, model, { changed = null, written = null } = {}) {
+  constructor(root, start, context, { changed = null, written = null } = {}) {
     this.parts = fill(root, template);
-    this.source = source;
-    this.model = model;
+    this.context = context;
     this.changed = changed;
     this.written = written;
     this.word = "character"; // for a token of the model
     this.shown = null; // the model that the text was started with
+    this.running = null; // what cancels the text that grows
     this.filters = Object.entries(start.filters).map(([name, schema]) => ({ ...schema, field: fieldOf(name) }));
-    const { form, seed, pane, count, prompt } = this.parts;
+    const { form, seed, passage, count, prompt } = this.parts;
     this.fields = { prompt, count };
     this.sliders = {};
     for (const setting of [TEMPERATURE, ...this.filters]) {
@@ -58,7 +59,7 @@ export class Writer {
       seed.parentElement.before(row);
     }
     this.fields.seed = seed;
-    this.pane = new Pane(this, pane);
+    this.passage = new Passage(passage, this);
     count.max = start.most;
     this.fill(start);
     this.listen(root, form);
@@ -114,14 +115,15 @@ export class Writer {
     this.parts.summary.textContent = `${this.describe(settings)}, seed ${settings.seed}`;
     if (!target) return;
     this.changed?.(this.values());
-    if (Object.values(this.fields).every(({ validity }) => validity.valid)) this.pane.passage.follow();
+    if (Object.values(this.fields).every(({ validity }) => validity.valid)) this.passage.follow();
   }
 
-  /** Writes when it is first shown, and when its model is another; `word` is that for a token of the model. */
-  open(word) {
-    this.word = word;
-    this.parts.unit.textContent = `${word[0].toUpperCase()}${word.slice(1)}s`;
-    if (this.shown !== this.model()) this.start(false);
+  /** Writes when it is first shown, and when its model is another. */
+  open() {
+    const { facts, model } = this.context;
+    this.word = facts.token;
+    this.parts.unit.textContent = `${this.word[0].toUpperCase()}${this.word.slice(1)}s`;
+    if (this.shown !== model) this.start(false);
   }
 
   values() {
@@ -137,9 +139,10 @@ export class Writer {
   /** Starts the text anew, unless a setting is wrong, which the form shows; `isAsked`: by the reader. */
   start(isAsked = true) {
     this.stop();
-    this.shown = this.model();
+    this.shown = this.context.model;
     if (!this.parts.form.reportValidity()) return;
-    this.pane.start(this.parts.prompt.value, isAsked);
+    this.passage.truncate(0);
+    this.run(this.parts.prompt.value, this.settings(), 0, isAsked);
   }
 
   describe(settings) {
@@ -155,86 +158,60 @@ export class Writer {
   }
 
   stop() {
-    this.pane.running?.abort();
+    this.running?.abort();
   }
 
   async copy() {
-    const { passage, status } = this.pane;
-    const isCopied = await copy(passage.text);
+    const isCopied = await copy(this.passage.text);
+    const { status } = this.parts;
     say(status, isCopied ? "The text is copied." : "The browser allows no copying here; select the text.", !isCopied);
   }
-}
 
-/** The text of a writer. */
-class Pane {
-  constructor(writer, root) {
-    this.writer = writer;
-    this.running = null;
-    this.status = create("output", "status");
-    const body = create("div");
-    root.append(this.status, body);
-    this.passage = new Passage(body, {
-      branch: (index, id) => this.branch(index, id),
-      settings: () => writer.settings(),
-      describe: (settings) => writer.describe(settings),
-      isComputed: (settings) => writer.isComputed(settings),
-      logitsAfter: (ids, signal) => writer.source.logitsAfter({ model: writer.model(), ids, signal }),
-    });
-  }
-
-  start(prompt, isAsked) {
-    this.isAsked = isAsked;
-    this.passage.truncate(0);
-    this.passage.word = this.writer.word;
-    this.run(prompt, this.writer.settings(), 0);
+  logitsAfter(ids, signal) {
+    const { source, model } = this.context;
+    return source.logitsAfter({ model, ids, signal });
   }
 
   /** Replaces a token, and continues from there with the settings; the random numbers of the seed begin anew. */
   branch(index, id) {
-    if (!this.writer.parts.form.reportValidity()) return;
-    this.running?.abort();
-    this.isAsked = true;
+    if (!this.parts.form.reportValidity()) return;
+    this.stop();
     const { tokens } = this.passage;
-    const settings = this.writer.settings();
+    const settings = this.settings();
     const count = settings.count - tokens.slice(0, index + 1).filter(({ isGiven }) => !isGiven).length;
     this.passage.truncate(index);
-    this.run([...tokens.map((token) => token.id), id], { ...settings, count: Math.max(0, count) }, index);
+    this.run([...tokens.map((token) => token.id), id], { ...settings, count: Math.max(0, count) }, index, true);
   }
 
   /** Lets the text grow, and says how that went. */
-  async run(prompt, settings, known) {
-    const { source, written, word } = this.writer;
+  async run(prompt, settings, known, isAsked) {
+    const { parts, passage, context, word } = this;
     const control = new AbortController();
+    const { signal } = control;
     this.running = control;
-    this.passage.sampling = settings;
-    this.writerFollows();
-    say(this.status, "Writing…");
+    parts.stop.disabled = false;
+    passage.sampling = settings;
+    say(parts.status, "Writing…");
     const began = performance.now();
     let added = 0;
     const add = (tokens) => {
-      if (!control.signal.aborted) added += this.add(tokens, Array.isArray(prompt) ? known : null);
+      if (!signal.aborted) added += this.add(tokens, Array.isArray(prompt) ? known : null);
     };
     let fault = null;
     try {
-      const request = { ...settings, model: this.writer.model(), prompt, known, signal: control.signal };
-      await Promise.race([source.write(request, add), untilAborted(control.signal)]);
+      const request = { ...settings, model: context.model, prompt, known, signal };
+      await Promise.race([context.source.write(request, add), untilAborted(signal)]);
     } catch (error) {
       if (error.name !== "AbortError") fault = error.message;
     }
     if (this.running !== control) return; // another run has taken its place
     this.running = null;
-    this.writerFollows();
+    parts.stop.disabled = true;
     const seconds = (performance.now() - began) / 1000;
-    const bits = describeBits(this.passage.tokens);
-    const said = `${describeRun(added, word, settings.seed, seconds)}${bits}`;
-    say(this.status, fault ?? said, fault !== null);
-    this.passage.settle();
-    if (this.isAsked) written?.(this.passage.text);
-  }
-
-  /** Lets the reader stop what grows. */
-  writerFollows() {
-    this.writer.parts.stop.disabled = !this.running;
+    const said = `${describeRun(added, word, settings.seed, seconds)}${describeBits(passage.tokens)}`;
+    say(parts.status, fault ?? said, fault !== null);
+    passage.settle();
+    if (isAsked) this.written?.(passage.text);
   }
 
   /** Adds tokens, the one at `picked` chosen by the reader; returns how many were sampled. */
@@ -250,7 +227,7 @@ class Pane {
 
 function describeRun(count, word, seed, seconds) {
   const pace = seconds > 0 ? `, ${Math.round(count / seconds)} per second` : "";
-  return `${count} ${word}${count === 1 ? "" : "s"} written with seed ${seed}${pace}.`;
+  return `${many(count, word)} written with seed ${seed}${pace}.`;
 }
 
 /** How surprised the model was by what was written, per character, whatever its tokens are. */
