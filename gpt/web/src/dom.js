@@ -15,14 +15,6 @@ export function createButton(className, text, act, label = "") {
   return button;
 }
 
-/** An element for use within an SVG, with attributes and children. */
-export function createIn(svg, tag, attributes = {}, ...children) {
-  const element = document.createElementNS(svg.namespaceURI, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
 /**
  * Fills an element from the HTML of a template, which is the page's own, and returns its parts: the elements that have a
  * `data-part` or an id, by that name, `run-name` as `runName`.

@@ -1,6 +1,6 @@
 import { fill, say, setOptions } from "../dom.js";
 import template from "./learning.html";
-import { EmbeddingMap, Heads } from "./snapshot.js";
+import { drawHeads, EmbeddingMap } from "./snapshot.js";
 
 const FRAME_MILLISECONDS = 700;
 const POLL_MILLISECONDS = 2500;
@@ -36,7 +36,6 @@ class Learning {
     this.step = null; // that was chosen; null: the last one is followed
     this.timer = null;
     this.map = new EmbeddingMap(this.parts);
-    this.heads = new Heads(this.parts);
     const { runs, sampleStep, play } = this.parts;
     runs.addEventListener("change", () => this.poll());
     sampleStep.addEventListener("input", () => {
@@ -165,7 +164,7 @@ class Learning {
     const unit = UNITS[run.tokenizer] ?? "token";
     if (!mapped.hidden) this.map.show(snapshot, unit);
     mapped.dataset.step = taken;
-    if (!attended.hidden) this.heads.show(snapshot, unit);
+    if (!attended.hidden) drawHeads(this.parts, snapshot);
   }
 
   /** Asks once, and again after an error, which is returned as `problem`. */

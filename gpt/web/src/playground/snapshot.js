@@ -1,5 +1,5 @@
 import { colorOf, drawInTheme } from "../colors.js";
-import { create, createIn, keyIn, within } from "../dom.js";
+import { create, keyIn, within } from "../dom.js";
 
 const KEYS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
 // A token is of the first that fits.
@@ -59,7 +59,9 @@ export class EmbeddingMap {
     this.at = null;
     const kinds = tokens.map((token) => CLASSES.find(({ fits }) => fits.test(token)) ?? CLASSES.at(-1));
     this.labels = tokens.map((token, index) => {
-      const label = createIn(this.map, "text", { class: "map-token" }, token);
+      const label = document.createElementNS(this.map.namespaceURI, "text");
+      label.setAttribute("class", "map-token");
+      label.textContent = token;
       label.style.fill = kinds[index].color;
       return label;
     });
@@ -94,68 +96,23 @@ export class EmbeddingMap {
   }
 }
 
-/** The weights of all heads in small: layers below each other, heads side by side. */
-export class Heads {
-  constructor({ heads, line, weight }) {
-    this.heads = heads;
-    this.line = line;
-    this.weight = weight;
-    this.snapshot = null;
-    heads.addEventListener("pointermove", (event) => this.read(event));
-    heads.addEventListener("pointerleave", () => this.say());
-  }
-
-  show(snapshot, unit) {
-    this.unit = unit;
-    const { attention, line, step } = snapshot;
-    const isNew = !this.snapshot;
-    this.snapshot = snapshot;
-    this.size = line.length + 1; // with a gap
-    this.line.textContent = `In “${line.map((label) => (label === "␣" ? " " : label)).join("")}”`;
-    this.heads.width = attention[0].length * this.size - 1;
-    this.heads.height = attention.length * this.size - 1;
-    this.heads.setAttribute(
-      "aria-label",
-      `The attention of ${attention.length} layers of ${attention[0].length} heads at step ${step}`
-    );
-    drawInTheme(this.heads, () => this.draw());
-    if (isNew) this.say();
-  }
-
-  draw() {
-    const pen = this.heads.getContext("2d");
-    const image = pen.createImageData(this.heads.width, this.heads.height);
-    this.snapshot.attention.forEach((heads, layer) => {
-      heads.forEach((rows, head) => {
-        rows.forEach((row, query) => {
-          for (let key = 0; key <= query; key++) {
-            const place = (layer * this.size + query) * image.width + head * this.size + key;
-            image.data.set([...colorOf(row[key]), 255], 4 * place);
-          }
-        });
+/** Draws the weights of all heads in small: layers below each other, heads side by side. */
+export function drawHeads({ heads: canvas, line: words }, { attention, line, step }) {
+  const size = line.length + 1; // with a gap
+  const [layers, across] = [attention.length, attention[0].length];
+  words.textContent = `In “${line.map((label) => (label === "␣" ? " " : label)).join("")}”`;
+  Object.assign(canvas, { width: across * size - 1, height: layers * size - 1 });
+  canvas.setAttribute("aria-label", `The attention of ${layers} layers of ${across} heads at step ${step}`);
+  drawInTheme(canvas, () => {
+    const image = new ImageData(canvas.width, canvas.height);
+    attention.flat().forEach((rows, head) => {
+      const begin = Math.floor(head / across) * size * image.width + (head % across) * size;
+      rows.forEach((row, query) => {
+        for (let key = 0; key <= query; key++) {
+          image.data.set([...colorOf(row[key]), 255], 4 * (begin + query * image.width + key));
+        }
       });
     });
-    pen.putImageData(image, 0, 0);
-  }
-
-  say(text = `Layers downward, heads across; each row is a ${this.unit}, and marks what it looks at.`) {
-    this.weight.textContent = text;
-  }
-
-  read(event) {
-    const { attention, line } = this.snapshot;
-    const frame = this.heads.getBoundingClientRect();
-    const x = Math.floor(((event.clientX - frame.left) / frame.width) * this.heads.width);
-    const y = Math.floor(((event.clientY - frame.top) / frame.height) * this.heads.height);
-    const [head, key, layer, query] = [
-      Math.floor(x / this.size),
-      x % this.size,
-      Math.floor(y / this.size),
-      y % this.size,
-    ];
-    const value = attention[layer]?.[head]?.[query]?.[key];
-    if (value === undefined || key > query) this.say();
-    else
-      this.say(`layer ${layer}, head ${head}: ${line[query]} looks at ${line[key]} with ${Math.round(100 * value)} %`);
-  }
+    canvas.getContext("2d").putImageData(image, 0, 0);
+  });
 }

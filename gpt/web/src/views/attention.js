@@ -8,6 +8,8 @@ import { describeKinds, measureHeads, mostTelling } from "./kinds.js";
 import { Matrix } from "./matrix.js";
 
 const THUMBNAIL = 96; // pixels of its side, at most
+const shareOf = Math.sqrt; // of the colors, by a weight: small ones can be told apart
+const TICKS = [0, 0.02, 0.1, 0.25, 0.5, 1].map((weight) => [shareOf(weight), String(weight)]);
 
 /** The attention of `view`; heads can be ablated where it has the `text` and `model` that `source` is to be asked about. */
 export function showAttention(root, view, source = null) {
@@ -31,7 +33,7 @@ class AttentionView {
     this.key = 0;
     this.pointed = null; // the query and key under the mouse
     root.style.setProperty("--size", this.size);
-    const { text, stretch } = this.parts;
+    const { text } = this.parts;
     this.tokens = writeText(text, this.labels);
     this.thumbnails = this.addThumbnails(view);
     this.ablation = source && this.allowAblation(root, view, source);
@@ -53,7 +55,6 @@ class AttentionView {
       point: (cell) => this.point(cell),
       choose: (query, key) => this.chooseQuery(query, key),
     });
-    stretch.addEventListener("change", () => this.draw());
     drawInTheme(root, () => this.draw());
     this.chooseHead(this.head);
     this.chooseQuery(this.query);
@@ -125,22 +126,13 @@ class AttentionView {
     this.parts.ablate.checked = this.thumbnails[this.head].classList.contains("ablated-head");
   }
 
-  shareOf(weight) {
-    return this.parts.stretch.checked ? Math.sqrt(weight) : weight;
-  }
-
   /** Draws all that depends on the colors or on the weights. */
   draw() {
     const step = Math.ceil(this.size / THUMBNAIL);
     const inks = this.inks();
     this.thumbnails.forEach((button, head) => this.drawHead(button.firstChild, head, step, inks));
     this.nameHeads();
-    const ticks = this.parts.stretch.checked ? [0, 0.02, 0.1, 0.25, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
-    drawLegend(
-      this.parts.legend,
-      "weight",
-      ticks.map((weight) => [this.shareOf(weight), String(weight)])
-    );
+    drawLegend(this.parts.legend, "weight", TICKS);
     this.drawChosenHead();
     this.ablation?.draw();
   }
@@ -162,7 +154,7 @@ class AttentionView {
     }
     const image = new ImageData(side, side);
     largest.forEach((weight, pixel) => {
-      if (weight >= 0) image.data.set(inks[Math.round(255 * this.shareOf(weight))], 4 * pixel);
+      if (weight >= 0) image.data.set(inks[Math.round(255 * shareOf(weight))], 4 * pixel);
     });
     canvas.width = canvas.height = side;
     canvas.getContext("2d").putImageData(image, 0, 0);
@@ -210,7 +202,7 @@ class AttentionView {
     const [from, to] = [query, key].map((index) => nameOf(this.labels, index));
     readout.textContent = `From ${from} to ${to}: ${key > query ? "hidden, it comes later" : decimals(row[key])}`;
     this.tokens.forEach((token, index) => {
-      if (index <= query) paint(token, this.shareOf(row[index]));
+      if (index <= query) paint(token, shareOf(row[index]));
       else unpaint(token);
       token.classList.toggle("later", index > query);
       token.classList.toggle("looking", index === query);
