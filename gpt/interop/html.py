@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpt.accounting.parameters import count_parameters
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
@@ -68,8 +67,7 @@ def render_model_page(
         "tokenizer": page_tokenizer,
         "labels": labels_of(tokenizer, range(model.vocab_size)),
         "facts": {
-            "parameters": count_parameters(config).total,
-            **{name: getattr(config, name) for name in ("n_layer", "n_head", "block_size", "vocab_size")},
+            "block_size": config.block_size,
             "token": kind_of(tokenizer),
             "example": example,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
