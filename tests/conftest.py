@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import setuptools  # noqa: F401 - replaces distutils, which now and then fails where torch's compiler is the first to ask
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from browser import Browser, Page
 from gpt.cli import train
@@ -62,7 +62,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/{folder} was not collected: {reason}")
 
 
-settings.register_profile("quick", max_examples=20)  # of `make test`
+for profile, count in {"quick": 20, "whole": 200}.items():  # of `make test` and `make test-all`
+    settings.register_profile(profile, max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("whole")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, which runs respect
 torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
 

@@ -113,7 +113,7 @@ class PagedCache(RuleBasedStateMachine):
         assert sorted(self.pool.allocate() for _ in range(BLOCKS)) == list(range(BLOCKS))
 
 
-PagedCache.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+PagedCache.TestCase.settings = settings(stateful_step_count=30)
 TestPagedCache = PagedCache.TestCase
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config import Config
@@ -327,7 +327,6 @@ def valid_configs(draw: st.DrawFn) -> Config:
     return Config.model_validate(sections)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(config=valid_configs())
 def test_a_dumped_configuration_loads_to_the_same_values(config: Config) -> None:
     """A checkpoint that holds its configuration would otherwise be lost."""
@@ -361,7 +360,6 @@ def is_taken_or_refused_in_words(text: str, overrides: list[str]) -> bool:
         return all(line.startswith(("some.yaml", "command line: ")) and line.isprintable() for line in lines)
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
 def test_no_value_of_any_key_ends_in_anything_but_a_configuration_or_a_config_error(data: dict[str, Any]) -> None:
     sections: dict[str, dict[str, Any]] = {}
@@ -371,7 +369,6 @@ def test_no_value_of_any_key_ends_in_anything_but_a_configuration_or_a_config_er
     assert is_taken_or_refused_in_words(yaml.safe_dump(sections), [])
 
 
-@settings(max_examples=300, deadline=None)
 @given(key=st.sampled_from([*KEYS, "modle.x", "model"]), text=yamlish, parts=yamlish)
 def test_no_text_and_no_override_end_in_anything_else(key: str, text: list[str], parts: list[str]) -> None:
     assert is_taken_or_refused_in_words("".join(text), [])

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pyarrow
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import parquet as arrow
 
@@ -17,6 +17,7 @@ from gpt.corpora import corpus_text, parquet
 from gpt.corpora.corpus_text import CorpusText
 from gpt.corpora.source_files import find_files
 from gpt.system.errors import DataError
+from patience import examples
 
 ROWS = ["First “row”.", "", None, "Second\r\nrow.", "é" * 50]
 ROWS_TEXT = "First “row”.\n\nSecond\nrow.\n\n" + "é" * 50
@@ -41,7 +42,6 @@ def reading(file: Path, content: bytes, size: int = corpus_text.PIECE) -> str:
     return "".join(pieces)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     text=st.text(st.sampled_from("ab\r\n\n") | st.characters(codec="utf-8", exclude_characters="\0"), max_size=40),
     size=SIZES,
@@ -69,7 +69,7 @@ def test_any_text_reads_the_same_in_pieces_of_any_size(file: Path, text: str, si
     ],
     ids=range(8),
 )
-@settings(max_examples=15, deadline=None)
+@examples(0.1)
 def test_the_first_wrong_byte_is_told_by_its_place_in_the_file(
     file: Path, before: bytes, wrong: bytes, size: int, mark: bytes
 ) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.place import BPE, TOKENIZERS, Place, changed, cut, holding, swap, whole
@@ -18,6 +18,7 @@ from gpt.corpora import corpus_text, preparation, sharding
 from gpt.data import dataset
 from gpt.data.dataset import META, open_dataset, seal, unseal
 from gpt.system.errors import DataError
+from patience import examples
 
 TEXT = "Who keeps the keys? asked Ada.\nThe keeper, said Tom.\n" * 20
 LONG = "".join(f"{number} keys and {number * 7} doors.\n" for number in range(400))
@@ -39,7 +40,7 @@ def text(place: Place) -> Place:
     piece=st.integers(1, 30),
     val=st.floats(0.1, 0.9),
 )
-@settings(max_examples=40, deadline=None)
+@examples(0.25)
 def test_any_cut_into_pieces_blocks_and_shards_gives_the_same_text_split_at_the_same_place(
     text: str, keys: dict[str, Any], shard: int, block: int, piece: int, val: float
 ) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.data.batches import SAMPLERS, BatchSampler, Sampler, ShuffledSampler, build_sampler
+from patience import examples
 
 TOKENS = np.random.default_rng(0).integers(0, 200, size=1000).astype(np.uint8)
 EVERY_ORDER = pytest.mark.parametrize("order", SAMPLERS)
@@ -86,7 +87,7 @@ def epochs(sampler: ShuffledSampler, count: int) -> list[list[int]]:
 
 
 @given(st.integers(1, 60), st.integers(0, 9), st.integers(1, 200))
-@settings(max_examples=40, deadline=None)
+@examples(0.25)
 def test_an_epoch_predicts_every_token_once_but_those_at_both_ends(block_size: int, seed: int, more: int) -> None:
     length = block_size + more
     for starts in epochs(shuffled(length, block_size, seed), 3):
@@ -103,7 +104,7 @@ def test_every_epoch_has_an_order_and_an_offset_of_its_own() -> None:
 
 
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=5))
-@settings(max_examples=30, deadline=None)
+@examples(0.25)
 def test_batches_of_any_sizes_take_the_same_order(sizes: list[int]) -> None:
     sampler, one_by_one = shuffled(), shuffled()
     inputs = torch.cat([sampler.get_batch(size)[0] for size in sizes])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.data.saved_tokenizer import tokenizer_from_dict
@@ -20,7 +20,6 @@ def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [*(decoder.feed(index) for index in ids), decoder.flush()]
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=st.text(min_size=1))
 def test_a_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: str) -> None:
     chars, data = CharTokenizer(text), ByteTokenizer()
@@ -116,7 +115,6 @@ def test_what_does_not_describe_a_tokenizer_is_refused(saved: object) -> None:
         tokenizer_from_dict(saved)
 
 
-@settings(max_examples=300, deadline=None)
 @given(ids=st.lists(st.integers(0, 255) | st.sampled_from(list("é€𝄞".encode())), max_size=30))
 def test_what_the_stream_gives_of_any_bytes_is_what_decode_gives(ids: list[int]) -> None:
     assert "".join(streamed(ByteTokenizer(), ids)) == ByteTokenizer().decode(ids)

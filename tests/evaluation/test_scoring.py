@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -10,6 +10,7 @@ from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.evaluation.scoring import Score, score_text
 from gpt.model import GPT
 from gpt.system.errors import DataError, GenerationError
+from patience import examples
 from tiny import sharp_model
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
@@ -34,7 +35,7 @@ def begin_of(place: int, stride: int) -> int:
     return begin
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.25)
 @given(length=st.integers(2, 30), stride=st.integers(1, WIDTH))
 def test_every_token_is_scored_once_by_the_first_window_that_reaches_it(length: int, stride: int) -> None:
     model, ids = small_model(), LETTERS.encode(TEXT[:length]).tolist()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from generation.scripted import Scripted, ScriptedRuntime
 from generation.support import LETTERS, rows_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpt
@@ -13,6 +13,7 @@ from gpt.generation import Batch, Completion, TextBatch, complete, generate_toke
 from gpt.generation.runtime import build_runtime
 from gpt.model import GPT
 from gpt.system.errors import GenerationError
+from patience import examples
 from tiny import sharp_model
 
 
@@ -25,7 +26,7 @@ def completions(
 rows = st.lists(st.tuples(st.text("abcdefgh", max_size=14), st.integers(0, 5)), min_size=1, max_size=5)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(0.25)
 @given(rows=rows, stop=st.sampled_from([(), ("a", "d"), ("ef",)]), temperature=st.sampled_from([0.0, 0.7, 1.5]))
 def test_a_row_is_what_it_is_alone_whatever_rows_are_beside_it(
     rows: list[tuple[str, int]], stop: tuple[str, ...], temperature: float

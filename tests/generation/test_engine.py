@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from generation.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from native_support import needs_compiler
 
@@ -18,6 +18,7 @@ from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import GenerationError
+from patience import examples
 from tiny import sharp_model
 
 VARIANTS = [
@@ -75,7 +76,7 @@ prompts = st.tuples(st.sampled_from(["abcdefghij", "vut", "k"]), st.integers(1, 
 
 
 @needs_compiler
-@settings(max_examples=40, deadline=None)
+@examples(0.25)
 @given(
     asked=st.lists(st.tuples(prompts, params, st.integers(0, 20)), min_size=2, max_size=10),
     blocks=st.integers(WINDOW_BLOCKS, 16),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from generation.support import LETTERS, random_ids
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from native_support import needs_compiler
 
@@ -17,6 +17,7 @@ from gpt.generation import Batch
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.sequence import Window
 from gpt.model import GPT
+from patience import examples
 from tiny import sharp_model
 from tolerances import LOGITS
 from variants import VARIANTS, draw_model, keys_of
@@ -65,7 +66,7 @@ def model_of(position: str) -> GPT:
 
 
 @every_backend
-@settings(max_examples=25, deadline=None)
+@examples(0.1)
 @given(
     position=st.sampled_from(["learned", "sinusoidal", "rope"]),
     lengths=st.lists(st.integers(1, 17) | st.sampled_from([5, 40]), min_size=1, max_size=4),

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
@@ -91,7 +91,6 @@ any_params = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(logits=any_logits, params=any_params)
 def test_probabilities_sum_to_one_over_the_most_likely_tokens(logits: list[float], params: SamplingParams) -> None:
     row = torch.tensor(logits)
@@ -103,7 +102,6 @@ def test_probabilities_sum_to_one_over_the_most_likely_tokens(logits: list[float
     assert (unfiltered[result == 0] <= least * (1 + 1e-6)).all()
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     weights=st.lists(st.just(0.0) | st.floats(2.0**-100, 1, width=32), min_size=1, max_size=12).filter(any),
     uniform=st.sampled_from([0.0, 2.0**-24, LARGEST_BELOW_ONE]) | st.floats(0, LARGEST_BELOW_ONE, width=32),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from generation.support import LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.cache.paged import BLOCK
@@ -37,7 +37,6 @@ schedules = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     schedule=schedules,
     blocks=st.integers(WINDOW_BLOCKS, 14),

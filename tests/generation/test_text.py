@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config import SamplingParams
@@ -109,7 +109,6 @@ texts = st.text(ALPHABET, max_size=30)
 stops = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=3)
 
 
-@settings(max_examples=500, deadline=None)
 @given(data=st.data(), text=texts, stop=stops, tokenizer=st.sampled_from([CharTokenizer(ALPHABET), ByteTokenizer()]))
 def test_what_is_shown_is_the_text_up_to_the_earliest_stop_as_early_as_that_is_certain(
     data: st.DataObject, text: str, stop: list[str], tokenizer: Tokenizer
@@ -179,7 +178,6 @@ def test_ids_beyond_the_tokenizer_are_shown_as_replacement_characters(
     assert "".join([stream.feed(index) for index in ids]) + stream.flush() == expected
 
 
-@settings(max_examples=200, deadline=None)
 @given(ids=st.binary(max_size=20))
 def test_any_bytes_are_shown_as_the_tokenizer_decodes_them(ids: bytes) -> None:
     stream = TextStream(ByteTokenizer())

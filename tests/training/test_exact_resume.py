@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from native_support import needs_compiler
 from torch import Tensor
@@ -17,6 +17,7 @@ from drills.leftovers import Leftovers, differing, everything
 from gpt.checkpoint import read_checkpoint
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from patience import examples
 from training.sessions import Start
 
 MAX_STEPS = 9
@@ -57,7 +58,7 @@ def test_the_comparison_is_of_everything_that_there_is(uninterrupted: Leftovers)
     assert sum("/exp_avg_sq" in key for key in tensors) == sum(key.startswith("weights/") for key in tensors)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(0.04)
 @given(
     step=st.integers(0, MAX_STEPS),
     phase=st.sampled_from(PHASES),
@@ -96,7 +97,7 @@ def crash() -> None:
     raise Crash
 
 
-@settings(max_examples=4, deadline=None)
+@examples(0.02)
 @given(crashes=st.lists(st.tuples(st.integers(0, MAX_STEPS - 1), st.sampled_from(PHASES)), min_size=1, max_size=3))
 @example(crashes=[(0, "train"), (5, "train"), (6, "sample"), (8, "train")])
 def test_a_run_that_crashed_again_and_again_goes_on_from_its_last_checkpoint(

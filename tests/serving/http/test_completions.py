@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpt
@@ -16,6 +16,7 @@ from gpt.generation.text import TextStream
 from gpt.model import GPT
 from gpt.serving.http.protocol import CompletionRequest
 from http_server import CharModel, Served
+from patience import examples
 from tiny import CORPUS
 
 PROMPT = "Who keeps"
@@ -47,7 +48,7 @@ def joined(chunks: list[Any]) -> list[dict[str, Any]]:
     return [choices[index] for index in sorted(choices)]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(0.1)
 @given(
     prompts=st.lists(st.sampled_from(["It was", "Who", "the worst of rooms", ""]), min_size=1, max_size=3),
     as_ids=st.booleans(),

@@ -8,13 +8,13 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpt.serving.http.protocol import CompletionRequest
 from http_server import ManualEngine, Serve, Served, assert_is_error
-from patience import PATIENCE
+from patience import PATIENCE, examples
 
 OK = {"prompt": "It was", "max_tokens": 3}
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -100,7 +100,7 @@ names = st.sampled_from(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@examples(0.25)
 @given(content=st.binary(max_size=200) | st.dictionaries(names, json_values, max_size=4))
 def test_no_body_makes_the_server_fail(server: Served, content: bytes | dict) -> None:
     body = content if isinstance(content, bytes) else json.dumps({"prompt": "It", "max_tokens": 1, **content}).encode()

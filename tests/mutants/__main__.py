@@ -1,0 +1,182 @@
+"""`make mutants`: plant small faults in the core, one at a time, and list those that no test finds.
+
+Of each part of the core some faults are drawn, always the same ones. The tests that run the changed line are run, those
+that run the least code first, until one fails. The result, a line of JSON for each fault, is for `--before`: after a
+change, the tests must find what they found.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from mutants.edits import Edit, edits_of
+from mutants.native import faults
+
+ROOT = Path(__file__).parents[2]
+PARTS = {
+    "model/*.py": 30,
+    "training/*.py": 80,
+    "checkpoint/*.py": 30,
+    "generation/*.py": 50,
+    "cache/*.py": 15,
+    "data/*.py": 25,
+    "config/*.py": 25,
+    "corpora/*.py": 20,
+    "serving/**/*.py": 25,
+}
+"""Parts of the core, and how many faults are drawn from each."""
+QUICK = ("--hypothesis-profile", "quick", "-m", "not slow and not browser and not compiler")
+NATIVE = ("tests/kernels", "--hypothesis-profile", "quick", "-m", "not slow")
+OF_SOURCES = "tests/kernels/test_fingerprint.py"
+"""Compares the files with what was recorded of them, and so would find every edit."""
+LIMIT = 300
+"""Seconds for the tests of one fault; those of an endless loop have failed."""
+
+
+def drawn() -> list[Edit]:
+    """Return the faults that are planted, the same ones for the same functions."""
+    found = []
+    for pattern, count in PARTS.items():
+        files = sorted((ROOT / "gpt").glob(pattern))
+        edits = [edit for file in files for edit in edits_of(str(file.relative_to(ROOT)), file.read_text("utf-8"))]
+        found += sorted(edits, key=lambda edit: edit.rank)[:count]
+    return found
+
+
+def measure_coverage(file: Path) -> None:
+    """Run the quick tests, and write which lines each of them runs."""
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "--cov=gpt", "--cov-context=test", "--cov-report=", *QUICK]
+    subprocess.run(command, cwd=ROOT, check=True, env=environment(ROOT) | {"COVERAGE_FILE": str(file)})
+
+
+def tests_by_line(file: Path) -> dict[str, dict[int, list[str]]]:
+    """Return, by file and line, the tests that run it, those that run the fewest lines first."""
+    from coverage.numbits import numbits_to_nums
+
+    rows = sqlite3.connect(file).execute(
+        "select file.path, context.context, numbits from line_bits join file on file_id = file.id "
+        "join context on context_id = context.id where context != ''"
+    )
+    runs = [(str(Path(path).relative_to(ROOT)), test.split("|")[0], numbits_to_nums(bits)) for path, test, bits in rows]
+    size = Counter[str]()
+    for _, test, lines in runs:
+        size[test] += len(lines)
+    found: dict[str, dict[int, list[str]]] = {}
+    for path, test, lines in sorted(runs, key=lambda run: (size[run[1]], run[1])):
+        for line in lines:
+            tests = found.setdefault(path, {}).setdefault(line, [])
+            if test not in tests[-1:] and not test.startswith(OF_SOURCES):
+                tests.append(test)
+    return found
+
+
+def environment(root: Path) -> dict[str, str]:
+    """Return an environment in which everything comes from one copy of the project."""
+    own = {"PYTHONPATH": f"{root}:{root / 'tests'}", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **own, "XDG_CACHE_HOME": str(root / ".cache")}
+
+
+def failing(root: Path, tests: list[str], first: bool) -> list[str]:
+    """Return the tests that fail in a copy of the project: the first, or all."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rf", "--timeout=60", "--no-header", *tests]
+    try:
+        done = subprocess.run(
+            [*command, *(["-x"] if first else [])], cwd=root, env=environment(root), timeout=LIMIT, check=False,
+            capture_output=True, text=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return ["(no end)"]
+    names = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return names or ([] if done.returncode in (0, 5) else ["(all)"])
+
+
+def try_edit(root: Path, edit: Edit, tests: list[str], first: bool) -> dict[str, Any]:
+    """Plant a fault in a copy of the project, and return what found it."""
+    path = root / edit.file
+    whole = path.read_text("utf-8")
+    path.write_text(edit.source, "utf-8")
+    try:
+        found = failing(root, tests, first) if tests else []
+    finally:
+        path.write_text(whole, "utf-8")
+    return {"file": edit.file, "name": edit.name, "line": edit.lines[0], "tests": len(tests), "found": found}
+
+
+def main() -> int:
+    """Return 0, or 1 where a fault is not found that was found before."""
+    parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "mutants.jsonl", metavar="FILE")
+    parser.add_argument("--before", type=Path, metavar="FILE", help="the result of a former run")
+    parser.add_argument("--coverage", type=Path, metavar="FILE", help="lines by test, as a former run left them")
+    parser.add_argument("--all", action="store_true", help="do not stop at the first test that fails")
+    parser.add_argument("--native", action="store_true", help="the faults of the C++ sources instead")
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults of files with this in their path")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), metavar="N")
+    arguments = parser.parse_args()
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    edits = [edit for edit in (faults(ROOT) if arguments.native else drawn()) if arguments.only in edit.file]
+    by_line: dict[str, dict[int, list[str]]] = {}
+    if not arguments.native:
+        coverage = arguments.coverage or arguments.output.with_suffix(".coverage")
+        if not coverage.exists():
+            measure_coverage(coverage)
+        by_line = tests_by_line(coverage)
+
+    def tests_of(edit: Edit) -> list[str]:
+        if arguments.native:
+            return [*NATIVE]
+        return list(dict.fromkeys(test for line in edit.lines for test in by_line.get(edit.file, {}).get(line, [])))
+
+    copies: Queue[Path] = Queue()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(arguments.workers) as pool:
+        for number in range(arguments.workers):
+            copies.put(copy_project(Path(folder) / str(number)))
+
+        def run(edit: Edit) -> dict[str, Any]:
+            root = copies.get()
+            try:
+                return try_edit(root, edit, tests_of(edit), not arguments.all)
+            finally:
+                copies.put(root)
+
+        with arguments.output.open("w", encoding="utf-8") as lines:
+            results = []
+            for result in pool.map(run, edits):
+                results.append(result)
+                print(json.dumps(result), file=lines, flush=True)
+                if not result["found"]:
+                    print(f"not found ({result['tests']} tests): {result['file']}:{result['line']} {result['name']}")
+    found = {(row["file"], row["name"]) for row in results if row["found"]}
+    print(f"{len(found)} of {len(results)} faults were found")
+    if arguments.before is None:
+        return 0
+    rows = map(json.loads, arguments.before.read_text("utf-8").splitlines())
+    lost = [row for row in rows if row["found"] and (row["file"], row["name"]) not in found]
+    lost = [row for row in lost if arguments.only in row["file"]]
+    for row in lost:
+        print(f"LOST: {row['file']} {row['name']}, which {row['found'][0]} found")
+    return 1 if lost else 0
+
+
+def copy_project(root: Path) -> Path:
+    """Copy the tracked files to a folder, as they are now."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, root / name)
+    return root
+
+
+if __name__ == "__main__":
+    sys.exit(main())
