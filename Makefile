@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native lint format web schema site bench cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills mutants test-native lint format web schema site bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -58,7 +58,7 @@ serve: setup $(SERVE) ## serve the newest run: a playground and the OpenAI proto
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup $(DEV) ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, compiler or network
+test: setup $(DEV) ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, Node, compiler or network
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --hypothesis-profile quick -m "not slow and not browser and not compiler"
 
 test-all: setup $(DEV) ## run all tests; what is missing here, such as Chromium, is skipped with the reason
@@ -69,6 +69,9 @@ browser: setup $(DEV) ## install Chromium, in which the tests open pages (Debian
 
 drills: setup $(DEV) ## attack what docs/reliability.md promises, in half an hour: make drills [DRILLS=kill,disk] [COUNT=9]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(COUNT),--count $(COUNT))
+
+mutants: setup $(DEV) ## plant 300 small faults in the core, and list those that no test finds: make mutants [BEFORE=former.jsonl]
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m mutants $(if $(BEFORE),--before $(BEFORE))
 
 test-native: test-native-O1 test-native-O2 ## run the kernels' tests under the address and undefined behavior sanitizers (g++, Linux)
 

@@ -42,6 +42,7 @@ MARKED = {
         "interop/test_tokenizer_json.py",
         *("test_starts.py", "training/test_exact_resume.py"),
     ),
+    "browser": ("interop/test_picture.py", "interop/test_source.py", "web"),
     "compiler": ("fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
 }
 """Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""

@@ -1,8 +1,10 @@
-"""Programs that tests need beside Python: where one is missing, the test fails in CI and is skipped elsewhere."""
+"""What tests need of a machine beside Python: where it is missing, they fail in CI and are skipped elsewhere."""
 
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,3 +51,18 @@ def give_up(reason: str) -> NoReturn:
     if not is_ci():
         pytest.skip(reason)
     pytest.fail(f"{reason} (the environment variable CI is set, where nothing may be skipped for it)")
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let no file of this process grow above `size` bytes; a write above that fails as on a full disk, after a part.
+
+    Only around the write itself: the report of the tests may be a file too.
+    """
+    resource = pytest.importorskip("resource", reason="Windows has no limit of file sizes")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

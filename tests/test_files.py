@@ -3,11 +3,8 @@
 import errno
 import hashlib
 import os
-import resource
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,6 +23,7 @@ from gpt.system.files import (
     write_atomic,
     write_folder,
 )
+from programs import full_disk
 
 
 @pytest.fixture
@@ -34,20 +32,6 @@ def old(tmp_path: Path) -> Path:
     path = tmp_path / "file.json"
     path.write_bytes(b"old")
     return path
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file may grow above 1000 bytes; a write above that fails as on a full disk, after a part.
-
-    Only around the write itself: the report of the tests may be a file too.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def assert_untouched(old: Path) -> None:
@@ -96,7 +80,7 @@ def test_what_cannot_be_replaced_stays_as_it_is(make: Any, error: type[OSError],
 
 
 def test_a_disk_that_fills_up_halfway_leaves_the_old_content(old: Path) -> None:
-    with pytest.raises(OSError, match="too large") as caught, full_disk():
+    with pytest.raises(OSError, match="too large") as caught, full_disk(1000):
         write_atomic(old, b"n" * 100_000)
     assert caught.value.errno == errno.EFBIG
     assert_untouched(old)

@@ -1,7 +1,6 @@
 """Writing a checkpoint: an existing one is never lost to a full disk, a failed rename or a killed process."""
 
 import errno
-import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ import gpt.checkpoint.folder as folder_module
 from drills.forks import Death, run_forked
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint, write_checkpoint
 from gpt.system.errors import CheckpointError
+from programs import full_disk
 
 # --- writing that fails --------------------------------------------------------------------------
 
@@ -128,12 +128,7 @@ def test_a_second_reader_is_never_given_a_part(
 
 @pytest.mark.parametrize("limit", [100, 2000])
 def test_a_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(run: RunFolder, limit: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        with pytest.raises(CheckpointError, match=r"cannot write .*step-000007"):
-            save_again(run.path, 7)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(limit), pytest.raises(CheckpointError, match=r"cannot write .*step-000007"):
+        save_again(run.path, 7)
     assert [folder.name for folder in (run.path / "checkpoints").iterdir()] == ["step-000005"]
     assert read_checkpoint(find_checkpoint(run.path, run.path)).state["step"] == 5

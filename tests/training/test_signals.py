@@ -10,8 +10,7 @@ import pytest
 from gpt.system.signals import WATCHED
 from gpt.training.signals import Interrupted, SignalWatch
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+SIGNALS = pytest.mark.parametrize("number", WATCHED)
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_the_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(
         os.kill(os.getpid(), number)
         watch.check()
         raise ZeroDivisionError
-    assert stopped.value.exit_code == EXIT_CODES[number]
+    assert stopped.value.exit_code == 128 + number
     assert lines == [f"{number.name}: saving after this step; send it again to stop at once"]
     assert former == []
     assert handlers() == before

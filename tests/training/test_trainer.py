@@ -1,6 +1,5 @@
 import errno
 import math
-import resource
 import shutil
 import signal
 from pathlib import Path
@@ -15,6 +14,7 @@ from gpt.system.errors import CheckpointError, GPTError, NonFiniteError
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from programs import full_disk
 from training.sessions import Start, rows
 
 THREE = "train.max_steps=3"
@@ -122,13 +122,8 @@ def test_a_disk_that_takes_nothing_more_at_all_loses_curves_and_samples_but_not_
     """By the kernel's limit on files of this process, beyond which a write fails as on a full disk."""
     lines: list[str] = []
     trainer = start(tmp_path, "train.sample_tokens=40", report=lines.append)
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30, former[1]))
-    try:
-        with pytest.raises(CheckpointError, match="step-000006"):
-            trainer.run()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    with full_disk(30), pytest.raises(CheckpointError, match="step-000006"):
+        trainer.run()
     assert trainer.state.step == 6
     warned = {line.split()[1] for line in lines if line.startswith("warning: ")}
     assert {"MetricsFile", "SampleFiles", "TensorBoard"} <= warned
