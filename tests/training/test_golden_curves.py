@@ -21,6 +21,7 @@ def test_losses_and_text_are_as_recorded(recipe: str, tmp_path: Path) -> None:
     assert text == GOLDEN[recipe]["text"]
 
 
+@pytest.mark.compiler
 @needs_compiler
 def test_native_kernels_train_along_the_same_curve(tmp_path: Path) -> None:
     losses, text = record("muon", tmp_path, "run.kernels=native")
