@@ -53,9 +53,10 @@ def drawn() -> list[Edit]:
     return found
 
 
-def measure_coverage(file: Path) -> None:
-    """Run the quick tests, and write which lines each of them runs."""
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "--cov=gpt", "--cov-context=test", "--cov-report=", *QUICK]
+def measure_coverage(file: Path, tests: list[str]) -> None:
+    """Run the quick tests, or those in some folders, and write which lines each of them runs."""
+    options = ["--cov=gpt", "--cov-context=test", "--cov-report=", *QUICK]
+    command = [sys.executable, "-m", "pytest", "-n", "auto", *options, *tests]
     subprocess.run(command, cwd=ROOT, check=True, env=environment(ROOT) | {"COVERAGE_FILE": str(file)})
 
 
@@ -115,6 +116,7 @@ def try_edit(root: Path, edit: Edit, tests: list[str], first: bool) -> dict[str,
 def main() -> int:
     """Return 0, or 1 where a fault is not found that was found before."""
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
+    parser.add_argument("tests", nargs="*", help="folders of tests; default: all that are quick")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "mutants.jsonl", metavar="FILE")
     parser.add_argument("--before", type=Path, metavar="FILE", help="the result of a former run")
     parser.add_argument("--coverage", type=Path, metavar="FILE", help="lines by test, as a former run left them")
@@ -129,7 +131,7 @@ def main() -> int:
     if not arguments.native:
         coverage = arguments.coverage or arguments.output.with_suffix(".coverage")
         if not coverage.exists():
-            measure_coverage(coverage)
+            measure_coverage(coverage, arguments.tests)
         by_line = tests_by_line(coverage)
 
     def tests_of(edit: Edit) -> list[str]:
