@@ -79,7 +79,7 @@ def losses(name):
 
 def served():
     loaded = load_trained(Path("runs/default"), Path("runs"), torch.device("cpu"))
-    params, lines, texts = loaded.config.sample.model_copy(update={"seed": 3}), [], []
+    params, lines, texts = loaded.config.sample.params(seed=3), [], []
     engine = ServingEngine(loaded.model, loaded.tokenizer, report=lines.append)
     done = threading.Event()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
-from gpt.config import Config, DataConfig, SamplingParams
+from gpt.config import Config, DataConfig, SampleConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
 from gpt.model.meta import meta_device
@@ -136,7 +136,7 @@ def bare_checkpoint(
         end_id: the token that ends a text, if there is one.
     """
     data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"]})
-    config = Config(model=model.config, data=data, sample=SamplingParams(end_id=end_id))
+    config = Config(model=model.config, data=data, sample=SampleConfig(end_id=end_id))
     weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
     return Checkpoint(weights, {}, {"step": 0, **(state or {})}, config, tokenizer)
 

@@ -1,5 +1,23 @@
 """Typed configuration: sections; `loading` reads them from strict YAML, with overrides, and writes them."""
 
-from gpt.config.sections import Config, DataConfig, ModelConfig, OptimConfig, RunConfig, SamplingParams, TrainConfig
+from gpt.config.sections import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    SampleConfig,
+    SamplingParams,
+    TrainConfig,
+)
 
-__all__ = ["Config", "DataConfig", "ModelConfig", "OptimConfig", "RunConfig", "SamplingParams", "TrainConfig"]
+__all__ = [
+    "Config",
+    "DataConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "RunConfig",
+    "SampleConfig",
+    "SamplingParams",
+    "TrainConfig",
+]

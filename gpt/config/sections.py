@@ -396,7 +396,7 @@ class TrainConfig(Section):
             yield "length_warmup", "leaves no steps for whole windows; lower the shares, so that their sum is below 1"
 
 
-class SamplingParams(Section, filter_fields()):  # type: ignore[misc]
+class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
     """How the next token is sampled, and how a sequence begins and ends.
 
     Applied in this order: repetition penalty, temperature, filters (top_k and those after it), softmax, sampling.
@@ -409,6 +409,15 @@ class SamplingParams(Section, filter_fields()):  # type: ignore[misc]
     seed: Seed = Field(1337, description="Seed of the request's own generator.")
     stop: Strings = Field((), description="Stop before any of these strings.")
     end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: at none.")
+
+    def params(self, **changes: Any) -> "SamplingParams":
+        """Return these values, with some of them replaced, for a request; ValidationError: one is unknown or wrong."""
+        return SamplingParams.model_validate({**self.model_dump(), **changes})
+
+
+class SamplingParams(SampleConfig):
+    """The parameters of a request: those of the `sample` section, and some that a run does not keep."""
+
     logprobs: NonNegativeInt | None = Field(
         None, description="Return each token's log-probability, and this many alternatives; null: neither."
     )
@@ -444,7 +453,7 @@ class Config(Section):
     model: ModelConfig = Field(default_factory=ModelConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
-    sample: SamplingParams = Field(default_factory=SamplingParams)
+    sample: SampleConfig = Field(default_factory=SampleConfig)
 
     def cross_checks(self) -> Iterator[Problem]:
         pieces, size = 2 ** len(self.train.length_warmup), self.model.block_size

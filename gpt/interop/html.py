@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpt.config import SamplingParams
+from gpt.config import SampleConfig
 from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import Tokenizer
@@ -39,7 +39,7 @@ def render_model_page(
     model: GPT,
     tokenizer: Tokenizer,
     weights: str,
-    params: SamplingParams,
+    params: SampleConfig,
     title: str,
     note: str,
     example: str = "",
@@ -72,7 +72,7 @@ def render_model_page(
             "example": example,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },
-        "filters": {name: SamplingParams.model_json_schema()["properties"][name] for name in FILTERS},
+        "filters": {name: SampleConfig.model_json_schema()["properties"][name] for name in FILTERS},
         "start": {"count": params.max_new_tokens, "seed": params.seed},
     }
     return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())

@@ -9,7 +9,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from gpt.config import ModelConfig, SamplingParams
+from gpt.config import ModelConfig, SampleConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.interop.architectures import architecture_for, architecture_named
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
@@ -24,7 +24,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams) -> dict[str, bytes]:
+def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict[str, bytes]:
     """Return the files of a folder for transformers, with float32 weights; `params`: defaults of `generate`."""
     require_float32(model)
     config = model.config

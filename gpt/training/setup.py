@@ -154,8 +154,7 @@ def _build_batches(config: Config, dataset: Dataset, world: World, teacher: Teac
 
 def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World) -> Validation:
     config, dataset = plan.config, plan.dataset
-    changes = {"max_new_tokens": config.train.sample_tokens}
-    params = config.sample.model_copy(update=changes)
+    params = config.sample.params(max_new_tokens=config.train.sample_tokens)
 
     def stream() -> Iterator[str]:
         # a short sample is not worth compiling for

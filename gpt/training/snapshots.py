@@ -125,7 +125,7 @@ def build_snapshots(plan: Plan, model: GPT, report: Report) -> Snapshots:
     device = plan.compute.device  # else the plan, and with it a checkpoint, would stay in memory
     line = dataset.val[: min(LINE_TOKENS, config.model.block_size)]
     length = min(SAMPLE_TOKENS, config.train.sample_tokens)
-    short = params.model_copy(update={"max_new_tokens": length})
+    short = params.params(max_new_tokens=length)
     seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
 
     def take(sample: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from gpt.config import SamplingParams
+from gpt.config import SampleConfig, SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.filters import FILTERS
@@ -56,7 +56,7 @@ class Prompt(NamedTuple):
 
 
 def read_prompts(
-    request: CompletionRequest, limits: Limits, model: GPT, tokenizer: Tokenizer, defaults: SamplingParams
+    request: CompletionRequest, limits: Limits, model: GPT, tokenizer: Tokenizer, defaults: SampleConfig
 ) -> list[Prompt]:
     """Return the prompts of a request, or raise APIError; fields that it leaves out are as in `defaults`."""
     prompt = request.prompt
@@ -80,13 +80,13 @@ def read_prompts(
     return read
 
 
-def _params(request: CompletionRequest, defaults: SamplingParams, vocab_size: int) -> SamplingParams:
+def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int) -> SamplingParams:
     given = {name: value for name in (*SAMPLING, *FILTERS) if (value := getattr(request, name)) is not None}
     if isinstance(request.stop, str):
         given["stop"] = (request.stop,)
     given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     given["logprobs"] = None if request.logprobs is None else min(request.logprobs, vocab_size)
-    return SamplingParams.model_validate({**defaults.model_dump(), **given}).limited_to(vocab_size)
+    return defaults.params(**given).limited_to(vocab_size)
 
 
 def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
 from gpt.accounting.parameters import count_parameters
-from gpt.config import SamplingParams
+from gpt.config import SampleConfig
 from gpt.filters import FILTERS
 from gpt.inspection.example import example_of
 from gpt.inspection.views.tokens import kind_of
@@ -25,7 +25,7 @@ from gpt.web.document import PLAYGROUND, content_policy, render_document
 
 def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None:
     """Add the page, which asks its reader for the API key if there is one, and its endpoints."""
-    schemas = SamplingParams.model_json_schema()["properties"]
+    schemas = SampleConfig.model_json_schema()["properties"]
     filters = {name: schemas[name] for name in FILTERS}
     _add_page(app, {"needsKey": needs_key, "mostTokens": services.limits.max_tokens, "filters": filters})
     _add_model_info(app, services)
