@@ -16,7 +16,7 @@ from benchmarks.measure import Row, describe, finish, interleave, make_table, ra
 from benchmarks.processes import Line, script_command, time_process
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.system.environment import read_settings
 
 if TYPE_CHECKING:

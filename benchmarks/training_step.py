@@ -15,7 +15,7 @@ from benchmarks.processes import Ask, json_process
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes, human_count
 from gpt.config import Config, ModelConfig
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.plugins import plugin_options
 from gpt.system.environment import read_settings
 

@@ -18,7 +18,7 @@ from benchmarks.nanogpt import build_nanogpt
 from gpt.accounting.machine import peak_memory_bytes
 from gpt.cli.command import report
 from gpt.cli.shared_options import load_given_plugins
-from gpt.config.loading import LoadedConfig, load_config
+from gpt.config.sources import LoadedConfig, load_config
 from gpt.corpora import prepare
 from gpt.data.batches import BatchSampler
 from gpt.device import choose_device

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.config import Config as Config
     from gpt.config import ModelConfig as ModelConfig
     from gpt.config import SamplingParams as SamplingParams
-    from gpt.config.loading import load_config as load_config
+    from gpt.config.sources import load_config as load_config
     from gpt.data import ByteTokenizer as ByteTokenizer
     from gpt.data import CharTokenizer as CharTokenizer
     from gpt.generation import generate as generate
@@ -57,7 +57,7 @@ _NAMES = {
     "gpt.api.run": "Run",
     "gpt.api.training": "train",
     "gpt.config": "Config ModelConfig SamplingParams",
-    "gpt.config.loading": "load_config",
+    "gpt.config.sources": "load_config",
     "gpt.data": "ByteTokenizer CharTokenizer",
     "gpt.system.errors": "GPTError",
     "gpt.generation": "generate generate_tokens stream",

@@ -8,7 +8,7 @@ import pytest
 
 from gpt.cli import train
 from gpt.config import Config
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 
 CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
 

@@ -11,8 +11,9 @@ from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import read_checkpoint
 from gpt.cli import evaluate, sample, train
 from gpt.config import Config
-from gpt.config.loading import dump_config, load_config, parse_config
+from gpt.config.loading import dump_config, parse_config
 from gpt.config.sections import SHIPPED, TABLES, names_of
+from gpt.config.sources import load_config
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.kernels.fingerprint import DECODING, TRAINING, changed_code
 from gpt.model import GPT

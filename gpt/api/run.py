@@ -11,7 +11,7 @@ from gpt.api.evaluation import Windows, evaluate_corpus
 from gpt.api.metrics import read_metrics
 from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state
 from gpt.config import Config, RunConfig
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.data import Tokenizer
 from gpt.device import choose_compute, choose_device
 from gpt.generation import generate

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from gpt.api.run import Run
 from gpt.config.composing import Source, compose_config
-from gpt.config.loading import LoadedConfig, name_of_text
+from gpt.config.sources import LoadedConfig, name_of_text
 from gpt.corpora.locating import store_text
 from gpt.corpora.own_text import fit_recipe
 from gpt.device import require_own_threads

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from gpt.config import Config
-from gpt.config.loading import dump_config, load_config
+from gpt.config.loading import dump_config, parse_config, read_yaml
 from gpt.system.errors import CheckpointError
 from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
 
@@ -135,7 +135,7 @@ class RunFolder:
             ConfigError: config.yaml is damaged.
         """
         file = self.path / "config.yaml"
-        return load_config(file).config if file.is_file() else None
+        return parse_config(read_yaml(file), str(file)) if file.is_file() else None
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoint folders, newest first; one that was moved aside comes after its replacement."""

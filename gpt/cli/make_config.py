@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from gpt.cli.command import report
 from gpt.cli.shared_options import check_overrides, command, not_empty, to_path, write_output
 from gpt.config import Config
-from gpt.config.loading import dump_config, name_of_text, override, parse_config
+from gpt.config.loading import dump_config, override, parse_config
+from gpt.config.sources import name_of_text
 from gpt.config.strict_yaml import dump
 from gpt.system.environment import Settings, read_settings
 from gpt.system.errors import ConfigError

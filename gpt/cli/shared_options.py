@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpt.cli.command import CommandParser, run_command
-from gpt.config.loading import LoadedConfig, load_config
-from gpt.config.recipes import recipe_names
 from gpt.config.sections import DEVICE_PATTERN
+from gpt.config.sources import LoadedConfig, load_config, recipe_names
 from gpt.system.errors import CheckpointError, ConfigError, GPTError
 from gpt.system.files import write_atomic
 

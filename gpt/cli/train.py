@@ -19,8 +19,8 @@ from gpt.cli.shared_options import (
     write_output,
 )
 from gpt.config import Config
-from gpt.config.loading import LoadedConfig, dump_config, load_config, parse_config, to_name
-from gpt.config.recipes import recipe_names
+from gpt.config.loading import dump_config, parse_config
+from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
 from gpt.config.suggestions import section_class
 from gpt.distributed import World, joined
 from gpt.plugins import load_plugins, plugin_options

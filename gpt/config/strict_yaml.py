@@ -1,12 +1,15 @@
 """YAML as people expect it: `3e-4` is a number, duplicate keys are found, and the line of every key is known."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
-Path = tuple[str, ...]
+Key = tuple[str, ...]
+"""A path of keys from the top of a document."""
 MAX_CHARACTERS = 1 << 20
 """Length of the longest text that is parsed, which takes a hundred times its memory."""
 
@@ -16,14 +19,17 @@ class Document:
     """A parsed YAML mapping.
 
     Attributes:
-        data: the mapping as plain Python values.
-        lines: 1-based line of each key, by its path from the top.
-        duplicates: paths that are given more than once, with the line of the repetition.
+        lines: 1-based line of each key.
+        duplicates: keys that are given more than once, with the line of the repetition.
     """
 
     data: dict[str, Any]
-    lines: dict[Path, int] = field(default_factory=dict)
-    duplicates: list[tuple[Path, int]] = field(default_factory=list)
+    lines: dict[Key, int] = field(default_factory=dict)
+    duplicates: list[tuple[Key, int]] = field(default_factory=list)
+
+    def line_of(self, key: Key) -> int | None:
+        """Return the line of a key, or else of the section above it."""
+        return next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), None)
 
 
 class YAMLSyntaxError(Exception):
@@ -101,56 +107,47 @@ def parse(text: str) -> Document:
     """
     if len(text) > MAX_CHARACTERS:
         raise YAMLSyntaxError(f"it has more than {MAX_CHARACTERS:,} characters", None)
-    try:
+    document = Document({})
+    with _syntax_errors():
         loader = _Loader(text)
         node = loader.get_single_node()
-        if node is None:
-            return Document({})
-        if not isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.MappingNode):
+            _record_keys(node, (), document)
+            document.data = loader.construct_document(node)
+        elif node is not None:
             raise YAMLSyntaxError("expected 'section: ...' lines", node.start_mark.line + 1)
-        document = Document({})
-        _record_keys(node, (), document)
-        document.data = loader.construct_document(node)
-    except _CANNOT_READ as error:
-        raise _syntax_error(error) from error
     return document
 
 
 def parse_value(text: str) -> Any:
-    """Parse the right side of a `key=value` override.
-
-    Raises:
-        YAMLSyntaxError: the text is not a YAML value.
-    """
-    try:
+    """Parse the right side of a `key=value` override; YAMLSyntaxError: it is not a YAML value."""
+    with _syntax_errors():
         return yaml.load(text, Loader=_Loader)
-    except _CANNOT_READ as error:
-        raise _syntax_error(error) from error
 
 
-_CANNOT_READ = (yaml.YAMLError, ValueError, RecursionError)
-"""Errors of PyYAML: the last two for a number of thousands of digits and for hundreds of nested brackets."""
+@contextmanager
+def _syntax_errors() -> Iterator[None]:
+    """Raise a YAMLSyntaxError for each error of PyYAML."""
+    try:
+        yield
+    except RecursionError:
+        raise YAMLSyntaxError("brackets or lists are nested too deeply", None) from None
+    except ValueError:
+        raise YAMLSyntaxError("a number has too many digits", None) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = error.problem or error.context or "not YAML"
+        raise YAMLSyntaxError(" ".join(problem.split()), mark.line + 1 if mark else None) from error
+    except yaml.YAMLError as error:
+        raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
 
 
-def _syntax_error(error: Exception) -> YAMLSyntaxError:
-    if isinstance(error, RecursionError):
-        return YAMLSyntaxError("brackets or lists are nested too deeply", None)
-    if isinstance(error, ValueError):
-        return YAMLSyntaxError("a number has too many digits", None)
-    if not isinstance(error, yaml.MarkedYAMLError):
-        return YAMLSyntaxError(" ".join(str(error).split()), None)
-    mark = error.problem_mark or error.context_mark
-    problem = " ".join(str(error.problem or error.context or "not YAML").split())
-    return YAMLSyntaxError(problem, mark.line + 1 if mark else None)
-
-
-def _record_keys(node: yaml.MappingNode, path: Path, document: Document) -> None:
+def _record_keys(node: yaml.MappingNode, above: Key, document: Document) -> None:
     for key_node, value_node in node.value:
-        key_path = (*path, str(key_node.value))
+        key = (*above, str(key_node.value))
         line = key_node.start_mark.line + 1
-        if key_path in document.lines:
-            document.duplicates.append((key_path, line))
-        else:
-            document.lines[key_path] = line
+        if key in document.lines:
+            document.duplicates.append((key, line))
+        document.lines.setdefault(key, line)
         if isinstance(value_node, yaml.MappingNode):
-            _record_keys(value_node, key_path, document)
+            _record_keys(value_node, key, document)

@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
+from pydantic import ValidationError
+
 from gpt.config import SamplingParams
+from gpt.config.loading import explain
 from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
@@ -246,14 +249,13 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     Raises:
         GenerationError: one is unknown or out of its range; the message has all problems.
     """
-    from gpt.config.composing import check_section  # here, since only this reads what a user may have misspelled
-
+    given = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in given.items()}
     given = {**given, "stop": (given["stop"],)} if isinstance(given.get("stop"), str) else given
-    params, problems = check_section("sample", given)
-    if problems:
-        raise GenerationError("; ".join(problems))
-    assert isinstance(params, SamplingParams)
-    return params
+    try:
+        return SamplingParams.model_validate(given)
+    except ValidationError as error:
+        problems = (f"{key[-1]}: {message}" for key, message in explain(error, "sample"))
+        raise GenerationError("; ".join(problems)) from None
 
 
 def _fastest(model: "GPT") -> "Runtime":

@@ -7,7 +7,8 @@ import torch
 
 from gpt.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from gpt.config import Config, ModelConfig
-from gpt.config.loading import LoadedConfig, checked
+from gpt.config.loading import checked
+from gpt.config.sources import LoadedConfig
 from gpt.data import CharTokenizer, Tokenizer
 from gpt.model import GPT
 from gpt.system.environment import expand_home

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
-from gpt.config.loading import LoadedConfig
+from gpt.config.sources import LoadedConfig
 from gpt.corpora import prepare
 from gpt.data.dataset import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory

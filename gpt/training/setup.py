@@ -10,7 +10,6 @@ from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import load_weights
 from gpt.config import Config
-from gpt.config.without_effect import options_without_effect
 from gpt.data.batches import BatchSampler, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.device import Compute
@@ -48,8 +47,6 @@ from gpt.training.validation import Validation
 
 def open_session(request: Request, callbacks: Sequence[Callback] = ()) -> Trainer:
     """Plan a run and set it up; its folder stays locked until `Trainer.run` ends."""
-    for line in options_without_effect(request.loaded.config):
-        request.report(line)
     plan = plan_run(request)
     try:
         return _build_trainer(plan, request, callbacks)

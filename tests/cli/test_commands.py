@@ -8,7 +8,7 @@ import pytest
 import gpt
 from cli.conftest import Result
 from gpt.cli import commands
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> Result:

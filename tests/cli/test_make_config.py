@@ -7,7 +7,7 @@ import pytest
 
 from cli.conftest import Call
 from gpt.config import Config
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from tiny import CORPUS
 
 TEXT = "'Mein Text.v2.txt'"

@@ -6,8 +6,7 @@ import pytest
 
 from gpt.config import Config, ModelConfig
 from gpt.config.composing import compose_config
-from gpt.config.loading import load_config
-from gpt.config.recipes import find_recipe
+from gpt.config.sources import find_config, load_config
 from gpt.system.errors import ConfigError
 
 
@@ -23,7 +22,7 @@ def test_all_sources_give_the_same_configuration(tmp_path: Path) -> None:
 
 
 def test_keywords_replace_single_values_of_a_recipe() -> None:
-    recipe = load_config(find_recipe("shakespeare")).config
+    recipe = load_config("shakespeare").config
     given = {"max_steps": np.int64(7), "model": {"dropout": 0.5}, "name": "mine", "run": {"dir": Path("elsewhere")}}
     loaded = compose_config("shakespeare", given)
     changes = {"train.max_steps": 7, "model.dropout": 0.5, "run.name": "mine", "run.dir": "elsewhere"}
@@ -69,6 +68,6 @@ def test_a_mistake_is_one_line(source: Any, keywords: dict[str, Any], message: s
 
 
 def test_every_shipped_recipe_is_found_by_its_name() -> None:
-    assert load_config(find_recipe("quickstart")).config.data.source == "pydocs"
+    assert load_config("quickstart").config.data.source == "pydocs"
     with pytest.raises(ConfigError, match=r"neither a file nor a recipe; expected a file or one of .*text8"):
-        find_recipe("nonsense")
+        find_config("nonsense")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config import Config
-from gpt.config.loading import NAME_BYTES, dump_config, load_config, name_of_text, override, parse_config
+from gpt.config.loading import dump_config, override, parse_config
+from gpt.config.sources import NAME_BYTES, load_config, name_of_text
 from gpt.system.errors import ConfigError
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from gpt.config import Config, DataConfig
-from gpt.config.without_effect import options_without_effect
 from gpt.corpora.own_text import LARGE, LEAST, TIERS, fit_recipe, recipe_for
 from gpt.system.environment import read_settings
 
@@ -24,7 +23,6 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert config.train.max_steps / config.train.eval_interval > 3  # at least four evaluations
     assert (config.train.eval_max_tokens is None) == (characters // 10 <= LARGE)
     assert config.data.order == "shuffled"
-    assert options_without_effect(config) == []
     assert config.sequence_lengths()[0][0] <= 256
     assert bool(config.train.ahead_weights) == (config.train.temperature < 1)
     assert config.sample.temperature == pytest.approx(0.8 * config.train.temperature, abs=0.005)

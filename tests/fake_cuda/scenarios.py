@@ -29,7 +29,7 @@ from fake_cuda.device import FakeCuda, Float32Matmul, HiddenSync
 from fake_cuda.install import GENERATOR_STATE, install
 from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.data import CharTokenizer
 from gpt.device import Compute
 from gpt.evaluation.loss import evaluate as mean_loss

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from gpt.config import SamplingParams
-from gpt.config.loading import load_config
-from gpt.config.recipes import RECIPES
+from gpt.config.sources import RECIPES, load_config
 from gpt.data.tokenizers import CharTokenizer
 from gpt.interop.gguf_file import write_gguf
 from gpt.interop.html import render_model_page

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 import gpt
-from gpt.config.loading import LoadedConfig, parse_config
+from gpt.config.loading import parse_config
+from gpt.config.sources import LoadedConfig
 from gpt.system.environment import read_settings
 from gpt.training.plan import Request
 from gpt.training.setup import open_session

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from gpt.config.loading import LoadedConfig, parse_config
+from gpt.config.loading import parse_config
+from gpt.config.sources import LoadedConfig
 from gpt.distributed import World
 from gpt.system.environment import read_settings
 from gpt.training.callbacks import Callback

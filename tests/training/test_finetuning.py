@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gpt.checkpoint import Checkpoint, find_checkpoint, load_trained, read_checkpoint, weights_of, write_checkpoint
-from gpt.config.loading import LoadedConfig, parse_config
+from gpt.config.loading import parse_config
+from gpt.config.sources import LoadedConfig
 from gpt.data import CharTokenizer
 from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError, ConfigError

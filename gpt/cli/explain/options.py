@@ -15,7 +15,8 @@ from gpt.cli.shared_options import (
 )
 from gpt.cli.tables import add_json_option
 from gpt.config import Config, TrainConfig
-from gpt.config.loading import dump_config, load_config, parse_config
+from gpt.config.loading import dump_config, parse_config
+from gpt.config.sources import load_config
 from gpt.system.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from cli.conftest import Call
 from gpt.accounting.memory import inference_memory, training_memory
 from gpt.checkpoint import Loaded
 from gpt.config import OptimConfig
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.device import Compute
 from gpt.model import GPT
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer

@@ -5,7 +5,7 @@ import pytest
 
 from cli.conftest import Call
 from gpt.accounting.flops import forward_flops
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.model import GPT
 
 REFERENCE = Path(__file__).resolve().parents[3] / "configs" / "reference_shapes.yaml"

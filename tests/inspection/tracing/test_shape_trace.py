@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gpt.accounting.flops import forward_flops
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.inspection.tracing.shape_trace import TensorRow, trace_shapes
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT

@@ -10,7 +10,7 @@ from fastapi import Path as InPath
 from torch import Tensor
 
 from gpt.checkpoint import RunFolder, step_files
-from gpt.config.loading import load_config
+from gpt.config.sources import load_config
 from gpt.inspection.views.snapshots import Snapshot, map_embedding, nearest_tokens, read_snapshot
 from gpt.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError, ConfigError
