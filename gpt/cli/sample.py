@@ -1,18 +1,18 @@
 """`gpt sample`: generate text from a trained model, shown as it is generated."""
 
 import argparse
+import contextlib
+import io
 import json
-import sys
+import signal
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from random import randrange
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from gpt.cli.command import load_torch, report
-from gpt.cli.decoding_options import add_decoding_options, chosen_runtime
-from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
+from gpt.cli.sampling_options import add_decoding_options, add_sampling_options, given_params, params_of
 from gpt.cli.shared_options import (
     STANDARD_INPUT,
     add_checkpoint_options,
@@ -21,6 +21,7 @@ from gpt.cli.shared_options import (
     command,
     number,
     read_text,
+    standard_input,
     to_path,
 )
 from gpt.config import SamplingParams
@@ -28,6 +29,7 @@ from gpt.config.sections import SEEDS
 from gpt.filters import FILTERS
 from gpt.system.errors import GenerationError, GPTError
 from gpt.system.progress import announced
+from gpt.system.signals import handling
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 GROUP = 64
 """Sequences per batch."""
+HELP = "Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D ends the session."
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,27 +45,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_weights_option(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to continue; - reads standard input (default: a newline)")
-    for option, meaning in (
-        ("--prompt-file", "read the prompt from a UTF-8 file; - reads standard input"),
-        ("--prompts-file", "read several prompts from a UTF-8 file, one per line"),
-    ):
-        source.add_argument(option, type=to_path, metavar="FILE", help=meaning)
-    source.add_argument("--interactive", action="store_true", help="prompt repeatedly; type /help for more")
+    lines = "read several prompts from a UTF-8 file, one per line"
+    source.add_argument("--prompts-file", type=to_path, metavar="FILE", help=lines)
+    source.add_argument("--interactive", action="store_true", help="prompt repeatedly")
     add_sampling_options(parser)
     add_number(parser, "--num-samples", "samples per prompt", 1)
     add_number(parser, "--beam", "beam search with N hypotheses, best first", most=10_000)
     penalty = "with --beam: divide by length to this power (default: 1)"
     parser.add_argument("--length-penalty", type=number(0, kind=float), metavar="A", help=penalty)
-    parser.add_argument(
-        "--unknown",
-        choices=("error", "replace", "drop"),
-        default="error",
-        help="what to do with characters outside the vocabulary (default: error)",
-    )
+    unknown = "what to do with characters outside the vocabulary (default: error)"
+    parser.add_argument("--unknown", choices=("error", "replace", "drop"), default="error", help=unknown)
     add_decoding_options(parser)
     parser.add_argument("--stats", action="store_true", help="report time to the first token, tokens/s and cache size")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
-    parser.add_argument("--output", type=to_path, metavar="FILE", help="write to a file instead of standard output")
 
 
 @command(
@@ -72,42 +67,38 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    given = given_options(arguments)
-    with_options(SamplingParams(), given)  # report a wrong value before importing torch
+    given = given_params(arguments)
+    params_of(SamplingParams(), given)  # report a wrong value before importing torch
     _check_options(arguments)
     prompts = _read_prompts(arguments)
 
     load_torch()
     from gpt.checkpoint import load_trained
-    from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
     from gpt.data.tokenizers import convert_newlines
     from gpt.device import choose_device, keep_freed_memory
+    from gpt.generation.runtime import DecodeOptions, build_runtime
     from gpt.generation.text import encode_prompt
 
     keep_freed_memory()
     loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
     if arguments.checkpoint is None:
         report(f"using {loaded.folder}")
-    params = with_options(loaded.config.sample, given)
+    params = params_of(loaded.config.sample, given)
     if "seed" not in given and params.temperature > 0 and arguments.beam is None:
-        params = with_options(params, {"seed": randrange(10**6)})
+        params = params.model_copy(update={"seed": randrange(10**6)})
         report(f"with --seed {params.seed}" + (", and the next for each prompt" if arguments.interactive else ""))
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
-    runtime = chosen_runtime(arguments, loaded)
+    options = DecodeOptions(arguments.backend, arguments.kv_dtype)
+    runtime = build_runtime(loaded.model, options, report=report, speculate=arguments.speculate)
     if arguments.interactive:
-        return run_interactive(runtime, tokenizer, params)
+        return _converse(runtime, tokenizer, params)
     prompts = [convert_newlines(prompt) for prompt in prompts]
     for prompt in prompts:  # a bad prompt is an error before anything is written
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
-    with _open_output(arguments.output) as file:
-        if arguments.beam is not None:
-            with announced(report, f"searching with {arguments.beam} beams"):
-                _beam(arguments, runtime, tokenizer, prompts, params, file)
-        else:
-            _sample(arguments, runtime, tokenizer, prompts, params, file)
+    (_sample if arguments.beam is None else _beam)(arguments, runtime, tokenizer, prompts, params)
     return 0
 
 
@@ -116,19 +107,27 @@ def _check_options(arguments: argparse.Namespace) -> None:
     chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
     if arguments.num_samples == 1:
         chosen.discard("num_samples")
-    sampling = {"temperature", *FILTERS, "repetition_penalty", "greedy", "seed"}
     for_samples = {"stats", "logprobs", "num_samples"}
-    ignored_by = {
-        "--interactive": chosen & ({"json", "output", "beam"} | for_samples) if arguments.interactive else set(),
-        "--beam": chosen & (sampling | for_samples | {"speculate"}) if arguments.beam is not None else set(),
-        "sampling, without --beam": chosen & {"length_penalty"} if arguments.beam is None else set(),
-        "text output, without --json": chosen & {"logprobs"} if not arguments.json else set(),
-    }
-    for mode, options in ignored_by.items():
-        if options:
-            raise GenerationError(
-                f"--{min(options).replace('_', '-')} has no effect with {mode}; leave one of them out"
-            )
+    sampling = {"temperature", *FILTERS, "repetition_penalty", "seed", "speculate"}
+    for mode, is_on, ignored in (
+        ("--interactive", arguments.interactive, {"json", "beam"} | for_samples),
+        ("--beam", arguments.beam is not None, sampling | for_samples),
+        ("sampling, without --beam", arguments.beam is None, {"length_penalty"}),
+        ("text output, without --json", not arguments.json, {"logprobs"}),
+    ):
+        if is_on and chosen & ignored:
+            option = min(chosen & ignored).replace("_", "-")
+            raise GenerationError(f"--{option} has no effect with {mode}; leave one of them out")
+
+
+def _read_prompts(arguments: argparse.Namespace) -> list[str]:
+    """Return the prompts, in order; GPTError: a file cannot be read, or holds no prompt."""
+    if arguments.prompts_file is not None:
+        prompts = [line for line in read_text(arguments.prompts_file).replace("\r\n", "\n").split("\n") if line]
+        if not prompts:
+            raise GenerationError(f"{arguments.prompts_file} holds no prompt")
+        return prompts
+    return [read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt or ""]
 
 
 def _sample(
@@ -137,7 +136,6 @@ def _sample(
     tokenizer: "Tokenizer",
     prompts: list[str],
     params: SamplingParams,
-    file: TextIO,
 ) -> None:
     """Generate `num_samples` continuations of every prompt, in batches of `GROUP`."""
     from gpt.cli.sample_writers import JSONWriter, Meter, TextWriter
@@ -155,9 +153,7 @@ def _sample(
         writer, meter = None, Meter(len(starts))
         for piece in meter.watch(batch):
             if writer is None:  # not before the first step, which may have something to say
-                writer = (
-                    JSONWriter(starts, seeds, tokenizer, file) if arguments.json else TextWriter(starts, file, first)
-                )
+                writer = JSONWriter(starts, seeds, tokenizer) if arguments.json else TextWriter(starts, first)
             writer.take(piece)
         first = False
         if arguments.stats:
@@ -172,9 +168,8 @@ def _beam(
     tokenizer: "Tokenizer",
     prompts: list[str],
     params: SamplingParams,
-    file: TextIO,
 ) -> None:
-    """Write the hypotheses of a beam search for every prompt, best first."""
+    """Print the hypotheses of a beam search for every prompt, best first."""
     from gpt.generation.beam import beam_search
     from gpt.generation.text import decode_text, encode_prompt
 
@@ -183,46 +178,58 @@ def _beam(
 
     block_size = runtime.model.config.block_size
     params = params.limited_to(tokenizer.vocab_size)
+    penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
     for prompt in prompts:
         ids = encode_prompt(tokenizer, prompt, params, block_size)
         room = block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
-        length, penalty = min(params.max_new_tokens, room), arguments.length_penalty
-        penalty = 1.0 if penalty is None else penalty
-        found = beam_search(
-            runtime.runner(arguments.beam), ids, arguments.beam, length, penalty, is_finished, params.ids
-        )
+        length, runner = min(params.max_new_tokens, room), runtime.runner(arguments.beam)
+        with announced(report, f"searching with {arguments.beam} beams"):
+            found = beam_search(runner, ids, arguments.beam, length, penalty, is_finished, params.ids)
         for hypothesis in found:
             text = decode_text(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
             if arguments.json:
                 row = {"prompt": prompt, "text": text, "logprob": hypothesis.logprob, "score": hypothesis.score}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                print(json.dumps(row, ensure_ascii=False))
             else:
-                file.write(
-                    f"{prompt}{text}\n[log-probability {hypothesis.logprob:.3f} nats, score {hypothesis.score:.4f}]\n\n"
+                print(
+                    f"{prompt}{text}\n[log-probability {hypothesis.logprob:.3f} nats, score {hypothesis.score:.4f}]\n"
                 )
 
 
-def _open_output(path: Path | None) -> AbstractContextManager[TextIO]:
-    """Open a file for writing, or return standard output for None, which stays open."""
-    if path is None:
-        return nullcontext(sys.stdout)
-    try:
-        return path.open("w", encoding="utf-8", errors="replace")  # a prompt may have lone surrogates
-    except OSError as error:
-        raise GPTError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _read_prompts(arguments: argparse.Namespace) -> list[str]:
-    """Return the prompts, in order.
+def _converse(runtime: "Runtime", tokenizer: "Tokenizer", params: SamplingParams) -> int:
+    """Read prompts until the end of input, and continue each; with readline, arrow keys recall earlier ones.
 
     Raises:
-        GPTError: a file cannot be read, or holds no prompt.
+        GPTError: standard input cannot be read.
     """
-    if arguments.prompts_file is not None:
-        prompts = [line for line in read_text(arguments.prompts_file).replace("\r\n", "\n").split("\n") if line]
-        if not prompts:
-            raise GenerationError(f"{arguments.prompts_file} holds no prompt")
-        return prompts
-    if arguments.prompt_file is not None:
-        return [read_text(arguments.prompt_file)]
-    return [read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt or ""]
+    from gpt.cli.sample_writers import TextWriter
+    from gpt.generation import TextBatch
+
+    lines = standard_input()
+    if isinstance(lines, io.TextIOWrapper):
+        lines.reconfigure(errors="replace")  # treat invalid UTF-8 as an unknown character
+    with contextlib.suppress(ImportError):
+        import_module("readline")  # gives `input` a history
+    report(HELP)
+    with handling([signal.SIGINT], signal.default_int_handler):  # however often
+        while True:
+            try:
+                prompt = input("> " if lines.isatty() else "")
+            except EOFError:
+                return 0
+            except OSError as error:
+                raise GPTError(f"cannot read standard input: {error.strerror}") from None
+            except KeyboardInterrupt:
+                print()
+                continue
+            try:
+                batch = TextBatch(runtime, tokenizer, [prompt], params)
+                writer = TextWriter([prompt])
+                for piece in batch:
+                    writer.take(piece)
+            except GPTError as error:
+                report(f"error: {error}")
+                continue
+            except KeyboardInterrupt:
+                print()
+            params = params.model_copy(update={"seed": (params.seed + 1) % SEEDS})

@@ -2,9 +2,10 @@
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from gpt.data import Tokenizer
 from gpt.generation import SampledToken, TextChunk
@@ -21,8 +22,8 @@ class TextWriter:
     `first`: whether nothing has been written yet.
     """
 
-    def __init__(self, prompts: Sequence[str], file: TextIO, first: bool = True) -> None:
-        self._prompts, self._file, self._first = prompts, file, first
+    def __init__(self, prompts: Sequence[str], first: bool = True) -> None:
+        self._prompts, self._first, self._is_terminal = prompts, first, sys.stdout.isatty()
         self._waiting = ["" for _ in prompts]
         self._finished = [False for _ in prompts]
         self._row = 0
@@ -33,38 +34,39 @@ class TextWriter:
         self._waiting[piece.row] += piece.text
         self._finished[piece.row] = piece.finish is not None
         while self._row < len(self._prompts):
-            self._file.write(self._shown(self._waiting[self._row]))
+            self._write(self._waiting[self._row])
             self._waiting[self._row] = ""
             if not self._finished[self._row]:
                 break
-            self._file.write("\n")
+            sys.stdout.write("\n")
             self._row += 1
             self._begin()
-        self._file.flush()
+        sys.stdout.flush()
 
     def _begin(self) -> None:
         if self._row == len(self._prompts):
             return
         if not self._first:
-            self._file.write(SEPARATOR)
+            sys.stdout.write(SEPARATOR)
         self._first = False
         prompt = self._prompts[self._row]
-        bold, regular = ("\033[1m", "\033[0m") if prompt and self._file.isatty() else ("", "")
-        self._file.write(bold)
+        bold, regular = ("\033[1m", "\033[0m") if prompt and self._is_terminal else ("", "")
+        sys.stdout.write(bold)
         try:
-            self._file.write(self._shown(prompt))
+            self._write(prompt)
         finally:  # a signal may interrupt it while a terminal is stopped
-            self._file.write(regular)
+            sys.stdout.write(regular)
 
-    def _shown(self, text: str) -> str:
-        return _STEERING.sub(lambda found: repr(found[0])[1:-1], text) if self._file.isatty() else text
+    def _write(self, text: str) -> None:
+        shown = _STEERING.sub(lambda found: repr(found[0])[1:-1], text) if self._is_terminal else text
+        sys.stdout.write(shown)
 
 
 class JSONWriter:
     """Writes one JSON object per sequence when it is finished; `tokenizer` decodes tokens with log-probabilities."""
 
-    def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer, file: TextIO) -> None:
-        self._prompts, self._seeds, self._tokenizer, self._file = prompts, seeds, tokenizer, file
+    def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer) -> None:
+        self._prompts, self._seeds, self._tokenizer = prompts, seeds, tokenizer
         self._texts = ["" for _ in prompts]
         self._sampled: list[list[SampledToken]] = [[] for _ in prompts]
 
@@ -73,17 +75,14 @@ class JSONWriter:
         self._texts[piece.row] += piece.text
         if piece.token is not None:
             self._sampled[piece.row].append(piece.token)
-        if piece.finish is not None:
-            self._file.write(json.dumps(self._summary(piece.row, piece.finish), ensure_ascii=False) + "\n")
-            self._file.flush()
-
-    def _summary(self, row: int, finish: str) -> dict[str, Any]:
-        sampled = self._sampled[row]
-        summary = {
-            "prompt": self._prompts[row],
-            "text": self._texts[row],
-            "seed": self._seeds[row],
-            "finish": finish,
+        if piece.finish is None:
+            return
+        sampled = self._sampled[piece.row]
+        summary: dict[str, Any] = {
+            "prompt": self._prompts[piece.row],
+            "text": self._texts[piece.row],
+            "seed": self._seeds[piece.row],
+            "finish": piece.finish,
             "tokens": len(sampled),
         }
         if any(token.logprob is not None for token in sampled):
@@ -95,7 +94,7 @@ class JSONWriter:
                 }
                 for token in sampled
             ]
-        return summary
+        print(json.dumps(summary, ensure_ascii=False), flush=True)
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""`scripts/sample.py --interactive`: a session in which prompts and commands are typed."""
+"""`scripts/sample.py --interactive`: a session in which prompts are typed."""
 
 import io
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cli.conftest import Call
-from gpt.cli import interactive
+from gpt.cli.sample import HELP
 from gpt.generation import TextBatch, TextChunk
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -24,8 +24,8 @@ def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
         monkeypatch.setattr(stdin, "isatty", lambda: terminal, raising=False)
         monkeypatch.setattr("sys.stdin", stdin)
         _, out, err = run(f"sample --interactive --checkpoint runs/tiny --max-new-tokens 5 --seed 1337 {options}")
-        assert err.startswith(interactive.HELP + "\n")
-        return out, err.removeprefix(interactive.HELP + "\n")
+        assert err.startswith(HELP + "\n")
+        return out, err.removeprefix(HELP + "\n")
 
     return session
 
@@ -35,36 +35,9 @@ def test_a_session_answers_each_prompt_and_ends_with_its_input(session: Session,
     assert session("It\n\nTom\n") == ("".join(run(FIVE, prompt, "--seed", seed).out for prompt, seed in prompts), "")
 
 
-def test_settings_hold_for_the_prompts_after_them(session: Session, run: Call) -> None:
-    out, err = session(
-        "It\n/temperature 0\n/max-new-tokens 7\nIt\n/stop [e, t]\n/seed 3\n/settings\n/stop A:\n/settings"
-    )
-    assert out == run(FIVE, "It").out + run("sample --prompt It --max-new-tokens 7 --greedy").out
-    for line in ("/temperature 0.0", "/max_new_tokens 7", "/stop ('e', 't')", "/seed 3", "/top_p 1.0", "/stop ('A:',)"):
-        assert f"  {line}\n" in err
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("/help", ""),
-        ("/", "error: /: unknown command\n"),
-        ("/temprature 1", "error: /temprature: unknown command\n"),
-        ("/temperature", "error: /temperature: a value is missing\n"),
-        ("/top_k  ", "error: /top_k: a value is missing\n"),
-    ],
-)
-def test_a_wrong_command_is_named_and_shows_the_help(session: Session, line: str, error: str) -> None:
-    assert session(line + "\n") == ("", f"{error}{interactive.HELP}\n")
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"/temperature -1", "temperature: got -1"),
-        (b"/temperature hot", "temperature: got 'hot'"),
-        (b"/seed 1.5", "seed: got 1.5"),
-        (b"/stop [a", "/stop: "),
         ("a€b¥".encode(), "'€' at 1, '¥' at 3"),
         (b"a" * 17, "17 tokens, more than the window of 16"),
         (b"It\xff", "'\ufffd' at 2"),
@@ -100,7 +73,7 @@ def test_ctrl_c_at_the_prompt_asks_again(session: Session, run: Call, monkeypatc
 
 
 def test_ctrl_c_in_a_text_ends_that_text_only(session: Session, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(FIVE, "It").out
+    whole, other = (run(FIVE, "It", "--seed", seed).out for seed in ("1337", "1338"))
     stopped: list[bool] = []
 
     class InterruptedOnce(TextBatch):
@@ -111,8 +84,7 @@ def test_ctrl_c_in_a_text_ends_that_text_only(session: Session, run: Call, monke
                     signal.raise_signal(signal.SIGINT)
                 yield piece
 
-    monkeypatch.setattr(interactive, "TextBatch", InterruptedOnce)
-    other = run(FIVE, "It", "--seed", "1338").out
+    monkeypatch.setattr("gpt.generation.TextBatch", InterruptedOnce)
     assert session("It\nIt\n") == (whole[: len("It") + 3] + "\n" + other, "")
 
 

@@ -42,12 +42,8 @@ def test_a_random_seed_is_said(run: Call, monkeypatch: pytest.MonkeyPatch) -> No
     assert "--seed" not in run(f"{TEXT} 40 --greedy").err
 
 
-def test_the_prompt_comes_from_a_file_or_standard_input(
-    tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "prompt.txt").write_text("The keeper", encoding="utf-8")
+def test_the_prompt_comes_from_standard_input(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = run("sample --prompt 'The keeper' --max-new-tokens 9").out
-    assert run(f"sample --prompt-file {tmp_path}/prompt.txt --max-new-tokens 9").out == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"The keeper")))
     assert run("sample --prompt - --max-new-tokens 9").out == expected
 
@@ -117,12 +113,6 @@ def test_json_gives_log_probabilities_and_alternatives(run: Call) -> None:
     row = run(f"{TEXT} 1 --json --logprobs 1000").json
     assert sorted(token for token, _ in row["logprobs"][0]["top"]) == CHARS
     assert math.fsum(math.exp(value) for _, value in row["logprobs"][0]["top"]) == pytest.approx(1, abs=1e-5)
-
-
-def test_output_goes_to_a_file_and_messages_do_not(tmp_path: Path, run: Call) -> None:
-    expected = run(f"{TEXT} 9 --num-samples 2").out
-    assert run(f"{TEXT} 9 --num-samples 2 --stats --output {tmp_path}/out.txt").out == ""
-    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == expected
 
 
 def test_beam_prints_the_hypotheses_best_first(tmp_path: Path, run: Call) -> None:
@@ -206,7 +196,7 @@ def test_the_end_of_a_long_prompt_is_gone_on_from_where_that_is_asked_for(run: C
     assert cropped[20:] == run("sample --max-new-tokens 9 --prompt", prompt[-16:]).out[16:]
 
 
-def test_a_prompt_that_is_interrupted_does_not_leave_the_terminal_bold() -> None:
+def test_a_prompt_that_is_interrupted_does_not_leave_the_terminal_bold(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stopped(io.StringIO):
         def write(self, text: str) -> int:
             if text == "It was":
@@ -215,12 +205,13 @@ def test_a_prompt_that_is_interrupted_does_not_leave_the_terminal_bold() -> None
 
     file = Stopped()
     file.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdout", file)
     with pytest.raises(SystemExit):
-        TextWriter(["It was"], file)
+        TextWriter(["It was"])
     assert file.getvalue() == "\033[1m\033[0m"
 
 
-def test_the_prompt_is_bold_on_a_terminal_only(tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prompt_is_bold_on_a_terminal_only(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run(f"{TEXT} 5").out
     assert "\033" not in plain
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -229,16 +220,6 @@ def test_the_prompt_is_bold_on_a_terminal_only(tmp_path: Path, run: Call, monkey
         "\033[1ma\\x1b\\u202eb\033[0m" in run("sample --unknown drop --max-new-tokens 5 --prompt", "a\x1b\u202eb").out
     )
     assert "\033" not in run("sample --max-new-tokens 5").out + run(f"{TEXT} 5 --json").out
-    run(f"{TEXT} 5 --output {tmp_path}/out.txt")
-    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == plain
-
-
-def test_a_wrong_prompt_leaves_the_output_file_alone(tmp_path: Path, refuse: Any) -> None:
-    output, prompts = tmp_path / "out.txt", tmp_path / "prompts.txt"
-    output.write_text("kept", encoding="utf-8")
-    prompts.write_text("It\na€\n", encoding="utf-8")
-    refuse(f"sample --prompts-file {prompts} --output {output}")
-    assert output.read_text(encoding="utf-8") == "kept"
 
 
 def test_without_a_compiler_decoding_goes_on_eagerly_and_says_so(
@@ -264,17 +245,14 @@ def test_prompts_are_split_at_line_ends_only(tmp_path: Path, run: Call) -> None:
 def test_a_prompt_has_the_line_ends_of_the_corpus(workplace: Path, run: Call) -> None:
     run("train --config tiny.yaml train.max_steps=3")
     (workplace / "prompt.txt").write_bytes(b"It\r\nwas")
-    for options in (["--prompt-file", "prompt.txt"], ["--prompt", "It\r\nwas"]):
-        assert run("sample --json --max-new-tokens 1", *options).json["prompt"] == "It\nwas"
+    assert run("sample --json --max-new-tokens 1 --prompt", "It\r\nwas").json["prompt"] == "It\nwas"
     assert "".join(char for char, _ in run("evaluate --text-file prompt.txt --per-char").json["per_char"]) == "t\nwas"
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_a_lone_surrogate_is_replaced_in_a_file_too(form: str, tmp_path: Path, run: Call) -> None:
+def test_a_lone_surrogate_is_replaced(form: str, run: Call) -> None:
     line = f"sample --unknown replace --max-new-tokens 4 {form} --prompt"
-    expected = run(line, "It?was").out
-    run(line, "It\udc80was", "--output", str(tmp_path / "out"))
-    assert (tmp_path / "out").read_text(encoding="utf-8") == expected
+    assert run(line, "It\udc80was").out == run(line, "It?was").out
 
 
 def test_a_hundred_million_samples_are_made_as_they_are_printed(monkeypatch: pytest.MonkeyPatch, run: Call) -> None:

@@ -93,9 +93,8 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("where", ["--output /dev/full", "> /dev/full"])
-def test_a_full_disk_is_one_line(where: str, trained: Path) -> None:
-    result = shell(f"{script('sample')} --checkpoint runs/tiny --prompt It --seed 1 {where}", trained)
+def test_a_full_disk_is_one_line(trained: Path) -> None:
+    result = shell(f"{script('sample')} --checkpoint runs/tiny --prompt It --seed 1 > /dev/full", trained)
     assert result.returncode == 2
     said = result.stderr.removeprefix("loading torch\n")  # which a busy machine says
     assert said == "error: cannot write the output: No space left on device\n"

@@ -33,7 +33,7 @@ def make_original(folder: Path) -> Path:
     folder.mkdir()
     train_tiny(folder)
     (folder / "big.txt").write_text(CORPUS * 5000, encoding="utf-8")
-    (folder / "prompt.txt").write_text(CORPUS * 500, encoding="utf-8")
+    (folder / "prompt.txt").write_text(CORPUS.replace("\n", " ") * 500, encoding="utf-8")
     return folder
 
 
@@ -70,7 +70,7 @@ COMMANDS = (
     Case("sample", partial(sample.main, [*RUN, "--prompt", "It was", *LONG]), shown("It was")),
     Case(
         "sample on a stopped terminal",
-        partial(sample.main, [*RUN, "--prompt-file", "prompt.txt", "--crop-prompt", *LONG]),
+        partial(sample.main, [*RUN, "--prompts-file", "prompt.txt", "--crop-prompt", *LONG]),
         after(0.5),
         reading=False,
     ),
