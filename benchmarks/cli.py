@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks import decode, serve, training_runs, training_step
-from gpt.cli.command import CommandParser, add_command, run_command
+from gpt.cli.command import CommandParser, run_command
 from gpt.cli.shared_options import load_given_plugins
 
 EXAMPLE = "step --config configs/shakespeare.yaml --variants native,torch"
@@ -22,7 +22,7 @@ def _run(argv: Sequence[str] | None) -> int:
         prog="python scripts/bench.py",
     )
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
-    train = add_command(kinds, "train", "Measure training.", EXAMPLE)
+    train = kinds.add_parser("train", help="Measure training.", description="Measure training.", example=EXAMPLE)
     trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")
     for module in (training_runs, training_step):
         module.add_parsers(trainings)

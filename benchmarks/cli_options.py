@@ -6,14 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpt.cli.command import add_command
 from gpt.cli.shared_options import add_plugin_option, number
 from gpt.system.errors import ConfigError
 
 
 def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
     """Add a subcommand with `--json` and `--plugin`; those of `train` also get `--config` and overrides."""
-    parser = add_command(subparsers, name.split()[-1], summary, example)
+    parser: argparse.ArgumentParser
+    parser = subparsers.add_parser(name.split()[-1], help=summary, description=summary, example=example)
     parser.add_argument("--json", type=json_file, metavar="FILE", help="also write the line of JSON to this file")
     add_plugin_option(parser)
     if name.startswith("train"):

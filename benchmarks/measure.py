@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpt.cli.command import report
-from gpt.cli.shared_options import write_output
+from gpt.cli.config_options import write_output
 from gpt.config import RunConfig
 from gpt.inspection.rendering.tables import Table, render_table
 from gpt.system.progress import Report

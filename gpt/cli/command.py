@@ -115,12 +115,8 @@ class CommandParser(argparse.ArgumentParser):
     """Ends the help with examples, one per line, and reports a mistake in one line."""
 
     def __init__(self, description: str, example: str, **kwargs: Any) -> None:
-        super().__init__(
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **kwargs,
-        )
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=description, formatter_class=layout, allow_abbrev=False, **kwargs)
         examples = (f"  {self.prog} {line}".rstrip() for line in example.split("\n"))
         self.epilog = "\n".join(["example:", *examples])
 
@@ -136,9 +132,3 @@ class CommandParser(argparse.ArgumentParser):
                 message += nearest(unknown[1], self._option_string_actions)
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
-
-
-def add_command(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
-    """Add a subcommand to the result of `add_subparsers`; `summary` appears in the list and in its own help."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=summary, example=example)
-    return parser

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
-from gpt.cli.shared_options import check_overrides, command, not_empty, to_path, write_output
+from gpt.cli.config_options import check_overrides, write_output
+from gpt.cli.shared_options import command, not_empty, to_path
 from gpt.config import Config
 from gpt.config.loading import dump_config, override, parse_config
 from gpt.config.sources import name_of_text
@@ -55,12 +56,8 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
     """Return the configuration that fits a text, the text as a dataset, and the YAML file, which is not written.
 
     Args:
-        text: a file, a folder or a glob pattern.
         output: the file; where it is not in this folder, the text's path in it is absolute.
         overrides: values that are written too.
-
-    Raises:
-        GPTError: the text or the overrides cannot be used.
     """
     from gpt.corpora.own_text import fit_recipe, unit_of
 

@@ -3,7 +3,8 @@
 import argparse
 
 from gpt.cli.command import report
-from gpt.cli.shared_options import add_config_options, command, read_config
+from gpt.cli.config_options import add_config_options, read_config
+from gpt.cli.shared_options import command
 from gpt.system.environment import read_settings
 
 

@@ -1,4 +1,4 @@
-"""Options shared by several commands: files, configurations and checkpoints."""
+"""Options shared by several commands: numbers, files, plugins and checkpoints."""
 
 import argparse
 import contextlib
@@ -12,9 +12,7 @@ from typing import Any, TextIO
 
 from gpt.cli.command import CommandParser, run_command
 from gpt.config.sections import DEVICE_PATTERN
-from gpt.config.sources import LoadedConfig, load_config, recipe_names
-from gpt.system.errors import CheckpointError, ConfigError, GPTError
-from gpt.system.files import write_atomic
+from gpt.system.errors import GPTError
 
 STANDARD_INPUT = Path("-")
 LARGEST = 2**63 - 1
@@ -76,13 +74,6 @@ def read_text(path: Path) -> str:
         raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None
 
 
-def write_output(path: Path | str, content: bytes) -> None:
-    try:
-        write_atomic(Path(path), content)
-    except OSError as error:
-        raise GPTError(f"cannot write {path}: {error.strerror or error}") from None
-
-
 def not_empty(text: str) -> str:
     """Return the value of an option that must not be empty, as an unset shell variable would make it."""
     if not text:
@@ -127,86 +118,30 @@ def add_runs_option(parser: argparse.ArgumentParser) -> None:
 
 def add_plugin_option(parser: argparse.ArgumentParser) -> None:
     """Add `--plugin`, which `load_given_plugins` reads."""
-    parser.add_argument(
-        "--plugin",
-        type=to_path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="Python file with parts of your own, see docs/changing.md; may be repeated",
-    )
+    file = "Python file with parts of your own, see docs/changing.md; may be repeated"
+    parser.add_argument("--plugin", type=to_path, action="append", default=[], metavar="FILE", help=file)
 
 
 def load_given_plugins(argv: Sequence[str] | None) -> None:
     """Load the plugins of a command line."""
-    words = sys.argv[1:] if argv is None else argv
-    if not any(word.startswith("--plugin") for word in words):
-        return
-    from gpt.plugins import load_plugins
-
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     add_plugin_option(parser)
     with contextlib.suppress(argparse.ArgumentError):  # the command's own parser reports it
-        load_plugins(parser.parse_known_args(words)[0].plugin)
+        if files := parser.parse_known_args(argv)[0].plugin:
+            from gpt.plugins import load_plugins
 
-
-def add_config_options(parser: argparse.ArgumentParser, or_text: bool = False) -> None:
-    """Add `--config` and `overrides`, which with `or_text` may begin with a text in place of a configuration."""
-    add_plugin_option(parser)
-    file = f"YAML file, or a recipe: {', '.join(recipe_names())}"
-    parser.add_argument("--config", type=to_path, required=not or_text, metavar="FILE", help=file)
-    metavar, values = "section.key=value", "values that replace the file's"
-    if or_text:
-        metavar, values = "TEXT or section.key=value", f"a file, a folder, or a glob pattern; {values}"
-    parser.add_argument("overrides", nargs="*", metavar=metavar, help=values)
-
-
-def read_config(arguments: argparse.Namespace) -> LoadedConfig:
-    """Return the configuration that the options of `add_config_options` give."""
-    check_overrides(arguments.overrides)
-    try:
-        return load_config(arguments.config, arguments.overrides)
-    except ConfigError:
-        if arguments.config.name == "config.yaml":  # of a run, whose checkpoints tell which plugins it needs
-            _require_plugins_of(arguments.config.parent)
-        raise
-
-
-def _require_plugins_of(folder: Path) -> None:
-    from gpt.checkpoint import find_checkpoint, read_state
-    from gpt.plugins import require_plugins
-
-    with contextlib.suppress(OSError):
-        recorded = None
-        with contextlib.suppress(CheckpointError):  # then the configuration's own error says more
-            recorded = read_state(find_checkpoint(folder, folder.parent, prefer="last")).get("plugins")
-        require_plugins(recorded)
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise ConfigError if a key is overridden twice."""
-    keys = [override.partition("=")[0].strip() for override in overrides]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ConfigError(f"command line: {key} is given twice; leave one of them out")
+            load_plugins(files)
 
 
 def add_weights_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--weights",
-        choices=("float32", "bf16", "int8", "int4"),
-        help="format of the blocks' weights (default: as saved)",
-    )
+    weights = "format of the blocks' weights (default: as saved)"
+    parser.add_argument("--weights", choices=("float32", "bf16", "int8", "int4"), help=weights)
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = True) -> None:
     add_plugin_option(parser)
-    parser.add_argument(
-        "--checkpoint",
-        type=to_path,
-        metavar="PATH",
-        help="run folder, checkpoint folder, or best/last inside a run; default: the newest run",
-    )
+    path = "run folder, checkpoint folder, or best/last inside a run; default: the newest run"
+    parser.add_argument("--checkpoint", type=to_path, metavar="PATH", help=path)
     add_runs_option(parser)
     if with_device:
         add_device_option(parser)

@@ -7,17 +7,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.config_options import add_config_options, check_overrides, read_config, write_output
 from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited
-from gpt.cli.shared_options import (
-    add_config_options,
-    check_overrides,
-    load_given_plugins,
-    not_empty,
-    read_config,
-    write_output,
-)
+from gpt.cli.shared_options import load_given_plugins, not_empty
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
@@ -46,17 +41,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="gpt train",
     )
     add_config_options(parser, or_text=True)
-    parser.add_argument(
-        "--resume",
-        type=not_empty,
-        metavar="auto|PATH",
-        help="auto: continue this run from its newest readable checkpoint, or start it; PATH: continue from there",
-    )
-    parser.add_argument(
-        "--allow-config-change",
-        action="store_true",
-        help="resume even though the configuration differs from the checkpoint's",
-    )
+    start = "auto: continue this run from its newest readable checkpoint, or start it; PATH: continue from there"
+    parser.add_argument("--resume", type=not_empty, metavar="auto|PATH", help=start)
+    change = "resume even though the configuration differs from the checkpoint's"
+    parser.add_argument("--allow-config-change", action="store_true", help=change)
     parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
     parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
@@ -90,22 +78,16 @@ def _read(argv: Sequence[str] | None) -> tuple[argparse.Namespace, LoadedConfig 
 
 
 def _take_text(arguments: argparse.Namespace) -> str | None:
-    """Take the text out of the overrides; None: there is none, but a configuration.
-
-    Raises:
-        ConfigError: there is neither, or both, or several texts, or a configuration in the place of one.
-    """
-    # unlike Path.exists, for an override longer than a file's name too
-    there = [word for word in arguments.overrides if os.path.exists(word)]  # noqa: PTH110
-    texts = [word for word in arguments.overrides if word in there or not ("=" in word or _is_key(word))]
+    """Take the text out of the overrides; None: there is none, but a configuration."""
+    exists = os.path.exists  # unlike Path.exists, for an override longer than a file's name too
+    texts = [word for word in arguments.overrides if exists(word) or not ("=" in word or _is_key(word))]
+    text = next(iter(texts), None)
     if arguments.config is not None:
-        both = next(iter(there), None)
-        if both is not None:
-            raise ConfigError(f"--config and the text {both} are given; leave one of them out")
-        return None  # what is no override is refused among them
-    if not texts:
+        if text is not None:
+            raise ConfigError(f"--config and the text {text} are given; leave one of them out")
+        return None
+    if text is None:
         raise ConfigError("nothing to train on: give a text, such as my.txt, or --config FILE")
-    text = texts[0]
     if len(texts) > 1:
         raise ConfigError(
             f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as '*.txt'"
@@ -123,18 +105,14 @@ def _is_key(word: str) -> bool:
 
 
 def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
-    """Return the configuration for a text; it is written first, with the overrides that say how the text is read.
-
-    Raises:
-        GPTError: the text or an override cannot be used, or somebody has written another configuration of that name.
-    """
+    """Return the configuration for a text; it is written first, with the overrides that say how the text is read."""
     check_overrides(arguments.overrides)
     output = default_output(text)
     of_data = [word for word in arguments.overrides if word.partition(".")[0].strip() == "data"]
     fitted, dataset, content = fit_text(text, output, of_data, read_settings(arguments.offline))
     config = parse_config(content.decode(), str(output), arguments.overrides)
     if output.exists() and is_edited(output):
-        _check_same(load_config(output).config, fitted, output)
+        _check_same(load_config(output).config.leaves(), fitted.leaves(), output)
     elif not arguments.print_config:
         load_torch()
         from gpt.device import choose_device
@@ -149,15 +127,13 @@ def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
     return LoadedConfig(config, to_name(output.stem), output.parent)
 
 
-def _check_same(found: Config, fitted: Config, file: Path) -> None:
-    before, after = found.leaves(), fitted.leaves()
-    changes = [f"{key}: {before[key]} in place of {after[key]}" for key in after if before[key] != after[key]]
-    if changes:
-        more = "; ..." if changes[3:] else ""
-        raise ConfigError(
-            f"{file} is there already, and is not what fits this text ({'; '.join(changes[:3])}{more}); "
-            f"remove it, or train by it with: gpt train --config {shlex.quote(str(file))}"
-        )
+def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> None:
+    for key, value in fitted.items():
+        if found[key] != value:
+            raise ConfigError(
+                f"{file} is there already, and is not what fits this text ({key}: {found[key]} in place of {value}); "
+                f"remove it, or train by it with: gpt train --config {shlex.quote(str(file))}"
+            )
 
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:

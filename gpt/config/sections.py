@@ -19,7 +19,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    WithJsonSchema,
     create_model,
     model_validator,
 )
@@ -68,12 +67,7 @@ def _check_name(text: str) -> str:
     return name
 
 
-RunName = Annotated[
-    str,
-    AfterValidator(_check_name),
-    # of ASCII it is exact; properties of other characters are spelled differently in each language
-    WithJsonSchema({"type": "string", "pattern": r"^[^\x00-/:-@\[-`{-\x7f][^\x00-,/:-@\[-^`{-\x7f]*$"}),
-]
+RunName = Annotated[str, AfterValidator(_check_name)]
 """The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)]

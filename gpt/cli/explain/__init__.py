@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpt.cli.command import CommandParser, add_command, run_command
+from gpt.cli.command import CommandParser, run_command
 from gpt.cli.explain import attention, flops, lens, memory, params, shapes
 from gpt.cli.shared_options import load_given_plugins
 
@@ -25,7 +25,7 @@ def _run(argv: Sequence[str] | None) -> int:
     subparsers = parser.add_subparsers(required=True, metavar="VIEW", title="views (each has its own --help)")
     for view in VIEWS:
         name = view.__name__.rpartition(".")[2]
-        options = add_command(subparsers, name, view.SUMMARY, view.EXAMPLE)
+        options = subparsers.add_parser(name, help=view.SUMMARY, description=view.SUMMARY, example=view.EXAMPLE)
         options.set_defaults(run=view.run)
         view.add_options(options)
     arguments, unknown = parser.parse_known_args(argv)

@@ -5,11 +5,11 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpt.cli.command import load_torch
+from gpt.cli.config_options import check_overrides
 from gpt.cli.shared_options import (
     STANDARD_INPUT,
     add_checkpoint_options,
     add_number,
-    check_overrides,
     read_text,
     to_path,
 )
