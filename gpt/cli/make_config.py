@@ -1,7 +1,6 @@
 """`gpt new`: write a configuration for one's own text."""
 
 import argparse
-import math
 import shlex
 import zlib
 from collections.abc import Sequence
@@ -87,14 +86,9 @@ def is_edited(file: Path) -> bool:
 
 
 def describe_reading(config: Config, dataset: "Dataset") -> str:
-    """Return how often a training reads its text, and what to change where that is less than once."""
+    """Return how often a training reads its text."""
     from gpt.corpora.own_text import unit_of
 
-    train = config.train
-    step = train.sequences * config.model.block_size
-    times = train.max_steps * step / len(dataset.train)
-    said = f"{len(dataset.train) + len(dataset.val):,} {unit_of(dataset)}, each read {times:,.1f} times"
-    if times >= 1:
-        return said
-    once = math.ceil(len(dataset.train) / step)
-    return f"{said}; train.max_steps={once} reads each once, in {once / train.max_steps:,.1f} times the time"
+    read = config.train.max_steps * config.train.sequences * config.model.block_size
+    length = len(dataset.train) + len(dataset.val)
+    return f"{length:,} {unit_of(dataset)}, each read {read / len(dataset.train):,.1f} times"

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import signal
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import islice
@@ -56,7 +57,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     unknown = "what to do with characters outside the vocabulary (default: error)"
     parser.add_argument("--unknown", choices=("error", "replace", "drop"), default="error", help=unknown)
     add_decoding_options(parser)
-    parser.add_argument("--stats", action="store_true", help="report time to the first token, tokens/s and cache size")
+    parser.add_argument("--stats", action="store_true", help="report the backend and tokens/s")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
 
 
@@ -138,7 +139,7 @@ def _sample(
     params: SamplingParams,
 ) -> None:
     """Generate `num_samples` continuations of every prompt, in batches of `GROUP`."""
-    from gpt.cli.sample_writers import JSONWriter, Meter, TextWriter
+    from gpt.cli.sample_writers import JSONWriter, TextWriter
     from gpt.generation import TextBatch
 
     if params.seed + arguments.num_samples > SEEDS:
@@ -149,17 +150,18 @@ def _sample(
     first = True
     while group := list(islice(requests, GROUP)):
         starts, seeds = zip(*group, strict=True)
+        start, tokens, writer = time.perf_counter(), 0, None
         batch = TextBatch(runtime, tokenizer, starts, params, seeds)
-        writer, meter = None, Meter(len(starts))
-        for piece in meter.watch(batch):
+        for piece in batch:
             if writer is None:  # not before the first step, which may have something to say
                 writer = JSONWriter(starts, seeds, tokenizer) if arguments.json else TextWriter(starts, first)
             writer.take(piece)
+            tokens += piece.token is not None
         first = False
         if arguments.stats:
-            meter.cache_bytes, share = batch.cache_bytes, batch.speculation and batch.speculation.acceptance
+            seconds, share = time.perf_counter() - start, batch.speculation and batch.speculation.acceptance
             accepted = "" if share is None else f"; {share:.0%} of drafts accepted"
-            report(f"{runtime.name}: {meter}{accepted}")
+            report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s{accepted}")
 
 
 def _beam(

@@ -1,10 +1,9 @@
-"""Write samples as they are generated: as text, or as one JSON object each; and measure their speed."""
+"""Write samples as they are generated: as text, or as one JSON object each."""
 
 import json
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpt.data import Tokenizer
@@ -95,33 +94,3 @@ class JSONWriter:
                 for token in sampled
             ]
         print(json.dumps(summary, ensure_ascii=False), flush=True)
-
-
-class Meter:
-    """Measures the time to the first token of a batch, and tokens per second after its first step.
-
-    That step gives one token of each of the `sequences`.
-    """
-
-    def __init__(self, sequences: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._sequences, self._clock = sequences, clock
-        self._start = self._first = self._last = clock()
-        self._tokens = 0
-        self.cache_bytes = 0
-
-    def watch(self, pieces: Iterable[TextChunk]) -> Iterator[TextChunk]:
-        """Yield the same pieces, and record their times."""
-        for piece in pieces:
-            self._last = self._clock()
-            if self._tokens == 0:
-                self._first = self._last
-            self._tokens += piece.token is not None
-            yield piece
-
-    def __str__(self) -> str:
-        later = self._tokens - self._sequences
-        rate = later / max(self._last - self._first, 1e-9) if later > 0 else 0.0
-        return (
-            f"{self._tokens} tokens; first after {(self._first - self._start) * 1000:.1f} ms, "
-            f"then {rate:,.0f} tokens/s; cache {self.cache_bytes:,} bytes"
-        )

@@ -15,8 +15,8 @@ from gpt.cli.make_config import default_output, describe_reading, fit_text, is_e
 from gpt.cli.shared_options import load_given_plugins, not_empty
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
+from gpt.config.sections import SECTIONS
 from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
-from gpt.config.suggestions import section_class
 from gpt.distributed import World, joined
 from gpt.plugins import load_plugins, plugin_options
 from gpt.system.environment import read_launch, read_settings
@@ -101,7 +101,7 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
 
 def _is_key(word: str) -> bool:
     section, _, key = word.partition(".")
-    return section in Config.model_fields and key in section_class(section).model_fields
+    return section in SECTIONS and key in SECTIONS[section].model_fields
 
 
 def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:

@@ -1,6 +1,5 @@
 """Compose a configuration in Python: a file, a recipe, a `Config` or a dict, and keywords that replace its values."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from gpt.config.loading import compose, parse_document, read_yaml
-from gpt.config.sections import Config
+from gpt.config.sections import SECTIONS, Config
 from gpt.config.sources import LoadedConfig, find_config, to_name
 from gpt.config.strict_yaml import Document, Key
-from gpt.config.suggestions import did_you_mean, section_class
+from gpt.config.suggestions import did_you_mean
 from gpt.system.errors import ConfigError
 
 Source = str | Path | Config | Mapping[str, Any]
@@ -43,19 +42,14 @@ def compose_config(source: Source | None = None, keywords: Mapping[str, Any] | N
 
 def _place(keywords: Mapping[str, Any], problems: list[str]) -> dict[Key, Any]:
     """Return the values by section and key; what has no place becomes a problem."""
-    sections = {name: list(section_class(name).model_fields) for name in Config.model_fields}
-    owners = defaultdict(list)
-    for section, keys in sections.items():
-        for key in keys:
-            owners[key].append(section)
     given: dict[Key, Any] = {}
     for name, value in keywords.items():
-        value, found = _plain(value), owners.get(name, [])
+        value, found = _plain(value), [section for section, kind in SECTIONS.items() if name in kind.model_fields]
         owner = MEANT.get(name, found[0] if len(found) == 1 else None)
         places: dict[Key, Any] = {}
-        if name in sections and isinstance(value, dict):
+        if name in SECTIONS and isinstance(value, dict):
             places = {(name, str(key)): each for key, each in value.items()}
-        elif name in sections:
+        elif name in SECTIONS:
             problems.append(f"keyword: {name}: got {value!r}, expected a dict of its keys, such as {name}=dict(...)")
         elif owner is not None:
             places = {(owner, name): value}

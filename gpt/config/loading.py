@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gpt.config.sections import Config, CrossCheckError
+from gpt.config.sections import SECTIONS, Config, CrossCheckError
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, Key, YAMLSyntaxError, dump, parse, parse_value
-from gpt.config.suggestions import did_you_mean, section_class
+from gpt.config.suggestions import did_you_mean
 from gpt.system.errors import ConfigError
 
 Finding = tuple[Key, str]
@@ -182,7 +182,7 @@ def _sentence(key: Key, details: ErrorDetails) -> str:
             return f"unknown key{did_you_mean(key)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"expected keys below this section, got {value!r}"
-        case "literal_error" | "bool_type" if choices := _choices(_annotation(key)):
+        case "literal_error" | "bool_type" if choices := _choices(key):
             return f"got {value!r}, expected one of {', '.join(choices)}"
         case "string_type":
             return f"got {value!r}, expected text; put it in quotes"
@@ -197,18 +197,17 @@ def _sentence(key: Key, details: ErrorDetails) -> str:
             return f"got {value!r}, {message[0].lower()}{message[1:]}"
 
 
-def _annotation(key: Key) -> Any:
-    field = section_class(key[0]).model_fields.get(key[1]) if len(key) == 2 else None
-    return field and field.annotation
+def _choices(key: Key) -> list[str]:
+    """Return the words that the value of a key can be; none if it is free."""
+    section, name = key if len(key) == 2 else ("", "")
+    field = SECTIONS[section].model_fields.get(name) if section in SECTIONS else None
+    return [] if field is None else _words(field.annotation)
 
 
-def _choices(kind: Any) -> list[str]:
-    """Return the words that a value of a type can be; none if it is free."""
+def _words(kind: Any) -> list[str]:
     if kind is bool:
         return ["true", "false"]
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    return [word for part in get_args(kind) for word in _choices(part)]
+    return list(get_args(kind)) if get_origin(kind) is Literal else [w for part in get_args(kind) for w in _words(part)]
 
 
 def _dotted(key: Key) -> str:

@@ -469,3 +469,7 @@ class Config(Section):
         """Return every value, as JSON has it, by its `section.key`."""
         sections = self.model_dump(mode="json")
         return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
+SECTIONS: dict[str, type[Section]] = {name: type(section) for name, section in Config()}
+"""The sections of a configuration, by name."""

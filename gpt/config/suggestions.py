@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from gpt.config.sections import Config, Section
+from gpt.config.sections import SECTIONS
 
 NAMES_ELSEWHERE = {
     "max_iters": "train.max_steps",
@@ -41,32 +41,22 @@ NAMES_ELSEWHERE = {
 
 def did_you_mean(key: tuple[str, ...]) -> str:
     """Return `; did you mean ...?` with the nearest known key, in its section or else another; "" if there is none."""
-    name = _nearest(key)
-    return f"; did you mean {name}?" if name else ""
+    section, name = key[0] if len(key) == 2 else "", key[-1]
+    own = list(SECTIONS[section].model_fields) if section in SECTIONS else []
+    if name in own:
+        return _hint(f"{section}.{name}")
+    if near := difflib.get_close_matches(name, own, n=1):
+        return _hint(near[0])
+    elsewhere = {key: f"{section}.{key}" for section in reversed(SECTIONS) for key in SECTIONS[section].model_fields}
+    known = {name: name for name in SECTIONS} | elsewhere
+    near = difflib.get_close_matches(name, known, n=1)
+    return _hint(NAMES_ELSEWHERE.get(name) or (known[near[0]] if near else None))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean ...?` with the nearest of some names; "" if there is none."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return _hint(next(iter(difflib.get_close_matches(name, list(known), n=1)), None))
 
 
-def section_class(name: str) -> type[Section]:
-    annotation = Config.model_fields[name].annotation
-    assert isinstance(annotation, type)
-    assert issubclass(annotation, Section)
-    return annotation
-
-
-def _nearest(key: tuple[str, ...]) -> str | None:
-    sections = {name: list(section_class(name).model_fields) for name in Config.model_fields}
-    if len(key) == 2 and key[0] in sections and key[1] in sections[key[0]]:
-        return ".".join(key)
-    if len(key) == 2 and (near := difflib.get_close_matches(key[1], sections.get(key[0], []), n=1)):
-        return near[0]
-    if key[-1] in NAMES_ELSEWHERE:
-        return NAMES_ELSEWHERE[key[-1]]
-    elsewhere = {name: f"{section}.{name}" for section, names in reversed(sections.items()) for name in names}
-    known = {name: name for name in sections} | elsewhere
-    near = difflib.get_close_matches(key[-1], known, n=1)
-    return known[near[0]] if near else None
+def _hint(name: str | None) -> str:
+    return f"; did you mean {name}?" if name else ""

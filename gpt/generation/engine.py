@@ -41,9 +41,6 @@ class Engine:
 
     The tokens of a request depend on its prompt, its parameters and its seed, not on the requests beside it.
 
-    Attributes:
-        cache_bytes: most bytes of keys and values at a time so far.
-
     Args:
         runner: computes the steps.
         tokenizer: of the model; None: ids are wanted, and no text.
@@ -57,7 +54,7 @@ class Engine:
         self._runner, self._tokenizer = runner, tokenizer
         self._scheduler = Scheduler(runner.pool, max_sequences, prefill_chunk)
         self._sequences: dict[Request, SequenceState] = {}
-        self._tokens_generated = self.cache_bytes = 0
+        self._tokens_generated = 0
         self._threads = torch.get_num_threads()
 
     @property
@@ -114,7 +111,6 @@ class Engine:
         runner, scheduler = self._runner, self._scheduler
         chunks = scheduler.schedule(runner.ahead)
         sampled = runner.run(chunks) if chunks else {}
-        self.cache_bytes = max(self.cache_bytes, runner.pool.in_use * runner.block_bytes)
         new: list[NewChunks] = []
         for chunk in chunks:
             sequence = chunk.sequence

@@ -108,10 +108,6 @@ class Batch:
                 self._queues[request.row] += chunks
 
     @property
-    def cache_bytes(self) -> int:
-        return self._engine.cache_bytes
-
-    @property
     def speculation(self) -> Speculation | None:
         return self._engine.speculation
 

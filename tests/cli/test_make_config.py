@@ -112,12 +112,6 @@ def test_a_recipe_can_be_for_another_machine(run: Call) -> None:
     assert written().run.device == "cuda:99"
 
 
-def test_a_text_that_is_not_read_once_comes_with_the_steps_that_do(run: Call) -> None:
-    err = run(f"make_config {TEXT} train.max_steps=1 train.batch_size=1").err
-    tokens = round(len(CORPUS) * 30 * 0.9)
-    assert f"; train.max_steps={-(-tokens // 128)} reads each once, in {-(-tokens // 128)}.0 times the time; tr" in err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

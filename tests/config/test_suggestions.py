@@ -2,15 +2,15 @@
 
 import pytest
 
-from gpt.config import Config
-from gpt.config.suggestions import NAMES_ELSEWHERE, did_you_mean, section_class
+from gpt.config.sections import SECTIONS
+from gpt.config.suggestions import NAMES_ELSEWHERE, did_you_mean
 
 
 @pytest.mark.parametrize(("name", "key"), NAMES_ELSEWHERE.items())
 def test_names_of_other_projects_lead_to_keys_that_exist(name: str, key: str) -> None:
     section, _, field = key.partition(".")
-    assert field in section_class(section).model_fields
-    assert all(name not in section_class(section).model_fields for section in Config.model_fields)
+    assert field in SECTIONS[section].model_fields
+    assert all(name not in kind.model_fields for kind in SECTIONS.values())
     assert did_you_mean((name,)) == f"; did you mean {key}?"
 
 
