@@ -11,8 +11,8 @@ from gpt.cli.command import report
 from gpt.cli.config_options import check_overrides, write_output
 from gpt.cli.shared_options import command, not_empty, to_path
 from gpt.config import Config
-from gpt.config.loading import dump_config, override, parse_config
-from gpt.config.sources import name_of_text
+from gpt.config.loading import dump_config, parse_config
+from gpt.config.sources import name_of_text, override
 from gpt.config.strict_yaml import dump
 from gpt.system.environment import Settings, read_settings
 from gpt.system.errors import ConfigError

@@ -1,8 +1,6 @@
 """From YAML and overrides to a `Config`, or to an error with a line for everything that is wrong."""
 
 import difflib
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -17,8 +15,6 @@ from gpt.system.errors import ConfigError
 
 Finding = tuple[Key, str]
 """The key that a problem is about, and a sentence."""
-_NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
 
 
 def read_yaml(path: Path) -> str:
@@ -133,12 +129,6 @@ def dump_config(config: Config, only_given: bool = False) -> str:
     `only_given` leaves out the keys that neither the file nor an override gave.
     """
     return dump(config.model_dump(mode="json", exclude_unset=only_given))
-
-
-def override(key: str, value: Any) -> str:
-    """Return the override of a key by a value as JSON has it; YAML reads its text as it is, whatever is in it."""
-    readable = json.dumps(value, ensure_ascii=False)
-    return f"{key}={_NOT_READ.sub(lambda found: json.dumps(found[0])[1:-1], readable)}"
 
 
 def _read_overrides(overrides: Sequence[str], problems: list[str]) -> dict[Key, Any]:

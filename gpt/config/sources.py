@@ -1,13 +1,15 @@
-"""Configuration files and the recipes that ship with the package; the names that runs get from files."""
+"""Configuration files, the recipes that ship with the package, names of runs after files, and overrides."""
 
 import hashlib
 import itertools
+import json
 import os
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpt.config.loading import parse_config, read_yaml
 from gpt.config.sections import Config, is_of_name
@@ -19,6 +21,8 @@ RECIPES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "co
 """A wheel has them inside the package, a clone beside it."""
 NAME_BYTES = 200
 """Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
+_NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
 
 
@@ -94,3 +98,9 @@ def _cleaned(text: str) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name.encode()[: NAME_BYTES - 9].decode(errors='ignore')}-{digest}"
     return name
+
+
+def override(key: str, value: Any) -> str:
+    """Return the override of a key by a value as JSON has it; YAML reads its text as it is, whatever is in it."""
+    readable = json.dumps(value, ensure_ascii=False)
+    return f"{key}={_NOT_READ.sub(lambda found: json.dumps(found[0])[1:-1], readable)}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
-from gpt.config.loading import override
+from gpt.config.sources import override
 from gpt.data.dataset import Dataset
 from gpt.model.quantized import format_of
 from gpt.plugins import plugin_options

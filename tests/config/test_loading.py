@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config import Config
-from gpt.config.loading import dump_config, override, parse_config
-from gpt.config.sources import NAME_BYTES, load_config, name_of_text
+from gpt.config.loading import dump_config, parse_config
+from gpt.config.sources import NAME_BYTES, load_config, name_of_text, override
 from gpt.system.errors import ConfigError
 
 
