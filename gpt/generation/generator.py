@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, overload
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
-from gpt.config.loading import explain
 from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
@@ -250,6 +249,8 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     try:
         return SamplingParams.model_validate(given)
     except ValidationError as error:
+        from gpt.config.loading import explain  # here, since only this reads what a user may have misspelled
+
         problems = (f"{key[-1]}: {message}" for key, message in explain(error, "sample"))
         raise GenerationError("; ".join(problems)) from None
 
