@@ -161,7 +161,7 @@ def row_of(
     arguments: argparse.Namespace,
 ) -> Row:
     """Return what was measured of one: seconds of each round, rates, and its ratio to `times_of`."""
-    from gpt.accounting.machine import measure_bandwidth
+    from gpt.accounting.bandwidth import measure_bandwidth
     from gpt.cache import cache_bytes
     from gpt.device import choose_device
 

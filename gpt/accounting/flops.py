@@ -1,7 +1,5 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
-from dataclasses import dataclass
-
 from gpt.config import Config, ModelConfig
 from gpt.config.sections import SHIPPED
 
@@ -50,72 +48,12 @@ def forward_flops(config: ModelConfig, batch: int, length: int) -> int:
     return sum(flops_by_part(config, batch, length, length).values())
 
 
-def decode_flops(config: ModelConfig, batch: int, keys: int) -> int:
-    """Count the FLOPs of one new token in each sequence, with a cache; `keys` positions, the new one included."""
-    return sum(flops_by_part(config, batch, 1, keys).values())
-
-
-def backward_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """Each matmul has two in the backward pass, for the gradients of its two factors."""
-    return 2 * forward_flops(config, batch, length)
-
-
 def training_flops(config: ModelConfig, batch: int, length: int) -> int:
-    return forward_flops(config, batch, length) + backward_flops(config, batch, length)
+    """Count those of a forward and a backward pass; in the latter each matmul has two, for its factors' gradients."""
+    return 3 * forward_flops(config, batch, length)
 
 
 def run_flops(config: Config) -> int:
     """Count the FLOPs of the steps of a training; evaluations, samples and a teacher's predictions are not counted."""
     model, tokens = config.model, config.train.sequences * config.model.block_size
     return sum(steps * training_flops(model, tokens // length, length) for length, steps in config.sequence_lengths())
-
-
-@dataclass(frozen=True)
-class GenerationFlops:
-    """The FLOPs of `new` tokens after `prompt` tokens, with and without a cache, at batch size 1.
-
-    Step i, counted from 1, reads prompt + i tokens: without a cache all of them go through the model, with one
-    only the newest. The count thus begins where the first new token is fed back, which is the first pass
-    that a cache makes cheap, and ends with the last one fed back: prompt + `new` positions with a cache. A
-    generator that stops at `new` tokens makes the pass of the prompt, from which the first comes, and does
-    not feed the last one back: prompt + `new` - 1 positions.
-    """
-
-    config: ModelConfig
-    prompt: int
-    new: int
-
-    def naive_step(self, step: int) -> int:
-        return forward_flops(self.config, 1, self.prompt + step)
-
-    def cached_step(self, step: int) -> int:
-        return decode_flops(self.config, 1, self.prompt + step)
-
-    @property
-    def prefill(self) -> int:
-        return forward_flops(self.config, 1, self.prompt)
-
-    @property
-    def naive(self) -> int:
-        """Cubic in `new`: a pass over L tokens takes a L + b L^2 FLOPs, and L grows by one in each step."""
-        a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
-        squares = _sum_of_squares(self.prompt + self.new) - _sum_of_squares(self.prompt)
-        return a * self.naive_positions + b * squares
-
-    @property
-    def cached(self) -> int:
-        """Quadratic in `new`; the prefill is included."""
-        a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
-        return self.prefill + a * self.new + b * self.naive_positions
-
-    @property
-    def naive_positions(self) -> int:
-        return self.new * self.prompt + self.new * (self.new + 1) // 2
-
-    @property
-    def cached_positions(self) -> int:
-        return self.prompt + self.new
-
-
-def _sum_of_squares(n: int) -> int:
-    return n * (n + 1) * (2 * n + 1) // 6

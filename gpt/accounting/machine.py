@@ -1,4 +1,4 @@
-"""Measure this machine's rates and this process's memory: matmul rate, bandwidth, peak bytes."""
+"""Measure this machine's matmul rate and this process's peak memory."""
 
 import contextlib
 import math
@@ -32,31 +32,11 @@ def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: i
     ).to(dtype)
     best = math.inf
     for _ in range(repeats + 1):
-        _synchronize(device)
+        synchronize(device)
         start = time.perf_counter()
         torch.mm(a, a)
-        _synchronize(device)
+        synchronize(device)
         best = min(best, time.perf_counter() - start)
-    return best
-
-
-def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -> float:
-    """Measure the bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many.
-
-    Decoding reads the weights in this way. A small matrix stays in the processor's cache, as the weights
-    of a small model do, so choose their size. Other work on the machine can spoil a single try.
-    """
-    width = 1024
-    rows = max(1, nbytes // (width * torch.float32.itemsize))
-    matrix = torch.ones(rows, width, dtype=torch.float32, device=device)  # pages of zeros may not be allocated at all
-    vector = torch.ones(width, dtype=torch.float32, device=device)
-    best, end = 0.0, time.perf_counter() + seconds
-    while best == 0.0 or time.perf_counter() < end:
-        _synchronize(device)
-        start = time.perf_counter()
-        torch.mv(matrix, vector)
-        _synchronize(device)
-        best = max(best, matrix.nbytes / (time.perf_counter() - start))
     return best
 
 
@@ -76,7 +56,7 @@ def peak_memory_bytes(device: torch.device) -> int:
     return peak if os.uname().sysname == "Darwin" else peak * 1024
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from gpt.accounting import machine
-from gpt.accounting.machine import measure_bandwidth, measure_matmul_rate, peak_memory_bytes
+from gpt.accounting.bandwidth import measure_bandwidth
+from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 
 
 def test_the_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ def test_a_clock_waits_for_the_device(kind: str, monkeypatch: pytest.MonkeyPatch
     waited = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append("cuda"))
     monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
-    machine._synchronize(torch.device(kind))
+    machine.synchronize(torch.device(kind))
     assert waited == [kind] * (kind != "cpu")
 
 

@@ -10,7 +10,7 @@ from gpt.inspection.rendering.tables import Table
 from gpt.system.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gpt.accounting.flops import GenerationFlops
+    from gpt.accounting.generation_flops import GenerationFlops
 
 SUMMARY = "Count the FLOPs of training and of generation, with and without a cache."
 EXAMPLE = "--published llama-2-7b --prompt-tokens 50 --new-tokens 100"
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     batch, length = read_size(arguments, config)
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
-    from gpt.accounting.flops import GenerationFlops
+    from gpt.accounting.generation_flops import GenerationFlops
 
     training, summary = _training(model, batch, length)
     tables, summary["generation"] = [training], None
@@ -59,17 +59,14 @@ def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int
 
 
 def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
-    from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, training_flops
+    from gpt.accounting.flops import flops_by_part, training_flops
 
     parts = flops_by_part(model, batch, length, length)
-    sums = {
-        "forward": forward_flops(model, batch, length),
-        "backward": backward_flops(model, batch, length),
-        "training_step": training_flops(model, batch, length),
-    }
+    step, forward = training_flops(model, batch, length), sum(parts.values())
+    sums = {"forward": forward, "backward": step - forward, "training_step": step}
     rows = [
         (name.replace("_", " "), f"{flops:,}", human_count(flops / (batch * length)), f"{100 * flops / whole:.1f} %")
-        for entries, whole in ((parts, sums["forward"]), (sums, sums["training_step"]))
+        for entries, whole in ((parts, forward), (sums, step))
         for name, flops in entries.items()
     ]
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."

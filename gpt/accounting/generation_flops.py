@@ -1,0 +1,55 @@
+"""Count the FLOPs of generating a text; a multiply-add counts as two."""
+
+from dataclasses import dataclass
+
+from gpt.accounting.flops import flops_by_part, forward_flops
+from gpt.config import ModelConfig
+
+
+def decode_flops(config: ModelConfig, batch: int, keys: int) -> int:
+    """Count the FLOPs of one new token in each sequence, with a cache; `keys` positions, the new one included."""
+    return sum(flops_by_part(config, batch, 1, keys).values())
+
+
+@dataclass(frozen=True)
+class GenerationFlops:
+    """The FLOPs of `new` tokens after `prompt` tokens, with and without a cache, at batch size 1.
+
+    Step i, counted from 1, reads prompt + i tokens: without a cache all of them go through the model, with one
+    only the newest. The count thus begins where the first new token is fed back, which is the first pass
+    that a cache makes cheap, and ends with the last one fed back: prompt + `new` positions with a cache. A
+    generator that stops at `new` tokens makes the pass of the prompt, from which the first comes, and does
+    not feed the last one back: prompt + `new` - 1 positions.
+    """
+
+    config: ModelConfig
+    prompt: int
+    new: int
+
+    def naive_step(self, step: int) -> int:
+        return forward_flops(self.config, 1, self.prompt + step)
+
+    def cached_step(self, step: int) -> int:
+        return decode_flops(self.config, 1, self.prompt + step)
+
+    @property
+    def prefill(self) -> int:
+        return forward_flops(self.config, 1, self.prompt)
+
+    @property
+    def naive(self) -> int:
+        """Cubic in `new`: attention is quadratic in the tokens of a pass, of which there is one more in each step."""
+        return sum(map(self.naive_step, range(1, self.new + 1)))
+
+    @property
+    def cached(self) -> int:
+        """Quadratic in `new`; the prefill is included."""
+        return self.prefill + sum(map(self.cached_step, range(1, self.new + 1)))
+
+    @property
+    def naive_positions(self) -> int:
+        return self.new * self.prompt + self.new * (self.new + 1) // 2
+
+    @property
+    def cached_positions(self) -> int:
+        return self.prompt + self.new
