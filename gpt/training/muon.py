@@ -1,7 +1,7 @@
 """Muon: momentum whose updates are orthogonalized (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -32,14 +32,6 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     return x.mT if is_tall else x
-
-
-def orthogonalize_together(matrices: Sequence[Tensor], steps: int, dtype: torch.dtype) -> Tensor:
-    """Orthogonalize matrices of one shape as a batch, (n, rows, columns), computed in `dtype`."""
-    return orthogonalize(torch.stack(list(matrices)).to(dtype), steps).to(matrices[0].dtype)
-
-
-Orthogonalize = Callable[[Sequence[Tensor], int, torch.dtype], Tensor]
 
 
 class Muon(Optimizer):
@@ -78,21 +70,15 @@ class Muon(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
-            for (rows, columns), weights in by_shape.items():
-                rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
-                gradients = [weight.grad for weight in weights if weight.grad is not None]
-                self._update(weights, gradients, [self._momentum(weight) for weight in weights], rate, group)
+            for weights in by_shape.values():
+                self._update(weights, group)
 
-    def _update(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        momenta: list[Tensor],
-        rate: float,
-        group: dict[str, Any],
-        orthogonalize: Orthogonalize = orthogonalize_together,
-    ) -> None:
-        """Update matrices of equal shape; `rate` is the spectral norm of the update."""
+    def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        """Update matrices of equal shape; of sharded ones each process updates its rows, and gathers the others'."""
+        rows, columns = weights[0].shape
+        rate = group["lr"] * math.sqrt(max(1.0, rows / columns))  # the spectral norm of the update
+        momenta = [to_local(self._momentum(weight)) for weight in weights]
+        gradients = [to_local(weight.grad) for weight in weights if weight.grad is not None]
         keep: float | Tensor = 1.0
         if self.found_inf is not None:
             keep = 1.0 - self.found_inf
@@ -100,35 +86,14 @@ class Muon(Optimizer):
             gradients = [torch.where(self.found_inf > 0, m, g) for m, g in zip(momenta, gradients, strict=True)]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         nesterov = torch._foreach_lerp(gradients, momenta, group["momentum"])
-        updates = keep * rate * orthogonalize(nesterov, group["steps"], self._dtype)
-        torch._foreach_mul_(weights, 1 - keep * group["lr"] * group["weight_decay"])
-        torch._foreach_sub_(weights, list(updates))
+        matrices = torch.stack([full_tensor(from_local(n, w)) for n, w in zip(nesterov, weights, strict=True)])
+        updates = keep * rate * orthogonalize(matrices.to(self._dtype), group["steps"]).to(matrices.dtype)
+        own = [to_local(weight) for weight in weights]
+        torch._foreach_mul_(own, 1 - keep * group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(own, [to_local(shard_like(u, w)) for u, w in zip(updates, weights, strict=True)])
 
     def _momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(weight)
         return state["momentum"]
-
-
-class ShardedMuon(Muon):
-    """Muon for the matrices that FSDP2 has sharded: each process updates its own rows, and gathers the others'."""
-
-    def _update(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        momenta: list[Tensor],
-        rate: float,
-        group: dict[str, Any],
-        orthogonalize: Orthogonalize = orthogonalize_together,
-    ) -> None:
-        def gathered(parts: Sequence[Tensor], steps: int, dtype: torch.dtype) -> Tensor:
-            matrices = [full_tensor(from_local(part, weight)) for part, weight in zip(parts, weights, strict=True)]
-            updates = orthogonalize(matrices, steps, dtype)
-            return torch.stack([to_local(shard_like(u, weight)) for u, weight in zip(updates, weights, strict=True)])
-
-        own_weights, own_gradients, own_momenta = (
-            [to_local(tensor) for tensor in tensors] for tensors in (weights, gradients, momenta)
-        )
-        super()._update(own_weights, own_gradients, own_momenta, rate, group, gathered)

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from gpt.config import OptimConfig
-from gpt.distributed.sharding import is_sharded, shard_like
+from gpt.distributed.sharding import shard_like
 from gpt.model import GPT
 from gpt.system.errors import ConfigError
-from gpt.training.muon import Muon, ShardedMuon
+from gpt.training.muon import Muon
 from gpt.training.training_state import check_like
 
 
@@ -133,8 +133,7 @@ def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    kind = ShardedMuon if is_sharded(matrices[0]) else Muon
-    muon = kind(matrices, config.muon_rate, weight_decay=config.weight_decay, dtype=fast_dtype)
+    muon = Muon(matrices, config.muon_rate, weight_decay=config.weight_decay, dtype=fast_dtype)
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 
