@@ -78,7 +78,7 @@ def _host_name(text: str) -> str:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install 'glassgpt[serve]'")
     load_torch()

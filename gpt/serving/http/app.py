@@ -4,12 +4,11 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from gpt.serving.http.completions import add_completions
 from gpt.serving.http.limits import Guard, Limits
-from gpt.serving.http.metrics import CONTENT_TYPE, Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
 from gpt.serving.http.protocol import APIError, add_error_handlers
@@ -17,19 +16,13 @@ from gpt.serving.http.responses import Services
 from gpt.system.errors import explained
 
 
-def create_app(
-    models: Models,
-    limits: Limits,
-    hosts: Collection[str] = (),
-    api_key: str | None = None,
-) -> FastAPI:
+def create_app(models: Models, limits: Limits, hosts: Collection[str] = (), api_key: str | None = None) -> FastAPI:
     """Return the application, whose `state.services` its endpoints share; for `hosts` and `api_key` see `Guard`."""
     app = FastAPI(title="gpt", docs_url=None, redoc_url=None)
-    metrics = Metrics(models)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.body_bytes)
-    app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes, count=metrics.count_answer)
+    app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes)
     add_error_handlers(app)
-    services = Services(models, limits, metrics, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"))
+    services = Services(models, limits, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"))
     app.state.services = services
     add_completions(app, services)
     _add_information(app, services)
@@ -38,7 +31,7 @@ def create_app(
 
 
 def _add_information(app: FastAPI, services: Services) -> None:
-    """Add the endpoints about the server itself: models, health, metrics."""
+    """Add the endpoints about the server itself: models and health."""
     models = services.models
 
     def list_models() -> dict[str, Any]:
@@ -54,14 +47,9 @@ def _add_information(app: FastAPI, services: Services) -> None:
                 raise APIError(503, f"the engine of {name!r} has failed: {explained(served.engine.failure)}")
         return {"status": "ok"}
 
-    async def read_metrics() -> Response:
-        """Return counts and times in Prometheus's text format."""
-        return Response(services.metrics.text(), media_type=CONTENT_TYPE)
-
     app.add_api_route("/v1/models", list_models)
     app.add_api_route("/v1/models/{name:path}", get_model)
     app.add_api_route("/health", health)
-    app.add_api_route("/metrics", read_metrics)
 
 
 def _model(name: str, created: int) -> dict[str, Any]:

@@ -6,12 +6,12 @@ its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the
 
 import hmac
 import ipaddress
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpt.serving.http.protocol import APIError, CompletionRequest
 
@@ -69,30 +69,22 @@ def _at_most(param: str, value: int, limit: int, what: str = "") -> None:
 
 
 class Guard:
-    """Refuses requests from pages of other sites and without the key, and counts all answers.
+    """Refuses requests from pages of other sites and without the key.
 
     Args:
         hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
             cannot let it resolve to something else.
         api_key: None: none is asked for.
         most_bytes: of a body whose length is said.
-        count: called with the status of each answer.
     """
 
-    def __init__(
-        self, app: ASGIApp, hosts: Collection[str], api_key: str | None, most_bytes: int, count: Callable[[int], None]
-    ) -> None:
-        self._app, self._key, self._most, self._count = app, api_key, most_bytes, count
+    def __init__(self, app: ASGIApp, hosts: Collection[str], api_key: str | None, most_bytes: int) -> None:
+        self._app, self._key, self._most = app, api_key, most_bytes
         self._hosts = {host.lower() for host in hosts} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._count(message["status"])
-            await send(message)
-
         error = self._problem(scope["method"], scope["path"], Headers(scope=scope))
-        await (self._app if error is None else error.response())(scope, receive, counted)
+        await (self._app if error is None else error.response())(scope, receive, send)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
         """Return why a request is refused, or None."""

@@ -1,7 +1,6 @@
 """Responses in progress: what the engine's thread writes and the event loop sends."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Executor
@@ -14,7 +13,6 @@ from gpt.generation import SampledToken, TextChunk
 from gpt.generation.request import EngineClosedError, QueueFullError, Request
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.limits import Limits
-from gpt.serving.http.metrics import Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.protocol import APIError
 from gpt.system.errors import explained
@@ -22,7 +20,7 @@ from gpt.system.errors import explained
 REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
 """The protocol's `finish_reason` for each reason why a sequence ended."""
 CLIENT_GONE = 499
-"""The status counted if the client disconnected; nobody receives it."""
+"""The status of an answer whose client has disconnected; nobody receives it."""
 CHUNK_SECONDS = 0.03
 """Time between two chunks of a stream: a reader sees no difference, and each time the loop wakes up, it takes a core
 from the computation. The first chunk and the last do not wait.
@@ -100,15 +98,11 @@ class Response:
     Attributes:
         prompt_tokens: tokens of the prompts, each counted once.
         values: most tokens and log-probabilities that it can hold.
-        begun: time of the request, by the monotonic clock.
-        first: time of its first token, by the same clock; None until then.
     """
 
     def __init__(self, engine: ServingEngine, prompt_tokens: int, values: int, active: "set[Response]") -> None:
         self.choices: list[Choice] = []
         self.prompt_tokens, self.values = prompt_tokens, values
-        self.begun = time.monotonic()
-        self.first: float | None = None
         self._engine, self._active = engine, active
         self._changed = asyncio.Event()
 
@@ -126,7 +120,6 @@ class Response:
             self._changed.set()
 
         def take(chunks: list[TextChunk]) -> None:
-            self.first = self.first or time.monotonic()
             if choice.add(chunks):
                 loop.call_soon_threadsafe(receive)
 
@@ -192,7 +185,6 @@ class Services:
 
     models: Models
     limits: Limits
-    metrics: Metrics
     executor: Executor
     active: set[Response] = field(default_factory=set)
 
@@ -213,9 +205,6 @@ class Services:
         try:
             yield response
         finally:
-            failed = any(choice.finish in ("error", "cancelled") for choice in response.choices)
-            status = CLIENT_GONE if not (response.choices and response.finished) else 500 if failed else 200
-            self.metrics.count(status, prompt_tokens, response.begun, response.first)
             response.cancel()
             self.active.discard(response)
 

@@ -50,7 +50,7 @@ def test_only_a_page_of_this_server_may_post(server: Served, origin: str | None)
 def test_the_key_is_needed_for_everything_but_the_page_and_health(serve: Serve) -> None:
     wrong = ("sesame", "Basic sesame", "Bearersesame", "Bearer", "Bearer a sesame", "Bearer sésame".encode())
     with serve(real_engine, api_key="sesame") as served:
-        for path in ("/v1/models", "/metrics", "/openapi.json", "/api/runs"):
+        for path in ("/v1/models", "/openapi.json", "/api/runs"):
             answer = served.get(path)
             assert_is_error(answer, 401, None, "Authorization: Bearer KEY")
             assert answer.json()["error"]["code"] == "invalid_api_key"
