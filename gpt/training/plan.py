@@ -1,6 +1,5 @@
 """Decide all that can refuse a run, once, before its model is built and anything is written."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,17 +10,15 @@ from gpt.corpora import prepare
 from gpt.data.dataset import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.distributed import World
-from gpt.system.environment import Settings, expand_home
+from gpt.system.environment import Settings
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.processor import supported_processors
 from gpt.system.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory, resolve_teacher
 from gpt.training.finetuning import resolve_init_from, with_architecture
-from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
 from gpt.training.resume import AUTO, ResumePoint, check_copy, check_fits, find_resume_point
-from gpt.training.schedule import fit_schedule, learning_rate
-from gpt.training.training_state import TrainingState
+from gpt.training.schedule import fit_schedule
 
 
 @dataclass(frozen=True)
@@ -66,25 +63,18 @@ class Plan:
     replaced: Replaced | None
 
 
-def plan_run(request: Request) -> Plan:
-    """Lock a run folder, and check that its run can begin or continue; nothing is written or moved.
+def plan_run(request: Request, run: RunFolder) -> Plan:
+    """Check that the run of a locked folder can begin or continue; nothing but the corpus is written, nothing moved.
 
     Raises:
         GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
     """
-    loaded, world = request.loaded, request.world
-    check_parallel(loaded.config, world)
-    run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
-    try:
-        world.rank_zero(run.lock)
-        return _plan_locked(request, run)
-    except BaseException:
-        run.unlock()
-        raise
-
-
-def _plan_locked(request: Request, run: RunFolder) -> Plan:
     world, settings, report = request.world, request.settings, request.report
+
+    def prepare_data(config: Config, origin: ResumePoint | None = None) -> Dataset:
+        tokenizer = None if origin is None else origin.checkpoint.tokenizer
+        return world.rank_zero_first(lambda: prepare(config.data, settings, report, False, tokenizer))
+
     loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, report))
     with world.together():
         compute = choose_compute(loaded.config.run, report, supported_processors(settings.processor)[0], world.launch)
@@ -92,14 +82,14 @@ def _plan_locked(request: Request, run: RunFolder) -> Plan:
     known: Dataset | None = None
     # a run of another text gives way; a checkpoint that is named is compared with the text when it is known to be there
     if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
-        known = world.rank_zero_first(_preparation(loaded.config, None, settings, report))
+        known = prepare_data(loaded.config)
     point, base, replaced = world.rank_zero(lambda: _find_start(loaded, run, request, known, teacher))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
     if origin is not None:
         loaded = with_architecture(loaded, origin)
-    data = known or world.rank_zero_first(_preparation(loaded.config, origin, settings, report))
+    data = known or prepare_data(loaded.config, origin)
     with world.together():
         data.check_length(loaded.config.model.block_size)
         # a padded vocabulary stays as large as it is
@@ -108,20 +98,10 @@ def _plan_locked(request: Request, run: RunFolder) -> Plan:
             require_probabilities_memory(data, config)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
-            if config.train.max_steps > point.checkpoint.config.train.max_steps:
-                _tell_extension(point, config, report)
+            steps, old = config.train.max_steps, point.checkpoint.config.train.max_steps
+            if steps > old:
+                report(f"{point.folder} goes on to step {steps:,} in place of {old:,}, by the longer schedule's rates")
     return Plan(config, run, compute, data, point, base, teacher, replaced)
-
-
-def _tell_extension(point: ResumePoint, config: Config, report: Report) -> None:
-    """Say what a resume with more steps does to the learning rate."""
-    step = TrainingState.from_dict(point.checkpoint.state).step
-    old, steps = point.checkpoint.config, config.train.max_steps
-    before = learning_rate(max(0, step - 1), old.optim, old.train.max_steps)
-    report(
-        f"{point.folder} goes on to step {steps:,} in place of {old.train.max_steps:,}; its learning rate, "
-        f"{before:.2e}, becomes that of the longer schedule, {learning_rate(step, config.optim, steps):.2e}"
-    )
 
 
 def _find_start(
@@ -146,13 +126,6 @@ def _find_start(
                 "choose another name with run.name=NAME"
             )
     return None, base, replaced
-
-
-def _preparation(
-    config: Config, origin: ResumePoint | None, settings: Settings, report: Report
-) -> Callable[[], Dataset]:
-    tokenizer = None if origin is None else origin.checkpoint.tokenizer
-    return lambda: prepare(config.data, settings, report, False, tokenizer)
 
 
 def resolve(loaded: LoadedConfig, dataset: Dataset, least: int = 0) -> Config:

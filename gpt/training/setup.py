@@ -8,10 +8,9 @@ import torch
 
 from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
-from gpt.checkpoint import load_weights
+from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
-from gpt.data.batches import BatchSampler, build_sampler
-from gpt.data.dataset import Dataset
+from gpt.data.batches import build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.evaluation.loss import evaluate
@@ -19,20 +18,20 @@ from gpt.generation import TextBatch
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
-from gpt.system.environment import Settings
+from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DeviceError
 from gpt.system.processor import supported_processors
 from gpt.system.progress import Report, announced, in_notebook, silent
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
-from gpt.training.distillation import Teacher, load_teacher
+from gpt.training.distillation import load_teacher
 from gpt.training.finetuning import load_pretrained
 from gpt.training.live_curve import LiveCurve
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
-from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
+from gpt.training.parallel import check_parallel, evaluate_together, parallelize, rows_of_process
 from gpt.training.plan import Plan, Request, plan_run
 from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
@@ -46,29 +45,42 @@ from gpt.training.validation import Validation
 
 
 def open_session(request: Request, callbacks: Sequence[Callback] = ()) -> Trainer:
-    """Plan a run and set it up; its folder stays locked until `Trainer.run` ends."""
-    plan = plan_run(request)
+    """Plan a run and build its trainer; its folder stays locked until `Trainer.run` ends.
+
+    Raises:
+        GPTError: the run can neither begin nor continue; its folder is as it was.
+    """
+    loaded, world = request.loaded, request.world
+    check_parallel(loaded.config, world)
+    run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
     try:
-        return _build_trainer(plan, request, callbacks)
+        world.rank_zero(run.lock)
+        return _build_trainer(plan_run(request, run), request, callbacks)
     except BaseException:
-        plan.run.unlock()
+        run.unlock()
         raise
 
 
 def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback]) -> Trainer:
     config, dataset, compute = plan.config, plan.dataset, plan.compute
-    settings, report, world = request.settings, request.report, request.world
+    report, world, train = request.report, request.world, plan.config.train
+    use_native = partial(_use_native_blocks, config=config, compute=compute, settings=request.settings)
     with world.together():
-        teacher = _load_teacher(plan, settings, report)
+        teacher = None
+        if plan.teacher is not None:
+            teacher = load_teacher(plan.teacher, config, dataset, compute, partial(use_native, report=silent), report)
         model = _build_model(plan)
-        _use_native_blocks(model, config, compute, settings, report)
+        use_native(model, report=report)
     forward, no_sync = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    objective = build_objective(config.train)
+    objective = build_objective(train)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, objective, world, forward, no_sync)
-    _compile_blocks(stepper, plan, request, teacher)
+    _compile_blocks(stepper, config, request)
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
+    sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
+    rows, size = rows_of_process(train, world), train.batch_size // world.size
+    complete = None if teacher is None else teacher.with_soft_targets
     signals = SignalWatch(report, world)
     trainer = Trainer(
         config=config,
@@ -76,7 +88,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback]) 
         dataset=dataset,
         compute=compute,
         stepper=stepper,
-        batches=_build_batches(config, dataset, world, teacher),
+        batches=MicroBatches(sampler, train.sequences, size, rows, complete),
         validation=_build_validation(plan, model, signals, world),
         run_folder=plan.run,
         monitor=_build_monitor(plan, model, request) if world.is_main else Monitor(),
@@ -91,14 +103,6 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback]) 
     world.rank_zero(lambda: _create_folder(plan, report))
     report(_summary(trainer, plan))
     return trainer
-
-
-def _load_teacher(plan: Plan, settings: Settings, report: Report) -> Teacher | None:
-    if plan.teacher is None:
-        return None
-    config, compute = plan.config, plan.compute
-    accelerate = partial(_use_native_blocks, config=config, compute=compute, settings=settings, report=silent)
-    return load_teacher(plan.teacher, config, plan.dataset, compute, accelerate, report)
 
 
 def _build_model(plan: Plan) -> GPT:
@@ -126,27 +130,17 @@ def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: S
             report(f"training with PyTorch's operators: {error}")
 
 
-def _compile_blocks(stepper: Stepper, plan: Plan, request: Request, teacher: Teacher | None) -> None:
+def _compile_blocks(stepper: Stepper, config: Config, request: Request) -> None:
     """Compile the blocks if that is wanted and works, unless native kernels compute them."""
-    config, model, report = plan.config, stepper.model, request.report
+    model, report = stepper.model, request.report
     if isinstance(model.h[0], NativeBlock):
         return
     processor = supported_processors(request.settings.processor)[0]
     if should_compile(config.run.compile, stepper.compute.device, processor, report):
-        # from a sampler of its own, so that the run's batches stay the same
-        sampler = BatchSampler(plan.dataset.train, config.model.block_size, seed=0)
-        batch = sampler.get_batch(config.train.batch_size // request.world.size)
-        completed = batch if teacher is None else teacher.with_soft_targets(batch, sampler.starts)
+        size = config.train.batch_size // request.world.size, config.model.block_size
+        tokens = torch.zeros(size, dtype=torch.int64)
         with announced(report, "still compiling", seconds=10):
-            compile_blocks(model, lambda: stepper.gradients([completed]), config.run.compile is True, report)
-
-
-def _build_batches(config: Config, dataset: Dataset, world: World, teacher: Teacher | None) -> MicroBatches:
-    train = config.train
-    sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
-    size = train.batch_size // world.size
-    complete = None if teacher is None else teacher.with_soft_targets
-    return MicroBatches(sampler, train.sequences, size, rows_of_process(train, world), complete)
+            compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), config.run.compile is True, report)
 
 
 def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World) -> Validation:
@@ -195,17 +189,15 @@ def _create_folder(plan: Plan, report: Report) -> None:
 
 
 def _summary(trainer: Trainer, plan: Plan) -> str:
-    config, dataset, world = trainer.config, trainer.dataset, trainer.world
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    tokens = config.train.sequences * config.model.block_size
-    start = "new run"
+    dataset, world, start = trainer.dataset, trainer.world, "new run"
     if plan.point is not None:
         start = f"resuming {plan.point.folder}"
     elif plan.base is not None:
         start = f"beginning with {plan.base.folder}"
-    processes = f"{world.size} processes ({config.run.parallel}), each on " if world.size > 1 else ""
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    processes = f"{world.size} processes ({trainer.config.run.parallel}), each on " if world.size > 1 else ""
     return (
         f"{trainer.run_folder.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and "
-        f"{len(dataset.val):,} validation tokens, vocabulary of {config.model.vocab_size}; {tokens:,} tokens a step; "
-        f"{processes}{trainer.compute}" + (", compiled" if is_compiled(trainer.model) else "")
+        f"{len(dataset.val):,} validation tokens; {processes}{trainer.compute}"
+        + (", compiled" if is_compiled(trainer.model) else "")
     )

@@ -1,7 +1,7 @@
 """The training loop: update, evaluate, save, until the last step or a signal."""
 
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,8 @@ class Trainer:
     report: Report
     world: World
     callbacks: CallbackGroup
-
-    def __post_init__(self) -> None:
-        self.state = TrainingState()
-        self._failed_saves = 0
+    state: TrainingState = field(default_factory=TrainingState)
+    _failed_saves: int = 0
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
@@ -87,22 +85,18 @@ class Trainer:
             with announced(self.report, "measuring the rate of matmuls"), self.compute.training_matmuls():
                 self.meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
-            # Also while saving: an echo of the signal must not end that.
-            with self.signals:
-                self._run_monitored()
+            # Signals also while saving: an echo of the first must not end that.
+            with self.signals, closing(self.monitor):
+                try:
+                    self._loop()
+                except BaseException as stopped:
+                    if isinstance(stopped, Interrupted) or self.callbacks.failed:
+                        self.stepper.check()
+                        self._save(best=False, required=True)
+                    raise
         finally:
             self.run_folder.unlock()
         return self.state
-
-    def _run_monitored(self) -> None:
-        with closing(self.monitor):
-            try:
-                self._loop()
-            except BaseException as stopped:
-                if isinstance(stopped, Interrupted) or self.callbacks.failed:
-                    self.stepper.check()
-                    self._save(best=False, required=True)
-                raise
 
     def _loop(self) -> None:
         while True:
@@ -150,20 +144,15 @@ class Trainer:
         result, sample = validation.loss(step), validation.sample()
         is_best = self.state.record_evaluation(result.loss)
         bits_per_char = result.bits_per_char(self.dataset.chars_per_token(validation.tokens))
-        self._report_evaluation(bits_per_char, sample)
+        values = {"val/loss": result.loss, "val/bits_per_char": bits_per_char}
+        self.monitor.scalars(step, {**values, "speed/seconds": self.meter.total_seconds})
+        if sample:
+            self.monitor.text(step, "sample", sample)
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
         self.callbacks.agree(then_raise=False)
         self._save(best=is_best, required=self._is_finished())
         self.callbacks.agree()
         self.meter.restart()
-
-    def _report_evaluation(self, bits_per_char: float, sample: str) -> None:
-        step, state = self.state.step, self.state
-        assert state.val_loss is not None
-        values = {"val/loss": state.val_loss, "val/bits_per_char": bits_per_char}
-        self.monitor.scalars(step, {**values, "speed/seconds": self.meter.total_seconds})
-        if sample:
-            self.monitor.text(step, "sample", sample)
 
     def _save(self, best: bool, required: bool) -> None:
         """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
@@ -172,7 +161,12 @@ class Trainer:
         """
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
-        weights, training = self.world.gather_to_rank_zero(weights_of(self.model)), self._training_tensors()
+        weights = self.world.gather_to_rank_zero(weights_of(self.model))
+        training = {
+            **self.world.gather_to_rank_zero(self.stepper.state_dict()),
+            "sampler": self.batches.state_dict(),
+            **gather_generator_states(self.world, self.compute.device),
+        }
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is not None:
             self.state = saved
@@ -199,11 +193,3 @@ class Trainer:
                 f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed_saves} failed)"
             )
             return None
-
-    def _training_tensors(self) -> dict[str, Any]:
-        """Return all that a checkpoint has beside weights and counters; that of other processes is on rank 0."""
-        return {
-            **self.world.gather_to_rank_zero(self.stepper.state_dict()),
-            "sampler": self.batches.state_dict(),
-            **gather_generator_states(self.world, self.compute.device),
-        }
