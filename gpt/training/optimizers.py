@@ -71,14 +71,17 @@ class CombinedOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state, but keep the present hyperparameters."""
         for name, optimizer in self.optimizers.items():
-            present = optimizer.state_dict()["param_groups"]
-            _check_parameters(present, state[name])
-            # the last step's
-            rates = [float(group["lr"]) for group in state[name]["param_groups"]]
+            present, saved = optimizer.state_dict()["param_groups"], state[name]["param_groups"]
+            if [group["params"] for group in saved] != [group["params"] for group in present]:
+                raise ValueError("the optimizer has different parameters")
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            # a parameter without a gradient has no state, but none has more
+            if unknown := state[name]["state"].keys() - set(range(len(parameters))):
+                raise ValueError(f"the optimizer has moments of a parameter {min(unknown)}, which is not there")
             names = next((names for kind, names in STATES.items() if isinstance(optimizer, kind)), None)
             entries = {number: _sharded(e, parameters[number], names) for number, e in state[name]["state"].items()}
-            groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
+            # the rates are the last step's
+            groups = [{**group, "lr": float(last["lr"])} for group, last in zip(present, saved, strict=True)]
             optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
 
@@ -101,8 +104,7 @@ def build_optimizer(
     if not isinstance(part, type):
         return CombinedOptimizer(part(model, config, device, fast_dtype))
     try:
-        made = part(decayed(model.parameters(), config), config)
-        return CombinedOptimizer({config.name: made})
+        return CombinedOptimizer({config.name: part(decayed(model.parameters(), config), config)})
     except TypeError as error:
         raise ConfigError(f"optim.name: {config.name} cannot be made from groups and config: {error}") from error
 
@@ -119,8 +121,7 @@ def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str,
 
 def _adamw(parameters: Iterable[Tensor], config: OptimConfig, device: torch.device) -> Optimizer:
     fused = device.type in ("cpu", "cuda")  # where torch has the kernel
-    groups = decayed(parameters, config)
-    return AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
+    return AdamW(decayed(parameters, config), lr=config.learning_rate, betas=config.betas, fused=fused)
 
 
 def build_adamw(model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype) -> dict[str, Optimizer]:
@@ -164,12 +165,3 @@ def _sharded(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -
         check_like(name, value, scalar if name == "step" else parameter)
         restored[name] = value if name == "step" else shard_like(value, parameter)
     return restored
-
-
-def _check_parameters(groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:
-    numbers = [group["params"] for group in groups]
-    if [group["params"] for group in saved["param_groups"]] != numbers:
-        raise ValueError("the optimizer has different parameters")
-    # a parameter without a gradient has no state, but none has more
-    if unknown := saved["state"].keys() - set(range(sum(map(len, numbers)))):
-        raise ValueError(f"the optimizer has moments of a parameter {min(unknown)}, which is not there")

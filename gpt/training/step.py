@@ -72,7 +72,6 @@ class Stepper:
     """Updates a model: gradients of micro-batches, clipping, optimizer step.
 
     Args:
-        model: in training mode.
         compute: with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
         forward: called for the forward pass, token ids (B, T) -> logits (B, T, V); None: the model.
@@ -122,13 +121,11 @@ class Stepper:
             raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
 
     def gradients(self, micro_batches: Sequence[StepBatch], step: int = 0) -> Tensor:
-        """Set the gradients to those of several micro-batches, as if they were one batch.
+        """Set the gradients to those of several micro-batches, as if they were one batch; return the loss.
 
-        Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so that all tokens
-        have the same weight even if micro-batches, or those of other processes, differ in size or padding.
-
-        Returns:
-            Mean cross-entropy of the targets per token, in nats, detached.
+        That is the mean cross-entropy of the targets, in nats per token, detached. Each loss is divided by the number
+        of tokens of the whole step, not of its micro-batch, so that all tokens have the same weight even if
+        micro-batches, or those of other processes, differ in size or padding.
         """
         self.optimizer.zero_grad(set_to_none=True)
         # with several processes this is their mean, since their gradients are averaged
