@@ -1,76 +1,32 @@
-"""A short text to look into a model with: a line or so of its last sample, or else one that it writes."""
+"""A short text to look into a model with: a line or so that it writes."""
 
-import re
-from pathlib import Path
-
-from gpt.checkpoint import Loaded, RunFolder
-from gpt.data.tokenizers import Tokenizer
+from gpt.checkpoint import Loaded
 from gpt.generation import generate
 from gpt.generation.runtime import DecodeOptions, build_runtime
-from gpt.model import GPT
-from gpt.system.errors import DataError, GenerationError
+from gpt.system.errors import GenerationError
 
 MOST_CHARACTERS = 100
-LEAST_TOKENS = 2
-"""A text with a prediction has one more than it."""
 
 
 def example_of(loaded: Loaded) -> str:
-    """Return a line or so of the last sample of a checkpoint's run, or else one that the model writes.
+    """Return a line or so that a model writes, always the same; empty where its weights are not finite.
 
-    It is empty where the model can write none.
+    It fits the window, and ends with a word where it has several.
     """
-    if found := _excerpt(_last_sample(loaded.folder), loaded.model, loaded.tokenizer):
-        return found
-    try:
-        return _written(loaded.model, loaded.tokenizer)
-    except GenerationError:  # its weights are not finite
-        return ""
-
-
-def _written(model: GPT, tokenizer: Tokenizer) -> str:
-    """Return a line or so that the model writes, always the same."""
+    model, tokenizer = loaded.model, loaded.tokenizer
     runtime = build_runtime(model, DecodeOptions(backend="eager"))  # what is short needs no kernels to be made ready
     settings = {"max_new_tokens": MOST_CHARACTERS, "temperature": 0.8, "seed": 1337}
-    text = generate(model, tokenizer, "", runtime=runtime, **settings)
-    return _excerpt(text, model, tokenizer) or text[: model.config.block_size]
-
-
-def _last_sample(checkpoint: Path) -> str:
-    """Return the last sample that a checkpoint's run has recorded; empty where there is none."""
-    if checkpoint.parent.name != "checkpoints":
-        return ""
-    samples = RunFolder(checkpoint.parent.parent).samples.glob("step-*.txt")
-    last = max(samples, key=lambda file: (len(file.name), file.name), default=None)
     try:
-        return "" if last is None else last.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = generate(model, tokenizer, "", runtime=runtime, **settings).strip()
+    except GenerationError:
         return ""
-
-
-def _excerpt(text: str, model: GPT, tokenizer: Tokenizer) -> str:
-    """Return the part of a text with the most letters that fits the window; empty where none is of the vocabulary."""
     most = min(model.config.block_size, MOST_CHARACTERS)
-    text = text.strip()
-    starts = [0, *(match.end() for match in re.finditer(r"\n\s*", text))]
-    while most >= LEAST_TOKENS:
-        part = max((_cut(text[start:], most) for start in starts), key=lambda part: (_letters(part), -len(part)))
-        try:
-            tokens = len(tokenizer.encode(part))
-        except DataError:
-            return ""
-        if tokens <= model.config.block_size:
-            return part if tokens >= LEAST_TOKENS else ""
+    while len(tokenizer.encode(_cut(text, most))) > model.config.block_size:
         most = most * 3 // 4
-    return ""
-
-
-def _letters(text: str) -> int:
-    return sum(map(str.isalpha, text))
+    return _cut(text, most)
 
 
 def _cut(text: str, most: int) -> str:
-    """Return the beginning of a text, at most so many characters, up to the end of a line, or else of a word."""
-    spaces = [match.start() for match in re.finditer(r"\s", text[: most + 1])]
-    lines = [place for place in spaces if text[place] == "\n" and place > most // 2]
-    return text[: max(lines or spaces, default=most)].rstrip()
+    """Return the beginning of a text, at most so many characters, up to the end of a word if there is one."""
+    ends = [place for place in range(min(most + 1, len(text))) if text[place].isspace()]
+    return text if len(text) <= most else text[: max(ends, default=most)].rstrip()
