@@ -49,42 +49,26 @@ class ReadingRequest(BaseModel):
     count: int = Field(64, ge=1, le=128, description="Tokens to write, where the text is continued.")
 
 
-Make = Callable[[Loaded, Tensor, Edits, ReadingRequest, int], View]
-"""Returns a view of a loaded model and the ids (T,) of a text; the last is the most bytes of activations."""
+VIEWS = ("attention", "lens", "surprisal", "picture", "continue")
 
 
-def _attention(loaded: Loaded, idx: Tensor, edits: Edits, body: ReadingRequest, memory: int) -> View:
-    return attention_view(loaded.model, loaded.tokenizer, idx, edits, memory)
-
-
-def _lens(loaded: Loaded, idx: Tensor, edits: Edits, body: ReadingRequest, memory: int) -> View:
-    return lens_view(loaded.model, loaded.tokenizer, idx, ALTERNATIVES, edits, memory)
-
-
-def _surprisal(loaded: Loaded, idx: Tensor, edits: Edits, body: ReadingRequest, memory: int) -> View:
+def _view(name: str, loaded: Loaded, idx: Tensor, edits: Edits, count: int, memory: int) -> View:
+    """Return a view of a model and the ids (T,) of a text; `memory`: most bytes of activations."""
+    model, tokenizer = loaded.model, loaded.tokenizer
+    if name == "attention":
+        return attention_view(model, tokenizer, idx, edits, memory)
+    if name == "lens":
+        return lens_view(model, tokenizer, idx, ALTERNATIVES, edits, memory)
+    if name == "picture":
+        return picture_view(model, tokenizer, idx, edits, memory)
+    if name == "continue":
+        return continuation_view(model, tokenizer, idx, count, edits)
     if len(idx) < 2:
         raise InputError("it has 1 token; this view needs at least 2")
-    found = surprisal(loaded.model, idx, edits=edits)
+    found = surprisal(model, idx, edits=edits)
     require_finite(found.bits)
-    labels = labels_of(loaded.tokenizer, idx.tolist())
-    return {"labels": labels, "bits": [None, *found.bits.tolist()], "mean_bits": found.mean_bits}
-
-
-def _picture(loaded: Loaded, idx: Tensor, edits: Edits, body: ReadingRequest, memory: int) -> View:
-    return picture_view(loaded.model, loaded.tokenizer, idx, edits, memory)
-
-
-def _continuation(loaded: Loaded, idx: Tensor, edits: Edits, body: ReadingRequest, memory: int) -> View:
-    return continuation_view(loaded.model, loaded.tokenizer, idx, body.count, edits)
-
-
-VIEWS: dict[str, Make] = {
-    "attention": _attention,
-    "lens": _lens,
-    "surprisal": _surprisal,
-    "picture": _picture,
-    "continue": _continuation,
-}
+    bits = [None, *found.bits.tolist()]
+    return {"labels": labels_of(tokenizer, idx.tolist()), "bits": bits, "mean_bits": found.mean_bits}
 
 
 def add_inspection(app: FastAPI, services: Services) -> None:
@@ -104,7 +88,7 @@ def add_inspection(app: FastAPI, services: Services) -> None:
                     "text",
                 )
             try:
-                view = VIEWS[name](loaded, idx, edits, body, MEMORY_PER_BYTE * limits.view_bytes)
+                view = _view(name, loaded, idx, edits, body.count, MEMORY_PER_BYTE * limits.view_bytes)
                 content = page_data(name, view)
             except InputError as error:
                 raise APIError(400, f"text: {error}", "text") from None
