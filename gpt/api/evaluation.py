@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt.checkpoint import Loaded
-from gpt.data.batches import BatchSampler
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
@@ -24,20 +23,16 @@ class Windows:
     """How a split is cut into sequences.
 
     Attributes:
-        protocol: full: adjacent blocks; sliding: overlapping windows; random: random crops; online: adjacent blocks,
-            each learned from after it is scored.
+        protocol: full: adjacent blocks; sliding: overlapping windows; online: adjacent blocks, each learned from after
+            it is scored.
         batch_size: sequences per batch; None: 64; online: always 1.
         stride: sliding: tokens to move by; None: a quarter of the window.
-        batches: random: number of batches; None: 200.
-        seed: random: seed of the crops; None: 1337.
         rate: online: learning rate; None: that of `gpt.evaluation.online`.
     """
 
     protocol: str = "full"
     batch_size: int | None = None
     stride: int | None = None
-    batches: int | None = None
-    seed: int | None = None
     rate: float | None = None
 
     def stride_for(self, block_size: int) -> int:
@@ -86,19 +81,17 @@ def evaluate_corpus(
         raise ConfigError(f"{loaded.folder} has a different tokenizer than the tokens in {folder}")
     block_size = loaded.config.model.block_size
     dataset.check_length(block_size)
-    tokens, is_random, stride = _split_of(dataset, split), windows.protocol == "random", windows.stride_for(block_size)
-    if len(tokens) < (block_size + 1 if is_random else 2):
+    tokens, stride, rate = _split_of(dataset, split), windows.stride_for(block_size), windows.learning_rate
+    if len(tokens) < 2:
         raise ConfigError(
-            f"the {split} split has {len(tokens):,} tokens, too few for protocol {windows.protocol}; "
+            f"the {split} split has {len(tokens):,} tokens, too few to predict one; "
             "train with more text or a larger data.test_fraction"
         )
-    rate = windows.learning_rate
-    batch_size = 1 if rate is not None else windows.batch_size or 64
-    size = batch_size if is_random else min(batch_size, len(tokens) // stride + 1)
-    model, (batches, total) = loaded.model, _batches_of(tokens, windows, block_size, size)
+    size = 1 if rate is not None else min(windows.batch_size or 64, len(tokens) // stride + 1)
+    model, batches = loaded.model, sliding_batches(tokens, block_size, size, stride)
     if rate is not None:
         model, batches = learning(model, batches, rate)
-    with counted(report, f"evaluating {loaded.folder}", total, "tokens") as advance:
+    with counted(report, f"evaluating {loaded.folder}", len(tokens) - 1, "tokens") as advance:
         result = evaluate(model, _counted(batches, advance), compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
@@ -115,16 +108,6 @@ def _split_of(dataset: Dataset, split: str) -> Tokens:
     if tokens is None:
         raise ConfigError("the corpus has no test split; the run was made with data.test_fraction 0")
     return tokens
-
-
-def _batches_of(tokens: Tokens, windows: Windows, block_size: int, size: int) -> tuple[Iterator[Batch], int]:
-    """Return the batches of a protocol, of `size` sequences each, and how many tokens they predict in all."""
-    if windows.protocol != "random":
-        return sliding_batches(tokens, block_size, size, windows.stride_for(block_size)), len(tokens) - 1
-    # nanoGPT's noisy estimate, from random crops
-    count, seed = windows.batches or 200, 1337 if windows.seed is None else windows.seed
-    sampler = BatchSampler(tokens, block_size, seed)
-    return (sampler.get_batch(size) for _ in range(count)), count * size * block_size
 
 
 def _counted(batches: Iterator[Batch], advance: Callable[[int], None]) -> Iterator[Batch]:

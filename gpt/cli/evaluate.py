@@ -15,7 +15,6 @@ from gpt.cli.shared_options import (
     to_path,
 )
 from gpt.config import RunConfig
-from gpt.config.sections import SEEDS
 from gpt.system.errors import ConfigError
 from gpt.system.progress import announced
 
@@ -30,15 +29,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=("train", "val", "test"), help="split of the corpus (default: val)")
     parser.add_argument(
         "--protocol",
-        choices=("full", "sliding", "random", "online"),
+        choices=("full", "sliding", "online"),
         default="full",
-        help="full (default): the whole split in blocks; sliding: overlapping windows; random: nanoGPT's random "
-        "crops; online: blocks, each learned from after it is scored, to compare with compressors",
+        help="full (default): the whole split in blocks; sliding: overlapping windows; online: blocks, each learned "
+        "from after it is scored, to compare with compressors",
     )
     add_number(parser, "--batch-size", "sequences per batch (default: 64; online: 1)", most=1_000_000)
     add_number(parser, "--stride", "sliding: tokens to move by (default: block_size / 4)")
-    add_number(parser, "--batches", "random: number of batches (default: 200)")
-    add_number(parser, "--seed", "random: seed of the crops (default: 1337)", least=0, most=SEEDS - 1)
     rate = "online: learning rate (default: 0.1)"
     parser.add_argument("--rate", type=number(0, 1000, kind=float), metavar="R", help=rate)
     parser.add_argument(
@@ -58,9 +55,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.text_file is not None and arguments.split is not None:
         raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
-    if arguments.text_file is not None and arguments.protocol == "random":
-        raise ConfigError("--protocol random samples a corpus; use another with --text-file")
-    for name, protocol in (("stride", "sliding"), ("batches", "random"), ("seed", "random"), ("rate", "online")):
+    for name, protocol in (("stride", "sliding"), ("rate", "online")):
         if getattr(arguments, name) is not None and arguments.protocol != protocol:
             raise ConfigError(f"--{name} has no effect with --protocol {arguments.protocol}; it is for {protocol}")
     if arguments.batch_size is not None and arguments.protocol == "online":
@@ -76,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     compute = choose_compute(RunConfig(device=arguments.device, dtype="float32"), report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
-    names = ("protocol", "batch_size", "stride", "batches", "seed", "rate")
+    names = ("protocol", "batch_size", "stride", "rate")
     windows = Windows(**{name: getattr(arguments, name) for name in names})
     if arguments.text_file is not None:
         summary = _score_file(arguments, loaded, windows)

@@ -14,7 +14,6 @@ LINES = [
     ("evaluate --protocol online --batch-size 2", "--batch-size has no effect with --protocol online"),
     ("evaluate --protocol online --weights int8", "int8 weights cannot be trained, as protocol online does"),
     ("evaluate --per-char", "--per-char needs --text-file"),
-    ("evaluate --protocol random --text-file corpus.txt", "--protocol random samples a corpus"),
     ("evaluate --text-file gone.txt", "cannot read gone.txt"),
     ("evaluate --text-file corpus.txt --split val", "--split has no effect with --text-file"),
     ("evaluate --checkpoint runs", "holds no checkpoint"),
