@@ -20,8 +20,7 @@ from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.generation import generate_tokens
-from gpt.interop.gguf_file import write_gguf
-from gpt.interop.gguf_tokenizer import gguf_tokens
+from gpt.interop.gguf_file import gguf_tokens, write_gguf
 from gpt.model import GPT
 from gpt.system.errors import InputError
 from tiny import CORPUS, sharp_model
