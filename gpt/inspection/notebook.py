@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gpt.data.tokenizers import Tokenizer
     from gpt.model import GPT
-
-TOKENIZERS = (
-    ("gpt.data.tokenizers", "CharTokenizer"),
-    ("gpt.data.tokenizers", "ByteTokenizer"),
-    ("gpt.data.bpe", "BPETokenizer"),
-)
 
 
 def register() -> None:
-    """Register the displays of models and tokenizers with IPython; nothing happens where it does not run."""
+    """Register the displays of models and figures with IPython; nothing happens where it does not run."""
     from IPython import get_ipython
 
     shell: Any = get_ipython()
@@ -29,8 +22,6 @@ def register() -> None:
         return
     formatters = shell.display_formatter.formatters
     formatters["text/html"].for_type_by_name("gpt.model.gpt", "GPT", model_html)
-    for module, name in TOKENIZERS:
-        formatters["text/html"].for_type_by_name(module, name, tokenizer_html)
     formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", figure_png)  # pyplot's own comes later
 
 
@@ -47,9 +38,3 @@ def model_html(model: "GPT") -> str:
 
     modules = f"<details><summary>modules</summary><pre>{html.escape(repr(model))}</pre></details>"
     return parameters(model)._repr_html_() + modules
-
-
-def tokenizer_html(tokenizer: "Tokenizer") -> str:
-    from gpt.inspection.show import vocabulary
-
-    return vocabulary(tokenizer)._repr_html_()

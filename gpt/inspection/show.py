@@ -8,7 +8,7 @@ The last value of a cell shows itself. Outside of a notebook, `save` writes a pa
 from gpt.accounting.parameters import count_parameters
 from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
-from gpt.inspection.rendering.model_tables import component_table, vocabulary_table
+from gpt.inspection.rendering.model_tables import component_table
 from gpt.inspection.rendering.pages import Page
 from gpt.inspection.rendering.tables import Table
 from gpt.inspection.tracing.activation_cache import Edits, one_text
@@ -54,8 +54,3 @@ def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | No
 def parameters(model: GPT) -> Table:
     """Show the parameters of each component of a model."""
     return component_table(count_parameters(model.config), model.config.n_layer)
-
-
-def vocabulary(tokenizer: Tokenizer) -> Table:
-    """Show the tokens of a tokenizer and their ids."""
-    return vocabulary_table(tokenizer)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.inspection import notebook
 from gpt.model import GPT
 from gpt.system.progress import in_notebook
@@ -28,14 +27,6 @@ def test_a_model_is_shown_by_its_parameters_and_its_modules(formatter: Any, tiny
     html = formatter.format(tiny_model)[0]["text/html"]
     assert f"{sum(weight.numel() for weight in tiny_model.parameters()):,}</td>" in html
     assert "(attn): Attention(" in html
-
-
-def test_a_tokenizer_is_shown_by_its_tokens(formatter: Any) -> None:
-    html = formatter.format(CharTokenizer("ba\n<"))[0]["text/html"]
-    assert "CharTokenizer of 4 tokens" in html
-    assert "⏎ &lt; a b</td>" in html
-    html = formatter.format(ByteTokenizer())[0]["text/html"]
-    assert html.count("<tr>") == 1 + 256 // 16
 
 
 def test_a_figure_of_gpt_plot_is_shown(formatter: Any) -> None:

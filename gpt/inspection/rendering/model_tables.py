@@ -1,12 +1,7 @@
-"""The components of a model and the vocabulary of a tokenizer, as tables."""
+"""The components of a model as a table."""
 
 from gpt.accounting.parameters import ParameterCount
-from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.rendering.tables import Table
-from gpt.inspection.views.tokens import labels_of
-
-IN_A_ROW = 16
-MAX_ROWS = 16
 
 
 def component_table(count: ParameterCount, blocks: int) -> Table:
@@ -27,16 +22,3 @@ def component_table(count: ParameterCount, blocks: int) -> Table:
         notes.append(f"Position tables of {count.buffers:,} numbers are not trained and not counted.")
     header = ("component", "in one block", "in all", "share")
     return Table("Parameters by component", header, rows, "<>>>", "\n".join(notes))
-
-
-def vocabulary_table(tokenizer: Tokenizer) -> Table:
-    """Return the tokens in the order of their ids, the first 256 of them."""
-    size = tokenizer.vocab_size
-    shown = min(size, IN_A_ROW * MAX_ROWS)
-    rows = [
-        (f"{first} to {last}" if last > first else f"{first}", " ".join(labels_of(tokenizer, range(first, last + 1))))
-        for first in range(0, shown, IN_A_ROW)
-        for last in (min(first + IN_A_ROW, shown) - 1,)
-    ]
-    note = f"{size - shown:,} more tokens are not shown." if size > shown else ""
-    return Table(f"{type(tokenizer).__name__} of {size:,} tokens", ("ids", "tokens"), rows, "<<", note)
