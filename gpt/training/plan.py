@@ -6,6 +6,7 @@ from pathlib import Path
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
 from gpt.config.sources import LoadedConfig
+from gpt.config.without_effect import options_without_effect
 from gpt.corpora import prepare
 from gpt.data.dataset import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory
@@ -16,6 +17,7 @@ from gpt.system.processor import supported_processors
 from gpt.system.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory, resolve_teacher
 from gpt.training.finetuning import resolve_init_from, with_architecture
+from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
 from gpt.training.resume import AUTO, ResumePoint, check_copy, check_fits, find_resume_point
 from gpt.training.schedule import fit_schedule
@@ -70,6 +72,9 @@ def plan_run(request: Request, run: RunFolder) -> Plan:
         GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
     """
     world, settings, report = request.world, request.settings, request.report
+    for line in options_without_effect(request.loaded.config):
+        report(line)
+    check_parallel(request.loaded.config, world)
 
     def prepare_data(config: Config, origin: ResumePoint | None = None) -> Dataset:
         tokenizer = None if origin is None else origin.checkpoint.tokenizer

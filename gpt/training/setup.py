@@ -31,7 +31,7 @@ from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
-from gpt.training.parallel import check_parallel, evaluate_together, parallelize, rows_of_process
+from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
 from gpt.training.plan import Plan, Request, plan_run
 from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
@@ -50,11 +50,9 @@ def open_session(request: Request, callbacks: Sequence[Callback] = ()) -> Traine
     Raises:
         GPTError: the run can neither begin nor continue; its folder is as it was.
     """
-    loaded, world = request.loaded, request.world
-    check_parallel(loaded.config, world)
-    run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
+    run = RunFolder(expand_home(request.loaded.config.run.dir, "run.dir") / request.loaded.name)
     try:
-        world.rank_zero(run.lock)
+        request.world.rank_zero(run.lock)
         return _build_trainer(plan_run(request, run), request, callbacks)
     except BaseException:
         run.unlock()

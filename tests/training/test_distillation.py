@@ -81,11 +81,11 @@ def test_a_run_learns_from_what_the_best_checkpoint_of_another_predicts(taught: 
 
 
 def test_a_run_with_a_teacher_is_planned_once(taught: Path) -> None:
-    counted = ("prepare", "find_resume_point")
+    counted = ("prepare", "find_resume_point", "check_parallel")
     with ExitStack() as stack:
         calls = [stack.enter_context(patch.object(plan, name, wraps=getattr(plan, name))) for name in counted]
         assert run(*TAUGHT) == 0
-    assert [call.call_count for call in calls] == [1, 1]
+    assert [call.call_count for call in calls] == [1, 1, 1]
 
 
 def test_a_teacher_predicts_at_the_temperature_of_its_training(workplace: Path) -> None:
