@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.api.metrics import read_curve
+from gpt.api.metrics import read_metrics
 from gpt.api.run import Run
 from gpt.system.errors import CheckpointError, GPTError
 from gpt.system.files import write_atomic
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".png", ".svg", ".pdf")
-AXES = {"step": "optimizer steps", "seconds": "seconds of training, evaluations included"}
+AXES = {
+    "step": ("step", "optimizer steps"),
+    "seconds": ("speed/seconds", "seconds of training, evaluations included"),
+}
+"""By the value of `x`: the name of a metric, and its description."""
 
 
 def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step") -> Figure:
@@ -47,7 +51,7 @@ def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step
     axes = figure.subplots()
     for number, run in enumerate(runs):
         _draw(axes, run.folder if isinstance(run, Run) else Path(run), x, f"C{number}")
-    axes.set_xlabel(AXES[x])
+    axes.set_xlabel(AXES[x][1])
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)
     for text in axes.legend(frameon=False).get_texts():
@@ -64,7 +68,11 @@ def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step
 
 
 def _draw(axes: Axes, run: Path, x: str, color: str) -> None:
-    training, validation = read_curve(run, "train/loss", x), read_curve(run, "val/loss", x)
+    rows, (key, _) = read_metrics(run), AXES[x]
+    training, validation = (
+        [(row[key], row[name]) for row in rows if row.get(name) is not None and key in row]
+        for name in ("train/loss", "val/loss")
+    )
     if not training and not validation:
         raise CheckpointError(f"{run} has no losses yet")
     if training:
