@@ -10,19 +10,17 @@ from pathlib import Path
 import torch
 
 
-def measure_matmul_rate(
-    device: torch.device, dtype: torch.dtype, size: int | None = None, repeats: int = 3, seconds: float = 0.5
-) -> float:
-    """Measure the FLOP/s of a square matmul, the best of a few: the reference for utilization.
+def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
+    """Measure the FLOP/s of a square matmul, the best of three: the reference for utilization.
 
-    It has `size` rows, by default 8192 on CUDA, else 2048; fewer where such a matmul would take longer than `seconds`,
-    as in a type for which the processor has no instructions.
+    It has `size` rows, by default 8192 on CUDA, else 2048; fewer where such a matmul would take longer than half a
+    second, as in a type for which the processor has no instructions.
     """
     size = size or (8192 if device.type == "cuda" else 2048)
     tried = min(size, 128)
-    while tried < size and 64 * _time_matmul(device, dtype, tried, repeats=1) < seconds:
+    while tried < size and 64 * _time_matmul(device, dtype, tried, repeats=1) < 0.5:
         tried = min(4 * tried, size)
-    return 2 * tried**3 / _time_matmul(device, dtype, tried, repeats)
+    return 2 * tried**3 / _time_matmul(device, dtype, tried, repeats=3)
 
 
 def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
