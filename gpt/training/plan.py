@@ -6,7 +6,6 @@ from pathlib import Path
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
 from gpt.config.sources import LoadedConfig
-from gpt.config.without_effect import options_without_effect
 from gpt.corpora import prepare
 from gpt.data.dataset import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory
@@ -72,8 +71,6 @@ def plan_run(request: Request, run: RunFolder) -> Plan:
         GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
     """
     world, settings, report = request.world, request.settings, request.report
-    for line in options_without_effect(request.loaded.config):
-        report(line)
     check_parallel(request.loaded.config, world)
 
     def prepare_data(config: Config, origin: ResumePoint | None = None) -> Dataset:
