@@ -36,7 +36,7 @@ from gpt.training.plan import Plan, Request, plan_run
 from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
 from gpt.training.signals import SignalWatch
-from gpt.training.snapshots import build_snapshots
+from gpt.training.snapshots import Snapshots
 from gpt.training.step import Stepper
 from gpt.training.throughput import SpeedMeter
 from gpt.training.trainer import Trainer
@@ -163,7 +163,7 @@ def _build_monitor(plan: Plan, model: GPT, request: Request) -> Monitor:
         monitors.append(Console(config.train.max_steps, sys.stderr))
     is_sharded = request.world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model
     if config.run.snapshots and not is_sharded:
-        monitors.append(build_snapshots(plan, model, report))
+        monitors.append(Snapshots(run, config, model, plan.dataset, report))
     return MonitorGroup(monitors, report)
 
 

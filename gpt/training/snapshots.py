@@ -1,143 +1,135 @@
-"""Snapshots of the model while it trains, so that one can watch it learn."""
+"""Snapshots of the model while it trains: its token embedding, its attention to one line, what it writes."""
 
-import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+import json
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
+from torch import Tensor, nn
 
 from gpt.checkpoint import RunFolder
-from gpt.config import TrainConfig
+from gpt.config import Config
 from gpt.config.sections import SEEDS
+from gpt.data.dataset import Dataset
+from gpt.data.tokenizers import Tokenizer
 from gpt.generation import TextBatch
-from gpt.generation.request import TextChunk
 from gpt.generation.runtime import DecodeOptions, build_runtime
-from gpt.inspection.views.snapshots import take_snapshot
 from gpt.model import GPT, eval_mode
-from gpt.system.errors import explained
+from gpt.model.attention import masked_scores, weighted_sum
+from gpt.system.errors import InputError, explained
 from gpt.system.files import write_atomic
 from gpt.system.progress import Report
 from gpt.training.compiling import without_compilation
 from gpt.training.monitor import Monitor
-from gpt.training.plan import Plan
 
-WriteLines = Callable[[], Generator[Mapping[int, TextChunk], None, None]]
-LINE_TOKENS = 32
 MOST = 40
 """Snapshots at evaluations, at the most, without that of step 0."""
-LEAST_SECONDS, EVALUATION_SHARE = 1.0, 0.01
-"""What those may take in any run, and how much of the time of a long one."""
 EARLY = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Shares of a run after which there is one too, since a model changes most at first."""
-SHARE, SAMPLE_SHARE = 0.003, 0.007
-"""How much of a run's time the early snapshots may take, and their samples."""
+LINE_TOKENS = 32
 SAMPLE_LINES, SAMPLE_TOKENS = 6, 40
 """An early sample has several short lines, since computing them side by side takes no longer than one."""
+MAX_VOCABULARY = 512
+"""Embeddings of more tokens are left out: a map of them could not be read, and would take much of the disk."""
+TOLERANCE = 0.02
+"""Norm of a difference relative to the result: fused kernels and formulas round differently in bfloat16."""
 
 
 class Snapshots(Monitor):
     """Writes `snapshots/step-000250.safetensors`.
 
     There is one before the first step, one at each evaluation, of many every so many, one at the end of the run, and
-    early ones, which also have a sample, while they take less than `SHARE` of the time that the steps will take. One
-    that cannot be taken is reported and is the last, and the training goes on.
-
-    Args:
-        take: makes the file with this sample.
-        write_lines: yields what each of a few lines goes on with, by its number, once per token.
+    early ones, which also have a sample. One that cannot be taken is reported and is the last, and the training goes
+    on.
     """
 
-    def __init__(
-        self, run: RunFolder, train: TrainConfig, take: Callable[[str], bytes], write_lines: WriteLines, report: Report
-    ) -> None:
-        self._run, self._train, self._take, self._write_lines, self._report = run, train, take, write_lines, report
+    def __init__(self, run: RunFolder, config: Config, model: GPT, dataset: Dataset, report: Report) -> None:
+        self._run, self._config, self._model, self._dataset, self._report = run, config, model, dataset, report
+        train = config.train
         evaluations = -(-train.max_steps // train.eval_interval)
         self._interval = train.eval_interval * -(-evaluations // MOST)
         self._early = {max(1, round(share * train.max_steps)) for share in EARLY}
-        self._fastest, self._spent_early, self._spent_later = float("inf"), 0.0, 0.0
         self._has_failed = False
 
     def start(self, step: int, evaluated: bool = True) -> None:
         self._run.snapshots.mkdir(exist_ok=True)
         self._step = self._newest = step
         if step == 0:
-            self._write(step)
-        self._began = time.perf_counter()
-        self._timed = step, self._began
+            self._write()
 
     def progress(self, step: int, loss: float | None) -> None:
-        begin = time.perf_counter()
-        since, timed = self._timed
-        pace = (begin - timed) / (step - since)
-        if loss is not None:  # read back from the device, which has computed all of these steps
-            self._fastest = min(self._fastest, pace)
-            self._timed = step, begin
-        self._step = step
-        if step == self._train.max_steps or (step % self._interval == 0 and self._may_write(begin - self._began)):
-            self._spent_later += self._write(step)
-        elif step in self._early:
-            whole = self._train.max_steps * (self._fastest if self._fastest < float("inf") else pace)
-            if self._spent_early <= SHARE * whole:
-                has_sample = step % self._train.eval_interval == 0  # of its evaluation
-                self._spent_early += self._write(step, 0 if has_sample else SAMPLE_SHARE / len(EARLY) * whole)
+        self._step, train = step, self._config.train
+        if step in self._early or step % self._interval == 0 or step == train.max_steps:
+            self._write()
 
     def close(self) -> None:
         """Take the last one of a run that ends before its last step."""
         if self._step > self._newest:
-            self._write(self._step)
+            self._write()
 
-    def _may_write(self, seconds: float) -> bool:
-        return self._spent_later <= max(LEAST_SECONDS, EVALUATION_SHARE * seconds)
-
-    def _write(self, step: int, sample_seconds: float = 0) -> float:
-        """Write a snapshot with a sample that takes so long; return the seconds of the rest."""
+    def _write(self) -> None:
         if self._has_failed:
-            return 0
+            return
+        step, train, tokenizer = self._step, self._config.train, self._dataset.tokenizer
+        is_evaluated = step % train.eval_interval == 0 or step == train.max_steps  # and has a sample of its own
         try:
-            sample = self._sample(sample_seconds) if sample_seconds else ""
-            begin = time.perf_counter()
-            content = self._take(sample)
+            with without_compilation(self._model):
+                sample = self._sample() if step in self._early and not is_evaluated else ""
+                content = take_snapshot(self._model, tokenizer, self._line(), sample)
         except Exception as error:  # a picture must not end a training, whatever part of one's own it meets
             self._has_failed = True
             self._report(f"warning: no snapshots from step {step} on: {explained(error)}; training continues")
-            return 0
+            return
         write_atomic(self._run.snapshot(step), content)
         self._newest = step
-        self._timed = step, time.perf_counter()
-        return self._timed[1] - begin
 
-    def _sample(self, seconds: float) -> str:
-        """Return lines that were written in so many seconds, about; there may be none."""
-        end, lines = time.perf_counter() + seconds, [""] * SAMPLE_LINES
-        with closing(self._write_lines()) as steps:
-            for chunks in steps:
-                for row, chunk in chunks.items():
-                    lines[row] += chunk.text.replace("\n", "⏎")
-                if time.perf_counter() > end:
-                    break
+    def _line(self) -> Tensor:
+        """Return the first tokens of the validation split, (T,) int64."""
+        line = self._dataset.val[: min(LINE_TOKENS, self._config.model.block_size)]
+        return torch.from_numpy(np.asarray(line).astype(np.int64)).to(self._model.wte.weight.device)
+
+    def _sample(self) -> str:
+        params = self._config.sample
+        short = params.params(max_new_tokens=min(SAMPLE_TOKENS, self._config.train.sample_tokens))
+        runtime = build_runtime(self._model, DecodeOptions("eager"))
+        seeds, lines = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)], [""] * SAMPLE_LINES
+        for chunk in TextBatch(runtime, self._dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds):
+            lines[chunk.row] += chunk.text.replace("\n", "⏎")
         return "\n".join(lines).strip("\n")
 
 
-def build_snapshots(plan: Plan, model: GPT, report: Report) -> Snapshots:
-    """Return what writes snapshots of the model with its attention to the first tokens of the validation split."""
-    config, dataset, params = plan.config, plan.dataset, plan.config.sample
-    device = plan.compute.device  # else the plan, and with it a checkpoint, would stay in memory
-    line = dataset.val[: min(LINE_TOKENS, config.model.block_size)]
-    length = min(SAMPLE_TOKENS, config.train.sample_tokens)
-    short = params.params(max_new_tokens=length)
-    seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
+def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str) -> bytes:
+    """Return a file of a snapshot, in float16, tokens as hexadecimal bytes; `idx` (T,) is the line."""
+    known = tokenizer.vocab_size if tokenizer.vocab_size <= MAX_VOCABULARY else 0
+    tensors = {"embedding": model.wte.weight.detach()[:known], "attention": _attention(model, idx)}
+    tokens, line = ([tokenizer.token_bytes(each).hex() for each in ids] for ids in (range(known), idx.tolist()))
+    words = {"tokens": tokens, "line": line, "sample": sample}
+    small = {name: tensor.to("cpu", torch.float16).contiguous() for name, tensor in tensors.items()}
+    if not all(tensor.isfinite().all() for tensor in small.values()):
+        raise InputError("the model's numbers are not finite")
+    return safetensors.torch.save(small, {name: json.dumps(value) for name, value in words.items()})
 
-    def take(sample: str) -> bytes:
-        idx = torch.from_numpy(np.asarray(line).astype(np.int64)).to(device)
-        with without_compilation(model), eval_mode(model):
-            return take_snapshot(model, dataset.tokenizer, idx, sample)
 
-    def write_lines() -> Generator[Mapping[int, TextChunk], None, None]:
-        with without_compilation(model):
-            runtime = build_runtime(model, DecodeOptions("eager"))
-            batch = TextBatch(runtime, dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds)
-            while batch.active:
-                yield batch.step()
+@torch.no_grad()
+def _attention(model: GPT, idx: Tensor) -> Tensor:
+    """Compute the attention weights (n_layer, H, T, T) of ids (T,), which a fused kernel does not keep.
 
-    return Snapshots(plan.run, config.train, take, write_lines, report)
+    They are written out from what a model's cores receive, and compared with what those return.
+    """
+    patterns: list[Tensor] = []
+
+    def write_out(core: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        q, k, v, mask = inputs
+        patterns.append(masked_scores(q, k, mask).softmax(dim=-1))
+        written_out = weighted_sum(patterns[-1], v)
+        if (output - written_out).norm() > TOLERANCE * output.norm():
+            raise InputError("attention is not softmax(q k^T / sqrt(D)) v in this model")
+        return written_out
+
+    with eval_mode(model), ExitStack() as hooks:
+        for block in model.h:
+            hooks.enter_context(block.attn.core.register_forward_hook(write_out))  # type: ignore[union-attr]
+        model(idx[None])
+    return torch.cat(patterns)

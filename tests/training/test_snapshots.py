@@ -1,8 +1,6 @@
-"""Snapshots of a training: when they are written, what they may cost, and that a run is the same without them."""
+"""Snapshots of a training: when they are written, and that a run is the same without them."""
 
 import errno
-from collections.abc import Generator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +8,10 @@ import pytest
 import torch
 
 from gpt.checkpoint import RunFolder, step_files
-from gpt.config import TrainConfig
-from gpt.generation.request import TextChunk
-from gpt.inspection.views.snapshots import read_snapshot, take_snapshot
+from gpt.inspection.views.snapshots import read_snapshot
 from gpt.training import snapshots
 from gpt.training.callbacks import Callback, StepEvent
-from gpt.training.snapshots import Snapshots
+from gpt.training.snapshots import Snapshots, take_snapshot
 from training.sessions import Start, rows, same, weights
 
 TAKEN = "run.snapshots=true"
@@ -116,59 +112,18 @@ def test_a_run_that_ends_early_has_a_last_snapshot(tmp_path: Path, start: Start)
     assert steps_of(trainer.run_folder)[-1] == 5
 
 
-@dataclass
-class Watched:
-    """Runs `Snapshots` for so many steps of a second each; `taken` has the samples by step."""
-
-    run: RunFolder
-    cost: float
-    now: float = 0
-    step: int = 0
-    taken: dict[int, str] = field(default_factory=dict)
-
-    def take(self, sample: str) -> bytes:
-        self.now += self.cost
-        self.taken[self.step] = sample
-        return b""
-
-    def write_lines(self) -> Generator[dict[int, TextChunk], None, None]:
-        for text in "a\ncdefghijk":
-            self.now += 0.5
-            yield {row: TextChunk(row, text, None, None) for row in (0, 1)}
-
-    def train(self, monkeypatch: pytest.MonkeyPatch, train: TrainConfig) -> dict[int, str]:
-        monkeypatch.setattr(snapshots.time, "perf_counter", lambda: self.now)
-        monitor = Snapshots(self.run, train, self.take, self.write_lines, pytest.fail)
-        self.run.path.mkdir()
-        monitor.start(0)
-        for step in range(1, train.max_steps + 1):
-            self.step = step
-            is_logged = step % train.log_interval == 0
-            self.now += train.log_interval if is_logged else 0  # until then a device has only been told what to do
-            monitor.progress(step, 0.0 if is_logged else None)
-        return self.taken
-
-
-@pytest.mark.parametrize("log_interval", [1, 5])
-def test_early_snapshots_and_their_samples_take_their_share_of_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_interval: int
+def test_many_evaluations_share_forty_snapshots_and_early_ones_have_samples(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched = Watched(RunFolder(tmp_path / "run"), cost=1.2)
-    taken = watched.train(monkeypatch, TrainConfig(max_steps=1000, eval_interval=15, log_interval=log_interval))
-    sample = "a⏎c\na⏎c"  # until 7 / 6 s are over
-    assert {at: taken[at] for at in taken if at % 15} == {10: sample, 20: sample, 40: sample, 1000: ""}
-
-
-def test_evaluations_have_a_snapshot_where_they_are_few_and_it_costs_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many = Watched(RunFolder(tmp_path / "many"), cost=0.01).train(
-        monkeypatch, TrainConfig(max_steps=1000, eval_interval=5)
-    )
-    early = {10, 20, 40, 80, 160, 320}
-    assert many.keys() == {*range(0, 1001, 25), *early}
-    assert {many[at] for at in early} == {""}  # their evaluations have one
-    dear = Watched(RunFolder(tmp_path / "dear"), cost=5).train(
-        monkeypatch, TrainConfig(max_steps=2000, eval_interval=100)
-    )
-    assert dear.keys() == {0, 20, 40, 100, 500, 1000, 1500, 2000}
+    trainer = start(tmp_path, "train.max_steps=990", "train.eval_interval=10")
+    taken: dict[int, str] = {}
+    monkeypatch.setattr(Snapshots, "_sample", lambda monitor: "some lines")
+    monkeypatch.setattr(snapshots, "take_snapshot", lambda model, tokenizer, idx, sample: sample.encode())
+    monkeypatch.setattr(snapshots, "write_atomic", lambda file, content: taken.update({int(file.stem[5:]): content}))
+    monitor = Snapshots(trainer.run_folder, trainer.config, trainer.model, trainer.dataset, pytest.fail)
+    monitor.start(0)
+    for step in range(1, 991):
+        monitor.progress(step, None)
+    monitor.close()
+    early = {10: b"", 20: b"", 40: b"", 79: b"some lines", 158: b"some lines", 317: b"some lines"}
+    assert taken == dict.fromkeys(range(0, 991, 30), b"") | early  # evaluations have samples of their own

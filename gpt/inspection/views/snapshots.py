@@ -1,23 +1,17 @@
-"""Snapshots of a model in training: its token embedding and its attention to one line, small enough to keep many."""
+"""What `training/snapshots.py` has kept of a model: its token embedding and its attention to one line."""
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gpt.data.tokenizers import Tokenizer
-from gpt.inspection.views.attention import attention_patterns
-from gpt.inspection.views.tokens import labels_of
-from gpt.model import GPT
-from gpt.system.errors import CheckpointError, InputError, explained
+from gpt.inspection.views.tokens import PLACEHOLDER, label_of
+from gpt.system.errors import CheckpointError, explained
 from gpt.system.files import parse_json
+from gpt.training.snapshots import MAX_VOCABULARY
 
-MAX_VOCABULARY = 512
-"""Embeddings of more tokens are left out: a map of them could not be read, and would take much of the disk."""
 MAX_BYTES = 32 * 2**20
 LARGEST = torch.finfo(torch.float16).max
 
@@ -33,19 +27,8 @@ class Snapshot:
     sample: str  # what the model wrote; empty where an evaluation writes the sample of this step
 
 
-def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str) -> bytes:
-    """Return a file of a snapshot, in float16; `idx` (T,) is the line."""
-    known = tokenizer.vocab_size if tokenizer.vocab_size <= MAX_VOCABULARY else 0
-    tensors = {"embedding": model.wte.weight.detach()[:known], "attention": attention_patterns(model, idx)}
-    words = {"tokens": labels_of(tokenizer, range(known)), "line": labels_of(tokenizer, idx.tolist()), "sample": sample}
-    small = {name: tensor.to("cpu", torch.float16).contiguous() for name, tensor in tensors.items()}
-    if not all(tensor.isfinite().all() for tensor in small.values()):
-        raise InputError("the model's numbers are not finite")
-    return safetensors.torch.save(small, {name: json.dumps(value) for name, value in words.items()})
-
-
 def read_snapshot(file: Path) -> Snapshot:
-    """Read what `take_snapshot` returned from a file; CheckpointError: it is damaged."""
+    """Read a file of a snapshot; CheckpointError: it is damaged."""
     try:
         if file.stat().st_size > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
@@ -54,9 +37,11 @@ def read_snapshot(file: Path) -> Snapshot:
             tensors = {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
         snapshot = Snapshot(**tensors, **words)
         _require_whole(snapshot)
+        tokens, line = (map(bytes.fromhex, each) for each in (snapshot.tokens, snapshot.line))
+        labels = [label_of(content) or f"#{index}" for index, content in enumerate(tokens)]
+        return replace(snapshot, tokens=labels, line=[label_of(content) or PLACEHOLDER for content in line])
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the snapshot {file} cannot be read: {explained(error)}") from None
-    return snapshot
 
 
 def _require_whole(shown: Snapshot) -> None:

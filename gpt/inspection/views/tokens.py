@@ -29,15 +29,16 @@ def kind_of(tokenizer: Tokenizer) -> Kind:
 
 def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     """Return one label per id: its text, with white space made visible; hexadecimal if it is invisible."""
-    return [_label(tokenizer, index) for index in ids]
+    contents = (
+        (i, tokenizer.token_bytes(i) if i < tokenizer.vocab_size else b"") for i in ids
+    )  # a model may have more
+    return [label_of(content) or f"#{index}" for index, content in contents]
 
 
-def _label(tokenizer: Tokenizer, index: int) -> str:
-    if index >= tokenizer.vocab_size:
-        return f"#{index}"  # a model's vocabulary may be larger than its tokenizer's
-    content = tokenizer.token_bytes(index)
+def label_of(content: bytes) -> str:
+    """Return the label of a token's bytes; empty where there are none: an id between others may have no token."""
     try:
-        return "".join(map(_visible, content.decode())) or f"#{index}"  # an id between others may have no token
+        return "".join(map(_visible, content.decode()))
     except UnicodeDecodeError:
         return content.hex()
 

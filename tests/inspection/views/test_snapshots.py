@@ -9,10 +9,12 @@ import safetensors.torch
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.views import snapshots
 from gpt.inspection.views.attention import attention_patterns
-from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot, take_snapshot
+from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot
 from gpt.system.errors import CheckpointError, InputError
+from gpt.training import snapshots
+from gpt.training.snapshots import take_snapshot
+from inspection.variants import every_variant
 from tiny import sharp_model
 
 IDX = torch.tensor([0, 3, 1, 2, 2, 5])
@@ -27,10 +29,26 @@ def test_a_snapshot_keeps_embedding_attention_and_words(tmp_path: Path, monkeypa
     assert (shown.tokens, shown.sample) == (["⏎", "␣", "a", "b", "c", "é"], "ab\ncé")
     assert shown.line == [shown.tokens[each] for each in IDX]
     assert torch.allclose(shown.embedding, model.wte.weight, atol=1e-3)
-    assert torch.allclose(shown.attention, attention_patterns(model, IDX), atol=1e-3)
     monkeypatch.setattr(snapshots, "MAX_VOCABULARY", 5)
     file.write_bytes(take_snapshot(model, tokenizer, IDX, ""))
     assert (read_snapshot(file).tokens, read_snapshot(file).embedding.numel()) == ([], 0)
+
+
+@every_variant
+def test_a_snapshot_has_the_attention_that_is_shown_of_a_model(tmp_path: Path, variant: dict[str, object]) -> None:
+    model = sharp_model(vocab_size=6, dropout=0.5, **variant).train()
+    (tmp_path / "snapshot").write_bytes(take_snapshot(model, CharTokenizer("abcdef"), IDX, ""))
+    shown = read_snapshot(tmp_path / "snapshot").attention
+    assert torch.equal(shown, attention_patterns(model, IDX).half().float())
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_attention_of_another_formula_is_not_kept() -> None:
+    model = sharp_model(vocab_size=6)
+    model.h[1].attn.core.forward = lambda q, k, v, mask: v  # type: ignore[union-attr,method-assign]
+    with pytest.raises(InputError, match=r"attention is not softmax\(q k\^T"):
+        take_snapshot(model, CharTokenizer("abcdef"), IDX, "")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x02\0\0\0\0\0\0\0{}", b"junk" * 20])
@@ -41,7 +59,7 @@ def test_a_damaged_snapshot_is_an_error_of_one_line(tmp_path: Path, content: byt
 
 
 GOOD = {"embedding": torch.zeros(2, 3), "attention": torch.zeros(1, 2, 3, 3)}
-WORDS = {"tokens": ["a", "b"], "line": ["a", "b", "a"], "sample": ""}
+WORDS = {"tokens": ["61", "62"], "line": ["61", "62", "61"], "sample": ""}
 
 
 @pytest.mark.parametrize(
@@ -52,14 +70,15 @@ WORDS = {"tokens": ["a", "b"], "line": ["a", "b", "a"], "sample": ""}
         {"embedding": torch.zeros(2, 0)},
         {"embedding": torch.full((2, 3), torch.nan)},
         {"embedding": torch.full((2, 3), 1e30)},
-        {"embedding": torch.zeros(513, 1), "tokens": ["a"] * 513},
+        {"embedding": torch.zeros(513, 1), "tokens": ["61"] * 513},
         {"attention": torch.zeros(2, 3, 3)},
         {"attention": torch.zeros(1, 2, 3, 2)},
         {"attention": torch.zeros(0, 2, 3, 3)},
         {"attention": torch.full((1, 2, 3, 3), torch.inf)},
         {"tokens": 7},
         {"tokens": "ab"},
-        {"tokens": ["a", 1]},
+        {"tokens": ["61", 1]},
+        {"tokens": ["61", "b"]},
         {"line": {"a": 1, "b": 2, "c": 3}},
         {"sample": None},
         {"more": ""},

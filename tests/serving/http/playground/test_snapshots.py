@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, take_snapshot
+from gpt.inspection.views.snapshots import map_embedding, nearest_tokens
+from gpt.training.snapshots import take_snapshot
 from http_server import Serve
 from tiny import sharp_model
 
