@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
+from gpt.api.live_curve import LiveCurve
 from gpt.api.run import Run
 from gpt.config.composing import Source, compose_config
 from gpt.config.sources import LoadedConfig, name_of_text
@@ -19,7 +20,7 @@ from gpt.distributed import joined
 from gpt.plugins import load_plugins
 from gpt.system.environment import Settings, expand_home, read_launch, read_settings
 from gpt.system.errors import ConfigError, DataError
-from gpt.system.progress import Report, print_line, silent
+from gpt.system.progress import Report, in_notebook, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.plan import Request
 from gpt.training.setup import open_session
@@ -79,7 +80,9 @@ def train(
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
         request = Request(loaded, settings, tell, start, allow_config_change, world)
-        return _finish(open_session(request, listeners), tell)
+        shown = tell is not silent and in_notebook()
+        display = LiveCurve(loaded.name, loaded.config.train.max_steps) if shown else None
+        return _finish(open_session(request, listeners, display), tell)
 
 
 def _configure(

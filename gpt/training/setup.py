@@ -21,12 +21,11 @@ from gpt.model import GPT
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DeviceError
 from gpt.system.processor import supported_processors
-from gpt.system.progress import Report, announced, in_notebook, silent
+from gpt.system.progress import Report, announced, silent
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import load_teacher
 from gpt.training.finetuning import load_pretrained
-from gpt.training.live_curve import LiveCurve
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.objective import build_objective
@@ -44,8 +43,10 @@ from gpt.training.training_state import seed_process
 from gpt.training.validation import Validation
 
 
-def open_session(request: Request, callbacks: Sequence[Callback] = ()) -> Trainer:
+def open_session(request: Request, callbacks: Sequence[Callback] = (), display: Monitor | None = None) -> Trainer:
     """Plan a run and build its trainer; its folder stays locked until `Trainer.run` ends.
+
+    A `display` replaces the console.
 
     Raises:
         GPTError: the run can neither begin nor continue; its folder is as it was.
@@ -53,13 +54,13 @@ def open_session(request: Request, callbacks: Sequence[Callback] = ()) -> Traine
     run = RunFolder(expand_home(request.loaded.config.run.dir, "run.dir") / request.loaded.name)
     try:
         request.world.rank_zero(run.lock)
-        return _build_trainer(plan_run(request, run), request, callbacks)
+        return _build_trainer(plan_run(request, run), request, callbacks, display)
     except BaseException:
         run.unlock()
         raise
 
 
-def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback]) -> Trainer:
+def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], display: Monitor | None) -> Trainer:
     config, dataset, compute = plan.config, plan.dataset, plan.compute
     report, world, train = request.report, request.world, plan.config.train
     use_native = partial(_use_native_blocks, config=config, compute=compute, settings=request.settings)
@@ -89,7 +90,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback]) 
         batches=MicroBatches(sampler, train.sequences, size, rows, complete),
         validation=_build_validation(plan, model, signals, world),
         run_folder=plan.run,
-        monitor=_build_monitor(plan, model, request) if world.is_main else Monitor(),
+        monitor=_build_monitor(plan, model, request, display) if world.is_main else Monitor(),
         meter=_build_meter(config, compute, world),
         signals=signals,
         report=report,
@@ -154,11 +155,11 @@ def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World
     return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, stream)
 
 
-def _build_monitor(plan: Plan, model: GPT, request: Request) -> Monitor:
+def _build_monitor(plan: Plan, model: GPT, request: Request, display: Monitor | None) -> Monitor:
     run, config, report = plan.run, plan.config, request.report
     monitors: list[Monitor] = [MetricsFile(run.metrics), SampleFiles(run.samples), TensorBoard(run.path, config)]
-    if report is not silent and in_notebook():
-        monitors.append(LiveCurve(run.path.name, config.train.max_steps))
+    if display is not None:
+        monitors.append(display)
     elif report is not silent and sys.stderr is not None:
         monitors.append(Console(config.train.max_steps, sys.stderr))
     is_sharded = request.world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpt.training import live_curve
-from gpt.training.live_curve import LiveCurve
+from gpt.api import live_curve
+from gpt.api.live_curve import LiveCurve
 
 
 class Screen:
