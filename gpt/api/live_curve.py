@@ -36,10 +36,9 @@ class LiveCurve(Monitor):
         elif "train/loss" in values:
             self._training.append((step, values["train/loss"]))
 
-    def text(self, step: int, name: str, text: str) -> None:
-        if name == "sample":
-            self._sample = f"a sample at step {step:,}:\n{text}"
-            self._show()
+    def sample(self, step: int, text: str) -> None:
+        self._sample = f"a sample at step {step:,}:\n{text}"
+        self._show()
 
     def progress(self, step: int, loss: float | None) -> None:
         self._step = step

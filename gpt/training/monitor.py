@@ -1,14 +1,17 @@
-"""Monitors that record the metrics of a run: TensorBoard, a JSON lines file, sample files, the terminal."""
+"""The metrics of a run: its speed is measured; files, TensorBoard and the terminal show them."""
 
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from tqdm import tqdm
 
+from gpt.checkpoint import RunFolder
 from gpt.config import Config
 from gpt.config.loading import dump_config
 from gpt.system.files import parse_json, write_atomic
@@ -30,8 +33,8 @@ class Monitor:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record numbers by name, such as `train/loss`."""
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Record a text, such as a sample."""
+    def sample(self, step: int, text: str) -> None:
+        """Record what the model wrote."""
 
     def progress(self, step: int, loss: float | None) -> None:
         """Count a finished step; `loss` is None if it was not read back."""
@@ -54,8 +57,8 @@ class MonitorGroup(Monitor):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._tell(lambda monitor: monitor.scalars(step, values))
 
-    def text(self, step: int, name: str, text: str) -> None:
-        self._tell(lambda monitor: monitor.text(step, name, text))
+    def sample(self, step: int, text: str) -> None:
+        self._tell(lambda monitor: monitor.sample(step, text))
 
     def progress(self, step: int, loss: float | None) -> None:
         self._tell(lambda monitor: monitor.progress(step, loss))
@@ -75,38 +78,41 @@ class MonitorGroup(Monitor):
                     )
 
 
-class MetricsFile(Monitor):
-    """Writes each set of scalars as a line of JSON; a resumed run first removes the lines after its step.
+class RunFiles(Monitor):
+    """Writes each set of scalars as a line of metrics.jsonl, and each sample as `samples/step-000250.txt`.
 
-    The file is opened for every line, so that a deleted run folder is noticed.
+    A resumed run first removes the lines after its step. The file is opened for every line, so that a deleted run
+    folder is noticed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        _drop_lines_after(self._path, step, evaluated)
+        """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
+        if not self._run.metrics.is_file():
+            return
+        kept = []
+        for line in self._run.metrics.read_bytes().splitlines(keepends=True):
+            with suppress(ValueError, KeyError, TypeError):
+                row = parse_json(line)
+                is_done = row["step"] < step or (row["step"] == step and (evaluated or "val/loss" not in row))
+                if line.endswith(b"\n") and is_done:
+                    kept.append(line)
+        write_atomic(self._run.metrics, b"".join(kept))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         # JSON has no NaN
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        with self._path.open("a", encoding="utf-8") as file:
+        with self._run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
 
-
-class SampleFiles(Monitor):
-    """Writes each sample as `samples/step-000250.txt`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def text(self, step: int, name: str, text: str) -> None:
-        if name == "sample":
-            (self._folder / f"step-{step:06d}.txt").write_text(text + "\n", encoding="utf-8")
+    def sample(self, step: int, text: str) -> None:
+        (self._run.samples / f"step-{step:06d}.txt").write_text(text + "\n", encoding="utf-8")
 
 
 class TensorBoard(Monitor):
-    """Writes event files into the run folder; the configuration is shown as text, its values as hyperparameters."""
+    """Writes event files into the run folder, with the configuration and the samples as texts."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self._folder, self._config = folder, config
@@ -114,25 +120,17 @@ class TensorBoard(Monitor):
     def start(self, step: int, evaluated: bool = True) -> None:
         """Open an event file; points of later steps, from before a resume, are hidden."""
         from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
 
         self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
         if step == 0:
             self._writer.add_text("config", _preformatted(dump_config(self._config)), 0)
-            leaves = self._config.leaves().items()
-            values = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in leaves}
-            # add_hparams would open a second folder
-            _, *session = hparams(values, {})
-            # omitting the experiment summary makes TensorBoard list differing keys first
-            for summary in session:
-                self._writer.file_writer.add_summary(summary)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def text(self, step: int, name: str, text: str) -> None:
-        self._writer.add_text(name, _preformatted(text), step)
+    def sample(self, step: int, text: str) -> None:
+        self._writer.add_text("sample", _preformatted(text), step)
 
     def close(self) -> None:
         self._writer.close()
@@ -150,28 +148,26 @@ class Console(Monitor):
             total=self._max_steps, initial=step, unit="step", disable=None, file=self._file, smoothing=0.05
         )
 
-    def line(self, text: str) -> None:
-        """Print above the bar if there is one."""
+    def _line(self, text: str) -> None:
         self._bar.write(text, file=self._file)
         self._file.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         if "val/loss" in values:
-            self.line(
+            self._line(
                 f"step {step:>6}  validation loss {values['val/loss']:.4f} nats "
                 f"({values['val/bits_per_char']:.4f} bits per character)"
             )
         elif "train/loss" in values and self._bar.disable:
             pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
-            self.line(
+            self._line(
                 f"step {step:>6}  loss {values['train/loss']:.4f} nats  lr {values['train/learning_rate']:.2e}  "
                 f"grad norm {values['train/grad_norm']:.2f}  {values['speed/tokens_per_second']:,.0f} tokens/s  "
                 f"left {tqdm.format_interval(pace * (self._max_steps - step))}"
             )
 
-    def text(self, step: int, name: str, text: str) -> None:
-        if name == "sample":
-            self.line("\n".join([f"step {step:>6}  the model writes:", *(f"  | {line}" for line in text.splitlines())]))
+    def sample(self, step: int, text: str) -> None:
+        self._line("\n".join([f"step {step:>6}  the model writes:", *(f"  | {line}" for line in text.splitlines())]))
 
     def progress(self, step: int, loss: float | None) -> None:
         if loss is not None:
@@ -182,21 +178,58 @@ class Console(Monitor):
         self._bar.close()
 
 
-def _drop_lines_after(path: Path, step: int, evaluated: bool) -> None:
-    """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
-    kept = []
-    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
-        try:
-            row = parse_json(line)
-            is_done = row["step"] < step or (row["step"] == step and (evaluated or "val/loss" not in row))
-            if line.endswith(b"\n") and is_done:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    if path.is_file():
-        write_atomic(path, b"".join(kept))
-
-
 def _preformatted(text: str) -> str:
     """Return the text as Markdown that shows it unchanged: an indented block."""
     return "\n".join("    " + line for line in text.splitlines())
+
+
+@dataclass
+class SpeedMeter:
+    """Measures the throughput of a run between readings.
+
+    Attributes:
+        flops_per_step: of the model's forward and backward passes, for sequences of a length.
+        matmul_rate: measures the machine's FLOP/s.
+        peak_memory: measures that of this process, in bytes.
+    """
+
+    tokens_per_step: int
+    flops_per_step: Callable[[int], int]
+    matmul_rate: Callable[[], float]
+    peak_memory: Callable[[], int]
+    clock: Callable[[], float] = time.perf_counter
+
+    def start(self, seconds_before: float) -> None:
+        """Begin to measure, after so many seconds of the run in earlier processes."""
+        self._rate = self.matmul_rate()
+        self._begin = self.clock() - seconds_before
+        self.restart()
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall time of the whole run so far, evaluations and samples included."""
+        return self.clock() - self._begin
+
+    def restart(self) -> None:
+        """Begin a new interval, so that the time since the last step, such as an evaluation, does not count."""
+        self._interval, self._steps, self._flops = self.clock(), 0, 0
+
+    def count_step(self, length: int) -> None:
+        """Count a step whose sequences have so many tokens."""
+        self._steps += 1
+        self._flops += self.flops_per_step(length)
+
+    def read(self) -> dict[str, float]:
+        """Return the metrics since the last reading or restart, by name, and begin a new interval.
+
+        MFU is the model FLOP/s as a fraction of the machine's (Chowdhery et al. 2022, 2204.02311, appendix B).
+        """
+        seconds = max(self.clock() - self._interval, 1e-9)
+        tokens, flops = self._steps * self.tokens_per_step, self._flops
+        self.restart()
+        return {
+            "speed/tokens_per_second": tokens / seconds,
+            "speed/mfu": flops / seconds / self._rate,
+            "speed/memory_bytes": self.peak_memory(),
+            "speed/seconds": self.total_seconds,
+        }

@@ -27,7 +27,7 @@ from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import load_teacher
 from gpt.training.finetuning import load_pretrained
 from gpt.training.micro_batches import MicroBatches
-from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
+from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
@@ -37,7 +37,6 @@ from gpt.training.resume import restore
 from gpt.training.signals import SignalWatch
 from gpt.training.snapshots import Snapshots
 from gpt.training.step import Stepper
-from gpt.training.throughput import SpeedMeter
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
 from gpt.training.validation import Validation
@@ -157,7 +156,7 @@ def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World
 
 def _build_monitor(plan: Plan, model: GPT, request: Request, display: Monitor | None) -> Monitor:
     run, config, report = plan.run, plan.config, request.report
-    monitors: list[Monitor] = [MetricsFile(run.metrics), SampleFiles(run.samples), TensorBoard(run.path, config)]
+    monitors: list[Monitor] = [RunFiles(run), TensorBoard(run.path, config)]
     if display is not None:
         monitors.append(display)
     elif report is not silent and sys.stderr is not None:

@@ -19,11 +19,10 @@ from gpt.system.errors import CheckpointError, NonFiniteError
 from gpt.system.progress import Report, announced
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
 from gpt.training.micro_batches import MicroBatches
-from gpt.training.monitor import Monitor
+from gpt.training.monitor import Monitor, SpeedMeter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
-from gpt.training.throughput import SpeedMeter
 from gpt.training.training_state import TrainingState, gather_generator_states, restore_generator_states, seed_process
 from gpt.training.validation import Validation
 
@@ -147,7 +146,7 @@ class Trainer:
         values = {"val/loss": result.loss, "val/bits_per_char": bits_per_char}
         self.monitor.scalars(step, {**values, "speed/seconds": self.meter.total_seconds})
         if sample:
-            self.monitor.text(step, "sample", sample)
+            self.monitor.sample(step, sample)
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
         self.callbacks.agree(then_raise=False)
         self._save(best=is_best, required=self._is_finished())

@@ -63,7 +63,7 @@ def test_an_evaluation_and_the_end_are_shown_at_once(screen: Screen) -> None:
     curve.scalars(1, {"mine/number": 7.0})  # of a callback: no loss
     assert len(screen.shown) == 1
     curve.scalars(1, {"val/loss": 1.25, "val/bits_per_char": 1.8})
-    curve.text(1, "sample", "<b>sample</b>\nof two lines")
+    curve.sample(1, "<b>sample</b>\nof two lines")
     assert '<polyline points=""' in screen.shown[-1]
     assert "validation loss 1.250" in screen.shown[-1]
     assert "a sample at step 1:\n&lt;b&gt;sample&lt;/b&gt;\nof two lines" in screen.shown[-1]

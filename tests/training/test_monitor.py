@@ -8,15 +8,11 @@ from types import SimpleNamespace
 from unittest.mock import Mock, call, create_autospec
 
 import pytest
-from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-from tensorboard.context import RequestContext
-from tensorboard.plugins.base_plugin import TBContext
-from tensorboard.plugins.hparams.backend_context import Context
 
+from gpt.checkpoint import RunFolder
 from gpt.config import Config
-from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
+from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 
 CONFIG = Config.model_validate({"model": {"n_layer": 3}, "optim": {"learning_rate": 0.25}})
 
@@ -27,7 +23,7 @@ EVALUATION = b'{"step": 3, "val/loss": 1e-09}\n'
 
 
 def test_every_call_is_a_line_at_once(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics = RunFiles(RunFolder(tmp_path))
     metrics.scalars(3, {"train/loss": 0.1, "train/grad_norm": 1e-9})
     content = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
     assert content == '{"step": 3, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
@@ -54,16 +50,16 @@ def test_a_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
 ) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(found))
-    MetricsFile(path).start(step, evaluated)
+    RunFiles(RunFolder(tmp_path)).start(step, evaluated)
     assert path.read_bytes() == b"".join(kept)
 
 
 def test_each_sample_is_a_file_of_its_step(tmp_path: Path) -> None:
-    samples = SampleFiles(tmp_path)
-    samples.text(250, "sample", "Zwölf 十二\nlines")
-    samples.text(250, "config", "not a sample")
-    samples.text(1_000_000, "sample", "")
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
+    samples, folder = RunFiles(RunFolder(tmp_path)), tmp_path / "samples"
+    folder.mkdir()
+    samples.sample(250, "Zwölf 十二\nlines")
+    samples.sample(1_000_000, "")
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == {
         "step-000250.txt": "Zwölf 十二\nlines\n",
         "step-1000000.txt": "\n",
     }
@@ -89,29 +85,12 @@ def test_scalars_and_texts_can_be_read_back(tmp_path: Path) -> None:
     board.start(0)
     for step in (10, 20):
         board.scalars(step, {"train/loss": 1.0 / step, "val/loss": 2.0})
-    board.text(20, "sample", "KING:\n  <b>Who?</b>")
+    board.sample(20, "KING:\n  <b>Who?</b>")
     board.close()
     events = read_events(tmp_path)
     assert points(events, "train/loss") == [(10, pytest.approx(0.1)), (20, pytest.approx(0.05))]
     assert text_of(events, "sample") == "    KING:\n      <b>Who?</b>"
     assert "    learning_rate: 0.25" in text_of(events, "config")
-
-
-def test_the_hparams_tab_shows_the_keys_first_in_which_runs_differ(tmp_path: Path) -> None:
-    """As TensorBoard's own plugin reads the folder of several runs."""
-    for number in (1, 2):
-        board = TensorBoard(tmp_path / str(number), Config.model_validate({"train": {"batch_size": number}}))
-        board.start(0)
-        board.scalars(0, {"val/loss": 1.0 / number})
-        board.close()
-    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
-    context = Context(TBContext(data_provider=MultiplexerDataProvider(runs, str(tmp_path))))
-    found = context.hparams_metadata(RequestContext(), "")
-    limit = 1
-    experiment = context.experiment_from_metadata(RequestContext(), "", True, found, [], limit)
-    (key,) = experiment.hparam_infos
-    assert (key.name, key.domain_interval.min_value, key.domain_interval.max_value) == ("train.batch_size", 1, 2)
-    assert [metric.name.tag for metric in experiment.metric_infos] == ["val/loss"]
 
 
 @pytest.mark.parametrize("resume_step", [0, 3, 6])
@@ -151,8 +130,7 @@ def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytes
     console.progress(120, 2.5)
     console.scalars(120, TRAINED)
     console.scalars(120, {"val/loss": 2.25, "val/bits_per_char": 3.2461})
-    console.text(120, "sample", "first\n\nthird")
-    console.text(120, "other", "not shown")
+    console.sample(120, "first\n\nthird")
     console.close()
     assert pipe.getvalue().splitlines() == [
         "step    120  loss 2.5000 nats  lr 3.00e-04  grad norm 0.75  12,346 tokens/s  left 02:00",
@@ -186,7 +164,7 @@ def test_in_a_terminal_a_bar_counts_from_the_resumed_step_and_shows_the_loss() -
 def a_monitor(error: Exception | None = None) -> Mock:
     """A monitor that notes its calls, and raises an error in each."""
     monitor: Mock = create_autospec(Monitor, instance=True)
-    for name in ("start", "scalars", "text", "progress", "close"):
+    for name in ("start", "scalars", "sample", "progress", "close"):
         getattr(monitor, name).side_effect = error
     return monitor
 
@@ -199,11 +177,11 @@ def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_
     full, whole = a_monitor(OSError(number, reason)), a_monitor()
     group = MonitorGroup([full, whole], lines.append)
     group.scalars(1, {})
-    group.text(1, "sample", "")
+    group.sample(1, "")
     group.progress(1, None)
     group.close()
     names = [name for name, _, _ in whole.method_calls]
-    assert names == ["scalars", "text", "progress", "close"]
+    assert names == ["scalars", "sample", "progress", "close"]
     assert [name for name, _, _ in full.method_calls] == names
     assert whole.method_calls[2] == call.progress(1, None)
     assert lines == [f"warning: NonCallableMagicMock cannot write: {reason}; training continues"]
@@ -223,12 +201,12 @@ def test_a_monitor_that_cannot_start_is_left_out() -> None:
 def test_metrics_of_a_folder_that_was_deleted_are_not_lost_in_silence(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "run").mkdir()
-    group = MonitorGroup([MetricsFile(tmp_path / "run" / "metrics.jsonl")], lines.append)
+    group = MonitorGroup([RunFiles(RunFolder(tmp_path / "run"))], lines.append)
     group.start(0)
     group.scalars(1, {"train/loss": 1.0})
     shutil.rmtree(tmp_path / "run")
     group.scalars(2, {"train/loss": 1.0})
-    assert lines == ["warning: MetricsFile cannot write: No such file or directory; training continues"]
+    assert lines == ["warning: RunFiles cannot write: No such file or directory; training continues"]
     (tmp_path / "run").mkdir()
     group.scalars(3, {"train/loss": 1.0})
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_bytes())["step"] == 3
@@ -237,3 +215,45 @@ def test_metrics_of_a_folder_that_was_deleted_are_not_lost_in_silence(tmp_path: 
 def test_a_mistake_of_ours_ends_the_run() -> None:
     with pytest.raises(ValueError, match="a bug"):
         MonitorGroup([a_monitor(ValueError("a bug"))], pytest.fail).scalars(1, {})
+
+
+# --- speed ---------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Shows what it was set to."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_speed_is_of_the_steps_since_the_last_reading_or_restart_and_seconds_of_the_whole_run() -> None:
+    """1000 tokens and 5000 FLOPs a step (4000 in sequences of 8), on a machine of 20,000 FLOP/s, 50 s into its run."""
+    clock = Clock()
+    meter = SpeedMeter(1000, {16: 5000, 8: 4000}.__getitem__, lambda: 20_000.0, lambda: 7, clock)
+    meter.start(seconds_before=50.0)
+    assert meter.total_seconds == 50.0
+    for steps, seconds, tokens, mfu in ((4, 2, 2000.0, 0.5), (1, 4, 250.0, 0.0625), (0, 0, 0.0, 0.0)):
+        for _ in range(steps):
+            meter.count_step(16)
+        clock.now += seconds
+        total = clock.now - 50.0
+        assert meter.read() == {
+            "speed/tokens_per_second": tokens,
+            "speed/mfu": mfu,
+            "speed/memory_bytes": 7,
+            "speed/seconds": pytest.approx(total),
+        }
+    meter.count_step(16)
+    clock.now += 1000
+    meter.restart()
+    meter.count_step(16)
+    meter.count_step(8)
+    clock.now += 1
+    read = meter.read()
+    assert (read["speed/tokens_per_second"], read["speed/mfu"]) == (2000.0, 0.45)
+    assert meter.total_seconds == clock.now - 50.0
+    meter.count_step(16)
+    assert meter.read()["speed/tokens_per_second"] > 0  # also where no time has passed

@@ -126,7 +126,7 @@ def test_a_disk_that_takes_nothing_more_at_all_loses_curves_and_samples_but_not_
         trainer.run()
     assert trainer.state.step == 6
     warned = {line.split()[1] for line in lines if line.startswith("warning: ")}
-    assert {"MetricsFile", "SampleFiles", "TensorBoard"} <= warned
+    assert {"RunFiles", "TensorBoard"} <= warned
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
@@ -139,7 +139,7 @@ def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_los
     trainer = start(tmp_path, "train.max_steps=9", report=lines.append)
     trainer.monitor = MonitorGroup([At(delete), trainer.monitor], lines.append)
     assert trainer.run().step == 9
-    assert "warning: MetricsFile cannot write: No such file or directory; training continues" in lines
+    assert "warning: RunFiles cannot write: No such file or directory; training continues" in lines
     assert saved_steps(trainer) == [6, 9]
     assert trainer.run_folder.config() == trainer.config
     assert list(rows(tmp_path, "train/loss")) == [7, 8, 9]
@@ -149,7 +149,7 @@ def test_a_folder_in_the_place_of_the_metrics_costs_them_and_not_the_run(tmp_pat
     lines: list[str] = []
     (tmp_path / "runs" / "run" / "metrics.jsonl").mkdir(parents=True)
     assert start(tmp_path, THREE, report=lines.append).run().step == 3
-    assert "warning: MetricsFile cannot write: Is a directory; training continues" in lines
+    assert "warning: RunFiles cannot write: Is a directory; training continues" in lines
 
 
 # --- values that are not finite ------------------------------------------------------------------
