@@ -1,5 +1,7 @@
-"""Batches of windows of a split; by default random ones, with a random generator of their own."""
+"""Batches of windows of a split, random ones by default, from a generator of their own, and micro-batches of them."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,3 +135,28 @@ SAMPLERS: dict[str, type[BatchSampler] | type[ShuffledSampler]] = {
 
 def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int) -> Sampler:
     return SAMPLERS[order](tokens, block_size, seed)
+
+
+@dataclass(repr=False)
+class MicroBatches:
+    """Reads the micro-batches of each step: one large batch, split, so that accumulation does not change the data.
+
+    Attributes:
+        size: sequences of a micro-batch.
+        rows: those of a step that are read, (R,) int64; None: all.
+        complete: adds what the objective reads to a micro-batch, whose windows begin at the given positions.
+    """
+
+    sampler: Sampler
+    sequences: int
+    size: int
+    rows: Tensor | None = None
+    complete: Callable[[tuple[Tensor, Tensor], Tensor], tuple[Tensor, ...]] = lambda batch, starts: batch
+
+    def next(self, length: int) -> list[tuple[Tensor, ...]]:
+        """Read the micro-batches of a step: windows, (B, T, ...), cut into sequences, (B T / length, length, ...)."""
+        inputs, targets = self.sampler.get_batch(self.sequences, self.rows)
+        starts = self.sampler.starts if self.rows is None else self.sampler.starts[self.rows]
+        parts = zip(*(torch.split(tensor, self.size) for tensor in (inputs, targets, starts)), strict=True)
+        batches = (self.complete((inputs, targets), starts) for inputs, targets, starts in parts)
+        return [tuple(each.reshape(-1, length, *each.shape[2:]) for each in batch) for batch in batches]

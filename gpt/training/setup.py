@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 import torch
@@ -10,7 +11,7 @@ from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
-from gpt.data.batches import build_sampler
+from gpt.data.batches import MicroBatches, build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.evaluation.loss import evaluate
@@ -26,7 +27,6 @@ from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import load_teacher
 from gpt.training.finetuning import load_pretrained
-from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
@@ -78,7 +78,9 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         seed_process(config.run.seed, world.rank)
     sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
     rows, size = rows_of_process(train, world), train.batch_size // world.size
-    complete = None if teacher is None else teacher.with_soft_targets
+    batches = MicroBatches(sampler, train.sequences, size, rows)
+    if teacher is not None:
+        batches = replace(batches, complete=teacher.with_soft_targets)
     signals = SignalWatch(report, world)
     trainer = Trainer(
         config=config,
@@ -86,7 +88,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         dataset=dataset,
         compute=compute,
         stepper=stepper,
-        batches=MicroBatches(sampler, train.sequences, size, rows, complete),
+        batches=batches,
         validation=_build_validation(plan, model, signals, world),
         run_folder=plan.run,
         monitor=_build_monitor(plan, model, request, display) if world.is_main else Monitor(),

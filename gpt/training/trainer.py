@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
+from gpt.data.batches import MicroBatches
 from gpt.data.dataset import Dataset
 from gpt.device import Compute
 from gpt.distributed import World
@@ -18,7 +19,6 @@ from gpt.plugins import used_plugins
 from gpt.system.errors import CheckpointError, NonFiniteError
 from gpt.system.progress import Report, announced
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
-from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import Monitor, SpeedMeter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
@@ -61,7 +61,7 @@ class Trainer:
         self.stepper.load_state_dict(checkpoint.training)
         if self.state.step > 0 and not self.stepper.optimizer.has_moments:
             raise ValueError("the optimizer has no moments")
-        self.batches.load_state_dict(checkpoint.training["sampler"])
+        self.batches.sampler.load_state_dict(checkpoint.training["sampler"])
         if not restore_generator_states(checkpoint.training, self.world, self.compute.device):
             seed_process(self.config.run.seed, self.world.rank, self.state.step)
             if self.config.model.has_dropout:
@@ -163,7 +163,7 @@ class Trainer:
         weights = self.world.gather_to_rank_zero(weights_of(self.model))
         training = {
             **self.world.gather_to_rank_zero(self.stepper.state_dict()),
-            "sampler": self.batches.state_dict(),
+            "sampler": self.batches.sampler.state_dict(),
             **gather_generator_states(self.world, self.compute.device),
         }
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))

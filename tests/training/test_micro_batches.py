@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from gpt.accounting.flops import training_flops
-from gpt.data.batches import BatchSampler, read_windows
+from gpt.data.batches import BatchSampler, MicroBatches, read_windows
 from gpt.model import GPT
 from gpt.training.distillation import Teacher
-from gpt.training.micro_batches import MicroBatches
 from gpt.training.step import Stepper
 
 from .conftest import Start
