@@ -15,10 +15,16 @@ from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.processor import supported_processors
 from gpt.system.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory, resolve_teacher
-from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.parallel import check_parallel
 from gpt.training.replacing import Replaced, find_replaced
-from gpt.training.resume import AUTO, ResumePoint, check_copy, check_fits, find_resume_point
+from gpt.training.resume import (
+    AUTO,
+    ResumePoint,
+    check_fits,
+    find_resume_point,
+    resolve_init_from,
+    with_architecture,
+)
 from gpt.training.schedule import fit_schedule
 
 
@@ -113,7 +119,6 @@ def _find_start(
     replaced = None
     if request.resume is None or not request.allow_config_change:
         replaced = find_replaced(run, request.resume, loaded.config, data)
-    check_copy(loaded.folder, run, request.resume, [] if replaced is None else replaced.changes, request.report)
     with announced(request.report, "reading the checkpoint"):
         if replaced is None:
             point = find_resume_point(run, request.resume, loaded.config, request.report)

@@ -1,16 +1,20 @@
-"""The checkpoint that a run resumes from, and what may have changed since."""
+"""The checkpoint that a run resumes from, or begins with (`train.init_from`), and what may differ from it."""
 
-import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
-from gpt.config import Config
-from gpt.config.sources import override
+import torch
+
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, load_weights, read_checkpoint
+from gpt.config import Config, ModelConfig
+from gpt.config.loading import checked
+from gpt.config.sources import LoadedConfig
+from gpt.data import CharTokenizer, Tokenizer
 from gpt.data.dataset import Dataset
+from gpt.model import GPT
 from gpt.model.quantized import format_of
-from gpt.plugins import plugin_options
-from gpt.system.errors import CheckpointError, explained
+from gpt.system.environment import expand_home
+from gpt.system.errors import CheckpointError, ConfigError, explained
 from gpt.system.progress import Report
 from gpt.training.trainer import Trainer
 
@@ -23,11 +27,13 @@ HARMLESS = {
     *("train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"),
 }
 """Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
+FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})
+"""Keys of the model that may differ from the checkpoint's: they change no tensor but the embedding and the head."""
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A checkpoint to resume from, and its folder."""
+    """A checkpoint to resume from or to begin with, and its folder."""
 
     folder: Path
     checkpoint: Checkpoint
@@ -41,34 +47,8 @@ class ResumePoint:
             )
 
 
-def check_copy(folder: Path | None, run: RunFolder, resume: str | None, changes: list[str], report: Report) -> None:
-    """Warn if the folder of the configuration is a copy of a run, but names the original, which then continues.
-
-    Raises:
-        CheckpointError: the original has `changes` since, so that it would give way to a new run.
-    """
-    if folder is None or not (folder / "last.json").is_file() or folder.resolve() == run.path.resolve():
-        return
-    named = f"the configuration in {folder} names the run {run.path}"
-    place = override("run.dir", str(folder.resolve().parent)), override("run.name", folder.resolve().name)
-    words = ["--config", str(folder / "config.yaml"), *plugin_options(), *place, "--resume", AUTO]
-    again = f"gpt train {shlex.join(words)}"
-    if changes:
-        raise CheckpointError(
-            f"{named}, which has another one ({'; '.join(changes)}); choose another name with run.name=NAME, or "
-            f"continue the copy with: {again}"
-        )
-    if resume == AUTO:
-        goes_on = "will continue" if (run.path / "last.json").is_file() else "begins anew"
-        report(f"warning: {named}, which {goes_on}; continue the copy with: {again}")
-
-
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
-    """Return the checkpoint to resume from, or None for a new run.
-
-    Args:
-        run: the run folder that the configuration names.
-        resume: None, `auto` (the newest readable checkpoint of `run`, if any) or a path.
+    """Return the checkpoint to resume from: the newest readable one (`auto`), or that of a path; None for a new run.
 
     Raises:
         CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
@@ -106,11 +86,9 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         )
     point.require_float32()
     same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
-    changes = [
-        change
-        for change in differences(saved.config, config, is_resumed=True)
-        if same_tokenizer or not change.startswith("model.vocab_size:")  # follows from the tokenizer
-    ]
+    changes = differences(saved.config, config, is_resumed=True)
+    if not same_tokenizer:
+        changes = [change for change in changes if not change.startswith("model.vocab_size:")]  # follows from that
     anew = "leave --resume out to begin a new run, which keeps one of its name aside"
     if changes and not allow_config_change:
         raise CheckpointError(
@@ -133,14 +111,60 @@ def restore(trainer: Trainer, point: ResumePoint) -> None:
         trainer.restore(point.checkpoint)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         changes = differences(point.checkpoint.config, trainer.config)
-        if not changes:
-            raise CheckpointError(
-                f"the checkpoint's training state does not fit: {explained(error)}; resume from another checkpoint"
-            ) from None
         raise CheckpointError(
-            f"the checkpoint's training state does not fit a change of {'; '.join(changes)}: change that back, or "
-            "begin a new run with its weights, train.init_from=RUN run.name=NEW"
+            f"the checkpoint's training state does not fit: {'; '.join(changes) or explained(error)}; resume by its "
+            "own configuration, or from another checkpoint, or begin a new run with its weights, train.init_from=RUN "
+            "run.name=NEW"
         ) from None
+
+
+def resolve_init_from(config: Config, runs: Path) -> ResumePoint | None:
+    """Return the checkpoint that `train.init_from` names, below the folder of runs, if it names one."""
+    if config.train.init_from is None:
+        return None
+    folder = find_checkpoint(expand_home(config.train.init_from, "train.init_from"), runs)
+    base = ResumePoint(folder, read_checkpoint(folder, training=False))
+    base.require_float32()
+    return base
+
+
+def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
+    """Return the configuration with the architecture of a checkpoint; ConfigError: a key contradicts it."""
+    config, saved = loaded.config, base.checkpoint.config
+    tokenizer = {"tokenizer"} | ({"bpe_vocab_size"} & config.data.model_fields_set)
+    for section, keys in (("model", config.model.model_fields_set - FREE), ("data", tokenizer)):
+        ours, theirs = getattr(config, section), getattr(saved, section)
+        for key in sorted(keys):
+            if getattr(ours, key) != getattr(theirs, key):
+                raise ConfigError(
+                    f"{section}.{key} is {getattr(ours, key)}, but {base.folder}, from which train.init_from begins, "
+                    f"has {getattr(theirs, key)}"
+                )
+    free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
+    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
+    changed = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
+    return replace(loaded, config=checked(changed, loaded.name, [], lambda key: loaded.name))
+
+
+@torch.no_grad()
+def load_pretrained(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None:
+    """Copy the weights of a checkpoint into a model; embeddings of characters that it lacks stay as they are.
+
+    Args:
+        model: with the checkpoint's architecture.
+        tokenizer: of the model: the checkpoint's, or that with more characters.
+    """
+    saved = base.checkpoint
+    weights = dict(saved.model)
+    if tokenizer.to_dict() != saved.tokenizer.to_dict():
+        assert isinstance(tokenizer, CharTokenizer)
+        assert isinstance(saved.tokenizer, CharTokenizer)
+        rows = torch.tensor([tokenizer.stoi[character] for character in saved.tokenizer.itos])
+        for name in {"wte.weight", "lm_head.weight"} & weights.keys():
+            grown = model.get_parameter(name).detach().cpu().clone()
+            grown[rows] = weights[name][: len(rows)]
+            weights[name] = grown
+    load_weights(model, weights, base.folder)
 
 
 def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]:

@@ -26,14 +26,13 @@ from gpt.system.progress import Report, announced, silent
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import load_teacher
-from gpt.training.finetuning import load_pretrained
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
 from gpt.training.plan import Plan, Request, plan_run
 from gpt.training.replacing import keep_aside
-from gpt.training.resume import restore
+from gpt.training.resume import load_pretrained, restore
 from gpt.training.signals import SignalWatch
 from gpt.training.snapshots import Snapshots
 from gpt.training.step import Stepper

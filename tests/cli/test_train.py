@@ -160,19 +160,6 @@ def test_a_forgotten_override_is_named_before_the_tokenizer(workplace: Path, run
     assert "data.tokenizer: byte -> char" in refuse(f"{TRAIN} --resume runs/tiny")
 
 
-def test_a_copied_run_that_is_resumed_by_its_own_configuration_is_told_from_the_original(
-    workplace: Path, run: Call
-) -> None:
-    run(TRAIN)
-    shutil.copytree(RUN, "runs/copy")
-    copy = "train --config runs/copy/config.yaml --resume auto"
-    (said,) = [line for line in run(copy).err.splitlines() if line.startswith("warning: ")]
-    assert "the configuration in runs/copy names the run runs/tiny" in said
-    again = said.partition("continue the copy with: gpt ")[2]
-    assert "warning" not in run(again).err
-    assert "warning" not in run("train --config runs/tiny/config.yaml --resume auto").err
-
-
 @pytest.mark.parametrize("steps", [1, 20])
 def test_a_run_shorter_than_its_warmup_shrinks_it_and_goes_on_exactly(workplace: Path, run: Call, steps: int) -> None:
     short = f"{TRAIN} train.max_steps={steps} optim.warmup_steps=100"

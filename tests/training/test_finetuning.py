@@ -11,8 +11,7 @@ from gpt.config.sources import LoadedConfig
 from gpt.data import CharTokenizer
 from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.training.finetuning import with_architecture
-from gpt.training.resume import ResumePoint
+from gpt.training.resume import ResumePoint, with_architecture
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 

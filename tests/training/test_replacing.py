@@ -287,22 +287,6 @@ def test_a_run_that_fails_is_not_locked_while_its_traceback_is_kept(
     assert not RunFolder(tmp_path / "runs/run").is_being_trained()
 
 
-@pytest.mark.parametrize("resume", [[], ["--resume", "auto"]])
-def test_a_copy_of_a_run_does_not_replace_the_original(
-    workplace: Path, capsys: pytest.CaptureFixture[str], resume: list[str]
-) -> None:
-    assert train.main(["--config", "tiny.yaml"]) == 0
-    shutil.copytree("runs/tiny", "runs/copy")
-    assert train.main(["--config", "tiny.yaml", "run.seed=3"]) == 0
-    capsys.readouterr()
-    assert train.main(["--config", "runs/copy/config.yaml", *resume]) == 2
-    said = capsys.readouterr().err
-    assert "names the run runs/tiny, which has another one (run.seed: 3 -> 1337)" in said
-    assert "will continue" not in said
-    assert {path.name for path in runs(workplace)} == {"tiny", "tiny.1", "copy"}
-    assert train.main(shlex.split(re.search("continue the copy with: .* train (.*)", said)[1])) == 0  # type: ignore[index]
-
-
 def runs(place: Path) -> list[Path]:
     return sorted((place / "runs").glob("[!.]*"))  # without locks
 
