@@ -36,22 +36,13 @@ class Callback:
 
 @dataclass(frozen=True)
 class Event:
-    """What a callback receives.
+    """What a callback receives; `step` is the number of optimizer steps done so far."""
 
-    Attributes:
-        trainer: the training, with its `model`, `dataset` and `config`, to look at.
-        step: optimizer steps done so far.
-    """
-
-    trainer: Trainer
+    trainer: Trainer  # with its `model`, `dataset` and `config`, to look at
     step: int
 
     def log(self, name: str, value: float) -> None:
-        """Record a number of this step in metrics.jsonl and TensorBoard.
-
-        Raises:
-            InputError: the name is one of the training's own, or the value is no number.
-        """
+        """Record a number of this step in metrics.jsonl and TensorBoard, by a name that the training does not use."""
         if not isinstance(name, str) or not name or name == "step" or name.startswith(OURS):
             raise InputError(f"log: the name {name!r} is taken; expected another one, such as 'mine/{name}'")
         try:
@@ -62,7 +53,7 @@ class Event:
 
     def stop(self) -> None:
         """End the training after an evaluation and a checkpoint of this step."""
-        self.trainer.callbacks.ask_to_stop()
+        self.trainer.callbacks.is_asked_to_stop = True
 
 
 @dataclass(frozen=True)
@@ -86,18 +77,12 @@ class StepEvent(Event):
 
 @dataclass(frozen=True)
 class EvaluationEvent(Event):
-    """An evaluation was made.
-
-    Attributes:
-        loss: validation loss, in nats per token.
-        bits_per_char: the same in bits per character.
-        sample: text that the model generated; empty with `train.sample_tokens` 0.
-    """
+    """An evaluation was made."""
 
     hook: ClassVar = "on_evaluation"
-    loss: float
-    bits_per_char: float
-    sample: str
+    loss: float  # validation loss, in nats per token
+    bits_per_char: float  # the same in bits per character
+    sample: str  # text that the model generated; empty with `train.sample_tokens` 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +128,7 @@ class CallbackGroup:
         self._callbacks = callbacks if world.is_main else ()
         self._world = world
         self._is_used = world.all_reduce_max(len(callbacks)) > 0
-        self._asked = False
+        self.is_asked_to_stop = False
         self._error: Exception | SystemExit | KeyboardInterrupt | None = None
         self.stopped, self.failed = False, False
 
@@ -157,15 +142,11 @@ class CallbackGroup:
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 self._error = error
 
-    def ask_to_stop(self) -> None:
-        """Let the next `agree` set `stopped`."""
-        self._asked = True
-
     def agree(self, then_raise: bool = True) -> None:
         """Set `stopped` and `failed` in all processes; raise a callback's error, in others than rank 0 a PeerError."""
         if not self._is_used:
             return
-        code = self._world.all_reduce_max(2 if self._error is not None else int(self._asked))
+        code = self._world.all_reduce_max(2 if self._error is not None else int(self.is_asked_to_stop))
         self.stopped, self.failed = code > 0, code > 1
         if self.failed and then_raise:
             raise self._error or PeerError(1)

@@ -27,11 +27,7 @@ from gpt.training.training_state import TrainingState
 
 
 def resolve_teacher(config: Config, runs: Path) -> Path | None:
-    """Return the best checkpoint of the run that `train.teacher` names, if it names one.
-
-    Raises:
-        CheckpointError: it is missing, or not of a finished run.
-    """
+    """Return the best checkpoint of the run that `train.teacher` names; CheckpointError: there is no finished one."""
     if config.train.teacher is None:
         return None
     try:
@@ -74,15 +70,10 @@ def load_teacher(
     accelerate: Callable[[GPT], object],
     report: Report,
 ) -> Teacher:
-    """Let a teacher predict the training split.
-
-    Args:
-        folder: its checkpoint.
-        config: of the student.
-        accelerate: makes the teacher as fast as the student.
+    """Let the teacher of a checkpoint, which `accelerate` makes as fast as the student, predict the training split.
 
     Raises:
-        CheckpointError: it cannot be read, or has another vocabulary.
+        CheckpointError: it cannot be read, or has another vocabulary than the student, whose `config` is given.
         DataError: the text is shorter than its window.
     """
     teacher = load_trained(folder, folder.parent, compute.device, report=report)
@@ -100,15 +91,10 @@ def load_teacher(
 def predict(
     model: GPT, tokens: Tokens, batch_size: int, compute: Compute, report: Report = silent, temperature: float = 1.0
 ) -> Tensor:
-    """Return the probabilities of the token after each position, (N, V) float16, in adjacent windows.
+    """Return the probabilities of the token after each of N positions, (N, V) float16, in adjacent windows.
 
-    The last window begins so that it is full, and predicts again what it shares with the one before.
-
-    Args:
-        model: in eval mode.
-        tokens: N of them, at least as many as the block size.
-        batch_size: windows at once.
-        temperature: divides the logits, as in its training and in that of its student.
+    The last window begins so that it is full, and predicts again what it shares with the one before. The temperature
+    divides the logits, as in the teacher's training and in that of its student. The model is in eval mode.
     """
     length, ids = model.config.block_size, model.config.vocab_size
     assert ids is not None

@@ -1,7 +1,7 @@
 """Carry out a plan: device, model, optimizer and run folder, to a trainer that is ready to run."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -15,8 +15,6 @@ from gpt.data.batches import MicroBatches, build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.evaluation.loss import evaluate
-from gpt.generation import TextBatch
-from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.system.environment import Settings, expand_home
@@ -143,16 +141,8 @@ def _compile_blocks(stepper: Stepper, config: Config, request: Request) -> None:
 
 
 def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World) -> Validation:
-    config, dataset = plan.config, plan.dataset
-    params = config.sample.params(max_new_tokens=config.train.sample_tokens)
-
-    def stream() -> Iterator[str]:
-        # a short sample is not worth compiling for
-        runtime = build_runtime(model, DecodeOptions("eager"))
-        return (piece.text for piece in TextBatch(runtime, dataset.tokenizer, [""], params))
-
     compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)
-    return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, stream)
+    return Validation(plan.config, model, plan.dataset, plan.compute, signals.check, compute_loss)
 
 
 def _build_monitor(plan: Plan, model: GPT, request: Request, display: Monitor | None) -> Monitor:

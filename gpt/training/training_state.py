@@ -19,21 +19,14 @@ Loss = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 @dataclass
 class TrainingState:
-    """The progress of a run, saved as JSON.
-
-    Attributes:
-        evaluated_step: that of the last finished evaluation; -1 before the first.
-        val_loss: of that evaluation, in nats per token.
-        best_step: that of the checkpoint with the lowest validation loss; -1 before the first.
-        seconds: wall time of training, in all processes of the run.
-    """
+    """The progress of a run, saved as JSON; losses are in nats per token."""
 
     step: Count = 0
-    evaluated_step: CountOrNever = -1
-    val_loss: Loss | None = None
-    best_step: CountOrNever = -1
+    evaluated_step: CountOrNever = -1  # of the last finished evaluation; -1 before the first
+    val_loss: Loss | None = None  # of that evaluation
+    best_step: CountOrNever = -1  # of the checkpoint with the lowest validation loss; -1 before the first
     best_val_loss: Loss | None = None
-    seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
+    seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0  # of all processes of the run
 
     def record_evaluation(self, loss: float) -> bool:
         """Record the validation loss of the present step; return whether it is lower than the best checkpoint's."""

@@ -12,6 +12,8 @@ from gpt.data.tokens import Tokens
 from gpt.device import Compute
 from gpt.evaluation.loss import Batch, Evaluation
 from gpt.evaluation.windows import full_batches
+from gpt.generation import TextBatch
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
 from gpt.training.compiling import without_compilation
@@ -27,7 +29,6 @@ class Validation:
         model: in training mode.
         poll: called before every batch and after every token; an exception from it ends the evaluation.
         evaluate: computes the loss, as `gpt.evaluation.loss.evaluate`.
-        stream: yields the characters of a sample.
     """
 
     config: Config
@@ -36,7 +37,6 @@ class Validation:
     compute: Compute
     poll: Callable[[], None]
     evaluate: Evaluate
-    stream: Callable[[], Iterator[str]]
 
     @property
     def tokens(self) -> Tokens:
@@ -56,11 +56,13 @@ class Validation:
 
     def sample(self) -> str:
         """Return a sample; it is empty where `train.sample_tokens` is 0."""
-        if self.config.train.sample_tokens == 0:
+        length, pieces = self.config.train.sample_tokens, list[str]()
+        if length == 0:
             return ""
-        pieces = []
-        with without_compilation(self.model):
-            for text in self.stream():
-                pieces.append(text)
+        params = self.config.sample.params(max_new_tokens=length)
+        with without_compilation(self.model):  # which a short sample is not worth
+            runtime = build_runtime(self.model, DecodeOptions("eager"))
+            for chunk in TextBatch(runtime, self.dataset.tokenizer, [""], params):
+                pieces.append(chunk.text)
                 self.poll()
         return "".join(pieces)
