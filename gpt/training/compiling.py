@@ -13,13 +13,10 @@ from gpt.system.progress import Report
 
 
 def should_compile(choice: str | bool, device: torch.device, processor: Processor, report: Report) -> bool:
-    """Return whether to compile.
+    """Return whether to compile; DeviceError: `choice` is True, and torch.compile does not work here.
 
     On a CPU without bfloat16 instructions `auto` means no: compiled blocks were no faster there than eager ones, and
     several times slower on a busy machine.
-
-    Raises:
-        DeviceError: `choice` is True, and torch.compile does not work here.
     """
     if choice is False or (choice == "auto" and device.type == "cpu" and processor.matmul_dtype == torch.float32):
         return False
@@ -32,11 +29,9 @@ def should_compile(choice: str | bool, device: torch.device, processor: Processo
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, report: Report) -> None:
-    """Compile every block in place and try the result; on failure leave the model as it was.
+    """Compile every block in place, and try it by a forward and a backward pass, whose gradients are dropped.
 
-    Args:
-        trial: runs one forward and backward pass; its random numbers and gradients are undone.
-        required: raise a DeviceError on failure instead of reporting a line.
+    On failure the model is left as it was, and a line is reported; DeviceError: it failed, and is `required`.
     """
     report("compiling: half a minute the first time, seconds when it is cached")
     device = next(model.parameters()).device

@@ -24,14 +24,10 @@ OTHER_TEXT = "data: another text"
 
 @dataclass(frozen=True)
 class Replaced:
-    """A run that gives way to one of another configuration or text.
-
-    Attributes:
-        changes: `key: old -> new` for what differs.
-    """
+    """A run that gives way to one of another configuration or text."""
 
     folder: Path
-    changes: list[str]
+    changes: list[str]  # `key: old -> new` for what differs
 
     def holds(self, checkpoint: Path) -> bool:
         """Return whether a checkpoint is in the folder that gives way."""
@@ -39,13 +35,10 @@ class Replaced:
 
 
 def find_replaced(run: RunFolder, resume: str | None, config: Config, data: Dataset | None) -> Replaced | None:
-    """Return the run in a folder if it will give way to the one that begins there.
+    """Return the run in a folder if it will give way to the one that begins there, on `data` if that is known yet.
 
     None where there is none, or where it stays: a run of the same configuration and data, one that `auto` could
     continue since it is not finished or only to be longer, a model that was written by another command, or a link.
-
-    Args:
-        data: what the new one will be trained on; None: not known yet.
     """
     if run.is_checkpoint or run.path.is_symlink() or resume not in (None, AUTO):
         return None
@@ -70,7 +63,8 @@ def keep_aside(old: Replaced, report: Report) -> None:
     Raises:
         CheckpointError: another process trains a run of that name, or it cannot be renamed; it is as it was.
     """
-    aside = _free_folder(old.folder)
+    numbered = (old.folder.with_name(f"{old.folder.name}.{number}") for number in itertools.count(1))
+    aside = next(each for each in numbered if not os.path.lexists(each))
     again = "gpt train " + shlex.join(["--config", str(aside / "config.yaml"), *plugin_options(), "--resume", "auto"])
     place = RunFolder(aside)
     place.lock()
@@ -78,10 +72,10 @@ def keep_aside(old: Replaced, report: Report) -> None:
         _move(old.folder, aside)
     finally:
         place.unlock()
-    has_end = OTHER_TEXT in old.changes  # a text that was edited is gone
+    way = "" if OTHER_TEXT in old.changes else f"; continue that one with: {again}"  # a text that was edited is gone
     report(
         f"{old.folder} had another configuration ({'; '.join(old.changes)}); that run is kept as {aside}, and a new "
-        f"one begins{'' if has_end else f'; continue that one with: {again}'}"
+        f"one begins{way}"
     )
 
 
@@ -99,12 +93,6 @@ def _is_finished(state: dict[str, Any], train: TrainConfig) -> bool:
         return TrainingState.from_dict(state).is_over(train)
     except CheckpointError:
         return False
-
-
-def _free_folder(folder: Path) -> Path:
-    """Return the folder that a run is kept in."""
-    folders = (folder.with_name(f"{folder.name}.{number}") for number in itertools.count(1))
-    return next(each for each in folders if not os.path.lexists(each))
 
 
 def _move(folder: Path, aside: Path) -> None:
