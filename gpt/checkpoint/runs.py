@@ -22,6 +22,8 @@ _STEP = re.compile(r"step-(\d+)(\.old)?")
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """What network filesystems without locks answer."""
+MAX_VOCABULARY = 512
+"""Snapshots leave out embeddings of more tokens: a map of them could not be read, and would take much of the disk."""
 PROBE_SECONDS = 0.5
 """How long `lock` retries: `is_being_trained` probes by taking the lock for an instant."""
 

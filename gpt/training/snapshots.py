@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from gpt.checkpoint import RunFolder
+from gpt.checkpoint.runs import MAX_VOCABULARY, RunFolder
 from gpt.config import Config
 from gpt.config.sections import SEEDS
 from gpt.data.dataset import Dataset
@@ -31,8 +31,6 @@ EARLY = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 LINE_TOKENS = 32
 SAMPLE_LINES, SAMPLE_TOKENS = 6, 40
 """An early sample has several short lines, since computing them side by side takes no longer than one."""
-MAX_VOCABULARY = 512
-"""Embeddings of more tokens are left out: a map of them could not be read, and would take much of the disk."""
 TOLERANCE = 0.02
 """Norm of a difference relative to the result: fused kernels and formulas round differently in bfloat16."""
 

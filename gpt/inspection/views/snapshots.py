@@ -7,10 +7,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from gpt.checkpoint.runs import MAX_VOCABULARY
 from gpt.inspection.views.tokens import PLACEHOLDER, label_of
 from gpt.system.errors import CheckpointError, explained
 from gpt.system.files import parse_json
-from gpt.training.snapshots import MAX_VOCABULARY
 
 MAX_BYTES = 32 * 2**20
 LARGEST = torch.finfo(torch.float16).max
