@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from native_support import needs_compiler
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
-from torch.overrides import TorchFunctionMode
 
 from gpt.config import SamplingParams
 from gpt.device import Compute
@@ -42,8 +41,8 @@ def test_the_fingerprint_is_that_of_the_code() -> None:
     assert [changed_code(scope) for scope in (TRAINING, DECODING, SAMPLING)] == [None] * 3
 
 
-IN_ATTENTION = ("model/attention.py", "Attention.forward")
-IN_BLOCK = ("model/gpt.py", "Block.forward")
+IN_ATTENTION = ("model/attention.py", "Attention")
+IN_BLOCK = ("model/gpt.py", "Block")
 ON_DISK: list[tuple[tuple[str, str], str, str]] = [
     (IN_BLOCK, "x = x + self.attn(", "x = x + 0.0 * self.attn("),
     (IN_BLOCK, "self.mlp(self.ln_2(x))", "self.mlp(self.ln_2(x.clamp(-6, 6)))"),
@@ -57,10 +56,10 @@ ON_DISK: list[tuple[tuple[str, str], str, str]] = [
     ),
     (IN_ATTENTION, "y = self.core(q, k, v, mask)", "y = self.core(q, k, v.sigmoid() * v, mask)"),
     (IN_ATTENTION, "return self.resid_dropout(self.c_proj(y))", "return self.c_proj(y)"),
-    (("model/attention.py", "ReferenceCore.forward"), "softmax(dim=-1)", "softmax(dim=-1).clamp(max=0.5)"),
-    (("model/attention.py", "SDPACore.forward"), "mask is None and queries > 1", "mask is None"),
+    (("model/attention.py", "ReferenceCore"), "softmax(dim=-1)", "softmax(dim=-1).clamp(max=0.5)"),
+    (("model/attention.py", "SDPACore"), "mask is None and queries > 1", "mask is None"),
     (
-        ("model/attention.py", "AutoCore.forward"),
+        ("model/attention.py", "AutoCore"),
         "trains_on_cpu and (q.dtype == torch.bfloat16",
         "(q.dtype == torch.half",
     ),
@@ -68,11 +67,11 @@ ON_DISK: list[tuple[tuple[str, str], str, str]] = [
     (("model/attention.py", "masked_scores"), "math.sqrt(q.size(-1))", "q.size(-1)"),
     (("model/attention.py", "causal_mask"), "keys - queries", "keys - queries + 1"),
     (("model/attention.py", "import rotate"), "import Rotation, rotate", "import Rotation, rotate_half as rotate"),
-    (("model/layers.py", "MLP.forward"), "self.activation(self.c_fc(x))", "self.activation(self.c_fc(x)).clamp(max=1)"),
-    (("model/layers.py", "SwiGLU.forward"), "F.silu(self.c_gate(x))", "self.c_gate(x).sigmoid()"),
+    (("model/layers.py", "MLP"), "self.activation(self.c_fc(x))", "self.activation(self.c_fc(x)).clamp(max=1)"),
+    (("model/layers.py", "SwiGLU"), "F.silu(self.c_gate(x))", "self.c_gate(x).sigmoid()"),
     (("model/layers.py", "relu2"), "F.relu(x).square()", "F.relu6(x).square()"),
     (("model/layers.py", "ACTIVATIONS"), '"gelu": F.gelu', '"gelu": F.mish'),
-    (("model/layers.py", "RMSNorm.forward"), "self.eps)", "2 * self.eps)"),
+    (("model/layers.py", "RMSNorm"), "self.eps)", "2 * self.eps)"),
     (("model/layers.py", "NORMS"), "bias=config.bias", "bias=False"),
     (("model/layers.py", "a statement"), "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
     (("model/positions.py", "rotate"), "rotate_half(x) * sin", "rotate_half(x) * -sin"),
@@ -80,11 +79,11 @@ ON_DISK: list[tuple[tuple[str, str], str, str]] = [
 ]
 """The definition that is edited, what is replaced, and by what."""
 DECODED: list[tuple[tuple[str, str], str, str]] = [
-    (("model/gpt.py", "GPT.forward"), "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
-    (("model/gpt.py", "GPT.forward"), "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
-    (("model/positions.py", "Rotary.forward"), "self.cos[positions], self.sin", "self.cos[positions], 0.9 * self.sin"),
+    (("model/gpt.py", "GPT"), "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
+    (("model/gpt.py", "GPT"), "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
+    (("model/positions.py", "Rotary"), "self.cos[positions], self.sin", "self.cos[positions], 0.9 * self.sin"),
     (("model/positions.py", "_angles"), "theta ** (-", "2 * theta ** (-"),
-    (("model/quantized.py", "QuantizedLinear.weight"), "* self.scales", "* 0.9 * self.scales"),
+    (("model/quantized.py", "QuantizedLinear"), "* self.scales", "* 0.9 * self.scales"),
 ]
 """Edits of what only decoding computes natively."""
 SAMPLED: list[tuple[tuple[str, str], str, str]] = [
@@ -143,18 +142,13 @@ def test_comments_have_no_part_in_the_fingerprint(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("def (", "cannot be read"), ("import nothing_like_it\n", "raises Module")]
+    ("content", "said"), [("def (", "raises SyntaxError"), ("import nothing_like_it\n", "raises Module")]
 )
 def test_a_file_that_is_broken_is_named(
     content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited(tmp_path, "model/layers.py", "class MLP(", f"{content}\nclass MLP(", monkeypatch)
     assert said in str(changed_code(TRAINING))
-
-
-class Doubling(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return 2 * func(*args, **(kwargs or {}))
 
 
 def twice(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -170,17 +164,6 @@ def replacing(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 AT_RUN_TIME: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
-    "SDPA": (replacing(F, "scaled_dot_product_attention"), "F.scaled_dot_product_attention"),
-    "another of torch's": (lambda patch: patch.setattr(F, "gelu", F.mish), "ACTIVATIONS of gpt/model/layers.py"),
-    "silu": (replacing(F, "silu"), "F.silu"),
-    "linear": (replacing(F, "linear"), "linear"),
-    "cat": (replacing(torch, "cat"), "torch.cat"),
-    "a module of torch": (replacing(nn.Linear, "forward"), "Linear.forward"),
-    "a call of modules": (replacing(nn.Module, "__call__"), "Module.__call__"),
-    "a method of tensors": (
-        lambda patch: patch.setattr(Tensor, "softmax", lambda x, dim: x, raising=False),
-        "Tensor.s",
-    ),
     "a function of a file": (replacing(gpt_file, "build_mlp"), "build_mlp of gpt/model/gpt.py"),
     "a method": (replacing(Attention, "forward"), "Attention of gpt/model/attention.py"),
     "a method more": (
@@ -193,6 +176,7 @@ AT_RUN_TIME: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         lambda patch: patch.setattr(gpt_file, "Attention", type("A", (Attention,), {})),
         "Attention of gpt/model",
     ),
+    "torch's": (lambda patch: patch.setitem(ACTIVATIONS, "gelu", torch.sin), "ACTIVATIONS of gpt/model/layers.py"),
     "a table": (lambda patch: patch.setitem(ACTIVATIONS, "gelu", twice(F.gelu)), "ACTIVATIONS of gpt/model/layers.py"),
 }
 
@@ -206,16 +190,6 @@ def test_what_is_replaced_at_run_time_is_named(name: str, monkeypatch: pytest.Mo
         assert found is not None
         assert said in found
         assert found.endswith(" was replaced")
-
-
-def test_hooks_of_all_modules_and_modes_of_all_functions_are_named() -> None:
-    handle = nn.modules.module.register_module_forward_hook(lambda module, args, y: None)
-    assert changed_code(TRAINING) == "torch has _global_forward_hooks"
-    handle.remove()
-    with Doubling():
-        assert "Doubling" in str(changed_code(TRAINING))
-    with torch.device("cpu"):
-        assert changed_code(TRAINING) is None
 
 
 RECIPE = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "n_embd": 64, "n_head": 2}
