@@ -6,32 +6,34 @@ seconds, and it does not depend on torch's binary interface.
 
 import ctypes
 import hashlib
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
 from gpt.kernels.compiler import Compiler, find_compiler
-from gpt.kernels.library_cache import CachedLibrary, writable_folder
 from gpt.kernels.verdicts import Verdict
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
-from gpt.system.files import temporary_file
+from gpt.system.files import sha256_of, temporary_file
 from gpt.system.processor import Processor
 from gpt.system.progress import Report, announced, silent
 
 SOURCES = Path(__file__).parent / "src"
 PREBUILT = Path(__file__).parent / "prebuilt"
 """Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
-
-
-_LOADED: dict[tuple[object, ...], tuple[ctypes.CDLL, Processor]] = {}
-"""What `load_usable` has loaded in this process."""
 SECONDS = 1800
 """Longest compilation; Zig's first takes minutes on a busy machine."""
+CHECKSUM = 16
+"""Digits of a checksum in a file's name."""
+_LOADED: dict[tuple[object, ...], tuple[ctypes.CDLL, Processor]] = {}
+"""What `load_usable` has loaded in this process."""
 
 
 def load_usable(
@@ -41,8 +43,8 @@ def load_usable(
     if loaded := _LOADED.get(key := (source, *processors, settings.cache_dir)):
         return loaded
     for processor, following in zip_longest(processors, processors[1:]):
-        library = _find(source, processor, settings.cache_dir, report, flags, None)
-        verdict = Verdict(library, source, processor.name, writable_folder(settings.cache_dir / "kernels"))
+        library = find_library(source, processor, settings.cache_dir, report, flags)
+        verdict = Verdict(library, source, processor.name, settings.cache_dir / "kernels")
         reason = verdict.why_not(report)
         if reason is None:
             verdict.watch()
@@ -54,99 +56,112 @@ def load_usable(
     raise DeviceError(unused)
 
 
-def load_library(
+def find_library(
     source: str,
     processor: Processor,
     cache: Path,
     report: Report = silent,
     flags: Sequence[str] = (),
     compiler: Compiler | None = None,
-) -> ctypes.CDLL:
-    """Load the library built from a source: that of the wheel, or of the cache, or compile it now.
+) -> Path:
+    """Return the library built from a source: that of the wheel, or of the cache, or compile it now.
 
     That of a wheel is passed over once a source has been edited, or if a compiler is given. Two processes may compile
     at once: each writes its own file and renames it.
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
-        cache: folder that keeps libraries; if it cannot be written, the system's temporary folder does.
         flags: for the compiler, after those of every library.
         compiler: None: the preferred one of this machine.
     """
-    return open_library(_find(source, processor, cache, report, flags, compiler))
-
-
-def _find(
-    source: str, processor: Processor, cache: Path, report: Report, flags: Sequence[str], compiler: Compiler | None
-) -> Path:
     prebuilt = None if compiler else CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
-    return prebuilt or _find_or_compile(source, processor, cache, report, flags, compiler)
-
-
-def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -> str:
-    """Return the name that a library has in a wheel, whichever compiler it is from."""
-    return f"{Path(source).stem}-{_fingerprint([*processor.compiler_flags, *flags, source], SOURCES / source)}"
-
-
-def _find_or_compile(
-    source: str, processor: Processor, cache: Path, report: Report, flags: Sequence[str], compiler: Compiler | None
-) -> Path:
+    if prebuilt is not None:
+        return prebuilt
     compiler = compiler or find_compiler()
     if compiler is None:
         raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install 'glassgpt[compiler]'")
     command = compiler.arguments([*processor.compiler_flags, *flags])
-    key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
-    folder = cache / "kernels"
+    cached = CachedLibrary(cache / "kernels", _key(source, *command, compiler.version))
     try:
-        library = CachedLibrary(folder, key).find()  # perhaps put there by someone else, and read-only
-        if library is None:
-            cached = CachedLibrary(writable_folder(folder), key)
-            title = f"{source} for {processor.name}"
-            library = cached.find() or _compile(command, compiler, source, title, cached, report)
+        return cached.find() or _compile(
+            command, compiler.name, source, f"{source} for {processor.name}", cached, report
+        )
     except OSError as error:
-        raise DeviceError(f"{source} cannot be compiled: {error}") from None
-    return library
+        raise DeviceError(f"{source} cannot be compiled: {error}; XDG_CACHE_HOME may name another folder") from None
 
 
 def open_library(library: Path) -> ctypes.CDLL:
+    package = Path(torch.__file__).parent
     try:
-        _share_openmp_of_torch()
+        # libraries loaded from now on use torch's OpenMP library, on Linux; see `parallel.h`
+        for path in [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(library))
     except OSError as error:
         raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it compiled again") from None
 
 
-def _compile(
-    command: list[str], compiler: Compiler, source: str, title: str, cached: CachedLibrary, report: Report
-) -> Path:
-    damaged = ", which is damaged in the cache" if cached.files() else ""
-    report(f"compiling {title}{damaged}: once, by {compiler.name}, {compiler.duration}")
-    start = time.monotonic()
-    with announced(report, f"still compiling {title}", seconds=10), temporary_file(cached.log) as built:
+@dataclass(frozen=True)
+class CachedLibrary:
+    """The place of a library in a folder, by a key of everything it is built from; the library may be missing.
+
+    Its file is named by the key and by its checksum: loading a truncated one would end the process with a bus error,
+    and of two processes that store different ones neither can damage the other's.
+    """
+
+    folder: Path
+    key: str
+    suffix: str = ".dll" if sys.platform == "win32" else ".so"
+
+    def find(self) -> Path | None:
+        """Return the library's path; None if it is missing or has changed since it was stored."""
+        return next(filter(_is_whole, sorted(self.folder.glob(f"{self.key}-*{self.suffix}"))), None)
+
+    def store(self, built: Path) -> Path:
+        """Move a library here and return its path."""
+        library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{self.suffix}"
+        if not _is_whole(library):  # Windows does not replace a library in use
+            built.chmod(0o644)  # linkers leave a temporary file unreadable to others
+            os.replace(built, library)
+        return library
+
+
+def _is_whole(library: Path) -> bool:
+    try:
+        return library.stem.endswith(f"-{sha256_of(library)[:CHECKSUM]}")
+    except OSError:
+        return False
+
+
+def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -> str:
+    """Return the name that a library has in a wheel, whichever compiler it is from."""
+    return _key(source, *processor.compiler_flags, *flags)
+
+
+def _key(source: str, *parts: str) -> str:
+    """Return a name with a hash of the parts, the source and every file that it may include."""
+    digest = hashlib.sha256("\0".join((*parts, source)).encode())
+    included = sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))
+    for path in (SOURCES / source, *included):
+        name = path.relative_to(SOURCES).as_posix() if path.is_relative_to(SOURCES) else path.name
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return f"{Path(source).stem}-{digest.hexdigest()[:16]}"
+
+
+def _compile(command: list[str], by: str, source: str, title: str, cached: CachedLibrary, report: Report) -> Path:
+    log, start = cached.folder / f"{cached.key}.log", time.monotonic()
+    cached.folder.mkdir(parents=True, exist_ok=True)
+    report(f"compiling {title}: once, by {by}, in ten seconds to two minutes")
+    with announced(report, f"still compiling {title}", seconds=10), temporary_file(log) as built:
         command = [*command, str(SOURCES / source), "-o", str(built)]
         try:
             result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
         except subprocess.TimeoutExpired:
             raise DeviceError(f"the C++ compiler did not end on {source} within {SECONDS} s") from None
         if result.returncode != 0:
-            cached.log.write_text(result.stdout + result.stderr, encoding="utf-8")
-            raise DeviceError(f"the C++ compiler failed on {source}; its messages are in {cached.log}")
+            log.write_text(result.stdout + result.stderr, encoding="utf-8")
+            raise DeviceError(f"the C++ compiler failed on {source}; its messages are in {log}")
         library = cached.store(built)
+    log.unlink(missing_ok=True)
     report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
     return library
-
-
-def _share_openmp_of_torch() -> None:
-    """Make libraries loaded from now on use torch's OpenMP library, on Linux; see `parallel.h`."""
-    package = Path(torch.__file__).parent
-    for path in [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]:
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-
-
-def _fingerprint(parts: Sequence[str], source: Path) -> str:
-    """Hash the parts, the source and every file that it may include."""
-    digest = hashlib.sha256("\0".join(parts).encode())
-    for path in [source, *sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))]:
-        name = path.relative_to(SOURCES).as_posix() if path.is_relative_to(SOURCES) else path.name
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]

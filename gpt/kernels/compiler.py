@@ -31,12 +31,6 @@ class Compiler:
     def name(self) -> str:
         return "zig" if self.is_zig else Path(self.command[0]).stem
 
-    @property
-    def duration(self) -> str:
-        """How long compiling a library takes, in words."""
-        zig, others = "a minute or two with its own C++ library", "ten seconds, half a minute on a busy machine"
-        return zig if self.is_zig else others
-
     def arguments(self, flags: Sequence[str]) -> list[str]:
         """Return the command for a shared library, up to its source; `flags` are added to those of every library."""
         own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags] if self.is_zig else flags
@@ -55,7 +49,9 @@ def find_compilers() -> Iterator[Compiler]:
     for path in filter(None, map(shutil.which, NAMES)):
         different.setdefault(Path(path).resolve(), path)
     yield from filter(None, map(_compiler_at, different.values()))
-    yield from _zig()
+    if importlib.util.find_spec("ziglang") is not None:
+        version = f"ziglang {importlib.metadata.version('ziglang')}"
+        yield Compiler((sys.executable, "-m", "ziglang", "c++"), version, is_zig=True)
 
 
 def find_compiler() -> Compiler | None:
@@ -69,10 +65,3 @@ def _compiler_at(path: str) -> Compiler | None:
     except OSError:
         return None
     return Compiler((path,), result.stdout) if result.returncode == 0 else None
-
-
-def _zig() -> list[Compiler]:
-    if importlib.util.find_spec("ziglang") is None:
-        return []
-    version = importlib.metadata.version("ziglang")
-    return [Compiler((sys.executable, "-m", "ziglang", "c++"), f"ziglang {version}", is_zig=True)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from native_support import needs_compiler
 
-from gpt.kernels.build import SOURCES, load_library
+from gpt.kernels.build import SOURCES, find_library, open_library
 from gpt.kernels.compiler import Compiler, find_compilers
 from gpt.kernels.decoding import engine
 from gpt.kernels.training import bindings
@@ -192,7 +192,7 @@ def test_packing_before_a_tile_is_loaded_stays(tmp_path: Path) -> None:
 def test_native_class_agrees_with_pytorch(source: str, processor: Processor) -> None:
     if processor not in supported_processors():
         pytest.skip(f"this processor is not of class {processor.name}, whose code was compiled and read only")
-    library = load_library(source, processor, read_settings().cache_dir, flags=FLAGS[source])
+    library = open_library(find_library(source, processor, read_settings().cache_dir, flags=FLAGS[source]))
     assert tried(source, Path(library._name), processor) == (0, "None")
 
 
@@ -207,7 +207,7 @@ def test_emulated_processors_repeat_recorded_calls(tmp_path: Path, monkeypatch: 
     for source, record in ((bindings.SOURCE, record_training), (engine.SOURCE, record_decoding)):
         record(tmp_path / "recording", GENERIC, settings)
         for processor, model, code in cases:
-            library = load_library(source, processor, settings.cache_dir, flags=FLAGS[source])._name
+            library = open_library(find_library(source, processor, settings.cache_dir, flags=FLAGS[source]))._name
             command = ["qemu-x86_64-static", "-cpu", model, "./replay", library, "recording"]
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
             assert done.returncode == code, done.stdout + done.stderr

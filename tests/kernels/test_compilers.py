@@ -9,7 +9,7 @@ import pytest
 from native_support import needs_compiler
 
 from gpt.kernels import build
-from gpt.kernels.build import load_library
+from gpt.kernels.build import find_library, open_library
 from gpt.kernels.compiler import FLAGS, Compiler, find_compilers
 from gpt.kernels.decoding import engine
 from gpt.kernels.decoding.engine import with_results
@@ -27,9 +27,9 @@ TARGETS = ["x86_64-macos", "aarch64-macos", "x86_64-windows-gnu", "aarch64-windo
 @pytest.mark.timeout(1800)  # zig compiles its C++ library first
 def test_libraries_of_every_compiler_agree_with_pytorch(compiler: Compiler) -> None:
     cache, processor = read_settings().cache_dir, supported_processors()[0]
-    library = load_library(bindings.SOURCE, processor, cache, compiler=compiler)
+    library = open_library(find_library(bindings.SOURCE, processor, cache, compiler=compiler))
     assert training_difference(Kernels(library, processor)) is None
-    library = load_library(engine.SOURCE, processor, cache, flags=engine.FLAGS, compiler=compiler)
+    library = open_library(find_library(engine.SOURCE, processor, cache, flags=engine.FLAGS, compiler=compiler))
     assert decoding_difference(with_results(library), processor) is None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from native_support import needs_compiler
 
-from gpt.kernels.build import SOURCES, load_library
+from gpt.kernels.build import SOURCES, find_library, open_library
 from gpt.system.environment import read_settings
 from gpt.system.processor import GENERIC
 from programs import find_program, give_up
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.compiler, needs_compiler]
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
     source, flags = str(Path(__file__).parent / "threads.cpp"), ("-I", str(SOURCES), "-DGPT_OWN_THREADS")
-    library = load_library(source, GENERIC, read_settings().cache_dir, flags=flags)
+    library = open_library(find_library(source, GENERIC, read_settings().cache_dir, flags=flags))
     library.sum_below.restype = ctypes.c_int64
     return library
 

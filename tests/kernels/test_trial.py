@@ -15,9 +15,8 @@ import torch
 from native_support import needs_compiler
 
 from gpt.kernels import build, verdicts
-from gpt.kernels.build import SOURCES, open_library
+from gpt.kernels.build import SOURCES, CachedLibrary, find_library, open_library
 from gpt.kernels.compiler import find_compiler
-from gpt.kernels.library_cache import CachedLibrary
 from gpt.kernels.training.bindings import Kernels, load_kernels
 from gpt.kernels.verdicts import Verdict
 from gpt.system.environment import read_settings
@@ -68,10 +67,10 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, settings = tmp_path_factory.mktemp("faulty"), read_settings()
     place = folder / "gpt/kernels"
     for processor in candidates()[:2]:
-        whole = build._find("training/training.cpp", processor, settings.cache_dir, lambda line: None, (), None)
+        whole = find_library("training/training.cpp", processor, settings.cache_dir)
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(whole, place)
-    best = build._find("training/training.cpp", candidates()[0], settings.cache_dir, lambda line: None, (), None)
+    best = find_library("training/training.cpp", candidates()[0], settings.cache_dir)
     compiler = find_compiler()
     assert compiler is not None
     (folder / "faulty.cpp").write_text(FAULTY, encoding="utf-8")

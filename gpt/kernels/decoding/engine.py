@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
-from gpt.kernels.build import load_library, load_usable
+from gpt.kernels.build import find_library, load_usable, open_library
 from gpt.kernels.contract import Kind, check_facts, floats, pointer
 from gpt.kernels.decoding.c_structs import (
     STRUCTURES,
@@ -53,9 +53,10 @@ def load_engine(
     settings: Settings, report: Report = silent, processor: Processor | None = None
 ) -> tuple[ctypes.CDLL, Processor]:
     """Load the library of engines for a processor class, untried; None: the best here that passes its trial."""
-    if processor is not None:
-        return with_results(load_library(SOURCE, processor, settings.cache_dir, report, FLAGS)), processor
-    library, processor = load_usable(SOURCE, supported_processors(settings.processor), settings, report, FLAGS)
+    if processor is None:
+        library, processor = load_usable(SOURCE, supported_processors(settings.processor), settings, report, FLAGS)
+    else:
+        library = open_library(find_library(SOURCE, processor, settings.cache_dir, report, FLAGS))
     return with_results(library), processor
 
 

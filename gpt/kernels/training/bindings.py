@@ -6,7 +6,7 @@ from ctypes import c_float, c_int32, c_uint32, c_void_p
 import torch
 from torch import Tensor
 
-from gpt.kernels.build import load_library, load_usable
+from gpt.kernels.build import find_library, load_usable, open_library
 from gpt.kernels.contract import check_facts, fields, pointer
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
@@ -109,7 +109,7 @@ def load_kernels(
     The library of a given class is loaded untried; without one it is the best of this machine that passes its trial.
     """
     if processor is not None:
-        return Kernels(load_library(SOURCE, processor, settings.cache_dir, report), processor)
+        return Kernels(open_library(find_library(SOURCE, processor, settings.cache_dir, report)), processor)
     supported = supported_processors(settings.processor)
     candidates = [each for each in supported if each.matmul_dtype == dtype]
     if not candidates:

@@ -14,7 +14,7 @@ import torch
 from native_support import PROCESSORS_HERE, needs_compiler
 from torch import Tensor
 
-from gpt.kernels.build import SOURCES, load_library
+from gpt.kernels.build import SOURCES, find_library, open_library
 from gpt.kernels.compiler import Compiler, find_compilers
 from gpt.system.environment import read_settings
 from gpt.system.processor import Processor
@@ -38,7 +38,7 @@ class Primitives:
     def __init__(self, processor: Processor, compiler: Compiler) -> None:
         source = str(Path(__file__).parent / "primitives.cpp")
         cache, flags = read_settings().cache_dir, ["-I", str(SOURCES)]
-        self.library = load_library(source, processor, cache, flags=flags, compiler=compiler)
+        self.library = open_library(find_library(source, processor, cache, flags=flags, compiler=compiler))
         self.lanes: int = self.library.count_lanes()
         self.width = WIDTHS.get(processor.name)
 
