@@ -15,14 +15,7 @@ from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
 from gpt.kernels.build import find_library, load_usable, open_library
 from gpt.kernels.contract import Kind, check_facts, floats, pointer
-from gpt.kernels.decoding.c_structs import (
-    STRUCTURES,
-    CBatch,
-    CCacheOptions,
-    CSample,
-    integers,
-    sampling_in_c,
-)
+from gpt.kernels.decoding.c_structs import STRUCTURES, CBatch, CCacheOptions, CSample, integers, sampling_in_c
 from gpt.kernels.decoding.weights import Weights
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
@@ -97,10 +90,8 @@ class Engine:
         self._tables = (ctypes.c_int32 * entries)(*range(min(entries, self.blocks)))
         self._weights = weights  # the engine reads them where they lie
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
-        error, structures = (
-            ctypes.create_string_buffer(200),
-            (ctypes.byref(weights.model), weights.layers, ctypes.byref(cache)),
-        )
+        error = ctypes.create_string_buffer(200)
+        structures = (ctypes.byref(weights.model), weights.layers, ctypes.byref(cache))
         sizes = (self.max_tokens, torch.get_num_threads())
         address = self._library.gpt_decoder_create(*structures, *sizes, error, len(error))
         if not address:

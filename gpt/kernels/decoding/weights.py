@@ -2,16 +2,17 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.kernels.contract import pointer
+from gpt.cache.paged import BLOCK
+from gpt.kernels.contract import Kind, pointer
 from gpt.kernels.coverage import changed_module, uncovered
 from gpt.kernels.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
-from gpt.kernels.decoding.layout import Matrix, padded
 from gpt.kernels.fingerprint import DECODING, changed_code
 from gpt.model import GPT
 from gpt.model.positions import LearnedPositions, Rotary
@@ -43,11 +44,9 @@ def check_native_support(model: GPT) -> None:
     """Raise DeviceError unless a model is on the CPU, and is what its configuration and the package's code build."""
     if next(model.parameters()).device.type != "cpu":
         raise DeviceError("the native backend runs on a CPU")
-    reason = uncovered(model.config, ACTIVATIONS) or changed_module(model)
-    if reason is not None:
+    if reason := uncovered(model.config, ACTIVATIONS) or changed_module(model):
         raise DeviceError(f"the native backend does not cover {reason}")
-    reason = changed_code(DECODING)
-    if reason is not None:
+    if reason := changed_code(DECODING):
         raise DeviceError(reason)
 
 
@@ -94,11 +93,12 @@ class _Copies:
             rounded = isinstance(layers[0], BFloat16Linear)
             matrix = Matrix.from_floats(joined("rounded") if rounded else joined("weight").float(), bias)
         matrix = matrix.in_tiles() if self._in_tiles else matrix
-        pointers = self._keep(matrix.weights, matrix.weights_dtype), self._keep(matrix.scales), self._keep(matrix.bias)
-        return CMatrix(*pointers, matrix.kind, matrix.outputs, matrix.inputs, matrix.group)
+        scales, bias = self._keep(matrix.scales), self._keep(_padded(matrix.bias))
+        sizes = (matrix.outputs, matrix.inputs, matrix.group)
+        return CMatrix(self._keep(matrix.weights, matrix.weights.dtype), scales, bias, matrix.kind, *sizes)
 
     def _norm(self, norm: Any) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-        return self._keep(padded(norm.weight)), self._keep(padded(getattr(norm, "bias", None)))
+        return self._keep(_padded(norm.weight)), self._keep(_padded(getattr(norm, "bias", None)))
 
     def _floats(self, x: Any) -> ctypes.c_void_p:
         return self._keep(None if x is None else x.detach().to(torch.float32, copy=True).contiguous())
@@ -107,3 +107,61 @@ class _Copies:
         if x is not None:
             self.tensors.append(x)
         return pointer(x, dtype)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A linear layer, laid out in blocks of 64 outputs; a matrix without outputs stands for none.
+
+    Attributes:
+        weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte; for int8 in tiles
+            (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
+        scales: (outputs / 64, inputs / group, 64) float32, factors of the weights; None: 1.
+        bias: (outputs,), or None.
+        outputs: number of outputs, without padding.
+        group: number of inputs that share a scale.
+    """
+
+    weights: Tensor
+    scales: Tensor | None
+    bias: Tensor | None
+    kind: Kind
+    outputs: int
+    inputs: int
+    group: int
+
+    @classmethod
+    def from_floats(cls, weight: Tensor, bias: Tensor | None = None) -> "Matrix":
+        """Lay out (outputs, inputs) float32 or bfloat16."""
+        kind = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
+        return cls(_blocks(weight), None, bias, kind, *weight.shape, max(weight.size(1), 1))
+
+    @classmethod
+    def from_integers(cls, integers: Tensor, scales: Tensor, bias: Tensor | None = None, bits: int = 8) -> "Matrix":
+        """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group); for 4 bits -8 to 7, inputs even."""
+        blocks, kind = _blocks(integers), Kind.INT8
+        if bits == 4:
+            blocks, kind = (blocks[:, 0::2] & 15 | blocks[:, 1::2] << 4).contiguous(), Kind.INT4
+        return cls(blocks, _blocks(scales.float()), bias, kind, *integers.shape, integers.size(1) // scales.size(1))
+
+    def in_tiles(self) -> "Matrix":
+        """Return the matrix as the AMX tile unit reads it, if it is int8 with one scale per output.
+
+        A tile holds 64 inputs of 16 outputs, four inputs side by side; 64 outputs take four tiles.
+        """
+        if self.kind != Kind.INT8 or self.group != self.inputs:
+            return self
+        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % 64))
+        tiles = padded.view(len(padded), -1, 16, 4, 4, 16).permute(0, 1, 4, 2, 5, 3)
+        return replace(self, weights=tiles.contiguous(), kind=Kind.INT8_TILES)
+
+
+def _blocks(weight: Tensor) -> Tensor:
+    """Return (outputs, inputs) as (outputs / 64, inputs, 64), padded with zeros."""
+    weight = F.pad(weight.detach(), (0, 0, 0, -weight.size(0) % BLOCK))
+    return weight.view(-1, BLOCK, weight.size(1)).transpose(1, 2).contiguous()
+
+
+def _padded(vector: Tensor | None) -> Tensor | None:
+    """Return a copy in float32, whose last dimension is padded with zeros to a multiple of 64."""
+    return None if vector is None else F.pad(vector.detach().float(), (0, -vector.size(-1) % BLOCK)).clone()

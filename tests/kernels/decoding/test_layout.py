@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpt.kernels.decoding.layout import Matrix
+from gpt.kernels.decoding.weights import Matrix
 
 
 @pytest.mark.parametrize("bits", [8, 4])
