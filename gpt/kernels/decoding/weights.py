@@ -93,9 +93,9 @@ class _Copies:
             rounded = isinstance(layers[0], BFloat16Linear)
             matrix = Matrix.from_floats(joined("rounded") if rounded else joined("weight").float(), bias)
         matrix = matrix.in_tiles() if self._in_tiles else matrix
-        scales, bias = self._keep(matrix.scales), self._keep(_padded(matrix.bias))
-        sizes = (matrix.outputs, matrix.inputs, matrix.group)
-        return CMatrix(self._keep(matrix.weights, matrix.weights.dtype), scales, bias, matrix.kind, *sizes)
+        weights = self._keep(matrix.weights, matrix.weights.dtype)
+        factors, sizes = self._keep(matrix.scales), (matrix.outputs, matrix.inputs, matrix.group)
+        return CMatrix(weights, factors, self._keep(_padded(matrix.bias)), matrix.kind, *sizes)
 
     def _norm(self, norm: Any) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
         return self._keep(_padded(norm.weight)), self._keep(_padded(getattr(norm, "bias", None)))
@@ -134,15 +134,16 @@ class Matrix:
     def from_floats(cls, weight: Tensor, bias: Tensor | None = None) -> "Matrix":
         """Lay out (outputs, inputs) float32 or bfloat16."""
         kind = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
-        return cls(_blocks(weight), None, bias, kind, *weight.shape, max(weight.size(1), 1))
+        outputs, inputs = weight.shape
+        return cls(_blocks(weight), None, bias, kind, outputs, inputs, max(inputs, 1))
 
     @classmethod
     def from_integers(cls, integers: Tensor, scales: Tensor, bias: Tensor | None = None, bits: int = 8) -> "Matrix":
         """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group); for 4 bits -8 to 7, inputs even."""
-        blocks, kind = _blocks(integers), Kind.INT8
+        (outputs, inputs), blocks, kind = integers.shape, _blocks(integers), Kind.INT8
         if bits == 4:
             blocks, kind = (blocks[:, 0::2] & 15 | blocks[:, 1::2] << 4).contiguous(), Kind.INT4
-        return cls(blocks, _blocks(scales.float()), bias, kind, *integers.shape, integers.size(1) // scales.size(1))
+        return cls(blocks, _blocks(scales.float()), bias, kind, outputs, inputs, inputs // scales.size(1))
 
     def in_tiles(self) -> "Matrix":
         """Return the matrix as the AMX tile unit reads it, if it is int8 with one scale per output.
