@@ -20,7 +20,7 @@ from gpt.generation import Batch, generate_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
-from gpt.model.quantized import NAMES, matrix_bytes, quantize, weights_format
+from gpt.model.quantized import NAMES, BFloat16Linear, QuantizedLinear, quantize, weights_format
 
 Decode = Callable[[Tensor, SamplingParams], list[float]]
 """Samples after ids (B, T); returns the clock at the start, after each step where that is visible, and at the end."""
@@ -111,6 +111,19 @@ def peers(model: GPT, stack: ExitStack, wanted: argparse.Namespace) -> dict[str,
             name = f"llama.cpp {kind}, cache {cache}"
             entrants[name] = Entrant(partial(peer.decode, cache=cache), weights, read, is_peer=True)
     return entrants
+
+
+def matrix_bytes(model: GPT) -> int:
+    """Return the stored size in bytes of all matrices that a token is multiplied by."""
+    total = 0
+    for layer in model.modules():
+        if isinstance(layer, QuantizedLinear):
+            total += layer.integers.nbytes + layer.scales.nbytes
+        elif isinstance(layer, BFloat16Linear):
+            total += layer.rounded.nbytes
+        elif isinstance(layer, torch.nn.Linear):
+            total += layer.weight.nbytes
+    return total
 
 
 def whole(generate: Callable[[Tensor, SamplingParams], Tensor], model: GPT) -> Decode:

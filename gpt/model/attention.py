@@ -8,6 +8,7 @@ are added to the scores, -inf where a query does not attend to a key.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -37,14 +38,8 @@ class Cache(ABC):
         """Count `new` positions as stored, if the cache does that itself; called once, after the last block."""
 
 
-class LayerCache:
-    """What a block sees of a cache: one layer's keys and values."""
-
-    def __init__(self, cache: Cache, layer: int) -> None:
-        self._cache, self._layer = cache, layer
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return self._cache.append(self._layer, k, v)
+Append = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""`Cache.append` of one layer."""
 
 
 class ReferenceCore(nn.Module):
@@ -126,7 +121,7 @@ class Attention(nn.Module):
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
+        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, append: Append | None = None
     ) -> Tensor:
         """Map x (B, T, C) to (B, T, C)."""
         q = self.q_norm(_split_heads(self.c_q(x), self.n_head))  # (B, H, T, D)
@@ -134,8 +129,8 @@ class Attention(nn.Module):
         v = _split_heads(self.c_v(x), self.n_kv_head)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
-        if cache is not None:
-            k, v = cache.append(k, v)  # (B, K, S, D)
+        if append is not None:
+            k, v = append(k, v)  # (B, K, S, D)
         y = self.core(q, k, v, mask).transpose(1, 2).flatten(2)  # (B, T, C)
         return self.resid_dropout(self.c_proj(y))
 

@@ -8,12 +8,13 @@ line says so. `run.kernels=torch` in training and `--backend eager` in decoding 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
-from gpt.model.attention import Attention, Cache, LayerCache, causal_mask
+from gpt.model.attention import Append, Attention, Cache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
 from gpt.model.positions import AddedPositions, RotatedPositions, Rotation, ScoreBias, build_position
 from gpt.system.errors import InputError, outside_vocabulary
@@ -33,10 +34,10 @@ class Block(nn.Module):
         self.mlp = build_mlp(config)
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
+        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, append: Append | None = None
     ) -> Tensor:
         """Map x (B, T, C) to (B, T, C)."""
-        x = x + self.attn(self.ln_1(x), rotation, mask, cache)
+        x = x + self.attn(self.ln_1(x), rotation, mask, append)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -98,7 +99,7 @@ class GPT(nn.Module):
         x = self.drop(x if self.wpe is None else self.wpe(x, positions))
         rotation = None if self.rotation is None else self.rotation(positions)
         for index, block in enumerate(self.h):
-            x = block(x, rotation, mask, LayerCache(cache, index) if cache is not None else None)
+            x = block(x, rotation, mask, None if cache is None else partial(cache.append, index))
         if cache is not None:
             cache.advance(idx.size(1))
         logits: Tensor = self.lm_head(self.ln_f(x)).float()

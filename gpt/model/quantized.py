@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +14,8 @@ TRIED_SCALES = 24
 """Candidate scales of a group: from 60% to 100% of the scale at which its largest weight is not clipped."""
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format of integers of 8 or 4 bits; `group` inputs share a scale, None: all inputs of an output."""
-
-    bits: int
-    group: int | None
-
-
-FORMATS = {"int8": Format(8, None), "int4": Format(4, 32)}
-"""Integer formats by name; smaller groups are more exact but have more scales."""
+FORMATS: dict[str, tuple[int, int | None]] = {"int8": (8, None), "int4": (4, 32)}
+"""Bits of integer formats, and how many inputs share a scale, None: all inputs of an output."""
 BFLOAT16 = "bf16"
 NAMES = (BFLOAT16, *FORMATS)
 """Formats that `quantize` takes."""
@@ -33,16 +24,16 @@ NAMES = (BFLOAT16, *FORMATS)
 class QuantizedLinear(nn.Module):
     """`x W^T + bias` with `W = integers * scales`, which are not filled yet; the bias stays as it was.
 
-    If the format's group does not divide the inputs, an output has one scale.
+    If the group does not divide the inputs, an output has one scale.
     """
 
     integers: Tensor
     scales: Tensor
 
-    def __init__(self, linear: nn.Linear, format: Format) -> None:
+    def __init__(self, linear: nn.Linear, bits: int, group: int | None) -> None:
         super().__init__()
-        self.bits, (outputs, inputs) = format.bits, linear.weight.shape
-        groups = inputs // format.group if format.group and inputs % format.group == 0 else 1
+        self.bits, (outputs, inputs) = bits, linear.weight.shape
+        groups = inputs // group if group and inputs % group == 0 else 1
         shape, kind = ((outputs, inputs), torch.int8) if self.bits == 8 else ((outputs, inputs // 2), torch.uint8)
         device = linear.weight.device
         self.register_buffer("integers", torch.empty(shape, dtype=kind, device=device))
@@ -145,7 +136,7 @@ def for_format(model: GPT, weights: str) -> GPT:
                         raise InputError(
                             f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
                         )
-                    narrow = BFloat16Linear(layer) if weights == BFLOAT16 else QuantizedLinear(layer, FORMATS[weights])
+                    narrow = BFloat16Linear(layer) if weights == BFLOAT16 else QuantizedLinear(layer, *FORMATS[weights])
                     setattr(parent, name, narrow)
     return quantized
 
@@ -160,16 +151,3 @@ def format_of(weights: Mapping[str, Tensor]) -> str:
     types = {value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))}
     known = {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}
     return known.get(types.pop(), "float32") if types else "float32"
-
-
-def matrix_bytes(model: GPT) -> int:
-    """Return the stored size in bytes of all matrices that a token is multiplied by."""
-    total = 0
-    for layer in model.modules():
-        if isinstance(layer, QuantizedLinear):
-            total += layer.integers.nbytes + layer.scales.nbytes
-        elif isinstance(layer, BFloat16Linear):
-            total += layer.rounded.nbytes
-        elif isinstance(layer, nn.Linear):
-            total += layer.weight.nbytes
-    return total

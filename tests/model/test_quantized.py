@@ -5,13 +5,12 @@ import torch
 from torch import nn
 
 import gpt
+from benchmarks.decoders import matrix_bytes
 from gpt.model import GPT
 from gpt.model.quantized import (
     FORMATS,
     BFloat16Linear,
-    Format,
     QuantizedLinear,
-    matrix_bytes,
     pack,
     quantize,
     round_to_integers,
@@ -34,7 +33,7 @@ def linear(outputs: int = 24, inputs: int = 64, bias: bool = True) -> nn.Linear:
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_quantized_layer_multiplies_by_what_its_integers_stand_for(weights: str, bias: bool) -> None:
     layer, x = linear(bias=bias), torch.randn(2, 5, 64)
-    quantized = QuantizedLinear(layer, FORMATS[weights])
+    quantized = QuantizedLinear(layer, *FORMATS[weights])
     quantized.fill(layer.weight)
     expected = x @ quantized.weight.T + (layer.bias if bias else 0)
     torch.testing.assert_close(quantized(x), expected)
@@ -42,9 +41,9 @@ def test_a_quantized_layer_multiplies_by_what_its_integers_stand_for(weights: st
 
 @every_format
 def test_no_weight_is_further_from_its_own_than_clipping_and_half_a_step(weights: str) -> None:
-    layer, largest = linear(), 2 ** (FORMATS[weights].bits - 1) - 1
+    layer, largest = linear(), 2 ** (FORMATS[weights][0] - 1) - 1
     nn.init.zeros_(layer.weight[0])
-    quantized = QuantizedLinear(layer, FORMATS[weights])
+    quantized = QuantizedLinear(layer, *FORMATS[weights])
     quantized.fill(layer.weight)
     groups, scales = layer.weight.detach().view(*quantized.scales.shape, -1), quantized.scales.unsqueeze(-1)
     clipped = groups.clamp(-largest * scales, largest * scales)
@@ -67,8 +66,8 @@ def test_packing_keeps_every_number_of_four_bits() -> None:
 
 
 def test_a_group_that_does_not_divide_the_inputs_becomes_all_of_them() -> None:
-    assert QuantizedLinear(linear(inputs=48), Format(4, 32)).scales.shape == (24, 1)
-    assert QuantizedLinear(linear(inputs=64), Format(4, 32)).scales.shape == (24, 2)
+    assert QuantizedLinear(linear(inputs=48), 4, 32).scales.shape == (24, 1)
+    assert QuantizedLinear(linear(inputs=64), 4, 32).scales.shape == (24, 2)
 
 
 @pytest.mark.parametrize(("weights", "near"), [("bf16", 0.02), ("int8", 0.03), ("int4", 0.4)])

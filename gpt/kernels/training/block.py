@@ -22,7 +22,7 @@ from gpt.kernels.training.functions import (
     linear,
 )
 from gpt.model import GPT
-from gpt.model.attention import LayerCache
+from gpt.model.attention import Append
 from gpt.model.gpt import Block
 from gpt.model.positions import Rotation
 from gpt.system.environment import Settings
@@ -59,11 +59,11 @@ class NativeBlock(Block):
         self._inner = self._in_use()
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
+        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, append: Append | None = None
     ) -> Tensor:
         evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-        if cache is not None or mask is not None or evaluates_in_float32 or self._inner != self._in_use():
-            return super().forward(x, rotation, mask, cache)
+        if append is not None or mask is not None or evaluates_in_float32 or self._inner != self._in_use():
+            return super().forward(x, rotation, mask, append)
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts
         drop_weights, drop_attn, drop_mlp = self._sample_dropout()
