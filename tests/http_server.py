@@ -40,7 +40,7 @@ class ManualEngine:
     def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[TextChunk]], None]) -> Request:
         if len(self.requests) >= self.room:
             raise QueueFullError("1 requests are waiting already")
-        self.requests.append(Request(prompt, [0], params, on_pieces))
+        self.requests.append(Request([0], params, on_pieces))
         self.arrived.release()
         return self.requests[-1]
 

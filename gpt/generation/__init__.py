@@ -1,16 +1,14 @@
 """Generation: token sampling, and text from a model; `runtime` prepares a model for it."""
 
-from gpt.generation.generator import Batch, Completion, TextBatch, complete, generate, generate_tokens, stream
+from gpt.generation.generator import Batch, TextBatch, generate, generate_tokens, stream
 from gpt.generation.request import TextChunk
 from gpt.generation.tokens import SampledToken
 
 __all__ = [
     "Batch",
-    "Completion",
     "SampledToken",
     "TextBatch",
     "TextChunk",
-    "complete",
     "generate",
     "generate_tokens",
     "stream",

@@ -67,7 +67,7 @@ def beam_search(
         raise GenerationError(f"length_penalty is {length_penalty:g}, expected a number of at least 0")
     if not len(prompt):
         raise GenerationError("a prompt needs at least one token")
-    request = Request("", list(prompt), SamplingParams())
+    request = Request(list(prompt), SamplingParams())
     live = [(SequenceState(request, None, runner.block_size, runner.pool), 0.0)]
     done: list[Hypothesis] = []
     for _ in range(max_new_tokens):

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
@@ -11,31 +10,15 @@ from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation.request import FinishReason, Request, TextChunk
+from gpt.generation.request import Request, TextChunk
 from gpt.generation.speculative import Speculation
 from gpt.generation.text import check_ids, encode_prompt
-from gpt.generation.tokens import SampledToken, TokenIds
+from gpt.generation.tokens import TokenIds
 from gpt.system.errors import GenerationError
 
 if TYPE_CHECKING:
     from gpt.generation.runtime import Runtime
     from gpt.model import GPT
-
-
-@dataclass
-class Completion:
-    """A finished text.
-
-    Attributes:
-        text: what follows the prompt.
-        tokens: the sampled tokens, those of a stop string included.
-    """
-
-    prompt: str
-    text: str
-    seed: int
-    finish: FinishReason = "length"
-    tokens: list[SampledToken] = field(default_factory=list)
 
 
 def generate_tokens(
@@ -48,12 +31,10 @@ def generate_tokens(
     """Yield the token ids after a prompt as they are sampled; the end token, if any, is the last.
 
     Args:
-        model: to sample from.
         prompt: at least one token: ids (T,) or (1, T), or a text.
         params: None: the defaults; `stop` is text and has no effect here. All ids of the model may be sampled, also
             those that a tokenizer does not have: `params.limited_to` leaves them out.
         runtime: prepared from this model; None: the fastest available.
-        tokenizer: for a text.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
@@ -74,10 +55,8 @@ class Batch:
         active: rows of the sequences that have not ended.
 
     Args:
-        runtime: prepared from the model.
         prompts: token ids, at least one each.
-        params: sampling parameters of all sequences.
-        seeds: one each.
+        seeds: one each, in the place of that of `params`.
         tokenizer: the one the model was trained with; None: ids are wanted, and no text.
 
     Raises:
@@ -99,7 +78,7 @@ class Batch:
         self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
         self._engine = runtime.engine(tokenizer, max(1, len(prompts)))
         self._requests = [
-            Request("", list(ids), params, seed=seed, row=row)
+            Request(list(ids), params.model_copy(update={"seed": seed}), row=row)
             for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
         for request in self._requests:
@@ -134,16 +113,13 @@ class TextBatch(Batch):
     """Texts after several prompts, generated as one batch; iterating, once, yields their chunks as they come.
 
     Args:
-        runtime: prepared from the model.
-        tokenizer: the one the model was trained with.
         prompts: any lengths up to `block_size`.
-        params: sampling parameters of all prompts.
         seeds: one each; None: `params.seed` for all.
 
     Raises:
         DataError: a prompt has characters outside the vocabulary.
-        GenerationError: a prompt is empty or too long and `params` refuses that, or a seed is out of its range; in
-            an iteration: the logits are not finite.
+        GenerationError: a prompt is too long and `params` refuses that, or a seed is out of its range; in an
+            iteration: the logits are not finite.
     """
 
     def __init__(
@@ -169,27 +145,6 @@ class TextBatch(Batch):
             yield from self.step().values()
 
 
-def complete(
-    model: "GPT",
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    params: SamplingParams,
-    seeds: Sequence[int] | None = None,
-    runtime: "Runtime | None" = None,
-) -> list[Completion]:
-    """Return the completions of a `TextBatch`, whose arguments and errors these are; without a runtime, the fastest."""
-    batch = TextBatch(runtime or _fastest(model), tokenizer, prompts, params, seeds)
-    seeds = [params.seed] * len(prompts) if seeds is None else seeds
-    completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-    for chunk in batch:
-        completion = completions[chunk.row]
-        completion.text += chunk.text
-        completion.finish = chunk.finish or completion.finish
-        if chunk.token is not None:
-            completion.tokens.append(chunk.token)
-    return completions
-
-
 def stream(
     model: "GPT", tokenizer: Tokenizer, prompt: str, *, runtime: "Runtime | None" = None, **params: Any
 ) -> Iterator[str]:
@@ -199,8 +154,6 @@ def stream(
     from call to call, and made anew when they have changed; to be sure of that, each call reads all weights once.
 
     Args:
-        model: the model to sample from.
-        tokenizer: the one the model was trained with.
         prompt: may be empty: it then starts after a line end.
         runtime: from `build_runtime`, with the model's weights of that moment, which saves the check in each of many
             calls. None: the fastest available.
@@ -234,8 +187,10 @@ def generate(
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise GenerationError(f"the prompt is a {type(prompts).__name__}, expected a text or a list of texts")
-    completions = complete(model, tokenizer, prompts, sampling_params(params), runtime=runtime)
-    return [completion.text for completion in completions]
+    texts = [""] * len(prompts)
+    for chunk in TextBatch(runtime or _fastest(model), tokenizer, prompts, sampling_params(params)):
+        texts[chunk.row] += chunk.text
+    return texts
 
 
 def sampling_params(given: Mapping[str, Any]) -> SamplingParams:

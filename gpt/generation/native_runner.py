@@ -133,11 +133,8 @@ class NativeRunner(Runner):
         params = sequences[0].params
         uniforms = torch.tensor([sequence.random.peek(steps) for sequence in sequences], dtype=torch.float32)
         seen = None if params.repetition_penalty == 1.0 else torch.stack([self._seen(each) for each in sequences])
-        places = (
-            [each.row for each in sequences],
-            [each.tokens[-1] for each in sequences],
-            [e.stored for e in sequences],
-        )
+        rows, newest = [each.row for each in sequences], [each.tokens[-1] for each in sequences]
+        places = (rows, newest, [each.stored for each in sequences])
         try:
             sampled, logits = self._engine.generate(*places, uniforms, params, seen, params.logprobs is not None)
         except NotFiniteError as error:

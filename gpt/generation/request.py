@@ -1,6 +1,6 @@
 """A request: a prompt, how to continue it, and the chunks of its answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -46,19 +46,15 @@ class Request:
     """A prompt to be continued.
 
     Attributes:
-        prompt: as it was given, a text or token ids.
         prompt_ids: its tokens.
         params: how to sample, and where to stop.
         on_chunks: called with the new chunks of each step; None: who drives the engine receives them.
-        seed: of its random numbers; None: `params.seed`.
         row: its index in a batch, which its chunks name.
         error: why the request failed; set before its last chunk, which has finish "error".
     """
 
-    prompt: str | Sequence[int]
     prompt_ids: list[int]
     params: SamplingParams
     on_chunks: OnChunks | None = field(default=None, repr=False)
-    seed: int | None = None
     row: int = 0
     error: BaseException | None = None

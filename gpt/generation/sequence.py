@@ -57,14 +57,14 @@ class SequenceState:
         self.tokens, self.start = list(request.prompt_ids), 0
         self.table = BlockTable(pool)
         self.row = self.since = self.turn = 0
-        self.random = RandomStream(request.params.seed if request.seed is None else request.seed)
+        self.random = RandomStream(request.params.seed)
         self.sampled_by = sampling_key(request.params)
         self._window = Window(block_size)
         self._move_window()
         self._longest = len(self.tokens) + request.params.max_new_tokens
         self._text = None if tokenizer is None else TextStream(tokenizer, request.params.stop)
-        if self._text is not None and not isinstance(request.prompt, str):
-            self._text.begin(self.tokens)  # given as ids, which may end within a character
+        if self._text is not None:
+            self._text.begin(self.tokens)  # which may end within a character
 
     @property
     def stored(self) -> int:

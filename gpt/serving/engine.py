@@ -14,6 +14,8 @@ from gpt.system.errors import GenerationError, explained
 from gpt.system.progress import Report, print_line
 
 BACKENDS = ("auto", "native", "eager")
+PREFILL_CHUNK = 128
+"""Most prompt tokens computed in a step; with fewer, others wait less for a long prompt."""
 
 
 class ServingEngine:
@@ -31,7 +33,6 @@ class ServingEngine:
         max_waiting: most requests that wait besides.
         cache_blocks: number of blocks of 64 positions; None: enough for `max_sequences` full windows.
         backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
-        prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
         kv_dtype: type of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); narrower is faster in a batch.
         report: receives a line when something is compiled, or takes long.
     """
@@ -45,7 +46,6 @@ class ServingEngine:
         max_waiting: int = 1024,
         cache_blocks: int | None = None,
         backend: str = "auto",
-        prefill_chunk: int = 128,
         kv_dtype: str = "fp32",
         report: Report = print_line,
     ) -> None:
@@ -54,7 +54,7 @@ class ServingEngine:
         self._tokenizer, self._block_size, self._vocab_size = tokenizer, model.config.block_size, model.vocab_size
         self._max_waiting = max_waiting
         runtime = build_runtime(model, DecodeOptions(backend, kv_dtype=kv_dtype), report=report)
-        self._engine = runtime.engine(tokenizer, max_sequences, prefill_chunk, cache_blocks)
+        self._engine = runtime.engine(tokenizer, max_sequences, PREFILL_CHUNK, cache_blocks)
         self.failure: BaseException | None = None
         self._changed = threading.Condition()  # guards the attributes below
         self._submitted: list[Request] = []
@@ -79,7 +79,7 @@ class ServingEngine:
             check_ids(prompt, self._vocab_size)
             ids = fit_prompt(list(prompt), self._tokenizer, params, self._block_size)
         params = params.limited_to(self._tokenizer.vocab_size)
-        request = Request(prompt, ids, params, on_chunks)
+        request = Request(ids, params, on_chunks)
         with self._changed:
             if self.failure is not None:
                 raise EngineClosedError(f"the engine has failed: {explained(self.failure)}")

@@ -33,7 +33,7 @@ from gpt.config.sources import load_config
 from gpt.data import CharTokenizer
 from gpt.device import Compute
 from gpt.evaluation.loss import evaluate as mean_loss
-from gpt.generation import Batch, complete
+from gpt.generation import Batch, TextBatch
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.model.gpt import Block
@@ -164,8 +164,7 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
     prompts = ["abc", "a", "abcdefgh"]
     params = SamplingParams.model_validate({"max_new_tokens": 20, "temperature": 0.8, "logprobs": 2, **FILTERS})
     with watched(device, (GPT, "forward")):
-        texts = complete(runtime.model, TOKENIZER, prompts, params, runtime=runtime)
-    assert [len(text.tokens) for text in texts] == [20, 20, 20]
+        assert len(list(TextBatch(runtime, TOKENIZER, prompts, params))) == 3 * 20
     plain = Batch(runtime, [TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
     plain.step()
     device.forget()
@@ -189,7 +188,7 @@ def try_variant(changes: dict[str, Any], optimizer: str, number: int) -> None:
     mean_loss(model, iter([(IDX, IDX)]), compute)
     runtime = build_runtime(model.eval(), DecodeOptions("eager"))
     params = SamplingParams(max_new_tokens=3, logprobs=2, **FILTERS)
-    complete(model, TOKENIZER, ["a", "bc"], params, runtime=runtime)
+    list(TextBatch(runtime, TOKENIZER, ["a", "bc"], params))
 
 
 def refuse(device: FakeCuda) -> None:

@@ -33,5 +33,5 @@ class ScriptedRuntime(Runtime):
         super().__init__(sharp_model(), "fp32", None, speculate=False, report=silent)
         self._given = runner
 
-    def runner(self, sequences: int, prefill_chunk: int | None = None, blocks: int | None = None) -> Runner:
+    def runner(self, sequences: int, prefill_chunk: int = 0, blocks: int | None = None) -> Runner:
         return self._given

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import Batch, SampledToken, TextChunk
+from gpt.generation import Batch, SampledToken, TextBatch, TextChunk
 from gpt.generation.engine import Engine
 from gpt.generation.request import Request
 from gpt.generation.runner import Runner, Sampled
+from gpt.generation.runtime import build_runtime
 from gpt.generation.sequence import Chunk, SequenceState, Window
+from gpt.model import GPT
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 BLOCK_SIZE = 200
@@ -98,10 +101,9 @@ def expected_tokens(prompt: Items[int], params: SamplingParams, uniforms: Items[
 
 
 @dataclass
-class Answer:
-    """The chunks of a request that have come."""
+class Text:
+    """The chunks of a text that have come."""
 
-    request: Request
     chunks: list[TextChunk] = field(default_factory=list)
 
     @property
@@ -117,6 +119,24 @@ class Answer:
         return self.chunks[-1].finish if self.chunks else None
 
 
+@dataclass
+class Answer(Text):
+    """The chunks of a request that have come."""
+
+    request: Request = field(kw_only=True)
+
+
+def complete(
+    model: GPT, prompts: Items[str], params: SamplingParams, seeds: Items[int] | None = None, **options: Any
+) -> list[Text]:
+    """The texts after prompts, each as if it were alone."""
+    runtime, tokenizer = options.get("runtime") or build_runtime(model), options.get("tokenizer", LETTERS)
+    texts = [Text() for _ in prompts]
+    for chunk in TextBatch(runtime, tokenizer, prompts, params, seeds):
+        texts[chunk.row].chunks.append(chunk._replace(row=0))
+    return texts
+
+
 class Drive:
     """An engine, and the answers to all requests that it was given."""
 
@@ -128,8 +148,8 @@ class Drive:
 
     def add(self, prompt: str, **params: object) -> Answer:
         sampling = SamplingParams.model_validate(params)
-        request = Request(prompt, LETTERS.encode(prompt).tolist(), sampling)
-        self.answers[request] = Answer(request)
+        request = Request(LETTERS.encode(prompt).tolist(), sampling)
+        self.answers[request] = Answer(request=request)
         self._note(self.engine.add(request))
         return self.answers[request]
 

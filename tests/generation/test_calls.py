@@ -35,11 +35,11 @@ def test_more_sequences_get_fewer_tokens_in_a_call(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("gpt.generation.native_runner.PATIENCE", 1e9)
     engine = build_runtime(model(), DecodeOptions("native")).engine(LETTERS, max_sequences=16)
     params = SamplingParams(max_new_tokens=150)
-    engine.add(Request("a", [1], params))
+    engine.add(Request([1], params))
     while not calls or calls[-1][1] < MAX_STEPS:
         engine.step()
     for row in range(15):
-        engine.add(Request("b", [row], params))
+        engine.add(Request([row], params))
     while calls[-1][0] < 16:
         engine.step()
     assert max(rows * steps for rows, steps in calls) <= 2 * MAX_STEPS

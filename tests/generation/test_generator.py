@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generation.support import LETTERS
+from generation.support import LETTERS, complete
 from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import TextBatch, complete, generate, generate_tokens
+from gpt.generation import TextBatch, generate, generate_tokens
 from gpt.generation.beam import beam_search
 from gpt.generation.reference import reference_tokens
 from gpt.generation.runtime import DecodeOptions, build_runtime
@@ -129,7 +129,7 @@ def test_torchs_default_type_changes_no_text(tiny_model: GPT, backend: str, dtyp
 
     def texts() -> object:
         runtime = build_runtime(tiny_model, DecodeOptions(backend))
-        sampled = complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime)
+        sampled = complete(tiny_model, ["a", "bc"], params, runtime=runtime)
         return sampled, beam_search(runtime.runner(3), [1, 2], 3, 6)
 
     expected = texts()
@@ -161,11 +161,12 @@ def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str, opti
     model = sharp_model(vocab_size=23)
     runtime = build_runtime(model, DecodeOptions(backend))
     params = SamplingParams(max_new_tokens=40, logprobs=9, **options)
-    completions = complete(model, FEW, ["abc", "f"], params, [3, 4], runtime)
+    completions = complete(model, ["abc", "f"], params, [3, 4], runtime=runtime, tokenizer=FEW)
     for completion in completions:
         assert all(token.id < 7 and {index for index, _ in token.top} == set(range(7)) for token in completion.tokens)
         assert gpt.generation.text.UNKNOWN not in completion.text
-    others = complete(model, FEW, ["abc", "f"], params, [3, 4], build_runtime(model, DecodeOptions("eager")))
+    eager = build_runtime(model, DecodeOptions("eager"))
+    others = complete(model, ["abc", "f"], params, [3, 4], runtime=eager, tokenizer=FEW)
     assert [other.text for other in others] == [completion.text for completion in completions]
     limited = params.model_copy(update={"seed": 3}).limited_to(FEW.vocab_size)
     ids = list(generate_tokens(model, "abc", limited, runtime, FEW))

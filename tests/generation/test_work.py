@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from generation.support import LETTERS
+from generation.support import complete
 from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation import Batch, complete, generate_tokens
+from gpt.generation import Batch, generate_tokens
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
@@ -73,14 +73,14 @@ def test_only_the_rows_whose_window_moved_are_computed_anew(tiny_model: GPT) -> 
 def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT) -> None:
     seeds, params = range(8), SamplingParams(max_new_tokens=12, stop=("a", "b", "c", "d"), temperature=1.0)
     calls = count_calls(tiny_model)
-    lengths = [len(row.tokens) for row in complete(tiny_model, LETTERS, ["hi"] * 8, params, seeds)]
+    lengths = [len(row.tokens) for row in complete(tiny_model, ["hi"] * 8, params, seeds)]
     assert len(set(lengths)) > 2
     assert calls == [(1, 1)] + [(sum(length >= step for length in lengths), 1) for step in range(1, max(lengths) + 1)]
 
 
 def test_no_new_tokens_are_no_work(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    (completion,) = complete(tiny_model, LETTERS, ["hi"], SamplingParams(max_new_tokens=0))
+    (completion,) = complete(tiny_model, ["hi"], SamplingParams(max_new_tokens=0))
     assert (completion.text, completion.tokens, completion.finish) == ("", [], "length")
     assert calls == []
 
