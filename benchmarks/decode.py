@@ -162,7 +162,7 @@ def row_of(
 ) -> Row:
     """Return what was measured of one: seconds of each round, rates, and its ratio to `times_of`."""
     from gpt.accounting.bandwidth import measure_bandwidth
-    from gpt.cache import cache_bytes
+    from gpt.cache.kv_cache import cache_bytes
     from gpt.device import choose_device
 
     one, prompt, tokens = entrants[name], arguments.prompt_length, arguments.tokens

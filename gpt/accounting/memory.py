@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from gpt.accounting.allocations import AllocationMode, rehearsal
-from gpt.cache import KV_DTYPES, KVCache
+from gpt.cache.kv_cache import KVCache
+from gpt.cache.paged_store import KV_DTYPES
 from gpt.config import ModelConfig
 from gpt.device import Compute
 from gpt.evaluation.loss import summed_loss

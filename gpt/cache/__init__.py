@@ -1,5 +1,1 @@
-"""Key/value caches."""
-
-from gpt.cache.kv_cache import KV_DTYPES, KVCache, cache_bytes
-
-__all__ = ["KV_DTYPES", "KVCache", "cache_bytes"]
+"""Key/value caches: one batch of equal lengths (`kv_cache`), and blocks that sequences share (`paged`)."""

@@ -3,12 +3,10 @@
 import torch
 from torch import Tensor
 
+from gpt.cache.paged_store import KV_DTYPES
 from gpt.config import ModelConfig
 from gpt.model.attention import Cache
 from gpt.system.errors import InputError
-
-KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Types that a cache can hold, by name."""
 
 
 class KVCache(Cache):
@@ -21,11 +19,7 @@ class KVCache(Cache):
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        batch: int = 1,
-        kv_dtype: str = "fp32",
-        device: torch.device | str = "cpu",
+        self, config: ModelConfig, batch: int = 1, kv_dtype: str = "fp32", device: torch.device | str = "cpu"
     ) -> None:
         shape = (config.n_layer, batch, config.kv_heads, config.block_size, config.head_dim)
         self.keys, self.values = (torch.zeros(shape, dtype=KV_DTYPES[kv_dtype], device=device) for _ in "kv")

@@ -9,6 +9,9 @@ from gpt.config import ModelConfig
 from gpt.device import to_device
 from gpt.model.attention import Cache
 
+KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Types that a cache in PyTorch can hold, by name."""
+
 
 class PagedStore:
     """The memory of a number of physical blocks, each of `block_size` positions."""

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gpt.cache import KV_DTYPES
 from gpt.cache.paged import BLOCK
+from gpt.cache.paged_store import KV_DTYPES
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_own_threads
 from gpt.generation.engine import REMEDY, Engine
@@ -39,22 +39,16 @@ class DecodeOptions:
     kv_dtype: str = "fp32"
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("backend", self.backend, BACKENDS),
-            ("kv_dtype", self.kv_dtype, (*KV_DTYPES, "int8")),
-        ):
-            if value not in known:
-                raise GenerationError(f"{name} {value!r}: expected one of {', '.join(known)}")
+        known = {"backend": BACKENDS, "kv_dtype": (*KV_DTYPES, "int8")}
+        for name, values in known.items():
+            if (value := getattr(self, name)) not in values:
+                raise GenerationError(f"{name} {value!r}: expected one of {', '.join(values)}")
         if OTHERS_ONLY.get(self.backend) == self.kv_dtype:
             raise GenerationError(f"the {self.backend} backend has no cache of {self.kv_dtype}; take another kv_dtype")
 
 
 class Runtime:
-    """A model prepared for decoding; `build_runtime` makes one.
-
-    Attributes:
-        name: backend, weights and cache, for messages.
-    """
+    """A model prepared for decoding; `build_runtime` makes one. `name` has backend, weights and cache, for messages."""
 
     def __init__(self, model: GPT, kv_dtype: str, prepared: "Prepared | None", speculate: bool, report: Report) -> None:
         self.model, self._kv_dtype, self._prepared = model, kv_dtype, prepared
@@ -63,7 +57,7 @@ class Runtime:
         parts = ["eager" if prepared is None else "native", f"{weights} weights", f"{kv_dtype} cache"]
         self.name = ", ".join(part for part in parts if part != "float32 weights")
 
-    def runner(self, sequences: int, prefill_chunk: int | None = None, blocks: int | None = None) -> Runner:
+    def runner(self, sequences: int, prefill_chunk: int = 0, blocks: int | None = None) -> Runner:
         """Return what computes the steps of at most so many sequences; see `engine`."""
         require_own_threads(torch.get_num_threads(), REMEDY)
         window = -(-self.model.config.block_size // BLOCK)
@@ -75,7 +69,7 @@ class Runtime:
         # imported here, so that decoding by PyTorch does without the kernels
         from gpt.generation.native_runner import NativeRunner
 
-        tokens = 1 + -(-(prefill_chunk or 0) // sequences)
+        tokens = 1 + -(-prefill_chunk // sequences)
         return NativeRunner(self._prepared, sequences, tokens, self._kv_dtype, blocks, self._speculate, self._report)
 
     def engine(
@@ -85,22 +79,19 @@ class Runtime:
         prefill_chunk: int | None = None,
         blocks: int | None = None,
     ) -> Engine:
-        """Return an engine for requests that join and leave.
+        """Return an engine for requests that join and leave; see `Scheduler`.
 
         Args:
             tokenizer: of the model; None: ids are wanted, and no text.
-            max_sequences: most sequences in the running batch.
-            prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
             blocks: number of blocks in the cache; None: enough for full windows of all sequences.
 
         Raises:
             DeviceError: this is a forked process with several threads.
-            GenerationError: the blocks are too few for one window.
+            GenerationError: the blocks are too few for one window, or no sequences are allowed.
         """
-        for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
-            if value is not None and value < 1:
-                raise GenerationError(f"{name} is {value}, expected at least 1")
-        return Engine(self.runner(max_sequences, prefill_chunk, blocks), tokenizer, max_sequences, prefill_chunk)
+        if max_sequences < 1:
+            raise GenerationError(f"max_sequences is {max_sequences}, expected at least 1")
+        return Engine(self.runner(max_sequences, prefill_chunk or 0, blocks), tokenizer, max_sequences, prefill_chunk)
 
 
 def build_runtime(

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpt.accounting.flops import flops_by_part, forward_flops, matmul_parameters, run_flops, training_flops
 from gpt.accounting.generation_flops import GenerationFlops, decode_flops
-from gpt.cache import KVCache
+from gpt.cache.kv_cache import KVCache
 from gpt.config import Config, TrainConfig
 from gpt.model import GPT
 from inspection.variants import every_variant

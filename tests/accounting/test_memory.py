@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 from gpt.accounting.machine import peak_memory_bytes
 from gpt.accounting.memory import inference_memory, training_memory
 from gpt.accounting.published import PUBLISHED
-from gpt.cache import KV_DTYPES, KVCache
-from gpt.cache.kv_cache import cache_bytes
+from gpt.cache.kv_cache import KVCache, cache_bytes
+from gpt.cache.paged_store import KV_DTYPES
 from gpt.config import ModelConfig, OptimConfig
 from gpt.device import Compute
 from gpt.model import GPT

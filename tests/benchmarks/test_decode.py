@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.decode import row_of
 from benchmarks.decoders import Entrant
-from gpt.cache import cache_bytes
+from gpt.cache.kv_cache import cache_bytes
 from tiny import tiny_config
 
 

@@ -4,7 +4,8 @@ import weakref
 import pytest
 import torch
 
-from gpt.cache import KV_DTYPES, KVCache, cache_bytes
+from gpt.cache.kv_cache import KVCache, cache_bytes
+from gpt.cache.paged_store import KV_DTYPES
 from gpt.model import GPT
 from gpt.system.errors import InputError
 from tiny import tiny_config

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt.cache import KVCache
+from gpt.cache.kv_cache import KVCache
 from gpt.config import ModelConfig
 from gpt.model import GPT
 from gpt.system.errors import InputError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.cache import KVCache
+from gpt.cache.kv_cache import KVCache
 from gpt.cache.paged_store import PagedStore, PagedView
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.model import GPT

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpt.cache import KVCache
+from gpt.cache.kv_cache import KVCache
 from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.tracing.activation_cache import Edits, edited_model, one_text
 from gpt.inspection.views.tokens import View, labels_of, require_finite

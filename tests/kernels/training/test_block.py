@@ -10,7 +10,7 @@ import torch
 from native_support import EMULATED, PROCESSORS_HERE, needs_compiler
 from torch import Tensor, nn
 
-from gpt.cache import KVCache
+from gpt.cache.kv_cache import KVCache
 from gpt.config import OptimConfig
 from gpt.device import Compute
 from gpt.evaluation.loss import Batch
