@@ -12,10 +12,7 @@ from gpt.system.errors import InputError
 class KVCache(Cache):
     """A preallocated cache for a batch of sequences of one length, to which `GPT.forward` appends its positions.
 
-    Attributes:
-        keys: of all layers, (L, B, K, S, D).
-        values: of all layers, (L, B, K, S, D).
-        length: number of stored positions.
+    `keys` and `values` are those of all layers, (L, B, K, S, D), of which `length` positions are stored.
     """
 
     def __init__(

@@ -104,9 +104,7 @@ class BlockTable:
 
     To store more positions: `reserve` them, carry out the copies that it returns, compute, then `append` their tokens.
 
-    Attributes:
-        blocks: physical blocks; the last ones may be reserved and empty.
-        tokens: those whose keys and values are stored.
+    `tokens` are those whose keys and values are stored; the last `blocks` may be reserved and empty.
     """
 
     def __init__(self, pool: BlockPool) -> None:

@@ -33,13 +33,11 @@ class PagedStore:
 
 
 class PagedView(Cache):
-    """A cache of some sequences, for one pass over the next tokens of each; blocks are gathered for each layer.
+    """A cache of some sequences, for one pass over the `new` next tokens of each; blocks are gathered for each layer.
 
     Args:
-        store: the memory.
         tables: the blocks of each sequence, with room for the new tokens.
         stored: number of stored positions of each sequence.
-        new: number of new tokens T.
     """
 
     def __init__(self, store: PagedStore, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> None:

@@ -18,13 +18,9 @@ from gpt.system.errors import GenerationError
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A continuation of the prompt.
+    """The ids after a prompt, the sum of their log-probabilities in nats, and what hypotheses are ranked by.
 
-    Attributes:
-        tokens: ids after the prompt.
-        logprob: sum of their log-probabilities, in nats.
-        score: `logprob / length ** length_penalty`, what hypotheses are ranked by.
-        finished: it ended by itself, not by `max_new_tokens`.
+    `score` is `logprob / length ** length_penalty`; it is `finished` if it did not end by `max_new_tokens`.
     """
 
     tokens: tuple[int, ...]
@@ -55,7 +51,6 @@ def beam_search(
         runner: not used before, with room for `beam` sequences.
         prompt: at least one id.
         beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
-        max_new_tokens: length at which a hypothesis ends.
         length_penalty: 0 compares plain sums; larger favors longer hypotheses.
         is_finished: whether a hypothesis, given as its new tokens, ends here.
         ids: number of ids that it may have, from 0 on; None: all.

@@ -16,10 +16,7 @@ from gpt.system.errors import GenerationError
 
 
 class EngineStats(NamedTuple):
-    """What an engine is doing and has done.
-
-    Requests in the batch and not in it yet, and cache blocks, are counted now; the other three since the start.
-    """
+    """Requests in the batch and not in it yet, and cache blocks, now; then what has been counted since the start."""
 
     running: int
     waiting: int
@@ -40,12 +37,7 @@ class Engine:
     """Computes the tokens of many requests, which join and leave between steps.
 
     The tokens of a request depend on its prompt, its parameters and its seed, not on the requests beside it.
-
-    Args:
-        runner: computes the steps.
-        tokenizer: of the model; None: ids are wanted, and no text.
-        max_sequences: see `Scheduler`.
-        prefill_chunk: see `Scheduler`.
+    Without a tokenizer no text is wanted.
     """
 
     def __init__(
@@ -116,16 +108,14 @@ class Engine:
             sequence = chunk.sequence
             tokens = sampled.get(sequence, [])
             scheduler.store(chunk, tokens)
-            if not chunk.steps:
-                continue
-            if not tokens:
+            if chunk.steps and not tokens:
                 sequence.request.error = not_finite(len(sequence.tokens) - 1)
                 new += self.end(sequence.request, "error")
-                continue
-            texts = sequence.append(tokens)
-            self._tokens_generated += len(texts)
-            new.append((sequence.request, texts))
-            if texts[-1].finish is not None:
-                del self._sequences[sequence.request]
-                scheduler.remove(sequence)
+            elif chunk.steps:
+                texts = sequence.append(tokens)
+                self._tokens_generated += len(texts)
+                new.append((sequence.request, texts))
+                if texts[-1].finish is not None:
+                    del self._sequences[sequence.request]
+                    scheduler.remove(sequence)
         return new

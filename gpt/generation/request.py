@@ -46,8 +46,6 @@ class Request:
     """A prompt to be continued.
 
     Attributes:
-        prompt_ids: its tokens.
-        params: how to sample, and where to stop.
         on_chunks: called with the new chunks of each step; None: who drives the engine receives them.
         row: its index in a batch, which its chunks name.
         error: why the request failed; set before its last chunk, which has finish "error".

@@ -19,13 +19,7 @@ Sampled = dict[SequenceState, list[SampledToken]]
 
 
 class Runner(ABC):
-    """Computes steps.
-
-    Attributes:
-        pool: the blocks of keys and values, each of `block_bytes`.
-        block_size: the model's window.
-        speculation: what it has learned of drafts; None without.
-    """
+    """Computes steps, with keys and values in the blocks of `pool`; `block_size` is the model's window."""
 
     speculation: Speculation | None = None
 

@@ -23,14 +23,11 @@ class Scheduler:
     Sequences that begin with the same blocks share them; those with the same prompt share all of it.
 
     Attributes:
-        waiting: those not admitted yet, or preempted.
         running: those in the batch, from oldest to newest.
         reused_tokens: tokens whose blocks were found, so that they did not have to be computed.
-        preemptions: number of preemptions so far.
 
     Args:
         pool: must have at least the blocks of one full window.
-        max_sequences: most sequences in the running batch.
         prefill_chunk: most tokens of prompts, or of windows that have moved, computed in a step; None: all.
     """
 
@@ -55,8 +52,7 @@ class Scheduler:
     def schedule(self, ahead: int = 1) -> list[Chunk]:
         """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted.
 
-        Args:
-            ahead: most tokens that the step may sample after each sequence, where nobody waits.
+        Where nobody waits, the step may sample `ahead` tokens after each sequence.
         """
         self._step += 1
         self._admit()

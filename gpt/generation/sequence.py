@@ -37,19 +37,15 @@ class Window:
 
 
 class SequenceState:
-    """A request in progress.
+    """A request in progress; without a tokenizer no text is wanted.
 
     Attributes:
         tokens: those of the prompt, and those sampled so far.
         start: where its window begins, the tokens that the model sees.
         table: blocks of the window's keys and values.
         row: its index in the running batch.
-        random: the numbers by which its tokens are sampled.
-        sampled_by: see `sampling_key`.
         since: the step since which it has waited for its next token.
         turn: number of its tokens when it was admitted to the batch.
-
-    Without a tokenizer no text is wanted.
     """
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, block_size: int, pool: BlockPool) -> None:
@@ -134,7 +130,6 @@ class Chunk(NamedTuple):
     """The part of a sequence that a step computes.
 
     Attributes:
-        sequence: a sequence with reserved blocks.
         tokens: the next tokens of its window that are not stored.
         steps: how many tokens may be sampled after these, for which blocks are reserved; 0 where more of the window
             has to be computed first.

@@ -17,7 +17,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, blo
 
     Raises:
         DataError: characters outside the vocabulary.
-        GenerationError: the prompt is no text; or it is empty, or longer than the window, and `params` refuses that.
+        GenerationError: the prompt is no text; or it is longer than the window, and `params` refuses that.
     """
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
@@ -28,7 +28,7 @@ def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, blo
     """Return the token ids that a model reads of those of a prompt.
 
     Raises:
-        GenerationError: there are none, or more than the window has room for, and `params` refuses that.
+        GenerationError: there are more than the window has room for, and `params` refuses that.
     """
     if not ids:
         return _first_ids(tokenizer, params)

@@ -13,24 +13,19 @@ from gpt.system.errors import GenerationError
 TokenIds = Sequence[int]
 """All tokens of a sequence so far, including the prompt; at least one."""
 SamplingKey = tuple[Any, ...]
-"""Equal for parameters by which a token is sampled and described in the same way."""
 OF_TEXTS = frozenset({"max_new_tokens", "seed", "stop", "end_id", "overflow", "long_prompt"})
 """Parameters that say where a text begins and ends, and not how a token is sampled."""
 
 
 def sampling_key(params: SamplingParams) -> SamplingKey:
-    """Return what decides how a token is sampled and described."""
+    """Return what is equal for parameters by which a token is sampled and described in the same way."""
     return params.ids, *(getattr(params, name) for name in type(params).model_fields if name not in OF_TEXTS)
 
 
 class SampledToken(NamedTuple):
-    """A token that was sampled.
+    """A token that was sampled, and the most likely ones, `params.logprobs` of them; without that no log-probabilities.
 
-    Attributes:
-        id: token id.
-        logprob: log-probability, in nats, under the model's own distribution (temperature 1, no
-            filter); None unless `params.logprobs` asks for it.
-        top: the most likely tokens and their log-probabilities, `params.logprobs` of them.
+    These are in nats, under the model's own distribution (temperature 1, no filter).
     """
 
     id: int
@@ -79,13 +74,10 @@ def to_sampled_tokens(tokens: Sequence[int], logits: Tensor | None, params: Samp
     logprobs = logits.log_softmax(dim=-1).cpu()
     most = min(params.logprobs, logprobs.size(-1), params.ids or logprobs.size(-1))
     best = limit_ids(logprobs, params.ids).topk(most, dim=-1)
-    tops = [
-        tuple(zip(ids, values, strict=True))
-        for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
+    ranked = zip(tokens, logprobs, best.indices.tolist(), best.values.tolist(), strict=True)
     return [
-        SampledToken(token, float(logprobs[row, token]), top)
-        for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
+        SampledToken(token, float(row[token]), tuple(zip(ids, values, strict=True)))
+        for token, row, ids, values in ranked
     ]
 
 

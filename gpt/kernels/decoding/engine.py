@@ -68,7 +68,6 @@ class Engine:
     it is first written. Initially sequence i has the i-th part of the blocks, if there are enough.
 
     Args:
-        weights: read in place, not copied.
         tokens_per_sequence: number of tokens of each that fit into one pass.
         blocks: number of physical blocks; None: as many as all sequences need without sharing.
     """

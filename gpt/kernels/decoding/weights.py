@@ -111,7 +111,7 @@ class _Copies:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A linear layer, laid out in blocks of 64 outputs; a matrix without outputs stands for none.
+    """A linear layer, laid out in blocks of 64 outputs.
 
     Attributes:
         weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte; for int8 in tiles

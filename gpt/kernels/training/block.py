@@ -9,18 +9,9 @@ from gpt.config import ModelConfig
 from gpt.device import Compute
 from gpt.kernels.coverage import changed_module, has_hooks, uncovered
 from gpt.kernels.fingerprint import TRAINING, changed_code
+from gpt.kernels.training import functions as native
 from gpt.kernels.training.bindings import Kernels, load_kernels
-from gpt.kernels.training.functions import (
-    ACTIVATIONS,
-    Dropout,
-    NormOptions,
-    activate,
-    add,
-    add_norm,
-    attention,
-    drop_out,
-    linear,
-)
+from gpt.kernels.training.functions import ACTIVATIONS, Dropout, NormOptions
 from gpt.model import GPT
 from gpt.model.attention import Append
 from gpt.model.gpt import Block
@@ -67,14 +58,14 @@ class NativeBlock(Block):
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts
         drop_weights, drop_attn, drop_mlp = self._sample_dropout()
-        x, h = add_norm(kernels, x, None, ln_1.weight, norm, Dropout())
-        qkv = linear(kernels, h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
+        x, h = native.add_norm(kernels, x, None, ln_1.weight, norm, Dropout())
+        qkv = native.linear(kernels, h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
         gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
-        y = attention(kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights)
-        x, h = add_norm(kernels, x, linear(kernels, y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
+        y = native.attention(kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights)
+        x, h = native.add_norm(kernels, x, native.linear(kernels, y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
         hidden = (mlp.c_gate.weight, mlp.c_fc.weight) if config.mlp == "swiglu" else (mlp.c_fc.weight,)
-        h = activate(kernels, linear(kernels, h, *hidden), config.mlp)
-        return add(kernels, x, linear(kernels, h, mlp.c_proj.weight), drop_mlp)
+        h = native.activate(kernels, native.linear(kernels, h, *hidden), config.mlp)
+        return native.add(kernels, x, native.linear(kernels, h, mlp.c_proj.weight), drop_mlp)
 
     def _in_use(self) -> list[tuple[Any, ...]]:
         """Return the modules inside, and what decides what each computes."""
@@ -107,7 +98,7 @@ class NativeDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return drop_out(self._kernels, x, Dropout(self.p, _random_seed()))
+        return native.drop_out(self._kernels, x, Dropout(self.p, _random_seed()))
 
 
 def _random_seed() -> int:
@@ -119,11 +110,9 @@ def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: 
     """Make a model train with native kernels; return a description of the instructions that they use."""
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
-    reason = _uncovered(model.config) or changed_module(model, trains=True)
-    if reason is not None:
+    if reason := _uncovered(model.config) or changed_module(model, trains=True):
         raise DeviceError(f"the native kernels do not cover {reason}")
-    reason = changed_code(TRAINING)
-    if reason is not None:
+    if reason := changed_code(TRAINING):
         raise DeviceError(reason)
     kernels = load_kernels(compute.dtype, settings, report)
     replace_blocks(model, kernels)
@@ -138,8 +127,7 @@ def replace_blocks(model: GPT, kernels: Kernels) -> None:
 
 
 def _uncovered(config: ModelConfig) -> str | None:
-    unknown = uncovered(config, ACTIVATIONS)
-    if unknown is not None:
+    if unknown := uncovered(config, ACTIVATIONS):
         return unknown
     hidden, head_dim = config.mlp_hidden, config.head_dim
     reasons = {
