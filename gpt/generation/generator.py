@@ -49,10 +49,7 @@ def generate_tokens(
 
 
 class Batch:
-    """Sequences that are computed side by side: in each step all of them that have not ended get a token.
-
-    Attributes:
-        active: rows of the sequences that have not ended.
+    """Sequences that are computed side by side: in each step the `active` rows, which have not ended, get a token.
 
     Args:
         prompts: token ids, at least one each.
@@ -160,8 +157,7 @@ def stream(
         params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`, are accepted too.
 
     Raises:
-        GenerationError: a parameter is unknown or out of its range, or the prompt is not a text.
-        GPTError: see `TextBatch`.
+        GenerationError: a parameter is unknown or out of its range, or the prompt is not a text; see `TextBatch`.
     """
     batch = TextBatch(runtime or _fastest(model), tokenizer, [prompt], sampling_params(params))
     return (chunk.text for chunk in batch if chunk.text)

@@ -3,7 +3,6 @@
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,12 +27,8 @@ PATIENCE = 0.03
 MAX_STEPS = 64
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A library compiled for this processor, and a copy of a model's weights in its layout."""
-
-    library: ctypes.CDLL
-    weights: Weights
+Prepared = tuple[ctypes.CDLL, Weights]
+"""A library compiled for this processor, and a copy of a model's weights in its layout."""
 
 
 def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
@@ -45,7 +40,7 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
     check_native_support(model)
     library, processor = load_engine(settings, report)
     with announced(report, "copying the weights for the native engine"):
-        return Prepared(library, lay_out_weights(model, processor))
+        return library, lay_out_weights(model, processor)
 
 
 def why_not_sample(params: SamplingParams) -> str | None:
@@ -76,10 +71,9 @@ class NativeRunner(Runner):
         report: Report,
     ) -> None:
         tokens = max(tokens_per_sequence, 1 + MAX_DRAFTS * speculate)
-        self._engine = Engine(prepared.library, prepared.weights, sequences, tokens, kv_dtype, blocks)
-        super().__init__(prepared.weights.model.block_size, blocks, self._engine.block_bytes)
-        self._report, self._reported = report, set[str]()
-        self._vocab_size = prepared.weights.model.vocab_size
+        self._engine, model = Engine(*prepared, sequences, tokens, kv_dtype, blocks), prepared[1].model
+        super().__init__(model.block_size, blocks, self._engine.block_bytes)
+        self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self.speculation = Speculation() if speculate else None
         self._steps, self._width = 1, 0
@@ -115,17 +109,15 @@ class NativeRunner(Runner):
 
     def _step_with_drafts(self, chunks: Sequence[Chunk], speculation: Speculation) -> Sampled:
         start = time.perf_counter()
-        drafts = [self._draft(chunk, speculation) for chunk in chunks]
+        drafts = []  # each within the reserved blocks
+        for chunk in chunks:
+            if chunk.sequence not in self._drafts:
+                self._drafts[chunk.sequence] = Drafts(speculation)
+            drafts.append(self._drafts[chunk.sequence].propose(chunk.sequence.tokens, chunk.steps - 1))
         sampled = self._step(chunks, drafts)
         verified, tokens = len(chunks) + sum(map(len, drafts)), sum(map(len, sampled.values()))
         speculation.weigh_drafts(time.perf_counter() - start, verified, tokens)
         return sampled
-
-    def _draft(self, chunk: Chunk, speculation: Speculation) -> list[int]:
-        """Return drafts after a chunk of one token, within the reserved blocks."""
-        if chunk.sequence not in self._drafts:
-            self._drafts[chunk.sequence] = Drafts(speculation)
-        return self._drafts[chunk.sequence].propose(chunk.sequence.tokens, chunk.steps - 1)
 
     def _generate(self, chunks: Sequence[Chunk], steps: int) -> Sampled:
         """Sample several tokens after each chunk of one token, all by the same parameters."""
@@ -147,9 +139,8 @@ class NativeRunner(Runner):
 
     def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
         self._set_blocks(chunks)
-        sequences = [chunk.sequence for chunk in chunks if chunk.steps]
-        parts = self._passes(chunks, [[]] * len(chunks))
-        return sequences, torch.cat([self._engine.forward(*part) for part in parts])
+        parts = [self._engine.forward(*part) for part in self._passes(chunks, [[]] * len(chunks))]
+        return [chunk.sequence for chunk in chunks if chunk.steps], torch.cat(parts)
 
     def _set_blocks(self, chunks: Sequence[Chunk]) -> None:
         self._engine.copy_blocks([pair for chunk in chunks for pair in chunk.copies])

@@ -30,9 +30,7 @@ OTHERS_ONLY = {"eager": "int8", "native": "fp16"}
 class DecodeOptions:
     """How logits are computed; none of it changes what is sampled, up to rounding.
 
-    Attributes:
-        backend: one of `BACKENDS`.
-        kv_dtype: type of keys and values: fp32, bf16, fp16 (eager only) or int8 (native only).
+    Keys and values have the type `kv_dtype`: fp32, bf16, fp16 (eager only) or int8 (native only).
     """
 
     backend: str = "auto"

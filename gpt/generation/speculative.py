@@ -29,12 +29,7 @@ FIRST_PLAIN, FIRST_PAUSE = 8, 100
 
 
 class Speculation:
-    """Decides by the clock whether drafts are used: as long as that is faster. The text does not depend on it.
-
-    Attributes:
-        drafted: draft tokens that were verified.
-        accepted: how many of them were accepted.
-    """
+    """Decides by the clock whether drafts are used: as long as that is faster. The text does not depend on it."""
 
     def __init__(self) -> None:
         self.drafted = self.accepted = 0

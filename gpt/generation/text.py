@@ -43,11 +43,7 @@ def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, blo
 
 
 def check_ids(ids: Iterable[int], vocab_size: int) -> None:
-    """Check that a model has all ids; the native engine would read past its embedding.
-
-    Raises:
-        InputError: one is outside the vocabulary.
-    """
+    """Raise InputError unless a model has all ids; the native engine would read past its embedding."""
     for index in ids:
         if not 0 <= index < vocab_size:
             raise outside_vocabulary(index, vocab_size)
@@ -62,12 +58,9 @@ def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
 
 
 class TextStream:
-    """Detokenizes ids as they come and watches for stop strings.
+    """Detokenizes ids as they come, until a stop string is reached: nothing may be fed once it is `stopped`.
 
     Text that could be the beginning of a stop string is held back until it is clear that it is not.
-
-    Attributes:
-        stopped: a stop string was reached; nothing more may be fed.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:

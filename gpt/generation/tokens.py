@@ -82,11 +82,7 @@ def to_sampled_tokens(tokens: Sequence[int], logits: Tensor | None, params: Samp
 
 
 def check_finite(logits: Tensor, sequences: Sequence[TokenIds]) -> None:
-    """Check that the logits (B, V) after some sequences can be sampled from.
-
-    Raises:
-        GenerationError: they cannot; the message names the position.
-    """
+    """Raise GenerationError, which names the position, unless logits (B, V) after some sequences are finite."""
     finite = torch.isfinite(logits).all(dim=-1)
     if not finite.all():
         row = int((~finite).nonzero()[0])

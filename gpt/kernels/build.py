@@ -71,7 +71,6 @@ def find_library(
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
-        flags: for the compiler, after those of every library.
         compiler: None: the preferred one of this machine.
     """
     prebuilt = None if compiler else CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()

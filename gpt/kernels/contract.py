@@ -38,15 +38,11 @@ def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> No
     facts = map(library.gpt_facts().__getitem__, count())
     found = {fact.name.decode(): fact.value for fact in takewhile(lambda fact: fact.name, facts)}
     expected = {member.name: member.value for numbers in (Kind, Activation) for member in numbers}
-    expected |= {f"sizeof({name_in_c(structure)})": ctypes.sizeof(structure) for structure in structures}
+    # a structure's name in C++ is that in Python without its `C`
+    expected |= {f"sizeof({each.__name__.removeprefix('C')})": ctypes.sizeof(each) for each in structures}
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
             raise RuntimeError(f"{name} is {found.get(name)} in C++ and {expected.get(name)} in Python")
-
-
-def name_in_c(structure: type[ctypes.Structure]) -> str:
-    """Return the name of a structure in C++: that in Python without its `C`."""
-    return structure.__name__.removeprefix("C")
 
 
 def fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:

@@ -64,8 +64,7 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
 
 def has_hooks(module: nn.Module) -> bool:
     """Return whether calling a module calls hooks."""
-    forward, backward = ("_forward_hooks", "_forward_pre_hooks"), ("_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name) for name in (*forward, *backward))
+    return any(getattr(module, f"_{pass_}{kind}hooks") for pass_ in ("forward", "backward") for kind in ("_", "_pre_"))
 
 
 def _is_equivalent(module: nn.Module, kind: type[nn.Module], trains: bool) -> bool:

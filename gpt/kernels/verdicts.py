@@ -30,10 +30,7 @@ DIFFERS, EDITED = 3, 4
 
 
 class Verdict:
-    """What is known of a library, for a processor class of this name, on this processor, kernel release and torch.
-
-    The file's name says what it was built from; `source` names the folder of Python files that call it.
-    """
+    """What is known of a library of a source, for a processor class of this name, on this machine."""
 
     def __init__(self, library: Path, source: str, name: str, folder: Path) -> None:
         self._source, self._name, self._library = source, name, library
