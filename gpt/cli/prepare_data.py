@@ -11,7 +11,6 @@ from gpt.system.environment import read_settings
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
     parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
-    parser.add_argument("--force", action="store_true", help="encode all of it again, whatever is finished")
 
 
 @command(
@@ -26,7 +25,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.corpora import prepare
 
     settings = read_settings(arguments.offline)
-    dataset = prepare(config.data, settings, report, arguments.force)
+    dataset = prepare(config.data, settings, report)
     dataset.check_length(config.model.block_size)
     test = "" if dataset.test is None else f" and {len(dataset.test):,} test"
     print(

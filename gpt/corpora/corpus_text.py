@@ -1,4 +1,4 @@
-"""The text of the files of a corpus as one stream: in pieces as they are read, or in blocks of equal length."""
+"""The text of the files of a corpus as one stream, in pieces as they are read or in blocks, and its tokenizer."""
 
 import codecs
 import sys
@@ -9,8 +9,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from gpt.config import DataConfig
 from gpt.corpora.parquet import is_table, read_parquet
-from gpt.data.tokenizers import code_points, convert_newlines
+from gpt.data.bpe import learn_bpe
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, code_points, convert_newlines
 from gpt.system.errors import DataError
 
 SEPARATOR = "\n\n"
@@ -95,6 +97,25 @@ class CorpusText:
             return
         for block in islice(islice(self.blocks(), 0, None, -(-self.size // SAMPLE)), MAX_SAMPLED):
             yield from (block[begin : begin + SAMPLED] for begin in range(0, len(block), SAMPLED))
+
+
+def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
+    if config.tokenizer == "byte":
+        return ByteTokenizer()
+    if config.tokenizer == "bpe":
+        return learn_bpe(corpus.sample(), config.bpe_vocab_size)
+    chars = corpus.characters()
+    if len(chars) < 2:
+        raise DataError(f"{corpus.name} has {len(chars)} distinct characters; there is nothing to learn from it")
+    return CharTokenizer(chars)
+
+
+def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
+    """Return a tokenizer with which a corpus can be encoded: the one given, or that with more characters."""
+    if not isinstance(base, CharTokenizer):
+        return base
+    missing = [char for char in corpus.characters() if char not in base.stoi]
+    return CharTokenizer([*base.itos, *missing]) if missing else base
 
 
 def _documents(path: Path, raw: BinaryIO) -> Iterator[Iterable[str]]:

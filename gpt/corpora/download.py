@@ -1,15 +1,11 @@
 """One file that is downloaded unless it is there; only complete and verified content gets the file's name."""
 
-import hashlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from gpt.system.errors import DataError, first_line
 from gpt.system.files import replacing, sha256_of
-from gpt.system.progress import Report, announced, silent
+from gpt.system.progress import Report, counted
 
 ATTEMPTS = 2
 """At each mirror."""
@@ -17,12 +13,12 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Download:
-    """One file to fetch: its mirrors in order, its name on disk, its hex sha256 and its cap in bytes."""
+    """One file to fetch: its mirrors in order, its name on disk, its hex sha256 and its size."""
 
     urls: tuple[str, ...]
     filename: str
     sha256: str
-    max_bytes: int
+    size: int
 
 
 class MirrorError(Exception):
@@ -34,11 +30,10 @@ def fetch(
 ) -> Path:
     """Return the path of the file in `folder`, after downloading it unless it is there with the right sha256.
 
-    With `offline`, no socket is opened. `timeout` has the seconds to connect and for each read. A damaged file stays
-    until it is replaced.
+    With `offline`, no socket is opened. `timeout` has the seconds to connect and for each read.
     """
     path = folder / download.filename
-    content = f"sha256 {download.sha256}, at most {download.max_bytes} bytes"
+    content = f"sha256 {download.sha256}, {download.size} bytes"
     by_hand = f"put {download.filename} ({content}) at {path}, or set data.source=file data.path=FILE"
     try:
         problem = _problem(sha256_of(path), download) if path.is_file() else "is missing"
@@ -48,15 +43,13 @@ def fetch(
             urls = " or ".join(download.urls)
             raise DataError(f"{path} {problem}, and offline it is not downloaded from {urls}: {by_hand}")
         folder.mkdir(parents=True, exist_ok=True)
-        has_bar = sys.stderr is not None and sys.stderr.isatty()
-        with announced(silent if has_bar else report, f"downloading {path.name}"):
-            failures = {}
-            for url in download.urls * ATTEMPTS:
-                try:
-                    _transfer(url, download, path, timeout)
-                    return path
-                except MirrorError as error:
-                    failures[url] = str(error)
+        failures = {}
+        for url in download.urls * ATTEMPTS:
+            try:
+                _transfer(url, download, path, timeout, report)
+                return path
+            except MirrorError as error:
+                failures[url] = str(error)
     except OSError as error:
         raise DataError(f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER") from error
     said = "; ".join(f"{url}: {why}" for url, why in failures.items())
@@ -69,26 +62,25 @@ def _problem(digest: str, download: Download) -> str | None:
     return f"got sha256 {digest[:12]}..., expected {download.sha256[:12]}..."
 
 
-def _transfer(url: str, download: Download, path: Path, timeout: tuple[float, float]) -> None:
+def _transfer(url: str, download: Download, path: Path, timeout: tuple[float, float], report: Report) -> None:
     """Put the content of `url` at `path` when it is right."""
     import requests  # opens a socket to look for IPv6
 
-    digest = hashlib.sha256()
     # a unique name because two processes may download at once; the same folder because renames need one disk
     with replacing(path) as temporary:
         try:
-            with temporary.open("wb") as file, requests.get(url, stream=True, timeout=timeout) as response:
+            with (
+                counted(report, f"downloading {path.name}", download.size, "B") as advance,
+                temporary.open("wb") as file,
+                requests.get(url, stream=True, timeout=timeout) as response,
+            ):
                 response.raise_for_status()
-                length = response.headers.get("Content-Length", "")
-                total = int(length) if length.isdecimal() and "Content-Encoding" not in response.headers else None
-                with tqdm(desc=path.name, total=total, unit="B", unit_scale=True, disable=None) as bar:
-                    for chunk in response.iter_content(64 * 1024):
-                        if file.tell() + len(chunk) > download.max_bytes:
-                            raise MirrorError(f"sends more than {download.max_bytes} bytes")
-                        file.write(chunk)
-                        digest.update(chunk)
-                        bar.update(len(chunk))
+                for chunk in response.iter_content(64 * 1024):
+                    if file.tell() + len(chunk) > 2 * download.size:
+                        raise MirrorError(f"sends more than {2 * download.size} bytes")
+                    file.write(chunk)
+                    advance(len(chunk))
         except requests.RequestException as error:
             raise MirrorError(first_line(error)) from error
-        if problem := _problem(digest.hexdigest(), download):
+        if problem := _problem(sha256_of(temporary), download):
             raise MirrorError(problem)

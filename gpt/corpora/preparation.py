@@ -7,10 +7,9 @@ from typing import Any
 
 from gpt.config import DataConfig
 from gpt.corpora import corpus_text, sharding
-from gpt.corpora.corpus_text import CorpusText
+from gpt.corpora.corpus_text import CorpusText, extend_tokenizer
 from gpt.corpora.locating import corpus_files
 from gpt.corpora.parquet import is_table
-from gpt.corpora.vocabulary import extend_tokenizer
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.tokenizers import Tokenizer
 from gpt.system.environment import Settings, expand_home
@@ -22,26 +21,18 @@ FORMAT = 1
 """Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""
 
 
-def prepare(
-    config: DataConfig,
-    settings: Settings,
-    report: Report,
-    force: bool = False,
-    base: Tokenizer | None = None,
-) -> Dataset:
+def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None = None) -> Dataset:
     """Locate the corpus, encode it unless that was done before, and open the token files.
 
-    Args:
-        force: encode it again.
-        base: tokenizer to use, with the characters that it lacks; None: one that is built from the corpus.
+    The tokenizer is `base` with the characters that it lacks; None: one that is built from the corpus.
     """
     with announced(report, "looking for the corpus, and hashing it where its hash is known"):
         corpus = CorpusText(corpus_files(config, settings, report))
     with announced(report, f"reading {corpus.name}"):
         tokenizer = None if base is None else extend_tokenizer(base, corpus)
         folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
-    if force or not (folder / META).is_file():
-        sharding.encode_into(folder, corpus, config, tokenizer, report, force)
+    if not (folder / META).is_file():
+        sharding.encode_into(folder, corpus, config, tokenizer, report)
         report(f"encoded {corpus.name} into {folder}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)

@@ -18,18 +18,15 @@ from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
-from tqdm import tqdm
 
 from gpt.config import DataConfig
-from gpt.corpora.corpus_text import CorpusText
-from gpt.corpora.vocabulary import build_tokenizer
+from gpt.corpora.corpus_text import CorpusText, build_tokenizer
 from gpt.data.dataset import META, seal, unseal
-from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
+from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype, tokenizer_from_dict
 from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.system.errors import DataError
-from gpt.system.files import replace_folder, sha256_of, surely, write_atomic
-from gpt.system.progress import Report, announced, silent
+from gpt.system.files import sha256_of, surely, sync_folder, write_atomic
+from gpt.system.progress import Report, announced, counted
 
 SHARD_BLOCKS = 16
 THREADS = 8
@@ -38,34 +35,30 @@ JOURNAL = "journal.json"
 """Of a folder that is not finished: its tokenizer and the hashes of its shards, sealed."""
 
 
-def unfinished(folder: Path) -> Path:
-    """Return where the shards of a folder are until all are finished."""
-    return folder.with_name(f"{folder.name}.partial")
-
-
 def encode_into(
-    folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report, force: bool
+    folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report
 ) -> None:
     """Write the shards of a corpus beside `folder`, then move them there.
 
-    The folder is named by the fingerprint of the corpus and the options. With `force`, what is finished is encoded
-    again. A text that cannot be read or encoded leaves nothing; after anything else, what is finished is left.
+    The folder is named by the fingerprint of the corpus and the options. A text that cannot be read or encoded leaves
+    nothing; after anything else, what is finished is left.
     """
-    partial = unfinished(folder)
+    partial = folder.with_name(f"{folder.name}.partial")
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder, report):
-            if (folder / META).is_file() and not force:  # another process was faster
+            if (folder / META).is_file():  # another process was faster
                 return
-            if force and partial.exists():
-                shutil.rmtree(partial)
             partial.mkdir(exist_ok=True)
             try:
                 _write(partial, corpus, config, tokenizer, report)
             except DataError:
                 surely(bind(shutil.rmtree, partial, ignore_errors=True))
                 raise
-            replace_folder(folder, partial)
+            if folder.exists():  # without its description
+                shutil.rmtree(folder)
+            partial.rename(folder)
+            sync_folder(folder.parent)
     except OSError as error:
         again = "start again when that is mended, which keeps what is finished, or "
         raise DataError(f"cannot write {partial}: {error.strerror}; {again}set data.dir to another folder") from None
@@ -92,11 +85,8 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
     saved, hashes = _finished(folder)
     with announced(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = saved or tokenizer or build_tokenizer(corpus, config)
-    with (
-        tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None, leave=False) as bar,
-        announced(report if bar.disable else silent, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"),
-    ):
-        encoded = _encoded(tokenizer, islice(corpus.blocks(bar.update), len(hashes) * SHARD_BLOCKS, None))
+    with counted(report, f"encoding {corpus.name}", corpus.size, "B") as advance:
+        encoded = _encoded(tokenizer, islice(corpus.blocks(advance), len(hashes) * SHARD_BLOCKS, None))
         _write_journal(folder, tokenizer, hashes)
         while shard := list(islice(encoded, SHARD_BLOCKS)):
             content = np.concatenate(shard).tobytes()
@@ -115,7 +105,6 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
     meta = {
         "tokenizer": tokenizer.to_dict(),
         "dtype": dtype.str,
-        "sources": [{"file": str(file), "bytes": file.stat().st_size} for file in corpus.files],
         "shards": [
             {"file": path.name, "length": len(shard), "sha256": sha256}
             for path, shard, sha256 in zip(paths, shards, hashes, strict=True)
@@ -142,13 +131,10 @@ def _finished(folder: Path) -> tuple[Tokenizer | None, list[str]]:
         tokenizer, hashes = tokenizer_from_dict(journal["tokenizer"]), journal["shards"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
         return None, []
-    paths = ((_shard(folder, number), sha256) for number, sha256 in enumerate(hashes))
-    return tokenizer, [sha256 for _, sha256 in takewhile(_is_undamaged, paths)]
-
-
-def _is_undamaged(shard: tuple[Path, str]) -> bool:
-    path, sha256 = shard
-    return path.is_file() and sha256_of(path) == sha256
+    paths = (_shard(folder, number) for number in range(len(hashes)))
+    there = map(sha256_of, takewhile(Path.is_file, paths))
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(hashes, there, strict=False))
+    return tokenizer, [sha256 for sha256, _ in same]
 
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:

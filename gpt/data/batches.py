@@ -9,8 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.data.permutation import ROUNDS, permute
 from gpt.data.tokens import Tokens, release_pages
+
+ROUNDS = 8
+"""Rounds of the Feistel network, each with a key."""
+Words = NDArray[np.uint64]
 
 
 def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
@@ -37,17 +40,11 @@ class Sampler:
         self.starts = torch.empty(0, dtype=torch.long)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it.
-
-        Args:
-            batch_size: windows to choose.
-            rows: indices of those to read; None: all.
-        """
+        """Return inputs and targets, each (B, T) int64, of the windows that `rows` has the indices of; None: of all."""
         self.starts = self._choose(batch_size)
         return read_windows(self.tokens, self.starts if rows is None else self.starts[rows], self.block_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the sequence of batches."""
         raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -126,15 +123,44 @@ class ShuffledSampler(Sampler):
         self.blocks: int = (len(self.tokens) - 1 - self._offset) // self.block_size
 
 
-SAMPLERS: dict[str, type[BatchSampler] | type[ShuffledSampler]] = {
-    "random": BatchSampler,
-    "shuffled": ShuffledSampler,
-}
-"""The sampler of each `data.order`."""
+def permute(places: Words, size: int, keys: Words) -> Words:
+    """Return the elements at some places of a pseudorandom permutation of 0, 1, ..., size - 1.
+
+    A Feistel network (Luby and Rackoff 1988) permutes the numbers below a power of four; where it leads outside the
+    range, it is applied again until it leads back (cycle walking, Black and Rogaway 2002): on average, at most four
+    times.
+
+    Args:
+        places: (N,), each below `size`.
+        keys: one for each round; they choose the permutation.
+    """
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    elements = places
+    outside = np.arange(len(places))
+    while len(outside):
+        elements = elements.copy()
+        elements[outside] = _feistel(elements[outside], half, keys)
+        outside = outside[elements[outside] >= size]
+    return elements
+
+
+def _feistel(words: Words, half: np.uint64, keys: Words) -> Words:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = words >> half, words & mask
+    for key in keys:
+        left, right = right, left ^ (_mixed(right + key) & mask)
+    return (left << half) | right
+
+
+def _mixed(words: Words) -> Words:
+    """Return well-mixed words: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
 
 def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int) -> Sampler:
-    return SAMPLERS[order](tokens, block_size, seed)
+    return (BatchSampler if order == "random" else ShuffledSampler)(tokens, block_size, seed)
 
 
 @dataclass(repr=False)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -12,14 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.tokenizers import Tokenizer
+from gpt.data.tokenizers import Tokenizer, tokenizer_from_dict
 from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.system.errors import DataError, explained
-from gpt.system.files import release_cached_pages, sha256_of
+from gpt.system.files import sha256_of
 
-PATIENCE = 1.0
-"""Seconds for which a folder may be missing, while another process replaces it."""
 META = "dataset.json"
 """Lengths, hashes and tokenizer, written last. A folder without it is encoded again."""
 
@@ -87,30 +83,14 @@ def open_dataset(folder: Path) -> Dataset:
     Raises:
         DataError: a file is missing or damaged.
     """
-    end = time.monotonic() + PATIENCE
-    while True:
-        before = _identity(folder)
-        try:
-            return _open(folder)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
-            now = _identity(folder)
-            if now != before:  # another process is replacing it, as with --force
-                end = time.monotonic() + PATIENCE
-            elif now is not None or time.monotonic() > end:
-                name = getattr(error, "filename", None)
-                reason = f"{Path(name).name}: {explained(error)}" if name else explained(error)
-                raise DataError(
-                    f"the token files in {folder} are damaged ({reason}); delete that folder and start again"
-                ) from None
-            time.sleep(0.01)
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
     try:
-        found = folder.stat()
-        return found.st_ino, found.st_mtime_ns  # a file system may give a new folder the number of the one it replaces
-    except OSError:
-        return None
+        return _open(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
+        name = getattr(error, "filename", None)
+        reason = f"{Path(name).name}: {explained(error)}" if name else explained(error)
+        raise DataError(
+            f"the token files in {folder} are damaged ({reason}); delete that folder and start again"
+        ) from None
 
 
 def _open(folder: Path) -> Dataset:
@@ -131,7 +111,6 @@ def _map(path: Path, dtype: str, expected: dict[str, Any]) -> NDArray[Any]:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:
         raise ValueError(f"{path.name} has another sha256 than was written")
-    release_cached_pages(path)
     if length == 0:
         return np.empty(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r", shape=(length,))

@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of ids V; every id is in [0, V)."""
+        """The number of ids V; every id is in [0, V)."""
         ...
 
     def encode(self, text: str) -> NDArray[np.int64]:
@@ -53,9 +53,7 @@ class Tokenizer(Protocol):
         """Return the same ids in the smallest unsigned type that holds V ids, as token files have them."""
         ...
 
-    def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text of token ids."""
-        ...
+    def decode(self, ids: Sequence[int] | Ids) -> str: ...
 
     def stream(self) -> IncrementalDecoder:
         """Return a decoder of ids that continue a text, one at a time."""
@@ -81,14 +79,15 @@ class CharTokenizer(Tokenizer):
         itos: the characters, sorted; `itos[i]` is the character of id i.
         stoi: the id of each character.
 
+        replacement: "?" where the vocabulary has one, else a space, else its first character.
+
     Args:
         chars: the vocabulary; sorted and made unique here.
         unknown: what `encode` does with characters outside the vocabulary: "error" lists them with their
             positions, "replace" writes `replacement`, "drop" leaves them out.
-        replacement: a character of the vocabulary; None: "?" where it has one, else a space, else its first.
     """
 
-    def __init__(self, chars: Iterable[str], unknown: str = "error", replacement: str | None = None) -> None:
+    def __init__(self, chars: Iterable[str], unknown: str = "error") -> None:
         self.itos = sorted(set(chars))
         if not self.itos:
             raise DataError("a character vocabulary needs at least one character, and the text is empty")
@@ -96,9 +95,7 @@ class CharTokenizer(Tokenizer):
         if unknown not in ("error", "replace", "drop"):
             raise DataError(f"unknown characters: got {unknown!r}, expected error, replace or drop")
         self.unknown = unknown
-        self.replacement = replacement or next((char for char in "? " if char in self.stoi), self.itos[0])
-        if self.replacement not in self.stoi:
-            raise DataError(f"replacement {self.replacement!r} is not in the vocabulary")
+        self.replacement = next((char for char in "? " if char in self.stoi), self.itos[0])
         codes = np.array([ord(char) for char in self.itos])
         self._ids = np.full(codes[-1] + 1, -1, dtype=np.int32)  # id of each code point, -1: none
         self._ids[codes] = np.arange(len(codes))
@@ -165,6 +162,25 @@ class ByteTokenizer(Tokenizer):
         return {"type": "byte"}
 
 
+def tokenizer_from_dict(data: Any) -> Tokenizer:
+    """Return the tokenizer whose `to_dict` gave the value.
+
+    Raises:
+        DataError: it does not describe a tokenizer, or needs a library that is not installed.
+    """
+    match data:
+        case {"type": "byte"}:
+            return ByteTokenizer()
+        case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
+            return CharTokenizer(chars)
+        case {"type": "bpe", "tokenizer": dict(content)}:
+            # needs a library of its own, which other tokenizers do without
+            from gpt.data.bpe import BPETokenizer
+
+            return BPETokenizer(content)
+    raise DataError(f"not a tokenizer: {str(data)[:60]}")
+
+
 def require_characters(text: str) -> bytes:
     """Return a text as UTF-8.
 
@@ -178,7 +194,6 @@ def require_characters(text: str) -> bytes:
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the smallest unsigned integer type that holds ids below `vocab_size`."""
     return np.min_scalar_type(vocab_size - 1)
 
 
@@ -188,5 +203,4 @@ def convert_newlines(text: str) -> str:
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """Return the Unicode code point of each character."""
     return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)

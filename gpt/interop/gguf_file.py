@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gpt.config import ModelConfig
-from gpt.data.bpe import BPETokenizer
-from gpt.data.token_bytes import byte_symbols
+from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.interop.architectures import architecture_for, gpt2_entries
 from gpt.interop.hugging_face import require_float32, weights_with_positions

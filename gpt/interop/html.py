@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config import SampleConfig
-from gpt.data.bpe import BPETokenizer
-from gpt.data.token_bytes import byte_symbols
+from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.views.picture import sizes_of
 from gpt.inspection.views.tokens import kind_of, labels_of

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpt.data.bpe import BPETokenizer
-from gpt.data.token_bytes import byte_symbols
+from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.system.errors import DataError, InputError
 
@@ -34,7 +33,7 @@ def from_tokenizer_json(content: Any) -> Tokenizer:
         vocabulary = content["model"]["vocab"]
         candidates: list[Tokenizer] = [ByteTokenizer()]
         if all(len(symbol) == 1 for symbol in vocabulary):
-            candidates.append(CharTokenizer(vocabulary, replacement=content["model"]["unk_token"]))
+            candidates.append(CharTokenizer(vocabulary))
     except (TypeError, KeyError):
         raise DataError("tokenizer.json does not describe a tokenizer") from None
     for tokenizer in candidates:

@@ -3,7 +3,6 @@
 import errno
 import glob
 import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -101,25 +100,6 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     sync_folder(path.parent)
 
 
-def replace_folder(path: Path, new: Path) -> None:
-    """Move the folder `new` to `path`; what is there, also from another process meanwhile, is moved away whole first.
-
-    Raises:
-        OSError: the parent is unwritable.
-    """
-    with temporary_folder(path) as old:
-        for number in itertools.count():
-            with suppress(FileNotFoundError):
-                path.rename(old / str(number))
-            try:
-                new.rename(path)
-                break
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-        sync_folder(path.parent)
-
-
 @contextmanager
 def temporary_file(path: Path) -> Iterator[Path]:
     """Make an empty file beside `path`, on the same disk, under a name of this process; in the end it is gone.
@@ -194,13 +174,3 @@ def sha256_of(path: Path) -> str:
     """Return the hex sha256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def release_cached_pages(path: Path) -> None:
-    """Drop a file's pages from the page cache; they must be on disk already.
-
-    Cached pages are mapped a megabyte at a time, so reading small windows would make most of the file resident.
-    """
-    if hasattr(os, "posix_fadvise"):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

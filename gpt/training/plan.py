@@ -81,7 +81,7 @@ def plan_run(request: Request, run: RunFolder) -> Plan:
 
     def prepare_data(config: Config, origin: ResumePoint | None = None) -> Dataset:
         tokenizer = None if origin is None else origin.checkpoint.tokenizer
-        return world.rank_zero_first(lambda: prepare(config.data, settings, report, False, tokenizer))
+        return world.rank_zero_first(lambda: prepare(config.data, settings, report, tokenizer))
 
     loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, report))
     with world.together():

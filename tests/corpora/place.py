@@ -33,9 +33,9 @@ class Place:
     def write(self, text: str) -> None:
         self.text.write_text(text, encoding="utf-8", newline="")
 
-    def prepare(self, force: bool = False, **keys: Any) -> Dataset:
+    def prepare(self, **keys: Any) -> Dataset:
         values = {"source": "file", "path": str(self.text), "dir": str(self.data), **keys}
-        return prepare(DataConfig.model_validate(values), OFFLINE, self.reports.append, force)
+        return prepare(DataConfig.model_validate(values), OFFLINE, self.reports.append)
 
     def refusal(self, **keys: Any) -> str:
         with pytest.raises(DataError) as caught:

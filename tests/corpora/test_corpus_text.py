@@ -15,7 +15,7 @@ from pyarrow import parquet as arrow
 
 from gpt.corpora import corpus_text, parquet
 from gpt.corpora.corpus_text import CorpusText
-from gpt.corpora.source_files import find_files
+from gpt.corpora.locating import find_files
 from gpt.system.errors import DataError
 from patience import examples
 
@@ -172,22 +172,6 @@ def test_pyarrow_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(parquet, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"needs the pyarrow package: pip install 'glassgpt\[corpora\]'"):
         read(tmp_path, b"")
-
-
-@pytest.mark.parametrize(
-    ("limit", "problem"),
-    [
-        ("MAX_ROW_BYTES", r"a row is longer than 200 bytes"),
-        ("MAX_GROUP_BYTES", r"says to have [\d,]+ bytes in a group of rows"),
-        ("MAX_FOOTER", r"describes itself in [\d,]+ bytes"),
-    ],
-)
-def test_a_row_a_group_and_a_footer_that_memory_should_not_hold_are_refused(
-    limit: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet, limit, 200)
-    with pytest.raises(DataError, match=problem):
-        read(tmp_path, table(["ab" * 900]))
 
 
 # --- which files a path names

@@ -22,7 +22,7 @@ from patience import PATIENCE
 
 CONTENT = b"To be, or not to be, that is the question:\n" * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-CAP = 1_000_000
+SIZE = 500_000
 CUT = (200, CONTENT[: len(CONTENT) // 2], {"Content-Length": len(CONTENT)})
 PAGES: dict[str, list[tuple[int, bytes, dict[str, object]]]] = {
     "/good": [(200, CONTENT, {})],
@@ -31,7 +31,7 @@ PAGES: dict[str, list[tuple[int, bytes, dict[str, object]]]] = {
     "/cut-once": [CUT, (200, CONTENT, {})],
     "/always-cut": [CUT],
     "/always-500": [(500, b"", {})],
-    "/bomb": [(200, gzip.compress(bytes(10 * CAP)), {"Content-Encoding": "gzip"})],
+    "/bomb": [(200, gzip.compress(bytes(20 * SIZE)), {"Content-Encoding": "gzip"})],
     "/together": [(200, CONTENT, {})],
     "/nonsense": [(200, CONTENT, {"Content-Length": "abc"})],
 }
@@ -100,7 +100,7 @@ def get(tmp_path: Path) -> Fetch:
     """Fetch corpus.txt with the settings of these tests."""
 
     def call(*urls: str, folder: Path = tmp_path, offline: bool = False, seconds: float = PATIENCE) -> Path:
-        download = Download(urls, "corpus.txt", SHA256, CAP)
+        download = Download(urls, "corpus.txt", SHA256, SIZE)
         return fetch(download, folder, offline=offline, report=print, timeout=(PATIENCE, seconds))
 
     return call
@@ -185,7 +185,7 @@ def test_offline_says_what_to_put_where_and_opens_no_socket(
     if damaged is not None:
         (tmp_path / "corpus.txt").write_bytes(damaged)
     message = failure("https://corpus.invalid/one", "https://corpus.invalid/two", offline=True)
-    for part in (words, "corpus.txt", SHA256, str(CAP), str(tmp_path / "corpus.txt"), "/one", "/two"):
+    for part in (words, "corpus.txt", SHA256, str(SIZE), str(tmp_path / "corpus.txt"), "/one", "/two"):
         assert part in message
 
 

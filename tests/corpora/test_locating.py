@@ -14,7 +14,7 @@ import pytest
 from gpt.config import DataConfig
 from gpt.corpora import locating
 from gpt.corpora.download import Download
-from gpt.corpora.locating import ARCHIVES, SHAKESPEARE, Archive, corpus_files
+from gpt.corpora.locating import ARCHIVES, SHAKESPEARE, corpus_files
 from gpt.system.environment import Settings
 from gpt.system.errors import DataError
 from gpt.system.progress import silent
@@ -99,9 +99,9 @@ def test_text8_is_unpacked_once_from_its_zip_and_checked(tmp_path: Path, monkeyp
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("../../text8", CONTENT)  # a name that must never become a path
-    packed, real = buffer.getvalue(), ARCHIVES["text8"].download
-    download = Download(real.urls, real.filename, hashlib.sha256(packed).hexdigest(), real.max_bytes)
-    monkeypatch.setitem(locating.ARCHIVES, "text8", Archive(download, hashlib.md5(CONTENT).hexdigest()))
+    packed, real = buffer.getvalue(), ARCHIVES["text8"][0]
+    download = Download(real.urls, real.filename, hashlib.sha256(packed).hexdigest(), real.size)
+    monkeypatch.setitem(locating.ARCHIVES, "text8", (download, hashlib.md5(CONTENT).hexdigest()))
     data, common = tmp_path / "data", tmp_path / "common"
     common.mkdir()
     settings = Settings(data_dir=common, cache_dir=tmp_path, offline=True)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from corpora.place import BPE, TOKENIZERS, Place, changed, cut, holding, swap, whole
 from gpt.corpora import corpus_text, preparation, sharding
-from gpt.data import dataset
 from gpt.data.dataset import META, open_dataset, seal, unseal
 from gpt.system.errors import DataError
 from patience import examples
@@ -76,7 +75,7 @@ def test_tokens_are_mapped_from_disk_in_the_smallest_type(
         assert tokens.dtype == np.dtype(dtype)
 
 
-def test_what_was_prepared_is_not_encoded_again_unless_it_is_forced(text: Place) -> None:
+def test_what_was_prepared_is_not_encoded_again(text: Place) -> None:
     first = text.prepare()
     assert text.reports == [f"encoded {text.text} into {text.folder()}"]
     assert set(text.written()) == {"shard-000000.bin", META}
@@ -85,9 +84,6 @@ def test_what_was_prepared_is_not_encoded_again_unless_it_is_forced(text: Place)
     second = text.prepare(path=str(text.files / "moved.txt"))
     assert {path: path.stat().st_mtime_ns for path in text.folder().iterdir()} == written
     assert (second.fingerprint, len(text.reports)) == (first.fingerprint, 1)
-    cut(text.folder() / "shard-000000.bin")
-    assert whole(text.prepare(force=True, path=str(text.files / "moved.txt"))) == TEXT
-    assert len(text.reports) == 2
     (text.folder() / META).rename(text.folder() / "meta.json")
     with pytest.raises(DataError, match=r"are damaged \(dataset.json: No such file"):
         open_dataset(text.folder())
@@ -181,24 +177,21 @@ def test_damaged_token_files_are_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr)
-@pytest.mark.parametrize("force", [False, True])
-def test_a_crash_in_the_middle_leaves_nothing_half_written_and_what_was_there(
-    error: BaseException, force: bool, text: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_crash_in_the_middle_leaves_nothing_half_written(
+    error: BaseException, text: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_off(*arguments: object) -> Iterator[Any]:
         yield np.zeros(3, np.uint16)
         raise error
 
-    if force:
-        text.prepare(**BPE)
     with monkeypatch.context() as context:
         context.setattr(sharding, "_encoded", break_off)
         with pytest.raises(DataError if isinstance(error, OSError) else type(error)) as caught:
-            text.prepare(force, **BPE)
+            text.prepare(**BPE)
     assert not isinstance(error, OSError) or str(caught.value).startswith(f"cannot write {text.tokens}")
-    (partial,) = (path for path in text.tokens.iterdir() if path.name.endswith(".partial"))
+    (partial,) = text.tokens.iterdir()
+    assert partial.name.endswith(".partial")
     assert [path.name for path in partial.iterdir()] == [sharding.JOURNAL]
-    assert len(list(text.tokens.iterdir())) == 1 + force
     assert whole(text.prepare(**BPE)) == TEXT
 
 
@@ -224,28 +217,12 @@ def test_folders_and_files_that_cannot_be_used_are_told_and_kept(text: Place, mo
     said = text.refusal(dir=str(text.text))
     assert said.startswith(f"cannot write {text.text / 'tokens'}")
     assert said.endswith("or set data.dir to another folder")
-    text.prepare()
     with monkeypatch.context() as context:
         context.setattr(Path, "rename", refuse)
-        assert "Permission denied" in text.refusal(force=True)
+        assert "Permission denied" in text.refusal()
     assert whole(text.prepare()) == TEXT
     monkeypatch.setattr(preparation, "sha256_of", refuse)
     assert text.refusal() == f"cannot read {text.text}: Permission denied"
-
-
-def test_who_opens_a_corpus_that_is_replaced_meanwhile_gets_one_or_the_other(
-    text: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, unsealed = text.tokens / text.prepare().fingerprint, dataset.unseal
-
-    def replace_after(sealed: dict[str, Any]) -> dict[str, Any]:
-        monkeypatch.setattr(dataset, "unseal", unsealed)
-        text.prepare(force=True)
-        return unsealed(sealed)
-
-    monkeypatch.setattr(dataset, "unseal", replace_after)
-    monkeypatch.setattr(dataset, "PATIENCE", 0.0)
-    assert whole(open_dataset(folder)) == TEXT
 
 
 def test_byte_pairs_are_learned_and_fewer_than_characters(place: Place) -> None:

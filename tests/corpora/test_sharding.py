@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from corpora.place import BLOCK, BPE, TOKENIZERS, Place, cut, holding, swap, whole
 from gpt.config import DataConfig
@@ -124,20 +123,8 @@ def test_what_was_damaged_since_is_made_anew(name: str, damage: Callable[[Path],
 def test_byte_pairs_that_were_learned_stay(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = written_straight(text, **BPE)
     leave_unfinished(text, 4, KeyboardInterrupt(), **BPE)
-    monkeypatch.setattr("gpt.corpora.vocabulary.learn_bpe", lambda *arguments: pytest.fail("learned again"))
+    monkeypatch.setattr("gpt.corpora.corpus_text.learn_bpe", lambda *arguments: pytest.fail("learned again"))
     text.prepare(**BPE)
-    assert text.written() == straight
-
-
-def test_force_encodes_again_and_deletes_nothing_while_another_process_prepares(
-    text: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text.prepare()
-    straight, found, acquire = text.written(), [], FileLock.acquire
-    (text.folder() / "shard-000001.bin").write_bytes(b"short")
-    monkeypatch.setattr(FileLock, "acquire", lambda *given: (found.append(len(text.written())), acquire(*given))[1])
-    text.prepare(force=True)
-    assert found == [len(straight)]
     assert text.written() == straight
 
 

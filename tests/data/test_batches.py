@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.data.batches import SAMPLERS, BatchSampler, Sampler, ShuffledSampler, build_sampler
+from gpt.data.batches import BatchSampler, Sampler, ShuffledSampler, build_sampler
 from patience import examples
 
 TOKENS = np.random.default_rng(0).integers(0, 200, size=1000).astype(np.uint8)
-EVERY_ORDER = pytest.mark.parametrize("order", SAMPLERS)
+EVERY_ORDER = pytest.mark.parametrize("order", ["random", "shuffled"])
 
 
 def draws(sampler: Sampler, count: int = 5, batch_size: int = 3) -> torch.Tensor:

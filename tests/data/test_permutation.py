@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.data.permutation import ROUNDS, permute
+from gpt.data.batches import ROUNDS, permute
 
 
 def keys_of(seed: int) -> np.ndarray:

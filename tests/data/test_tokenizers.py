@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
+from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_dict
 from gpt.system.errors import DataError
 
 
@@ -60,7 +59,6 @@ def test_ids_have_the_smallest_unsigned_type_that_holds_them(vocab_size: int, dt
     ("arguments", "message"),
     [
         ({"chars": ""}, "at least one character"),
-        ({"chars": "abc", "unknown": "replace", "replacement": "z"}, "replacement 'z' is not in the vocabulary"),
         ({"chars": "abc", "unknown": "ignore"}, "got 'ignore', expected error, replace or drop"),
     ],
 )
@@ -88,12 +86,12 @@ def test_a_character_below_between_or_above_the_vocabulary_is_unknown(text: str)
 
 
 @pytest.mark.parametrize(
-    ("chars", "replacement", "expected"),
+    ("chars", "expected"),
     # without a question mark and a space, the first of the vocabulary
-    [("abc?! ", None, "a??c"), ("abc! ", None, "a  c"), ("abc!", None, "a!!c"), ("abc?", "b", "abbc")],
+    [("abc?! ", "a??c"), ("abc! ", "a  c"), ("abc!", "a!!c")],
 )
-def test_unknown_characters_can_be_replaced(chars: str, replacement: str | None, expected: str) -> None:
-    tokenizer = CharTokenizer(chars, unknown="replace", replacement=replacement)
+def test_unknown_characters_can_be_replaced(chars: str, expected: str) -> None:
+    tokenizer = CharTokenizer(chars, unknown="replace")
     ids = tokenizer.encode_narrow("aé𝄞c")
     assert (tokenizer.decode(ids), ids.dtype) == (expected, np.uint8)
 

@@ -46,8 +46,6 @@ def table(columns: dict[str, object], **options: object) -> bytes:
 def parquets() -> Iterator[Hostile]:
     good = table({"text": ["keys and doors"] * 9})
     yield "a zip file", file("a.zip", b"PK\3\4" + bytes(30)), REFUSED
-    yield "Parquet, rows of 32 MB that are one", file("a.parquet", _one_long_text), REFUSED
-    yield "Parquet, a page of 1.5 GB", file("a.parquet", _large_page), REFUSED
     for length in (2**31 - 1, 2**32 - 1, 0):
         footer = good[:-8] + struct.pack("<I", length) + b"PAR1"
         yield f"Parquet, a footer of {length:,} bytes", file("a.parquet", footer), REFUSED
@@ -59,17 +57,6 @@ def parquets() -> Iterator[Hostile]:
     yield "Parquet, 2,000 columns that clear the terminal", file("a.parquet", table(evil)), REFUSED
     many = {"text": ["a b"] * 20_000, **{f"c{number}": [0] * 20_000 for number in range(2)}}
     yield "Parquet, 20,000 row groups", file("a.parquet", lambda: table(many, row_group_size=1)), GOOD
-
-
-def _one_long_text() -> bytes:
-    values = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 640, pyarrow.int32()), ["ab" * (16 << 20)])
-    # without Arrow's own schema, which would say that the column has a dictionary
-    return table({"text": values}, compression="snappy", dictionary_pagesize_limit=1 << 30, store_schema=False)
-
-
-def _large_page() -> bytes:
-    text = pyarrow.array(["ab" * 50_000_000] * 15, pyarrow.large_string())
-    return table({"text": text}, compression="snappy", use_dictionary=False, data_page_size=1 << 31)
 
 
 def names() -> Iterator[Hostile]:
