@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,34 +50,6 @@ def test_an_error_of_what_cleans_up_half_of_something_hides_no_signal() -> None:
         fail(lambda: 1 // 0)
 
 
-@pytest.mark.parametrize("seconds", [PATIENCE, 0])
-def test_a_signal_whose_exception_is_ignored_comes_again(capfd: pytest.CaptureFixture[str], seconds: float) -> None:
-    class Resource:
-        def __del__(self) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    hook = sys.unraisablehook
-    with pytest.raises(Stopped) as stopped, unwinding():  # noqa: PT012
-        Resource()
-        threading.Event().wait(seconds)
-    assert stopped.value.code == 143
-    assert sys.unraisablehook is hook
-    assert capfd.readouterr().err == ""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists processes")
-def test_a_child_that_ignores_sigterm_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Python's resource tracker, which a pool of processes leaves behind: an echo would come too late for one."""
-    command = ["sh", "-c", "trap '' TERM; echo ready; exec cat"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        with monkeypatch.context() as context:
-            context.setattr("gpt.system.signals.time.sleep", lambda seconds: pytest.fail(f"waited {seconds} s"))
-            end_children()
-        assert child.poll() is None
-
-
 def test_a_later_signal_kills() -> None:
     program = (
         "import os, signal, gpt.system.signals; gpt.system.signals.ECHO_SECONDS = 0\n"
@@ -91,6 +62,16 @@ def test_a_later_signal_kills() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGHUP, "", "")
+
+
+def test_a_signal_where_python_ignores_exceptions_ends_the_process() -> None:
+    program = (
+        "import os, signal\nfrom gpt.system.signals import unwinding\n"
+        "class Resource:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "with unwinding():\n    Resource()\n    print('not reached')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, "", "")
 
 
 def test_an_import_is_not_unwound_but_ended(tmp_path) -> None:

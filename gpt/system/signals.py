@@ -1,7 +1,6 @@
 """Ctrl-C, SIGTERM and a closed terminal: the first signal unwinds a command, which cleans up; a later one kills it."""
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -20,8 +19,6 @@ ECHO_SECONDS = 0.5
 """
 GRACE_SECONDS = 1.0
 """Time for which a command waits for the processes that it has ended."""
-AGAIN_SECONDS = 0.01
-"""Time after which a signal comes again whose exception Python has ignored."""
 
 
 class Stopped(SystemExit):
@@ -51,23 +48,18 @@ class Requests:
             return 1
         return 0 if now - self._first < ECHO_SECONDS else 2
 
-    def forget(self) -> None:
-        """Take the next signal for the first."""
-        self._first = None
-
 
 @contextmanager
 def unwinding() -> Iterator[None]:
     """Let the first signal inside this context raise `Stopped`, and a later one kill the process.
 
-    Both end the processes that this one has started in its session, such as compilers. While a module is imported,
-    the first one kills too: there is nothing to clean up, and importing code may swallow an exception. A signal
-    that is ignored, as under `nohup`, or that the caller handles is left alone, and so is a thread but the main one.
-    One that arrives where Python ignores exceptions, as in `__del__`, comes again a moment later.
-    An error of what cleans up afterwards, because it was interrupted half-way, is not shown.
+    Both end the processes that this one has started in its session, such as compilers. The first one kills too where
+    an exception would be lost: while a module is imported, and where Python ignores exceptions, as in `__del__`. A
+    signal that is ignored, as under `nohup`, or that the caller handles is left alone, and so is a thread but the main
+    one. An error of what cleans up afterwards, because it was interrupted half-way, is not shown.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    requests = Requests()
+    requests, ignore = Requests(), sys.unraisablehook
 
     def stop(number: int, frame: FrameType | None) -> None:
         count = requests.count()
@@ -75,57 +67,29 @@ def unwinding() -> Iterator[None]:
             return
         end_children()
         if count == 2 or _is_importing(frame):
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            _die(number)
         raise Stopped(number)
 
-    with (
-        handling([number for number in WATCHED if signal.getsignal(number) in usual], stop),
-        _repeating(requests),
-    ):
+    def die_if_stopped(ignored: "sys.UnraisableHookArgs") -> None:
+        if isinstance(ignored.exc_value, Stopped):
+            _die(ignored.exc_value.code - 128)
+        ignore(ignored)
+
+    with handling([number for number in WATCHED if signal.getsignal(number) in usual], stop):
+        sys.unraisablehook = die_if_stopped
         try:
             yield
         except Exception as error:
             if isinstance(error.__context__, Stopped):
                 raise error.__context__ from None
             raise
+        finally:
+            sys.unraisablehook = ignore
 
 
-@contextmanager
-def _repeating(requests: Requests) -> Iterator[None]:
-    """Send a signal again inside this context whose `Stopped` was raised where Python ignores exceptions."""
-    former = sys.unraisablehook
-    timers = dict[threading.Timer, int]()
-
-    def take(ignored: "sys.UnraisableHookArgs") -> None:
-        if isinstance(ignored.exc_value, Stopped):
-            requests.forget()
-            number = ignored.exc_value.code - 128
-            timer = threading.Timer(AGAIN_SECONDS, _send_to_main, [number])
-            timers[timer] = number
-            timer.start()
-        else:
-            former(ignored)
-
-    sys.unraisablehook = take
-    waiting = list[threading.Timer]()
-    try:
-        yield
-    finally:
-        sys.unraisablehook = former
-        waiting += [timer for timer in timers if timer.is_alive()]
-        for timer in waiting:
-            timer.cancel()
-    if waiting:
-        raise Stopped(timers[waiting[0]])
-
-
-def _send_to_main(number: int) -> None:
-    main = threading.main_thread().ident
-    if sys.platform == "win32" or main is None:
-        signal.raise_signal(number)
-    else:
-        signal.pthread_kill(main, number)  # which wakes it, too
+def _die(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 @contextmanager
@@ -152,39 +116,20 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def end_children() -> None:
-    """Send SIGTERM to the processes that this one has started, and to theirs, where Linux lists them.
+    """Send SIGTERM to the processes of this session that descend from this one, where Linux lists them.
 
-    Those of other sessions are left alone. They are given a moment, in which compilers remove their temporary files:
-    `subprocess.run` kills what it runs when an exception ends it.
+    They are given a moment, in which compilers remove their temporary files: `subprocess.run` kills what it runs when
+    an exception ends it.
     """
-    stopped: set[int] = set()
-    while new := _descendants() - stopped:  # a process that is stopped starts no others
-        for pid in new:
-            _send(pid, signal.SIGSTOP)
-        stopped |= new
-    for pid in stopped:
-        _send(pid, signal.SIGTERM)
-        _send(pid, signal.SIGCONT)
-    end, ending = time.monotonic() + GRACE_SECONDS, set(filter(_ends, stopped))
+    ending, end = _descendants(), time.monotonic() + GRACE_SECONDS
+    for pid in ending:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
     while ending & _descendants() and time.monotonic() < end:
         time.sleep(0.005)
 
 
-def _send(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-def _ends(pid: int) -> bool:
-    """Return whether SIGTERM ends a process; Python's resource tracker ignores it, and ends after its parent."""
-    with suppress(OSError):
-        ignored = re.search(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.MULTILINE)
-        return ignored is not None and not int(ignored[1], 16) >> (signal.SIGTERM - 1) & 1
-    return False
-
-
 def _descendants() -> set[int]:
-    """Return the processes of this session that descend from this one; none where there is no /proc."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):
