@@ -17,10 +17,8 @@ from gpt.system.files import (
     sha256_of,
     sync_file,
     sync_folder,
-    temporary_file,
     temporary_folder,
     write_atomic,
-    write_folder,
 )
 from programs import full_disk
 
@@ -106,19 +104,6 @@ def test_the_content_is_on_disk_before_it_gets_its_name(old: Path, monkeypatch: 
     assert old.read_bytes() == b"new"
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    write_folder(tmp_path / "new", {"a": b"1", "b": b"2"})
-    assert {file.name: file.read_bytes() for file in (tmp_path / "new").iterdir()} == {"a": b"1", "b": b"2"}
-    with pytest.raises(FileExistsError):
-        write_folder(tmp_path / "new", {"a": b"3"})
-    with pytest.raises(OSError, match="No such file"):
-        write_folder(tmp_path / "other", {"a": b"1", "no/folder": b"2"})
-    with pytest.raises(FileNotFoundError):
-        write_folder(tmp_path / "gone" / "new", {"a": b"1"})
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]
-    assert (tmp_path / "new" / "a").read_bytes() == b"1"
-
-
 def test_a_pipe_a_device_or_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     os.mkfifo(tmp_path / "pipe")
@@ -138,11 +123,10 @@ def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> No
     for folder in (old, young):
         folder.mkdir()
         (folder / "part").write_bytes(b"1")
-    other, file = tmp_path / ".other.abcdefgh.tmp", tmp_path / ".new.cdefghij.tmp"
-    for path in (other, file):
-        path.write_bytes(b"1")
+    other = tmp_path / ".other.abcdefgh.tmp"
+    other.mkdir()
     two_days_ago = time.time() - 2 * 24 * 3600
-    for path in (old, old / "part", young, other, file):
+    for path in (old, old / "part", young, other):
         os.utime(path, (two_days_ago, two_days_ago))
     write_atomic(tmp_path / "new", b"2")
     assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, other.name, "new"]
@@ -155,14 +139,10 @@ def test_what_is_no_json_is_a_value_error(content: str | bytes) -> None:
     assert parse_json(b'{"a": [1.5]}') == {"a": [1.5]}
 
 
-@pytest.mark.parametrize(
-    ("made", "removal"), [(temporary_file, "pathlib.Path.unlink"), (temporary_folder, "shutil.rmtree")]
-)
-def test_a_signal_during_the_removal_of_a_temporary_file_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Any, removal: str
+def test_a_signal_during_the_removal_of_a_temporary_folder_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove = Path.unlink if made is temporary_file else shutil.rmtree
-    calls = []
+    remove, calls = shutil.rmtree, []
 
     def interrupted(path: Any, **options: Any) -> None:
         calls.append(path)
@@ -170,7 +150,7 @@ def test_a_signal_during_the_removal_of_a_temporary_file_leaves_nothing(
             raise SystemExit(143)
         remove(path, **options)
 
-    monkeypatch.setattr(removal, interrupted)
-    with pytest.raises(SystemExit), made(tmp_path / "new"):
+    monkeypatch.setattr("shutil.rmtree", interrupted)
+    with pytest.raises(SystemExit), temporary_folder(tmp_path / "new"):
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []

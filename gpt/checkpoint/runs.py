@@ -1,11 +1,9 @@
 """The folder of a run: its lock, its checkpoints, its `best` and `last` pointers, and the checkpoint a PATH means."""
 
-import errno
 import json
 import re
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,39 +18,25 @@ from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
-_CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""What network filesystems without locks answer."""
 MAX_VOCABULARY = 512
 """Snapshots leave out embeddings of more tokens: a map of them could not be read, and would take much of the disk."""
 PROBE_SECONDS = 0.5
 """How long `lock` retries: `is_being_trained` probes by taking the lock for an instant."""
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """`runs/<name>`: config.yaml, logs, samples/, snapshots/, checkpoints/, best.json, last.json."""
 
-    path: Path
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        return self.path / "samples"
-
-    @property
-    def snapshots(self) -> Path:
-        return self.path / "snapshots"
+    def __init__(self, path: Path) -> None:
+        self.path, self.metrics = path, path / "metrics.jsonl"
+        self.samples, self.snapshots = path / "samples", path / "snapshots"
 
     def snapshot(self, step: int) -> Path:
-        """Return where the snapshot of a step is."""
         return self.snapshots / f"{_folder_name(step)}.safetensors"
 
     @property
     def is_checkpoint(self) -> bool:
-        """Return whether the folder is itself a checkpoint, as `gpt quantize` writes one."""
+        """Whether the folder is itself a checkpoint, as `gpt quantize` writes one."""
         return (self.path / MANIFEST).is_file()
 
     def lock(self) -> None:
@@ -69,10 +53,6 @@ class RunFolder:
                 f"another process is training {self.path}; wait for it, or choose another name with run.name=NAME"
             ) from None
         except OSError as error:
-            if error.errno in _CANNOT_LOCK:
-                raise CheckpointError(
-                    f"cannot lock the run {self.path}: {error.strerror}; set run.dir to a filesystem with file locks"
-                ) from None
             raise self._unwritable(error) from None
 
     def unlock(self) -> None:
@@ -89,19 +69,15 @@ class RunFolder:
 
     def is_being_trained(self) -> bool:
         """Return whether a process, this one or another, holds the lock."""
-        if self._lock.is_locked:
-            return True
-        if not Path(self._lock.lock_file).is_file():
-            return False
+        if self._lock.is_locked or not Path(self._lock.lock_file).is_file():
+            return self._lock.is_locked
         try:
-            self._lock.acquire(timeout=0)
+            with self._lock.acquire(timeout=0):
+                return False
         except Timeout:
             return True
-        except OSError:
-            # a filesystem without locks, on which nothing can be trained
+        except OSError:  # a filesystem without locks, on which nothing can be trained
             return False
-        self._lock.release()
-        return False
 
     @cached_property
     def _lock(self) -> FileLock:
@@ -110,11 +86,7 @@ class RunFolder:
         return FileLock(folder.parent / f".{folder.name}.lock", thread_local=False)
 
     def create(self, config: Config) -> None:
-        """Create the folder and write the resolved configuration into it.
-
-        Raises:
-            CheckpointError: it cannot be made or written.
-        """
+        """Create the folder and write the resolved configuration into it."""
         for path in (self.samples, self.snapshots, self.path / "checkpoints", self.metrics):
             if path.is_symlink():
                 raise CheckpointError(f"{path} is a link; a run writes only below its own folder, set run.dir instead")
@@ -127,15 +99,11 @@ class RunFolder:
 
     def _unwritable(self, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"cannot write the run folder {self.path}: {error.strerror}; set run.dir to one that can be written"
+            f"cannot write the run folder {self.path}: {error.strerror}; set run.dir to one to write and lock"
         )
 
     def config(self) -> Config | None:
-        """Read the configuration the run was started with; None where there is no run yet.
-
-        Raises:
-            ConfigError: config.yaml is damaged.
-        """
+        """Read the configuration the run was started with; None where there is no run yet."""
         file = self.path / "config.yaml"
         return parse_config(read_yaml(file), str(file)) if file.is_file() else None
 
@@ -174,9 +142,6 @@ class RunFolder:
         """Drop samples and snapshots of later steps, and point `last` to a checkpoint of this run to continue from.
 
         After an earlier one was chosen by its path, a run that is killed before it saves continues from there.
-
-        Raises:
-            CheckpointError: the pointer cannot be written, or a file not removed.
         """
         try:
             for files in (self.samples, self.snapshots):
@@ -253,11 +218,9 @@ class RunFolder:
 
     def _remove_unfinished(self) -> None:
         """Remove what a killed process left; no other one writes here."""
-        for folder in (self.path / "checkpoints").glob(".*.tmp"):
-            shutil.rmtree(folder, ignore_errors=True)
-        for file in (*self.path.glob(".*.tmp"), *self.snapshots.glob(".*.tmp")):
-            with suppress(OSError):
-                file.unlink()
+        for parent in (self.path, self.path / "checkpoints", self.snapshots):
+            for folder in parent.glob(".*.tmp"):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def step_files(folder: Path) -> dict[int, Path]:
@@ -288,22 +251,15 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         path = pointers[-1].parent
     if (path / MANIFEST).is_file():
         return path
-    if path.name in ("best", "last") and not path.exists():
-        found = RunFolder(path.parent).pointed(path.name)
-        if found is None:
-            if not (path.parent / "config.yaml").is_file():
-                raise CheckpointError(f"{path.parent} is not a run; give {path.name} as {runs / 'NAME' / path.name}")
-            damaged = RunFolder(path.parent).damaged_pointer(path.name)
-            raise CheckpointError(damaged or f"{path.parent} has no {path.name} checkpoint")
-        return found
-    if not path.exists():
+    is_pointer = path.name in ("best", "last") and not path.exists()
+    run, name = (RunFolder(path.parent), path.name) if is_pointer else (RunFolder(path), prefer)
+    if not run.path.exists():
         raise CheckpointError(f"{path}: no such run or checkpoint")
-    run = RunFolder(path)
-    if damaged := run.damaged_pointer(prefer):
-        raise CheckpointError(f"{damaged}; give a folder in {path / 'checkpoints'} instead")
-    found = run.pointed(prefer)
-    if found is None:
-        found = run.pointed("last") or found or next(iter(run.checkpoints()), None)
+    if damaged := run.damaged_pointer(name):
+        raise CheckpointError(f"{damaged}; give a folder in {run.path / 'checkpoints'} instead")
+    found = run.pointed(name)
+    if found is None and not is_pointer:
+        found = run.pointed("last") or next(iter(run.checkpoints()), None)
     if found is None:
         raise CheckpointError(f"{path} holds no checkpoint; train first, or give another --checkpoint")
     return found

@@ -9,7 +9,7 @@ from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
 from gpt.system.errors import ConfigError, GPTError, InputError
-from gpt.system.files import sync_file, sync_folder, temporary_folder, write_folder
+from gpt.system.files import sync_file, sync_folder, temporary_folder
 from gpt.system.progress import announced
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def main(arguments: argparse.Namespace) -> int:
             staged = folder / output.name
             with announced(report, f"writing {output}"):
                 remedy = WRITERS[arguments.to](arguments, loaded, staged)
-            if staged.is_file():  # a folder is flushed as it is written
-                sync_file(staged)
-            size = sum(file.stat().st_size for file in (staged, *staged.rglob("*")) if file.is_file())
+            files = [file for file in (staged, *staged.rglob("*")) if file.is_file()]
+            for file in files:
+                sync_file(file)
+            size = sum(file.stat().st_size for file in files)
             staged.replace(output)
         sync_folder(output.parent)
     except InputError as error:
@@ -86,7 +87,9 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
 def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
     from gpt.interop.hugging_face import export_files
 
-    write_folder(staged, export_files(loaded.model, loaded.tokenizer, loaded.config.sample))
+    staged.mkdir()
+    for name, content in export_files(loaded.model, loaded.tokenizer, loaded.config.sample).items():
+        (staged / name).write_bytes(content)
     return f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
 
 

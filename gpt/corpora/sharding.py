@@ -80,8 +80,8 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
 
 def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report) -> None:
     before = [file.stat() for file in corpus.files]
-    for left in folder.glob(".*"):  # a temporary file of a process that was killed
-        left.unlink()
+    for left in folder.glob(".*.tmp"):  # of a process that was killed
+        shutil.rmtree(left)
     saved, hashes = _finished(folder)
     with announced(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = saved or tokenizer or build_tokenizer(corpus, config)

@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 MAX_JSON_BYTES = 128 << 20
 """Size of the largest JSON file that is read: tokenizers of large vocabularies have 40 MB."""
 ABANDONED_SECONDS = 24 * 3600
-"""Age of a temporary file that no process can still be writing."""
+"""Age of a temporary folder that no process can still be writing into."""
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -27,14 +27,15 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         OSError: the folder is missing or unwritable, the disk is full, or `path` is a device or pipe; it is unchanged.
     """
-    require_replaceable(path)
+    if path.exists() and not path.is_file() and not path.is_dir():  # which a rename would replace
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Make an empty file beside `path` that takes its place, flushed to disk, when the context ends without an error.
+    """Name a file to write that takes the place of `path`, flushed to disk, when the context ends without an error.
 
     Raises:
         OSError: see `write_atomic`.
@@ -75,45 +76,11 @@ def parse_json(content: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def require_replaceable(path: Path) -> None:
-    """Raise OSError where `path` is there and no regular file: a rename would replace a device or a pipe itself."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-
-
-def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of new files: it appears whole or not at all.
-
-    Raises:
-        OSError: the folder exists, its parent is missing or unwritable, or the disk is full.
-    """
-    if path.exists():
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    with temporary_folder(path) as temporary:
-        folder = temporary / path.name
-        folder.mkdir()
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-            sync_file(folder / name)
-        sync_folder(folder)
-        folder.rename(path)
-    sync_folder(path.parent)
-
-
 @contextmanager
 def temporary_file(path: Path) -> Iterator[Path]:
-    """Make an empty file beside `path`, on the same disk, under a name of this process; in the end it is gone.
-
-    Raises:
-        OSError: the folder is missing or unwritable.
-    """
-    _remove_abandoned(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        os.close(handle)
-        yield Path(name)
-    finally:
-        surely(partial(Path(name).unlink, missing_ok=True))
+    """Name a file in a `temporary_folder` beside `path`."""
+    with temporary_folder(path) as folder:
+        yield folder / path.name
 
 
 @contextmanager
@@ -142,15 +109,10 @@ def surely(remove: Callable[[], object]) -> None:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove what processes that were killed left beside `path`, if nothing in it has changed for a day."""
-    for found in path.parent.glob(f".{glob.escape(path.name)}.????????.tmp"):
+    for folder in path.parent.glob(f".{glob.escape(path.name)}.????????.tmp"):
         with suppress(OSError):  # another process may do the same
-            newest = max(inside.lstat().st_mtime for inside in (found, *found.rglob("*")))
-            if time.time() - newest < ABANDONED_SECONDS:
-                continue
-            if found.is_dir() and not found.is_symlink():
-                shutil.rmtree(found)
-            else:
-                found.unlink()
+            if time.time() - max(each.lstat().st_mtime for each in (folder, *folder.rglob("*"))) > ABANDONED_SECONDS:
+                shutil.rmtree(folder)
 
 
 def sync_folder(folder: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_process_killed_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_a
 def test_the_next_save_clears_away_what_a_killed_process_left(run: RunFolder, checkpoint: Checkpoint) -> None:
     checkpoints = run.path / "checkpoints"
     shutil.copytree(checkpoints / "step-000005", checkpoints / ".step-000009.abcdefgh.tmp")
-    (run.path / ".last.json.abcdefgh.tmp").write_text("half")
+    (run.path / ".last.json.abcdefgh.tmp").mkdir()
     run.save(checkpoint, best=True, keep_last=1)
     assert [folder.name for folder in checkpoints.iterdir()] == ["step-000005"]
     assert list(run.path.glob(".*")) == []

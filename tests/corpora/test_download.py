@@ -189,7 +189,7 @@ def test_offline_says_what_to_put_where_and_opens_no_socket(
         assert part in message
 
 
-@pytest.mark.parametrize(("function", "code"), [("tempfile.mkstemp", errno.EACCES), ("os.fsync", errno.ENOSPC)])
+@pytest.mark.parametrize(("function", "code"), [("tempfile.mkdtemp", errno.EACCES), ("os.fsync", errno.ENOSPC)])
 def test_a_folder_that_cannot_be_written_is_an_error(
     server: Server, failure: Callable[..., str], monkeypatch: pytest.MonkeyPatch, function: str, code: int
 ) -> None:

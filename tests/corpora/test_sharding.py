@@ -108,7 +108,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
     *(("shard-000001.bin", damage) for damage in (swap, cut, Path.unlink)),
     *(("journal.json", damage) for damage in (swap_pair, cut, Path.unlink)),
     *(("journal.json", holding(content)) for content in (b"", b"\xff", b"[]", b"null")),
-    (".shard-000004.bin.abcdefgh.tmp", holding(b"half")),
+    (".shard-000004.bin.abcdefgh.tmp", Path.mkdir),
 ]
 
 

@@ -40,7 +40,7 @@ def test_a_resumed_run_drops_what_was_kept_after_its_step(tmp_path: Path, start:
     trainer = start(tmp_path, TAKEN)
     trainer.run()
     run, checkpoints = trainer.run_folder, trainer.run_folder.path / "checkpoints"
-    (run.snapshots / ".step-000006.safetensors.abcdefgh.tmp").touch()  # of a process that was killed
+    (run.snapshots / ".step-000006.safetensors.abcdefgh.tmp").mkdir()  # of a process that was killed
     again = start(tmp_path, resume=str(checkpoints / "step-000003"))
     assert (steps_of(run)[-1], list(step_files(run.samples))[-1]) == (3, 3)
     assert not list(run.snapshots.glob(".*"))
