@@ -29,7 +29,7 @@ from gpt.system.errors import CheckpointError, explained, quoted
 from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 
 FORMAT = 1
-"""Version of the layout; newer ones are refused."""
+"""Version of the layout; others are refused."""
 
 MANIFEST = "manifest.json"
 
@@ -166,22 +166,14 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
 
 
 def verify_checkpoint(folder: Path) -> dict[str, bytes]:
-    """Check every file of a checkpoint against its manifest; return their contents by name.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or the format is newer; the message names it.
-    """
+    """Return the files' contents by name; raise CheckpointError where one is not as the manifest says."""
     entries = _read_manifest(folder)
     _require_memory(folder, entries)
     return {name: _verified(folder / Path(name).name, entry) for name, entry in entries.items()}
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read and verify the progress that a checkpoint was written at, and nothing else of it.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """Read and verify the progress that a checkpoint was written at, and nothing else of it."""
     path = folder / "state.json"
     data = _verified(path, _read_manifest(folder).get(path.name))
     try:
@@ -200,12 +192,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, OverflowError):
         raise CheckpointError(f"{folder / MANIFEST} is damaged") from None
-    if version < 1:
-        raise CheckpointError(f"{folder / MANIFEST} is damaged: there is no format {version}")
-    if version > FORMAT:
-        raise CheckpointError(
-            f"{folder} has format {version}, and this version of gpt reads up to {FORMAT}; update gpt"
-        )
+    if version != FORMAT:
+        raise CheckpointError(f"{folder} has format {version}, and this version of gpt reads {FORMAT}; update gpt")
     return entries
 
 

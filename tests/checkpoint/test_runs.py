@@ -216,11 +216,11 @@ def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) 
     ("path", "message"),
     [
         ("nowhere", "nowhere: no such run or checkpoint"),
-        ("runs/one/best", "one has no best checkpoint"),
+        ("runs/one/best", "one.best holds no checkpoint; train first"),
         ("runs/one", "one holds no checkpoint; train first"),
         ("runs", "runs holds no checkpoint"),
         ("runs/one/config.yaml", "holds no checkpoint"),
-        ("nowhere/last", "nowhere is not a run; give last as .*runs/NAME/last"),
+        ("nowhere/last", "nowhere.last: no such run or checkpoint"),
         (None, "no trained run below .*runs; train first: gpt train"),
     ],
 )
@@ -292,5 +292,5 @@ def test_a_filesystem_without_locks_is_an_error_of_one_line(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with pytest.raises(CheckpointError, match=f"^cannot lock the run {run.path}: [^\n]+ a filesystem with file locks$"):
+    with pytest.raises(CheckpointError, match=f"^cannot write the run folder {run.path}: [^\n]+ write and lock$"):
         run.lock()
