@@ -61,11 +61,13 @@ def test_torchrun_says_where_a_process_is_among_the_others(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("LOCAL_RANK", None, "^WORLD_SIZE is set, but LOCAL_RANK is not; start several processes with torchrun$"),
-        ("MASTER_ADDR", "", "MASTER_ADDR is not"),
-        ("RANK", "8", "^RANK is 8, and of 8 processes the last is 7; use torchrun$"),
-        ("LOCAL_RANK", "-1", "^LOCAL_RANK is -1, and of 4 processes the last is 3"),
-        ("RANK", "first", "RANK, .* must be numbers, as torchrun sets them"),
+        (
+            "LOCAL_RANK",
+            None,
+            r"^WORLD_SIZE is set, .* \('LOCAL_RANK'\); start with torchrun$",
+        ),
+        ("MASTER_ADDR", None, "'MASTER_ADDR'"),
+        ("RANK", "first", "'first'"),
     ],
 )
 def test_half_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, message: str) -> None:

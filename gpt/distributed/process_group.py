@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 from torch.utils._pytree import tree_map
 
+from gpt.distributed import World
 from gpt.distributed.sharding import is_sharded
-from gpt.distributed.world import World
 from gpt.system.environment import Launch
 from gpt.system.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
 from gpt.system.signals import WATCHED, handling
@@ -137,15 +137,11 @@ def report_once(group: ProcessGroup) -> Iterator[None]:
             raise
         raise PeerError(error.exit_code) from None
     except RuntimeError as error:
-        if not _is_lost_connection(error):
+        # gloo raises plain RuntimeErrors
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error) and "Connection" not in str(error):
             raise
         if group.is_main:
             raise ProcessLostError(
                 "another process of this training has ended; continue from the last checkpoint with --resume auto"
             ) from None
         raise PeerError(ProcessLostError.exit_code) from None
-
-
-def _is_lost_connection(error: RuntimeError) -> bool:
-    """Return whether a collective failed since a process is gone: gloo raises plain RuntimeErrors."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error) or "Connection" in str(error)
