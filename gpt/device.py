@@ -79,13 +79,9 @@ def choose_compute(
     processor: Processor | None = None,
     launch: Launch = Launch(),  # noqa: B008  # frozen
 ) -> Compute:
-    """Resolve `auto` settings, and set torch's thread count and determinism.
+    """Resolve `auto` settings, and set torch's thread count and CUDA device.
 
-    Args:
-        config: the `run` section.
-        report: takes lines for the user.
-        processor: processor class to use; None: this CPU's best.
-        launch: the processes of this machine, which share its cores, and have a CUDA device each.
+    The processes of a launch share a machine's cores, and have a CUDA device each.
 
     Raises:
         DeviceError: the requested device is not available.
@@ -100,7 +96,8 @@ def choose_compute(
     if launch.size > 1 and device.type == "cuda":
         torch.cuda.set_device(device)
     fast = _fast_dtype(device, processor)
-    dtype = _choose_dtype(config.dtype, device, fast)
+    auto = torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
+    dtype: torch.dtype = auto if config.dtype == "auto" else getattr(torch, config.dtype)
     if device.type == "cpu" and dtype != torch.float32 and dtype != fast:
         name = str(dtype).removeprefix("torch.")
         report(f"{name} is far slower than float32 here: this processor ({processor.name}) has no instructions for it")
@@ -108,11 +105,7 @@ def choose_compute(
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device with a given name; `auto`: CUDA, then MPS, then CPU.
-
-    Raises:
-        DeviceError: this torch sees no such device.
-    """
+    """Return the device with a given name, which is there; `auto`: CUDA, then MPS, then CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if not re.fullmatch(DEVICE_PATTERN, name):
@@ -126,18 +119,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def _device_of_rank(name: str, launch: Launch) -> str:
-    """Return the device of one of several processes: `cuda` is the one with its local rank.
-
-    Raises:
-        DeviceError: the device is not for several processes.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        return f"cuda:{launch.local_rank}"
-    if name != "cpu":
+    """Return the device of one of several processes: `cuda` is the one with its local rank."""
+    if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"run.device is {name}, but each of {launch.size} processes needs its own; use cuda or cpu")
-    return name
+    is_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
+    return f"cuda:{launch.local_rank}" if is_cuda else "cpu"
 
 
 def _is_default_precision() -> bool:
@@ -156,12 +142,6 @@ def _fast_dtype(device: torch.device, processor: Processor) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     return processor.matmul_dtype if device.type == "cpu" else torch.float32
-
-
-def _choose_dtype(name: str, device: torch.device, fast: torch.dtype) -> torch.dtype:
-    if name != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
-    return torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
 
 
 def available_bytes(device: torch.device) -> int | None:

@@ -39,13 +39,9 @@ def print_line(line: str) -> None:
 def announced(
     report: Report, line: str | Callable[[], str], seconds: float | None = None, again: float = AGAIN
 ) -> Iterator[None]:
-    """Report `line` if the work inside this context takes longer than `seconds`, then every `again` seconds.
+    """Report `line`, or what it returns, if the work inside this context takes longer than `seconds` (`SILENCE`).
 
-    Args:
-        report: takes the lines.
-        line: what takes so long, or a function that says how far it is.
-        seconds: until the first line; None: `SILENCE`.
-        again: between the lines after it, which also have the time so far.
+    Then say it every `again` seconds, with the time so far.
     """
     ended, start = Event(), time.monotonic()
 
@@ -66,18 +62,10 @@ def announced(
 
 @contextmanager
 def counted(report: Report, what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Show how far the work inside this context is, if it takes longer than two seconds.
-
-    A terminal has a bar; elsewhere lines say it.
-
-    Args:
-        report: takes the lines.
-        what: names the work.
-        total: of the things that are counted.
-        unit: what they are.
+    """Show how far the work inside this context is, by a bar or in lines, if it takes longer than two seconds.
 
     Yields:
-        A function to call with how many more are done.
+        A function to call with how many more of `total` are done.
     """
     done = 0
     with tqdm(total=total, desc=what, unit=f" {unit}", unit_scale=True, disable=None, delay=2, leave=False) as bar:
