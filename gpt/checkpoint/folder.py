@@ -36,28 +36,17 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a checkpoint.
+    """The contents of a checkpoint."""
 
-    Attributes:
-        model: weights by name; a tied weight has one name.
-        training: optimizer, scaler and generator states: tensors and plain values.
-        state: step, losses and counters, as JSON values.
-        tokenizer: the tokenizer of the weights.
-    """
-
-    model: dict[str, Tensor]
-    training: dict[str, Any]
-    state: dict[str, Any]
+    model: dict[str, Tensor]  # weights; a tied weight has one name
+    training: dict[str, Any]  # optimizer, scaler and generator states: tensors and plain values
+    state: dict[str, Any]  # step, losses and counters, as JSON values
     config: Config
     tokenizer: Tokenizer
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint as `folder`, replacing an existing one.
-
-    Raises:
-        CheckpointError: it could not be written; the existing one is still there.
-    """
+    """Write a checkpoint as `folder`, replacing an existing one, which is still there after a CheckpointError."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(folder) as temporary:
@@ -72,8 +61,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
     """Read and verify a checkpoint; without `training`, that of it stays empty.
 
-    Raises:
-        CheckpointError: a file is missing, damaged or not of this format, or a plugin is missing; the message names it.
+    A CheckpointError names the file that is missing, damaged or not of this format, or the plugin that is missing.
     """
     files = verify_checkpoint(folder)
     name = ""

@@ -43,12 +43,10 @@ class Loaded:
 def load_trained(
     path: Path | None, runs: Path, device: torch.device, weights: str | None = None, report: Report = print_line
 ) -> Loaded:
-    """Load the model of a checkpoint, in eval mode.
+    """Load the model of a checkpoint, see `find_checkpoint`, in eval mode.
 
     Args:
-        path: see `find_checkpoint`; None: the newest run.
         weights: format to convert them to, see `gpt.quantize`; None: as saved.
-        report: takes a line if it takes long.
 
     Raises:
         CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its configuration.
@@ -77,11 +75,7 @@ def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
 
 
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
-    """Build a model with the checkpoint's weights, on the CPU, in training mode.
-
-    Raises:
-        CheckpointError: the weights or the tokenizer do not fit the configuration.
-    """
+    """Build a model with the checkpoint's weights, if these fit, on the CPU, in training mode."""
     config = checkpoint.config.model
     if config.vocab_size is None or config.vocab_size < checkpoint.tokenizer.vocab_size:
         raise CheckpointError(
@@ -129,12 +123,7 @@ def weights_of(model: GPT) -> dict[str, Tensor]:
 def bare_checkpoint(
     model: GPT, tokenizer: Tokenizer, state: dict[str, Any] | None = None, end_id: int | None = None
 ) -> Checkpoint:
-    """Return a checkpoint of a model that this package's trainer has not trained.
-
-    Args:
-        state: values to keep in the state, beside a step of 0.
-        end_id: the token that ends a text, if there is one.
-    """
+    """Return a checkpoint, with a step of 0, of a model that this package's trainer has not trained."""
     data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"]})
     config = Config(model=model.config, data=data, sample=SampleConfig(end_id=end_id))
     weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
@@ -142,21 +131,13 @@ def bare_checkpoint(
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
-    """Copy saved weights into a model, in place.
-
-    Raises:
-        CheckpointError: see `check_weights`.
-    """
+    """Copy saved weights that fit into a model, in place."""
     check_weights(model, weights, folder)
     model.load_state_dict(weights, strict=False)
 
 
 def check_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
-    """Check that saved weights fit a model.
-
-    Raises:
-        CheckpointError: names, shapes or types differ.
-    """
+    """Raise CheckpointError where the names, shapes or types of saved weights are not those of a model."""
     expected = {name: _kind(value) for name, value in weights_of(model).items()}
     actual = {name: _kind(value) for name, value in weights.items()}
     for name in [*expected, *actual]:

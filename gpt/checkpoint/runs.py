@@ -40,11 +40,7 @@ class RunFolder:
         return (self.path / MANIFEST).is_file()
 
     def lock(self) -> None:
-        """Keep other processes from training this run until `unlock` or the end of this process.
-
-        Raises:
-            CheckpointError: another process is training it, or its parent folder cannot be written or locked.
-        """
+        """Keep other processes from training this run until `unlock` or the end of this process."""
         try:
             Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=PROBE_SECONDS)
@@ -123,8 +119,7 @@ class RunFolder:
     def save(self, checkpoint: Checkpoint, best: bool, keep_last: int) -> Path:
         """Write a checkpoint, point `last` (and `best`) to it, and remove old ones; return its folder.
 
-        Raises:
-            CheckpointError: it could not be written; existing ones are untouched.
+        After a CheckpointError the existing ones are untouched.
         """
         # the folder was deleted during the run
         if not (self.path / "config.yaml").is_file():
@@ -176,13 +171,8 @@ class RunFolder:
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
         """Read the checkpoint that `last` points to, or else the newest readable one; None if there is none.
 
-        `last` comes first because a run that was resumed from an earlier step leaves later ones behind.
-
-        Returns:
-            Its folder, its contents, and a message for each damaged one that was skipped.
-
-        Raises:
-            CheckpointError: all are damaged.
+        Return its folder, its contents, and a message for each damaged one that was skipped. `last` comes first because
+        a run that was resumed from an earlier step leaves later ones behind.
         """
         damaged = [message] if (message := self.damaged_pointer("last")) else []
         pointers, last = len(damaged), self.pointed("last")
@@ -237,12 +227,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     """Find the checkpoint folder that a user means.
 
     Args:
-        path: a run folder, a checkpoint folder, or `best` or `last` inside a run folder; None: the
-            newest run below `runs`.
+        path: a run folder, a checkpoint folder, or `best` or `last` in a run folder; None: the newest run in `runs`.
         prefer: `best` or `last`, for a run folder that has both.
-
-    Raises:
-        CheckpointError: there is no checkpoint.
     """
     if path is None:
         pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)

@@ -27,8 +27,6 @@ SMALL = 64 << 20
 """Bytes on disk up to which byte pairs are learned from all of a corpus."""
 SAMPLE = 16 << 20
 """Bytes on disk that byte pairs of a larger corpus are learned from; more would take minutes."""
-MAX_SAMPLED = 64
-"""Blocks of it, whatever the files unpack to."""
 SAMPLED = 1 << 14
 """Characters of it that are handed on at a time: the library takes 200 bytes for each while it splits them."""
 
@@ -95,7 +93,7 @@ class CorpusText:
         if self.size <= SMALL:
             yield from self.pieces()
             return
-        for block in islice(islice(self.blocks(), 0, None, -(-self.size // SAMPLE)), MAX_SAMPLED):
+        for block in islice(self.blocks(), 0, None, -(-self.size // SAMPLE)):
             yield from (block[begin : begin + SAMPLED] for begin in range(0, len(block), SAMPLED))
 
 

@@ -90,9 +90,6 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     """Learn the most frequent merges of a text, within words as GPT-2 splits them.
 
     Of the `vocab_size` ids the first 256 are bytes; a short text may give fewer.
-
-    Raises:
-        DataError: the library is not installed.
     """
     _require_library()
     from tokenizers import Tokenizer as Library
@@ -117,25 +114,15 @@ def _characters_begun(token: bytes) -> int:
 
 
 class Spelling(NamedTuple):
-    """How a vocabulary writes its tokens.
+    """How a vocabulary writes its tokens."""
 
-    Attributes:
-        byte_names: the tokens of the 256 bytes.
-        to_bytes: the bytes of a token; raises DataError.
-        leading_space: a text is encoded with one space more at its beginning, which decoding takes away.
-    """
-
-    byte_names: list[str]
-    to_bytes: Callable[[str], bytes]
-    leading_space: bool
+    byte_names: list[str]  # the tokens of the 256 bytes
+    to_bytes: Callable[[str], bytes]  # of a token
+    leading_space: bool  # a text is encoded with one space more at its beginning, which decoding takes away
 
 
 def spelling_of(decoder: Any) -> Spelling:
-    """Return how a vocabulary is written, given the decoder of its tokenizer.json.
-
-    Raises:
-        DataError: in neither of the ways that are supported.
-    """
+    """Return how a vocabulary is written, given the decoder of its tokenizer.json."""
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:

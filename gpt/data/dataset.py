@@ -22,32 +22,20 @@ META = "dataset.json"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A tokenized corpus.
-
-    Attributes:
-        train: token ids of the first part, memory-mapped.
-        val: token ids of the rest, memory-mapped.
-        tokenizer: built from the whole corpus.
-        fingerprint: changes when the text, tokenizer or split changes.
-        test: token ids after those of `val`, which nothing is chosen by; None without `data.test_fraction`.
-    """
+    """A tokenized corpus: its splits in the order of the text, memory-mapped."""
 
     train: Tokens
     val: Tokens
-    tokenizer: Tokenizer
-    fingerprint: str
-    test: Tokens | None = None
+    tokenizer: Tokenizer  # built from the whole corpus
+    fingerprint: str  # changes when the text, tokenizer or split changes
+    test: Tokens | None = None  # which nothing is chosen by; None without `data.test_fraction`
 
     def chars_per_token(self, tokens: Tokens) -> float:
         """Return the average characters per token of a split, or a part of one; 1 with a character tokenizer."""
         return sum(map(self.tokenizer.count_chars, in_pieces(tokens))) / len(tokens)
 
     def check_length(self, block_size: int) -> None:
-        """Check that both splits hold one window.
-
-        Raises:
-            DataError: a split has fewer than `block_size + 1` tokens.
-        """
+        """Raise DataError unless both splits hold one window of `block_size + 1` tokens."""
         for name, tokens in (("train", self.train), ("val", self.val)):
             if len(tokens) < block_size + 1:
                 raise DataError(
@@ -62,11 +50,7 @@ def seal(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
-    """Return what was sealed.
-
-    Raises:
-        ValueError: it was changed.
-    """
+    """Return what was sealed; raise ValueError if it was changed."""
     meta = dict(sealed)
     if meta.pop("sha256", None) != _hash(meta):
         raise ValueError(f"{META} has another sha256 than was written")
@@ -78,11 +62,7 @@ def _hash(meta: dict[str, Any]) -> str:
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """Memory-map the token files that `prepare` wrote, after comparing each with its hash.
-
-    Raises:
-        DataError: a file is missing or damaged.
-    """
+    """Memory-map the token files that `prepare` wrote, after comparing each with its hash."""
     try:
         return _open(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:

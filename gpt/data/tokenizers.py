@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.data.tokens import in_pieces
 from gpt.system.errors import DataError
 
 Ids = NDArray[np.integer[Any]]
@@ -42,11 +41,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """Return the ids of a text, (T,); `torch.from_numpy` of them is what a model takes.
-
-        Raises:
-            DataError: the text has characters outside the vocabulary.
-        """
+        """Return the ids of a text, (T,); raise DataError for characters outside the vocabulary."""
         return self.encode_narrow(text).astype(np.int64)
 
     def encode_narrow(self, text: str) -> Ids:
@@ -156,18 +151,14 @@ class ByteTokenizer(Tokenizer):
 
     def count_chars(self, ids: Ids) -> int:
         """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
-        return sum(int(np.count_nonzero((piece & 0xC0) != 0x80)) for piece in in_pieces(ids))
+        return int(np.count_nonzero((ids & 0xC0) != 0x80))
 
     def to_dict(self) -> dict[str, Any]:
         return {"type": "byte"}
 
 
 def tokenizer_from_dict(data: Any) -> Tokenizer:
-    """Return the tokenizer whose `to_dict` gave the value.
-
-    Raises:
-        DataError: it does not describe a tokenizer, or needs a library that is not installed.
-    """
+    """Return the tokenizer whose `to_dict` gave the value."""
     match data:
         case {"type": "byte"}:
             return ByteTokenizer()
@@ -182,11 +173,7 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
 
 
 def require_characters(text: str) -> bytes:
-    """Return a text as UTF-8.
-
-    Raises:
-        DataError: it has half of a surrogate pair, as text that was not UTF-8 becomes.
-    """
+    """Return a text as UTF-8; raise DataError for half of a surrogate pair, as text that was not UTF-8 becomes."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
