@@ -30,17 +30,11 @@ def widest_dtype(device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Compute:
-    """The device and dtype of a run.
-
-    Attributes:
-        device: where tensors live.
-        dtype: type of matmuls under autocast; float32 means no autocast.
-        fast_dtype: type of the device's fastest matmuls, for those that need little precision.
-    """
+    """The device and dtype of a run."""
 
     device: torch.device
-    dtype: torch.dtype
-    fast_dtype: torch.dtype = torch.float32
+    dtype: torch.dtype  # of matmuls under autocast; float32 means no autocast
+    fast_dtype: torch.dtype = torch.float32  # of the device's fastest matmuls, for those that need little precision
 
     def autocast(self) -> torch.autocast:
         """Return a context in which matmuls run in `dtype`."""
@@ -82,9 +76,6 @@ def choose_compute(
     """Resolve `auto` settings, and set torch's thread count and CUDA device.
 
     The processes of a launch share a machine's cores, and have a CUDA device each.
-
-    Raises:
-        DeviceError: the requested device is not available.
     """
     processor = processor or supported_processors()[0]
     if config.threads is not None:
@@ -150,17 +141,12 @@ def available_bytes(device: torch.device) -> int | None:
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     limits = []
-    # the container's limit, if any
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):  # the container's limit, if any
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    try:
+    with suppress(OSError):  # Linux only
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
         sizes = dict(re.findall(r"^(MemAvailable|SwapFree):\s*(\d+) kB$", meminfo, re.MULTILINE))
         limits.append(1024 * sum(map(int, sizes.values())))
-    except OSError:
-        # not Linux
-        with suppress(AttributeError, ValueError, OSError):
-            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=None)
 
 

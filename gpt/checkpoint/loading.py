@@ -24,19 +24,13 @@ MOST_TABLES = 128 << 20
 
 @dataclass(frozen=True)
 class Loaded:
-    """A trained model, ready to use.
+    """A trained model, ready to use."""
 
-    Attributes:
-        model: in eval mode.
-        folder: checkpoint folder that was read.
-        state: step, losses and counters of the run, and the fingerprint of its dataset, as JSON values.
-    """
-
-    model: GPT
+    model: GPT  # in eval mode
     tokenizer: Tokenizer
     config: Config
-    folder: Path
-    state: dict[str, Any]
+    folder: Path  # of the checkpoint that was read
+    state: dict[str, Any]  # step, losses and counters of the run, and the fingerprint of its dataset, as JSON values
 
 
 @torch.inference_mode(False)  # the weights can be trained, wherever they are loaded

@@ -131,12 +131,12 @@ def find_files(path: Path) -> list[Path]:
         found = sorted((each for each in matches if not each.is_dir()), key=Path.as_posix)
     else:
         found = [path]
+    remedy = "set data.path to a text file, a folder of them or a glob pattern"
     if not found:
-        raise DataError(f"{path} names no files; set data.path to a text file, a folder of them or a glob pattern")
+        raise DataError(f"{path} names no files; {remedy}")
     for each in found:
         if not each.is_file():
-            what = "not a regular file" if each.exists() else "no such file"
-            raise DataError(f"{each}: {what}; set data.path to a text file, a folder of them or a glob pattern")
+            raise DataError(f"{each}: {'not a regular file' if each.exists() else 'no such file'}; {remedy}")
         if is_table(each) != is_table(found[0]):
             raise DataError(f"{path} mixes text and Parquet, such as {each}; choose one kind with a glob pattern")
         if any(unicodedata.category(char) == "Cc" for char in str(each)):
@@ -145,10 +145,9 @@ def find_files(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    for name, folders, files in os.walk(folder, onerror=_refuse):
+    def refuse(error: OSError) -> None:
+        raise DataError(f"cannot list {error.filename}: {error.strerror}")
+
+    for name, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = [each for each in folders if not each.startswith(".")]
         yield from (Path(name, each) for each in files if not each.startswith("."))
-
-
-def _refuse(error: OSError) -> None:
-    raise DataError(f"cannot list {error.filename}: {error.strerror}")

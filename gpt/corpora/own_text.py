@@ -32,29 +32,18 @@ OPTIMIZER["muon_rate"] = 0.02
 
 @dataclass(frozen=True)
 class Tier:
-    """A recipe for texts of at most `characters`.
-
-    Attributes:
-        n_head: heads, of 32 channels each.
-        dropout: on embeddings and sublayer outputs.
-        steps: at most; see `READ`.
-        tokens: of a step.
-        weight_decay: of matrices and embeddings.
-        block_size: most tokens of a sequence; those of 512 are cut into shorter ones at first.
-        temperature: of training; below 1, targets further ahead help too.
-        evaluations: of a run.
-    """
+    """A recipe for texts of at most `characters`."""
 
     characters: float
     n_layer: int
-    n_head: int
-    dropout: float
-    steps: int
-    tokens: int
-    weight_decay: float
-    block_size: int
-    temperature: float
-    evaluations: int
+    n_head: int  # of 32 channels each
+    dropout: float  # on embeddings and sublayer outputs
+    steps: int  # at most; see `READ`
+    tokens: int  # of a step
+    weight_decay: float  # of matrices and embeddings
+    block_size: int  # most tokens of a sequence; those of 512 are cut into shorter ones at first
+    temperature: float  # of training; below 1, targets further ahead help too
+    evaluations: int  # of a run
 
 
 TIERS = (
@@ -114,12 +103,7 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
 
 
 def fit_recipe(data: DataConfig, settings: Settings, report: Report) -> tuple[dict[str, dict[str, Any]], Dataset]:
-    """Return the sections that fit a text, without the path in `data`, and the text as a dataset.
-
-    Raises:
-        ConfigError: the text is too short to learn from.
-        DataError: see `prepare`.
-    """
+    """Return the sections that fit a text, without the path in `data`, and the text as a dataset."""
     dataset = prepare(data, settings, report)
     length = len(dataset.train) + len(dataset.val)
     if length < LEAST:

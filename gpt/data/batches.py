@@ -24,14 +24,9 @@ def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tenso
 
 
 class Sampler:
-    """Chooses windows of `block_size + 1` tokens; a saved state continues the same sequence of batches.
+    """Chooses windows of `block_size + 1` tokens of a split; a saved state continues the same sequence of batches.
 
-    Args:
-        tokens: a split, in memory or memory-mapped.
-        block_size: T, tokens per window.
-
-    Attributes:
-        starts: positions of the first tokens of the last batch's windows, (B,) int64.
+    After a batch `starts` has the positions of its windows' first tokens, (B,) int64.
     """
 
     def __init__(self, tokens: Tokens, block_size: int) -> None:
@@ -48,11 +43,7 @@ class Sampler:
         raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was called.
-
-        Raises:
-            ValueError: the state is of another order, or of a shorter split.
-        """
+        """Continue from where `state_dict` was called; raise ValueError if that was in another order or split."""
         raise NotImplementedError
 
     def _choose(self, batch_size: int) -> Tensor:

@@ -91,6 +91,4 @@ def _map(path: Path, dtype: str, expected: dict[str, Any]) -> NDArray[Any]:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:
         raise ValueError(f"{path.name} has another sha256 than was written")
-    if length == 0:
-        return np.empty(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r", shape=(length,))

@@ -42,9 +42,7 @@ class ProcessGroup(World):
         except (RuntimeError, ValueError) as error:
             if launch.local_rank > 0:
                 raise PeerError(ConfigError.exit_code) from None
-            raise ConfigError(
-                f"rank {self.rank} cannot join the others at {launch.address}: {first_line(error)}"
-            ) from error
+            raise ConfigError(f"cannot join the others at {launch.address}: {first_line(error)}") from error
 
     def rank_zero(self, work: Callable[[], T]) -> T:
         stopped: GPTError | SystemExit | None = None
@@ -79,13 +77,11 @@ class ProcessGroup(World):
         except GPTError as error:
             failed = error
         codes = self.gather(None if failed is None else failed.exit_code)
-        first = next((rank for rank, code in enumerate(codes) if code is not None), None)
-        if first is None:
-            return
-        if first == self.rank and failed is not None:
+        if failed is not None and not any(codes[: self.rank]):
             self.reported = failed
             raise failed
-        raise PeerError(codes[first] or 2)
+        if any(codes):
+            raise PeerError(next(filter(None, codes)))
 
     def all_reduce_sum(self, value: int) -> int:
         return self._reduce(value, dist.ReduceOp.SUM)
@@ -120,7 +116,7 @@ class ProcessGroup(World):
 
 @contextmanager
 def connected(launch: Launch) -> Iterator[ProcessGroup]:
-    """Connect to the other processes inside this context; see `report_once` for its errors."""
+    """Connect to the other processes inside this context."""
     group = ProcessGroup(launch)
     with report_once(group):
         yield group

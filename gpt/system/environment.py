@@ -11,53 +11,32 @@ _TRUE = {"1", "true", "yes", "on"}
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of the environment variables.
+    """The values of the environment variables; None: unset or empty."""
 
-    Attributes:
-        data_dir: folder with corpora, from `GPT_DATA_DIR`; None when unset or empty.
-        cache_dir: folder for files that can be rebuilt, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache.
-        offline: never use the network, from `GPT_OFFLINE` (1, true, yes, on).
-        processor: class of processors to compute for, from `GPT_PROCESSOR`; None: this machine's best.
-        api_key: key that a server requires of its clients, from `GPT_API_KEY`; None when unset or empty.
-    """
-
-    data_dir: Path | None
-    cache_dir: Path
-    offline: bool
-    processor: str | None = None
-    api_key: str | None = None
+    data_dir: Path | None  # folder with corpora, from `GPT_DATA_DIR`
+    cache_dir: Path  # for files that can be rebuilt, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache
+    offline: bool  # never use the network, from `GPT_OFFLINE` (1, true, yes, on)
+    processor: str | None = None  # class of processors to compute for, from `GPT_PROCESSOR`; None: this machine's best
+    api_key: str | None = None  # that a server requires of its clients, from `GPT_API_KEY`
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The place of this process among those of one training, which torchrun started.
+    """The place of this process among those of one training, which torchrun started, by its variables."""
 
-    Attributes:
-        rank: number of this process, from `RANK`.
-        size: processes on all machines, from `WORLD_SIZE`.
-        local_rank: number of this process on its machine, from `LOCAL_RANK`.
-        local_size: processes on its machine, from `LOCAL_WORLD_SIZE`.
-        address: where the processes meet, from `MASTER_ADDR` and `MASTER_PORT`.
-        restarts: how often torchrun has started them again, from `TORCHELASTIC_RESTART_COUNT`.
-    """
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    address: str = ""
-    restarts: int = 0
+    rank: int = 0  # number of this process
+    size: int = 1  # processes on all machines
+    local_rank: int = 0  # number of this process on its machine
+    local_size: int = 1  # processes on its machine
+    address: str = ""  # where the processes meet
+    restarts: int = 0  # how often torchrun has started them again
 
 
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def read_launch() -> Launch:
-    """Read torchrun's variables; without them, or with one process, this process is alone.
-
-    Raises:
-        ConfigError: some are missing, or are not numbers.
-    """
+    """Read torchrun's variables; without them, or with one process, this process is alone."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return Launch()
     try:
@@ -70,11 +49,7 @@ def read_launch() -> Launch:
 
 
 def read_settings(offline: bool = False) -> Settings:
-    """Read the environment, once; callers pass the result on. `offline=True` overrides the environment.
-
-    Raises:
-        ConfigError: a folder begins with `~` or `~user`, and there is no such home folder.
-    """
+    """Read the environment, once; callers pass the result on. `offline=True` overrides the environment."""
     data_dir = os.environ.get("GPT_DATA_DIR")
     return Settings(
         data_dir=expand_home(data_dir, "GPT_DATA_DIR") if data_dir else None,
@@ -92,11 +67,7 @@ def child_environment() -> dict[str, str]:
 
 
 def expand_home(path: str, name: str) -> Path:
-    """Return a path with its `~` or `~user` replaced.
-
-    Raises:
-        ConfigError: there is no such home folder; the message names the setting `name`.
-    """
+    """Return a path, which the setting `name` has, with its `~` or `~user` replaced."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -52,11 +52,7 @@ class ProcessLostError(GPTError):
 
 
 class PeerError(GPTError):
-    """An error that another process of a distributed training reports; this one ends without a word.
-
-    Args:
-        exit_code: the other's.
-    """
+    """An error that another process of a distributed training reports; this one ends, with its code, without a word."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__("another process reports the error")

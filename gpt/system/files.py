@@ -22,11 +22,7 @@ ABANDONED_SECONDS = 24 * 3600
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`: readers see the old file or the new one, never a part.
-
-    Raises:
-        OSError: the folder is missing or unwritable, the disk is full, or `path` is a device or pipe; it is unchanged.
-    """
+    """Replace `path` by `content`: readers see the old file or the new one, never a part, also after an OSError."""
     if path.exists() and not path.is_file() and not path.is_dir():  # which a rename would replace
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with replacing(path) as temporary:
@@ -35,11 +31,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Name a file to write that takes the place of `path`, flushed to disk, when the context ends without an error.
-
-    Raises:
-        OSError: see `write_atomic`.
-    """
+    """Name a file to write that takes the place of `path`, flushed to disk, when the context ends without an error."""
     with temporary_file(path) as temporary:
         yield temporary
         sync_file(temporary)
@@ -49,11 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a regular file that somebody else may have made.
-
-    Raises:
-        OSError: it cannot be read, is larger, or is a pipe or a device, which may have no end.
-    """
+    """Return the content of a file that somebody else may have made: no pipe or device, which may have no end."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # a pipe may wait
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
@@ -65,11 +53,7 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Return the value of JSON that somebody else may have made.
-
-    Raises:
-        ValueError: it is not JSON, or is nested deeper than Python can read.
-    """
+    """Return the value of JSON that somebody else may have made, or raise ValueError."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -85,11 +69,7 @@ def temporary_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Make an empty folder beside `path`, on the same disk, under a name of this process; in the end it is gone.
-
-    Raises:
-        OSError: the parent folder is missing or unwritable.
-    """
+    """Make an empty folder beside `path`, on the same disk, under a name of this process; in the end it is gone."""
     _remove_abandoned(path)
     name = tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:

@@ -18,16 +18,13 @@ class Processor:
     Training multiplies matrices of bfloat16 if there are instructions for that; without them torch computes element by
     element, up to 150 times slower than in float32.
 
-    Attributes:
-        instructions: instruction sets as GCC and Clang name them. Compiled code uses these and no others, and a machine
-            belongs to the class if it has them all.
-        macros: flags that tell the sources more than compilers do.
+    Compiled code uses its instruction sets and no others; a machine belongs to the class if it has them all.
     """
 
     name: str
-    instructions: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()  # sets, as GCC and Clang name them
     matmul_dtype: torch.dtype = torch.float32
-    macros: tuple[str, ...] = ()
+    macros: tuple[str, ...] = ()  # flags that tell the sources more than compilers do
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:
@@ -59,9 +56,6 @@ def supported_processors(best: str | None = None) -> list[Processor]:
     """Return the classes of this machine's processor, from the one named `best` on; None: from the best on.
 
     `GENERIC` is always the last. Other names are for testing what other processors do.
-
-    Raises:
-        DeviceError: there is no such class, or this processor does not belong to it.
     """
     instructions = _instructions()
     supported = [p for p in PROCESSORS.values() if p.instructions and instructions.issuperset(p.instructions)]

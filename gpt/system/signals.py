@@ -22,13 +22,9 @@ GRACE_SECONDS = 1.0
 
 
 class Stopped(SystemExit):
-    """A signal asked the command to stop; without `run_command` it ends the process, with the code of a shell.
+    """A signal asked the command to stop; without `run_command` it ends the process, with the code of a shell."""
 
-    Attributes:
-        code: 130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP.
-    """
-
-    code: int
+    code: int  # 130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP
 
     def __init__(self, signum: int) -> None:
         super().__init__(128 + signum)
