@@ -56,12 +56,10 @@ class RunFolder:
         if self._lock.is_locked:
             file = Path(self._lock.lock_file)
             with suppress(OSError):
-                # before the release: filelock checks that the file is still there
-                file.unlink()
+                file.unlink()  # before the release: filelock checks that the file is still there
             self._lock.release()
             with suppress(OSError):
-                # if the run wrote nothing
-                file.parent.rmdir()
+                file.parent.rmdir()  # if the run wrote nothing
 
     def is_being_trained(self) -> bool:
         """Return whether a process, this one or another, holds the lock."""

@@ -36,7 +36,7 @@ def fetch(
     content = f"sha256 {download.sha256}, {download.size} bytes"
     by_hand = f"put {download.filename} ({content}) at {path}, or set data.source=file data.path=FILE"
     try:
-        problem = _problem(sha256_of(path), download) if path.is_file() else "is missing"
+        problem = _problem(path, download)
         if problem is None:
             return path
         if offline:
@@ -56,10 +56,11 @@ def fetch(
     raise DataError(f"no good download: {said}; {by_hand} (GPT_OFFLINE=1: never download)")
 
 
-def _problem(digest: str, download: Download) -> str | None:
+def _problem(path: Path, download: Download) -> str | None:
+    digest = sha256_of(path) if path.is_file() else None
     if digest == download.sha256:
         return None
-    return f"got sha256 {digest[:12]}..., expected {download.sha256[:12]}..."
+    return f"got sha256 {digest[:12]}..., expected {download.sha256[:12]}..." if digest else "is missing"
 
 
 def _transfer(url: str, download: Download, path: Path, timeout: tuple[float, float], report: Report) -> None:
@@ -82,5 +83,5 @@ def _transfer(url: str, download: Download, path: Path, timeout: tuple[float, fl
                     advance(len(chunk))
         except requests.RequestException as error:
             raise MirrorError(first_line(error)) from error
-        if problem := _problem(sha256_of(temporary), download):
+        if problem := _problem(temporary, download):
             raise MirrorError(problem)

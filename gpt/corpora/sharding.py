@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial as bind
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from gpt.data.dataset import META, seal, unseal
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype, tokenizer_from_dict
 from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.system.errors import DataError
-from gpt.system.files import sha256_of, surely, sync_folder, write_atomic
+from gpt.system.files import sha256_of, sync_folder, write_atomic
 from gpt.system.progress import Report, announced, counted
 
 SHARD_BLOCKS = 16
@@ -53,7 +52,7 @@ def encode_into(
             try:
                 _write(partial, corpus, config, tokenizer, report)
             except DataError:
-                surely(bind(shutil.rmtree, partial, ignore_errors=True))
+                shutil.rmtree(partial, ignore_errors=True)
                 raise
             if folder.exists():  # without its description
                 shutil.rmtree(folder)
@@ -74,7 +73,7 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            surely(path.unlink)  # before the release: filelock checks that the file is still there
+            path.unlink()  # before the release: filelock checks that the file is still there
         lock.release()
 
 

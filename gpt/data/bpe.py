@@ -21,12 +21,8 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 class BPETokenizer(Tokenizer):
     """Tokens of one or more bytes of UTF-8: any text, no unknown characters.
 
-    Args:
-        content: a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen, or of sentencepiece
-            with byte fallback, like that of Llama 2.
-
-    Raises:
-        DataError: the library is not installed, or the content is not such a tokenizer.
+    The content is a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen, or of sentencepiece
+    with byte fallback, like that of Llama 2.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -59,7 +55,8 @@ class BPETokenizer(Tokenizer):
         for token, index in vocabulary.items():
             self._bytes[index] = token.encode() if token in added else spelling.to_bytes(token)
         self._leading_space = spelling.leading_space
-        self._chars = np.array([_characters_begun(token) for token in self._bytes])
+        # those that begin in each token: bytes of the form 10xxxxxx only continue one (RFC 3629)
+        self._chars = np.array([sum((byte & 0xC0) != 0x80 for byte in token) for token in self._bytes])
 
     @property
     def vocab_size(self) -> int:
@@ -106,11 +103,6 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
 def _require_library() -> None:
     if find_spec("tokenizers") is None:
         raise DataError("byte pair encoding needs the tokenizers package: pip install 'glassgpt[bpe]'")
-
-
-def _characters_begun(token: bytes) -> int:
-    """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
-    return sum((byte & 0xC0) != 0x80 for byte in token)
 
 
 class Spelling(NamedTuple):

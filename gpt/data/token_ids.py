@@ -26,7 +26,16 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
         if tokenizer is None:
             raise InputError("a text needs its tokenizer; pass tokenizer=...")
         given = tokenizer.encode(given)
-    ids = given if isinstance(given, Tensor) else _from_numbers(given)
+    if isinstance(given, Tensor):
+        ids = given
+    else:
+        try:
+            array = np.asarray(given)
+        except (ValueError, TypeError):
+            raise InputError("token ids must be a list of numbers, or lists of the same length") from None
+        if array.size and array.dtype.kind not in "iu":
+            raise InputError(f"expected a text or token ids, which are integers, got {type(given).__name__}")
+        ids = torch.from_numpy(array.astype(np.int64))
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"token ids must be integers, not {str(ids.dtype).removeprefix('torch.')}")
     if ids.dim() not in (1, 2):
@@ -40,13 +49,3 @@ def to_list(given: TextOrIds, tokenizer: Tokenizer | None, reader: str) -> list[
     if len(ids) != 1:
         raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(ids.shape)}")
     return ids[0].tolist()
-
-
-def _from_numbers(given: object) -> Tensor:
-    try:
-        array = np.asarray(given)
-    except (ValueError, TypeError):
-        raise InputError("token ids must be a list of numbers, or lists of the same length") from None
-    if array.size and array.dtype.kind not in "iu":
-        raise InputError(f"expected a text or token ids, which are integers, got {type(given).__name__}")
-    return torch.from_numpy(array.astype(np.int64))

@@ -63,23 +63,15 @@ class Tokenizer(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything needed to rebuild the tokenizer, as JSON values."""
+        """Return JSON values for `tokenizer_from_dict`."""
         ...
 
 
 class CharTokenizer(Tokenizer):
-    """One id per character, in sorted order.
+    """One id per character of a vocabulary, in sorted order: `itos[i]` is the character of id i, `stoi` the inverse.
 
-    Attributes:
-        itos: the characters, sorted; `itos[i]` is the character of id i.
-        stoi: the id of each character.
-
-        replacement: "?" where the vocabulary has one, else a space, else its first character.
-
-    Args:
-        chars: the vocabulary; sorted and made unique here.
-        unknown: what `encode` does with characters outside the vocabulary: "error" lists them with their
-            positions, "replace" writes `replacement`, "drop" leaves them out.
+    What `encode` does with other characters: with `unknown` "error" it lists them with their positions, with "replace"
+    it writes `replacement` ("?" where the vocabulary has one, else a space, else its first), with "drop" nothing.
     """
 
     def __init__(self, chars: Iterable[str], unknown: str = "error") -> None:

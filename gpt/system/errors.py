@@ -59,11 +59,7 @@ class PeerError(GPTError):
         self.exit_code = exit_code
 
 
-MAX_QUOTED = 300
-"""Characters of foreign text in a message."""
-
-
-def quoted(text: str, most: int = MAX_QUOTED) -> str:
+def quoted(text: str, most: int = 300) -> str:
     """Return foreign text as part of a message in one line: shortened, without characters that steer a terminal."""
     cut = text if len(text) <= most else text[:most] + "..."
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in cut)

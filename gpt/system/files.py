@@ -9,9 +9,8 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +74,11 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     try:
         yield Path(name)
     finally:
-        surely(partial(shutil.rmtree, name, ignore_errors=True))
-
-
-def surely(remove: Callable[[], object]) -> None:
-    """Remove something even if a signal arrives meanwhile; a command raises an exception for the first one only."""
-    try:
-        remove()
-    except (KeyboardInterrupt, SystemExit):
-        remove()
-        raise
+        try:
+            shutil.rmtree(name, ignore_errors=True)
+        except (KeyboardInterrupt, SystemExit):  # a command raises one for the first signal only
+            shutil.rmtree(name, ignore_errors=True)
+            raise
 
 
 def _remove_abandoned(path: Path) -> None:
