@@ -116,7 +116,6 @@ class ProcessGroup(World):
 
 @contextmanager
 def connected(launch: Launch) -> Iterator[ProcessGroup]:
-    """Connect to the other processes inside this context."""
     group = ProcessGroup(launch)
     with report_once(group):
         yield group

@@ -47,11 +47,9 @@ def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Comp
 def evaluate(
     model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None] = lambda: None
 ) -> Evaluation:
-    """Compute the mean loss over some batches; the model is in eval mode meanwhile.
+    """Compute the mean loss over batches, see `gpt.evaluation.windows`; the model is in eval mode meanwhile.
 
-    Args:
-        batches: inputs and targets, see `gpt.evaluation.windows`.
-        poll: called before every batch; an exception from it ends the evaluation.
+    `poll` is called before every batch; an exception from it ends the evaluation.
     """
     losses, tokens = batch_losses(model, batches, compute, poll)
     return Evaluation(math.fsum(losses) / tokens, tokens)
