@@ -11,7 +11,6 @@ def test_prepare_data_encodes_once_and_says_what_there_is(workplace: Path, run: 
     assert "uint8 on disk" in first.out
     assert "encoded" in first.err
     assert "encoded" not in run("prepare_data --config tiny.yaml").err
-    assert "encoded" in run("prepare_data --config tiny.yaml --force").err
 
 
 def test_prepare_data_refuses_what_cannot_be_trained_on(workplace: Path, refuse: Callable[..., str]) -> None:
