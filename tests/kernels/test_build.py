@@ -85,7 +85,7 @@ def test_a_source_is_compiled_once_with_a_line_before_and_one_after(cache: Path,
     assert end.startswith("compiled room/answer.cpp for generic in ")
     (command,) = compilations
     made = Path(command[command.index("-o") + 1])
-    assert made.parent == cache / "kernels"  # renamed when it is complete, so that nobody loads the half of one
+    assert made.parent.parent == cache / "kernels"  # renamed when it is complete, so that nobody loads the half of one
     assert not made.exists()
     (library,) = stored(cache, ".so")
     assert library.name.startswith("answer-")
@@ -145,7 +145,7 @@ def test_a_full_disk_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.Mo
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(DeviceError, match=r"^room/answer\.cpp cannot be compiled: \[Errno 28\] No space left"):
         answer(cache)
 
