@@ -209,7 +209,7 @@ def test_crash_in_mid_training_is_not_tried_again(cache: Path, tmp_path: Path) -
     assert losses(tmp_path) == losses(tmp_path / "expected")
     version = subprocess.run(
         [sys.executable, "-m", "gpt", "--version"],
-        env={**os.environ, "XDG_CACHE_HOME": str(cache.parent)},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache.parent), "GPT_PROCESSOR": best.name},
         capture_output=True,
         text=True,
         check=True,
