@@ -262,10 +262,12 @@ def test_engine_samples_as_the_reference(sampling: dict[str, Any]) -> None:
         assert found[row] == right or near
 
 
-def test_top_p_adds_up_a_large_vocabulary_as_the_reference() -> None:
-    model, params, uniforms = sharp_model(vocab_size=50_257, std=0.0), SamplingParams(top_p=0.9), torch.rand(1, 10)
+@pytest.mark.parametrize(("vocab_size", "top_p"), [(50_257, 0.9), (4, 0.5)], ids=["large vocabulary", "tie"])
+def test_top_p_adds_up_equal_probabilities_as_the_reference(vocab_size: int, top_p: float) -> None:
+    model, params = sharp_model(vocab_size=vocab_size, std=0.0), SamplingParams(top_p=top_p)
+    uniforms, logits = torch.rand(1, 10), torch.zeros(10, vocab_size)
     (found,), _ = generate(model, uniforms, params)
-    assert found == reference_sample(next_token_probabilities(torch.zeros(10, 50_257), params), uniforms[0]).tolist()
+    assert found == reference_sample(next_token_probabilities(logits, params), uniforms[0]).tolist()
 
 
 DAMAGED = [

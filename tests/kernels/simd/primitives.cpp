@@ -37,6 +37,9 @@ MAP(sigmoid, sigmoid(v))
 MAP(reciprocal, reciprocal(v))
 MAP(density, Normal(v).density)
 MAP(cdf, Normal(v).cdf)
+#if defined(GPT_LANES) || defined(__AVX512F__)  // where there may be tiles
+MAP(round, __builtin_convertvector(round(v), floats))
+#endif
 MAP(lanes, __builtin_convertvector(lanes(), floats) + v * 0.0f)
 void map_reduce_add(float* y, const float* x, int n) { reduce(y, x, n, reduce_add); }
 void map_reduce_max(float* y, const float* x, int n) { reduce(y, x, n, reduce_max); }

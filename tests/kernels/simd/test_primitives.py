@@ -107,6 +107,13 @@ def test_multiply_and_add_rounds_once_where_the_processor_can(apply: Primitives)
     torch.testing.assert_close(apply("map2_multiply_add", a, b), 3 * a + b, rtol=1e-6, atol=1e-6)
 
 
+def test_whole_numbers_are_the_nearest(apply: Primitives) -> None:
+    if not hasattr(apply.library, "map_round"):
+        pytest.skip("numbers are rounded for tiles, which no processor has beside these vectors")
+    x = torch.linspace(-512, 511.75, COUNT)  # in quarters
+    assert torch.equal(apply("map_round", x), x.round())
+
+
 def test_comparisons(apply: Primitives) -> None:
     a, b = torch.randn(COUNT), torch.randn(COUNT)
     assert torch.equal(apply("map2_max", a, b), torch.maximum(a, b))
