@@ -22,7 +22,8 @@ from torch import Tensor
 
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
-from gpt.data.tokenizers import Tokenizer, tokenizer_from_dict
+from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tokenizers import Tokenizer
 from gpt.device import available_bytes
 from gpt.plugins import require_plugins
 from gpt.system.errors import CheckpointError, explained, quoted

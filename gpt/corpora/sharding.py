@@ -21,7 +21,8 @@ from filelock import FileLock
 from gpt.config import DataConfig
 from gpt.corpora.corpus_text import CorpusText, build_tokenizer
 from gpt.data.dataset import META, seal, unseal
-from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype, tokenizer_from_dict
+from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.system.errors import DataError
 from gpt.system.files import sha256_of, sync_folder, write_atomic

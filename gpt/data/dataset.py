@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.data.tokenizers import Tokenizer, tokenizer_from_dict
+from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tokenizers import Tokenizer
 from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.system.errors import DataError, explained
 from gpt.system.files import sha256_of

@@ -149,21 +149,6 @@ class ByteTokenizer(Tokenizer):
         return {"type": "byte"}
 
 
-def tokenizer_from_dict(data: Any) -> Tokenizer:
-    """Return the tokenizer whose `to_dict` gave the value."""
-    match data:
-        case {"type": "byte"}:
-            return ByteTokenizer()
-        case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
-            return CharTokenizer(chars)
-        case {"type": "bpe", "tokenizer": dict(content)}:
-            # needs a library of its own, which other tokenizers do without
-            from gpt.data.bpe import BPETokenizer
-
-            return BPETokenizer(content)
-    raise DataError(f"not a tokenizer: {str(data)[:60]}")
-
-
 def require_characters(text: str) -> bytes:
     """Return a text as UTF-8; raise DataError for half of a surrogate pair, as text that was not UTF-8 becomes."""
     try:

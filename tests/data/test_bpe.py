@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from gpt.data.bpe import BPETokenizer
-from gpt.data.tokenizers import tokenizer_from_dict
+from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.inspection.views.tokens import labels_of
 from gpt.system.errors import DataError
 from tiny import CORPUS

@@ -1,0 +1,21 @@
+"""Tokenizers as checkpoints and token files keep them."""
+
+from typing import Any
+
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.system.errors import DataError
+
+
+def tokenizer_from_dict(data: Any) -> Tokenizer:
+    """Return the tokenizer whose `to_dict` gave the value."""
+    match data:
+        case {"type": "byte"}:
+            return ByteTokenizer()
+        case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
+            return CharTokenizer(chars)
+        case {"type": "bpe", "tokenizer": dict(content)}:
+            # needs a library of its own, which other tokenizers do without
+            from gpt.data.bpe import BPETokenizer
+
+            return BPETokenizer(content)
+    raise DataError(f"not a tokenizer: {str(data)[:60]}")
