@@ -1,7 +1,7 @@
 """Carry out a plan: device, model, optimizer and run folder, to a trainer that is ready to run."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -15,6 +15,8 @@ from gpt.data.batches import MicroBatches, build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.evaluation.loss import evaluate
+from gpt.generation import TextBatch
+from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.system.environment import Settings, expand_home
@@ -141,8 +143,15 @@ def _compile_blocks(stepper: Stepper, config: Config, request: Request) -> None:
 
 
 def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World) -> Validation:
+    config, dataset = plan.config, plan.dataset
+    params = config.sample.params(max_new_tokens=config.train.sample_tokens)
+
+    def write() -> Iterator[str]:
+        runtime = build_runtime(model, DecodeOptions("eager"))
+        return (chunk.text for chunk in TextBatch(runtime, dataset.tokenizer, [""], params))
+
     compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)
-    return Validation(plan.config, model, plan.dataset, plan.compute, signals.check, compute_loss)
+    return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, write)
 
 
 def _build_monitor(plan: Plan, model: GPT, request: Request, display: Monitor | None) -> Monitor:

@@ -12,8 +12,6 @@ from gpt.data.tokens import Tokens
 from gpt.device import Compute
 from gpt.evaluation.loss import Batch, Evaluation
 from gpt.evaluation.windows import full_batches
-from gpt.generation import TextBatch
-from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
 from gpt.training.compiling import without_compilation
@@ -29,6 +27,7 @@ class Validation:
         model: in training mode.
         poll: called before every batch and after every token; an exception from it ends the evaluation.
         evaluate: computes the loss, as `gpt.evaluation.loss.evaluate`.
+        write: yields the pieces of a sample, from the decoding stack, which a trainer can be read without.
     """
 
     config: Config
@@ -37,6 +36,7 @@ class Validation:
     compute: Compute
     poll: Callable[[], None]
     evaluate: Evaluate
+    write: Callable[[], Iterator[str]]
 
     @property
     def tokens(self) -> Tokens:
@@ -56,13 +56,10 @@ class Validation:
 
     def sample(self) -> str:
         """Return a sample; it is empty where `train.sample_tokens` is 0."""
-        length, pieces = self.config.train.sample_tokens, list[str]()
-        if length == 0:
-            return ""
-        params = self.config.sample.params(max_new_tokens=length)
-        with without_compilation(self.model):  # which a short sample is not worth
-            runtime = build_runtime(self.model, DecodeOptions("eager"))
-            for chunk in TextBatch(runtime, self.dataset.tokenizer, [""], params):
-                pieces.append(chunk.text)
-                self.poll()
+        pieces = list[str]()
+        if self.config.train.sample_tokens:
+            with without_compilation(self.model):  # which a short sample is not worth
+                for piece in self.write():
+                    pieces.append(piece)
+                    self.poll()
         return "".join(pieces)
