@@ -95,10 +95,10 @@ def failing(root: Path, tests: list[str], first: bool, seconds: int) -> list[str
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rf", f"--timeout={seconds}", "--no-header"]
     found: list[str] = []
     for part in filter(None, (tests[:15], tests[15:100], tests[100:])):
-        options = {"cwd": root, "env": environment(root), "timeout": 30 * seconds, "check": False}
+        options = {"cwd": root, "env": environment(root), "timeout": 30 * seconds, "check": False, "errors": "replace"}
         try:
             done = subprocess.run(
-                [*command, *part, *(["-x"] if first else [])], capture_output=True, text=True, **options
+                [*command, *part, *(["-x"] if first else [])], capture_output=True, encoding="utf-8", **options
             )
         except subprocess.TimeoutExpired:
             found.append("(no end)")
