@@ -1,17 +1,25 @@
-"""From a file and overrides to a configuration, or to a list of everything that is wrong."""
+"""From files, recipes, keywords and overrides to a configuration, or to a list of everything that is wrong."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from gpt.config import Config
+from gpt.config import Config, DataConfig, ModelConfig, OptimConfig, RunConfig, SamplingParams, TrainConfig
+from gpt.config.composing import compose_config
 from gpt.config.loading import dump_config, parse_config
-from gpt.config.sources import NAME_BYTES, load_config, name_of_text, override
+from gpt.config.sections import SECTIONS, Section
+from gpt.config.sources import NAME_BYTES, find_config, load_config, name_of_text, override
+from gpt.config.suggestions import NAMES_ELSEWHERE, did_you_mean
 from gpt.system.errors import ConfigError
+from tiny import tiny_config
+
+FORM = " is not of the form section.key=value, for example train.max_steps=500"
 
 
 def complaint(text: str, *overrides: str) -> str:
@@ -21,7 +29,7 @@ def complaint(text: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_a_file_sets_what_it_names_and_leaves_the_rest_at_its_default() -> None:
+def test_file_sets_what_it_names_and_leaves_the_rest_at_its_default() -> None:
     config = parse_config("model:\n  n_layer: 2\noptim:\n  learning_rate: 3e-4\n", "some.yaml")
     assert config.model == Config().model.model_copy(update={"n_layer": 2})
     assert config.optim == Config().optim.model_copy(update={"learning_rate": 3e-4})
@@ -29,7 +37,7 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest_at_its_default() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "model:\n", "model: {}\ntrain: null\n", "\ufeffmodel:\n"])
-def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
+def test_empty_file_or_section_is_all_defaults(text: str) -> None:
     assert parse_config(text, "some.yaml") == Config()
 
 
@@ -45,29 +53,18 @@ def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
         ("sample", "qqqq: 1", "sample.qqqq: unknown key"),
         ("model", "4: 4", "model.4: got 4, keys should be strings"),
         # another type
-        ("model", "n_layer: true", "model.n_layer: got True, expected a valid integer"),
         ("model", "n_layer: four", "model.n_layer: got 'four', expected a valid integer"),
-        ("model", "n_layer: 4.0", "model.n_layer: got 4.0, expected a valid integer"),
-        ("model", "n_layer: 010", "model.n_layer: got 10.0, expected a valid integer"),
-        ("model", "n_layer:", "model.n_layer: got None, expected a valid integer"),
-        ("model", "n_layer: {a: 4}", "model.n_layer: got {'a': 4}, expected a valid integer"),
         ("model", "bias: yes", "model.bias: got 'yes', expected one of true, false"),
-        ("model", "bias: 1", "model.bias: got 1, expected one of true, false"),
-        ("optim", "learning_rate: '1e-3'", "optim.learning_rate: got '1e-3', expected a valid number"),
-        ("optim", "betas: [0.9, x]", "optim.betas: got 'x', expected a valid number"),
         ("optim", "betas: [0.9]", "optim.betas: got [0.9], which has too few values"),
         ("optim", "betas: [0.9, 0.9, 0.9]", "optim.betas: got [0.9, 0.9, 0.9], which has too many values"),
         ("optim", "betas: 0.9", "optim.betas: got 0.9, expected a list, in brackets"),
-        ("sample", "stop: end", "sample.stop: got 'end', expected a list, in brackets"),
         ("run", "name: 7", "run.name: got 7, expected text; put it in quotes"),
         ("sample", "stop: ['']", "sample.stop: got '', string should have at least 1 character"),
         # out of range, or none of the choices
         ("model", "n_layer: 0", "model.n_layer: got 0, expected greater than or equal to 1"),
         ("model", "dropout: 1", "model.dropout: got 1, expected less than 1"),
-        ("model", "dropout: -0.1", "model.dropout: got -0.1, expected greater than or equal to 0"),
         ("model", "norm: batchnorm", "model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
         ("optim", "learning_rate: .inf", "optim.learning_rate: got inf, expected a finite number"),
-        ("optim", "grad_clip: .nan", "optim.grad_clip: got nan, expected a finite number"),
         ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, text8, enwik8, file"),
         ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
         ("sample", "min_p: 1.1", "sample.min_p: got 1.1, expected less than or equal to 1"),
@@ -76,14 +73,17 @@ def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
         ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
         ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
         # keys that contradict each other
+        ("model", "{n_embd: 6, n_head: 2, position: rope}", "model.n_head: rope needs an even head_dim; n_embd 6 / n_"),
+        ("model", "{n_embd: 3, n_head: 1, position: sinusoidal}", "model.n_embd: sinusoidal positions need an even w"),
         ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),
         ("model", "n_kv_head: 4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
         ("optim", "min_lr: 0.01", "optim.min_lr: 0.01 is above learning_rate 0.001"),
         ("data", "path: a.txt", "data.path: is only read with source: file, and source is shakespeare"),
+        ("optim", "muon_rate: 0.03", "optim.muon_rate: is only read with name: muon, and name is adamw"),
         ("data", "bpe_vocab_size: 999", "data.bpe_vocab_size: is only read with tokenizer: bpe, and tokenizer is char"),
     ],
 )  # fmt: skip
-def test_one_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str, line: str, problem: str) -> None:
+def test_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str, line: str, problem: str) -> None:
     text = f"# a comment\n{section}:\n\n  {line}\n"
     said = complaint(text)
     assert said.startswith(f"some.yaml:4: {problem}")
@@ -93,32 +93,22 @@ def test_one_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            "model: {n_embd: 6, n_head: 2,\n  position: rope}",
-            "some.yaml:1: model.n_head: rope needs an even head_dim; n_embd 6 / n_head 2 is 3",
-        ),
-        (
-            "model:\n  n_embd: 3\n  n_head: 1\n  position: sinusoidal",
-            "some.yaml:2: model.n_embd: sinusoidal positions need an even width, not 3",
-        ),
         ("model:\n  n_head: 5", "some.yaml:1: model.n_embd: 384 is not divisible by n_head 5"),
         ("data:\n  source: file\n", "some.yaml:1: data.path: is needed with source: file"),
         ("model: 5\n", "some.yaml:1: model: expected keys below this section, got 5"),
-        ("run:\nmodel: [n_layer]\n", "some.yaml:2: model: expected keys below this section, got ['n_layer']"),
         ("modle:\n  n_layer: 3\n", "some.yaml:1: modle: unknown key; did you mean model?"),
         ("n_layer: 3\n", "some.yaml:1: n_layer: unknown key; did you mean model.n_layer?"),
         ("seed: 3\n", "some.yaml:1: seed: unknown key; did you mean run.seed?"),
         ('"a\\nb\\e[2J": 3\n', "some.yaml:1: 'a\\nb\\x1b[2J': unknown key"),
-        ("1: 3\n", "some.yaml:1: 1: got 1, keys should be strings"),
         ("just words\n", "some.yaml:1: expected 'section: ...' lines"),
         ("model:\n  n_layer: [1\n", "some.yaml:3: expected ',' or ']', but got '<stream end>'"),
     ],
 )
-def test_a_file_of_another_shape_or_that_contradicts_itself_is_refused_with_the_line(text: str, problem: str) -> None:
+def test_file_of_another_shape_or_that_contradicts_itself_is_refused(text: str, problem: str) -> None:
     assert complaint(text) == problem
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_of_file_and_overrides_are_told_at_once() -> None:
     text = (
         "model:\n"
         "  n_layers: 4\n"
@@ -130,6 +120,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         "data:\n"
         "  source: pydocs\n"
         "  source: file\n"
+        "sound: {loud: true}\n"
     )
     first, *problems = complaint(text, "train.max_step=10", "run.seed=-1", "oops", "train.batch_size=[").split("\n")
     assert first == f"some.yaml has {len(problems)} problems:"
@@ -141,6 +132,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "  some.yaml:7: optim.warmup: unknown key; did you mean warmup_steps?",
             "  some.yaml:5: optim.min_lr: 0.0001 is above learning_rate 1e-05",
             "  some.yaml:8: data.path: is needed with source: file",
+            "  some.yaml:11: sound: unknown key",
             "  some.yaml:10: data.source: is given twice, first on line 9",
             "  command line: train.max_step: unknown key; did you mean max_steps?",
             "  command line: run.seed: got -1, expected greater than or equal to 0",
@@ -148,13 +140,6 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "  command line: train.batch_size: expected the node content, but found '<stream end>'",
         ]
     )
-
-
-def test_an_unknown_key_does_not_hide_a_contradiction() -> None:
-    said = complaint("train:\n  max_steps: 10\n  color: red\nsound: {loud: true}\noptim: {min_lr: 1.0}\n")
-    assert "some.yaml:3: train.color: unknown key" in said
-    assert "some.yaml:4: sound: unknown key" in said
-    assert "some.yaml:5: optim.min_lr: 1 is above learning_rate 0.001" in said
 
 
 @pytest.mark.parametrize(
@@ -169,12 +154,12 @@ def test_an_unknown_key_does_not_hide_a_contradiction() -> None:
         ("data.dir=C:\\data", "data", "dir", "C:\\data"),
     ],
 )
-def test_an_override_is_read_like_the_file(override: str, section: str, key: str, value: Any) -> None:
+def test_override_is_read_like_the_file(override: str, section: str, key: str, value: Any) -> None:
     config = parse_config("model:\n  n_layer: 4\n", "some.yaml", [override])
     assert getattr(getattr(config, section), key) == value
 
 
-def test_an_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> None:
+def test_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> None:
     text = "train:\n  max_steps: bad\nmodel:\n#  n_layer: 3\n"
     overrides = ["train.max_steps=500", "train.max_steps=700", "model.n_layer=2"]
     config = parse_config(text, "some.yaml", overrides)
@@ -182,47 +167,29 @@ def test_an_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> Non
 
 
 @pytest.mark.parametrize(
-    ("override", "hint"),
-    [
-        *(("", ""), ("model", "; did you mean model?"), (".n_layer=3", ""), ("=3", ""), (".", ""), ("model.=3", "")),
-        ("n_layer=3", "; did you mean model.n_layer?"),
-        ("max_iters=3", "; did you mean train.max_steps?"),
-    ],
-)
-def test_an_override_of_another_form_is_shown_how(override: str, hint: str) -> None:
-    said = complaint("", override)
-    form = "not of the form section.key=value, for example train.max_steps=500"
-    assert said == f"command line: {override!r} is {form}{hint}"
-
-
-@pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("model.n_layer=four", "model.n_layer: got 'four', expected a valid integer"),
+        *((text, f"{text!r}{FORM}") for text in ("", ".n_layer=3", "=3", ".", "model.=3")),
+        ("model", f"'model'{FORM}; did you mean model?"),
+        ("max_iters=3", f"'max_iters=3'{FORM}; did you mean train.max_steps?"),
         *((f"train.init_from={blank}", "train.init_from: has no value; write null for none") for blank in ("", " ")),
         (r'run.dir="a\0b"', r"run.dir: got 'a\x00b', expected a path, which has no NUL character"),
-        (
-            r'data.dir="\ud800"',
-            r"data.dir: got '\ud800', expected a valid string, unable to parse raw data as a unicode string",
-        ),
         ("run.threads=10000000000", "run.threads: got 10000000000, expected less than or equal to 1024"),
         (f"run.seed={10**22}", f"run.seed: got {10**22}, expected less than {2**32}"),
         (f"train.max_steps={2**63}", f"train.max_steps: got {2**63}, expected less than {2**63}"),
-        ("model.a.b=4", "model.a.b: unknown key"),
         ("modle.n_layer=4", "modle: unknown key; did you mean model?"),
         ("model.n_kv_head=4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
         ("run.name=!!python/name:os.system", "run.name: a tag is not allowed here; write the value itself"),
         ("run.name='x", "run.name: found unexpected end of stream"),
     ],
 )
-def test_what_is_wrong_with_an_override_is_told_of_the_command_line(override: str, problem: str) -> None:
+def test_wrong_override_is_told_of_the_command_line(override: str, problem: str) -> None:
     assert complaint("run:\n  seed: 1\n", override) == f"command line: {problem}"
-    assert complaint("model: 5\n", "model.n_layer=3") == "some.yaml:1: model: expected keys below this section, got 5"
 
 
-def test_a_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> None:
+def test_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> None:
     path = tmp_path / "poems.yaml"
-    path.write_text("model:\n  n_layer: 1\n", encoding="utf-8")
+    path.touch()
     assert load_config(path).name == "poems"
     assert load_config(path, ["run.name=sonnets"]).name == "sonnets"
 
@@ -231,10 +198,7 @@ def test_a_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> N
     ("text", "name"),
     [
         ("e\u0301te\u0301.txt", "\u00e9t\u00e9"),  # composed
-        ("日本.txt", "日本"),
         ("كتاب قديم.txt", "كتاب-قديم"),
-        ("हिन्दी कविता.txt", "हिन्दी-कविता"),
-        ("🎉.txt", "🎉"),
         ("👨\u200d👧.txt", "👨-👧"),
         (".hidden.txt", "hidden"),
         ("ch.1.txt", "ch.1"),
@@ -248,12 +212,12 @@ def test_a_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> N
         ("/...", "run"),
     ],
 )
-def test_a_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: str) -> None:
+def test_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: str) -> None:
     assert name_of_text(text) == name
     assert parse_config("", "some.yaml", [override("run.name", name)]).run.name == name
 
 
-def test_a_folder_is_named_by_its_whole_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_named_by_its_whole_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("v1.alpha", "v1.beta", "v1.beta/sub"):
         (tmp_path / name).mkdir()
     assert [name_of_text(tmp_path / name) for name in ("v1.alpha", "v1.beta")] == ["v1.alpha", "v1.beta"]
@@ -262,7 +226,7 @@ def test_a_folder_is_named_by_its_whole_name(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("text", ["".join(map(chr, range(0x3000))), "\ufeff\ufffe\uffff", "🎉"])
-def test_an_override_is_read_as_the_text_that_it_was_made_of(text: str) -> None:
+def test_override_is_read_as_the_text_that_it_was_made_of(text: str) -> None:
     (value,) = parse_config("", "some.yaml", [f"sample.stop=[{override('', text)[1:]}]"]).sample.stop
     assert value == text
     assert "🎉" in override("run.name", "🎉")
@@ -275,36 +239,22 @@ def test_long_names_are_cut_at_a_character_and_stay_distinct() -> None:
     assert all(Config.model_validate({"run": {"name": name}}).run.name == name for name in names)
 
 
-def test_a_file_that_is_not_there_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
-    (tmp_path / "shakespeare.yaml").touch()
-    with pytest.raises(ConfigError) as caught:
-        load_config(tmp_path / "shakespear.yaml")
-    assert str(caught.value) == (
-        f"{tmp_path / 'shakespear.yaml'}: no such configuration file; did you mean {tmp_path / 'shakespeare.yaml'}?"
-    )
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("x.yaml", r"no such configuration file$"),
+        ("poem.yaml", r"poem\.yaml: no such configuration file; did you mean .*poems\.yaml\?$"),
         ("no/such/folder/a.yaml", r"no such configuration file$"),
         (".", "is a folder; give a YAML file"),
         ("poems.yaml/a.yaml", r"cannot read .*a\.yaml: Not a directory"),
         ("poems.yaml", r"poems.yaml is not UTF-8 text \(byte 12\)"),
+        ("from_windows.yaml", r"from_windows.yaml:3: model.n_layers: unknown key"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(path: str, message: str, tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(path: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "poems.yaml").write_bytes("run: {name: é}".encode("latin-1"))
+    (tmp_path / "from_windows.yaml").write_bytes(b"\xef\xbb\xbfmodel:\r\n  n_layer: 2\r\n  n_layers: 3\r\n")
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / path)
-
-
-def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_bytes(b"\xef\xbb\xbfmodel:\r\n  n_layer: 2\r\n  n_layers: 3\r\n")
-    with pytest.raises(ConfigError, match=r"a.yaml:3: model.n_layers: unknown key"):
-        load_config(path)
 
 
 @st.composite
@@ -329,13 +279,13 @@ def valid_configs(draw: st.DrawFn) -> Config:
 
 
 @given(config=valid_configs())
-def test_a_dumped_configuration_loads_to_the_same_values(config: Config) -> None:
+def test_dumped_configuration_loads_to_the_same_values(config: Config) -> None:
     """A checkpoint that holds its configuration would otherwise be lost."""
     text = dump_config(config)
     assert parse_config(text.encode("utf-8").decode("utf-8"), "some.yaml") == config
 
 
-def test_a_dumped_configuration_names_every_key() -> None:
+def test_dumped_configuration_names_every_key() -> None:
     dumped = yaml.safe_load(dump_config(Config()))
     assert {name: set(section) for name, section in dumped.items()} == {
         name: set(type(section).model_fields) for name, section in Config()
@@ -362,7 +312,7 @@ def is_taken_or_refused_in_words(text: str, overrides: list[str]) -> bool:
 
 
 @given(data=st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
-def test_no_value_of_any_key_ends_in_anything_but_a_configuration_or_a_config_error(data: dict[str, Any]) -> None:
+def test_any_value_of_any_key_gives_a_configuration_or_a_config_error(data: dict[str, Any]) -> None:
     sections: dict[str, dict[str, Any]] = {}
     for name, value in data.items():
         section, key = name.split(".")
@@ -371,6 +321,145 @@ def test_no_value_of_any_key_ends_in_anything_but_a_configuration_or_a_config_er
 
 
 @given(key=st.sampled_from([*KEYS, "modle.x", "model"]), text=yamlish, parts=yamlish)
-def test_no_text_and_no_override_end_in_anything_else(key: str, text: list[str], parts: list[str]) -> None:
+def test_any_text_and_override_give_a_configuration_or_a_config_error(
+    key: str, text: list[str], parts: list[str]
+) -> None:
     assert is_taken_or_refused_in_words("".join(text), [])
     assert is_taken_or_refused_in_words("", [f"{key}={''.join(parts)}", "".join(parts)])
+
+
+def test_names_of_other_projects_lead_to_keys_that_exist() -> None:
+    keys = {f"{name}.{key}" for name, section in SECTIONS.items() for key in section.model_fields}
+    assert set(NAMES_ELSEWHERE.values()) <= keys
+    assert not {key.split(".")[1] for key in keys} & NAMES_ELSEWHERE.keys()
+    assert did_you_mean(("lr_scheduler_type",)) == "; did you mean optim.schedule?"
+    assert did_you_mean(("nowhere", "qqqq")) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "kv_heads", "head_dim", "mlp_hidden"),
+    [
+        ({}, 4, 8, 128),
+        ({"n_kv_head": 2}, 2, 8, 128),
+        ({"n_kv_head": 1, "n_head": 2}, 1, 16, 128),
+        ({"mlp": "swiglu"}, 4, 8, 88),  # 8/3 * 32 = 85.3, up to a multiple of 8
+        ({"mlp": "swiglu", "n_embd": 96}, 4, 24, 256),  # 8/3 * 96 = 256 exactly
+        ({"mlp": "swiglu", "mlp_width": 7}, 4, 8, 7),
+        ({"mlp_width": 100}, 4, 8, 100),
+    ],
+)
+def test_derived_shapes(changes: dict[str, Any], kv_heads: int, head_dim: int, mlp_hidden: int) -> None:
+    model = tiny_config(**changes)
+    assert (model.kv_heads, model.head_dim, model.mlp_hidden) == (kv_heads, head_dim, mlp_hidden)
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        (RunConfig, {"seed": 0, "threads": 1, "device": "cuda:3", "compile": True}),
+        (RunConfig, {"name": "a.b-c_d", "device": "mps", "compile": False, "kernels": "native", "seed": 2**32 - 1}),
+        (DataConfig, {"source": "file", "path": "a b.txt"}),
+        (ModelConfig, {"n_layer": 1, "n_head": 1, "n_embd": 1, "block_size": 1, "dropout": 0}),
+        (ModelConfig, {"n_head": 3, "n_embd": 6, "position": "rope"}),
+        (ModelConfig, {"n_head": 2, "n_embd": 6, "position": "sinusoidal"}),
+        (OptimConfig, {"min_lr": 1e-3, "weight_decay": 0, "grad_clip": 0, "warmup_steps": 0, "betas": [0, 0.5]}),
+        (TrainConfig, {"length_warmup": [1e-9, 0.5, 0.499]}),
+        (OptimConfig, {"name": "muon", "muon_rate": 1, "weight_decay": 2}),
+        (SamplingParams, {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "max_new_tokens": 0}),
+    ],
+)
+def test_smallest_and_oddest_values_are_taken_and_frozen(section: type[Section], values: Any) -> None:
+    built = section.model_validate(values)
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(built, next(iter(values)), None)
+    assert {name: getattr(built, name) for name in values} == {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        (RunConfig, {"kernels": "cuda"}),
+        (RunConfig, {"seed": 2**32}),
+        (TrainConfig, {"length_warmup": [0.5, 0]}),
+        (TrainConfig, {"length_warmup": [0.7, 0.2, 0.1]}),
+        (OptimConfig, {"name": "muon", "muon_rate": 0}),
+        (OptimConfig, {"name": "muon", "weight_decay": -1}),
+    ],
+)
+def test_values_just_past_the_bounds_are_refused(section: type[Section], values: Any) -> None:
+    with pytest.raises(ValidationError, match=list(values)[-1]):
+        section.model_validate(values)
+
+
+@pytest.mark.parametrize(("size", "shares", "is_cut"), [(32, 2, True), (24, 2, False), (34, 2, False), (1, 0, True)])
+def test_windows_are_cut_into_whole_sequences_of_eight_tokens_or_more(size: int, shares: int, is_cut: bool) -> None:
+    values = {"model": {"block_size": size}, "train": {"length_warmup": shares * [0.1]}}
+    if is_cut:
+        assert Config.model_validate(values).sequence_lengths()[0][0] == (8 if shares else size)
+    else:
+        message = f"train.length_warmup: cannot cut model.block_size {size} into 4 sequences of 8 tokens or more; make "
+        with pytest.raises(
+            ValidationError, match=message + "block_size a multiple of 4, 32 or more, or leave out shares"
+        ):
+            Config(**values)
+
+
+def test_all_sources_give_the_same_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: {n_layer: 2}\noptim: {betas: [0.8, 0.9]}\n", encoding="utf-8")
+    sections = {"model": {"n_layer": 2}, "optim": {"betas": [0.8, 0.9]}}
+    expected = load_config(file)
+    assert compose_config(file) == compose_config(str(file)) == expected
+    assert compose_config(sections).config == compose_config(Config.model_validate(sections)).config == expected.config
+    assert compose_config(None, sections).config == expected.config
+    assert compose_config(None, {"model": ModelConfig(n_layer=2), "betas": (0.8, 0.9)}).config == expected.config
+
+
+def test_keywords_replace_single_values_of_a_recipe() -> None:
+    recipe = load_config("shakespeare").config
+    given = {"max_steps": np.int64(7), "model": {"dropout": 0.5}, "name": "mine", "run": {"dir": Path("elsewhere")}}
+    loaded = compose_config("shakespeare", given)
+    changes = {"train.max_steps": 7, "model.dropout": 0.5, "run.name": "mine", "run.dir": "elsewhere"}
+    assert loaded.config.leaves() == {**recipe.leaves(), **changes}
+    assert loaded.default_name == "shakespeare"
+    with pytest.raises(ConfigError, match=r"neither a file nor a recipe; expected a file or one of .*text8"):
+        find_config("nonsense")
+
+
+def problems_of(source: Any = None, **keywords: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(source, keywords)
+    assert "http" not in str(caught.value)
+    return [line.strip() for line in str(caught.value).splitlines()]
+
+
+def test_all_problems_of_keywords_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("train:\n  batch_size: none\n", encoding="utf-8")
+    assert problems_of(file, max_stepz=3, lr=1, seed=3, model={"n_layers": 1, "n_embd": 10, "n_head": 3}, n_head=4) == [
+        f"{file} has 7 problems:",
+        "keyword: max_stepz: unknown; did you mean train.max_steps?",
+        "keyword: lr: unknown; did you mean optim.learning_rate?",
+        "keyword: seed: is a key of several sections; write run=dict(seed=3) or sample=dict(seed=3)",
+        "keyword: model.n_head: is given twice; leave one of them out",
+        "keyword: model.n_layers: unknown key; did you mean n_layer?",
+        f"{file}:2: train.batch_size: got 'none', expected a valid integer",
+        "keyword: model.n_embd: 10 is not divisible by n_head 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "keywords", "message"),
+    [
+        ("shakespear", {}, "'shakespear' is neither a file nor a recipe; did you mean shakespeare?"),
+        ("gone.yaml", {}, "gone.yaml: no such configuration file"),
+        (5, {}, "config is a int, expected a file, a recipe's name, a Config or a dict"),
+        ({"modle": {}}, {}, "config: modle: unknown key; did you mean model?"),
+        (None, {"model": 5}, "keyword: model: got 5, expected a dict of its keys, such as model=dict(...)"),
+        (None, {"max_steps": "a"}, "keyword: train.max_steps: got 'a', expected a valid integer"),
+    ],
+)
+def test_mistake_of_source_or_keyword_is_one_line(source: Any, keywords: dict[str, Any], message: str) -> None:
+    assert problems_of(source, **keywords) == [message]
