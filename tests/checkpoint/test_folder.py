@@ -1,12 +1,12 @@
-"""One checkpoint folder: exact when whole, and refused by name when not."""
+"""One checkpoint folder: exact when whole, refused by name when not; and the model that is built from it."""
 
 import io
 import json
-import os
 import pickle
 import random
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +14,25 @@ import pytest
 import torch
 
 import gpt.checkpoint.folder as folder_module
-from gpt.checkpoint import Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
+from gpt.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    build_model,
+    load_trained,
+    load_weights,
+    loading,
+    read_checkpoint,
+    verify_checkpoint,
+    weights_of,
+    write_checkpoint,
+)
 from gpt.checkpoint.folder import FORMAT, MANIFEST
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.model import GPT
+from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError
 
 NAMES = sorted([MANIFEST, "config.yaml", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"])
-
-
-def assert_equal_trees(actual: Any, expected: Any) -> None:
-    """Nested dicts and lists of tensors and values, the tensors bit by bit."""
-    assert type(actual) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert actual.dtype == expected.dtype
-        assert torch.equal(actual, expected)
-    elif isinstance(expected, dict):
-        assert list(actual) == list(expected)
-        for key in expected:
-            assert_equal_trees(actual[key], expected[key])
-    elif isinstance(expected, list):
-        assert len(actual) == len(expected)
-        for left, right in zip(actual, expected, strict=True):
-            assert_equal_trees(left, right)
-    else:
-        assert actual == expected
 
 
 def assert_refused(folder: Path, name: str = "") -> None:
@@ -54,25 +50,15 @@ def rewrite(folder: Path, **contents: bytes) -> None:
     folder_module._write_files(folder, files)
 
 
-def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    change(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-
-
-# --- whole ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tie_weights", [True, False])
-def test_what_was_written_is_read_back_bit_by_bit(
+def test_read_gives_back_what_was_written_bit_by_bit(
     tmp_path: Path, make_checkpoint: Callable[..., Checkpoint], tie_weights: bool
 ) -> None:
     written = make_checkpoint(tie_weights=tie_weights)
     write_checkpoint(tmp_path / "c", written)
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == NAMES
     read = read_checkpoint(tmp_path / "c")
-    assert_equal_trees(dict(sorted(read.model.items())), dict(sorted(written.model.items())))
-    assert_equal_trees(read.training, written.training)
+    torch.testing.assert_close((read.model, read.training), (written.model, written.training), rtol=0, atol=0)
     assert (read.state, read.config) == (written.state, written.config)
     assert read.tokenizer.to_dict() == written.tokenizer.to_dict()
     assert ("lm_head.weight" in read.model) is not tie_weights
@@ -92,9 +78,7 @@ def test_every_file_is_flushed_before_the_folder_gets_its_name_and_then_the_name
     assert events[len(NAMES) - 1 :] == [MANIFEST, ".c./", "rename", f"{tmp_path.name[:3]}/"]
 
 
-def test_an_existing_checkpoint_is_replaced_as_a_whole(
-    folder: Path, make_checkpoint: Callable[..., Checkpoint]
-) -> None:
+def test_existing_checkpoint_is_replaced_as_a_whole(folder: Path, make_checkpoint: Callable[..., Checkpoint]) -> None:
     (folder / "notes.txt").write_text("of the old one", encoding="utf-8")
     write_checkpoint(folder, make_checkpoint(step=7))
     assert read_checkpoint(folder).state["step"] == 7
@@ -102,11 +86,8 @@ def test_an_existing_checkpoint_is_replaced_as_a_whole(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-# --- damaged -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_that_was_cut_or_is_missing_is_named(folder: Path, name: str) -> None:
+def test_cut_or_missing_file_is_named(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     for eighths in range(8):
         (folder / name).write_bytes(content[: len(content) * eighths // 8])
@@ -129,13 +110,6 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
     read_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != MANIFEST])
-def test_a_file_that_the_manifest_leaves_out_is_named(folder: Path, name: str) -> None:
-    edit_manifest(folder, lambda manifest: manifest["files"].pop(name))
-    with pytest.raises(CheckpointError, match=f"does not list {name}"):
-        read_checkpoint(folder)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -143,39 +117,45 @@ def test_a_file_that_the_manifest_leaves_out_is_named(folder: Path, name: str) -
         *(b'{"format": 1}', b'{"format": 1, "files": 3}', b'{"format": Infinity, "files": {}}'),
     ],
 )
-def test_a_manifest_of_another_kind_is_damaged_and_one_of_a_newer_format_asks_for_an_update(
-    folder: Path, content: bytes
-) -> None:
-    edit_manifest(folder, lambda manifest: manifest.update(format=FORMAT + 1))
-    with pytest.raises(CheckpointError, match=f"has format {FORMAT + 1}.*update gpt"):
-        read_checkpoint(folder)
+def test_damaged_manifest_is_named(folder: Path, content: bytes) -> None:
     (folder / MANIFEST).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
         read_checkpoint(folder)
 
 
-def test_something_else_is_not_a_checkpoint(tmp_path: Path) -> None:
-    assert_refused(tmp_path / "nothing")
-    assert_refused(tmp_path)
-    (tmp_path / "file").write_bytes(b"text")
-    assert_refused(tmp_path / "file")
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a\0b", "x" * 300])
-def test_a_manifest_may_list_names_that_no_file_can_have(folder: Path, name: str) -> None:
-    edit_manifest(folder, lambda manifest: manifest["files"].update({name: {"size": 1, "sha256": ""}}))
-    assert_refused(folder)
-
-
-def test_a_manifest_cannot_point_outside_its_folder(folder: Path) -> None:
-    secret = folder.parent / "secret.json"
-    secret.write_bytes((folder / "state.json").read_bytes())
-    edit_manifest(folder, lambda m: m["files"].update({"../secret.json": m["files"].pop("state.json")}))
-    with pytest.raises(CheckpointError, match=r"step-000005.secret\.json"):
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        *((name, lambda entry: {}, f"does not list {name}") for name in NAMES if name != MANIFEST),
+        *(("state.json", lambda entry, name=name: {name: entry}, "step-000005") for name in ("", ".", "..", "a\0b")),
+        ("state.json", lambda entry: {"x" * 300: entry}, "File name too long"),
+        ("state.json", lambda entry: {"../secret.json": entry}, r"step-000005.secret\.json"),  # not beside the folder
+        ("state.json", lambda entry: {"state.json": {**entry, "size": 1 << 50}}, "bytes of memory are available"),
+    ],
+    ids=range(12),
+)
+def test_manifest_that_lists_other_files_is_refused(
+    folder: Path, name: str, change: Callable[[Any], dict[str, Any]], message: str
+) -> None:
+    (folder.parent / "secret.json").write_bytes((folder / "state.json").read_bytes())
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    manifest["files"] |= change(manifest["files"].pop(name))
+    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=message):
         read_checkpoint(folder)
 
 
-# --- hostile -------------------------------------------------------------------------------------
+def test_newer_format_asks_for_an_update(folder: Path) -> None:
+    content = (folder / MANIFEST).read_text()
+    (folder / MANIFEST).write_text(content.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
+    with pytest.raises(CheckpointError, match=f"has format {FORMAT + 1}.*update gpt"):
+        read_checkpoint(folder)
+
+
+def test_something_else_is_not_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    for name in ("nothing", "", "file"):
+        assert_refused(tmp_path / name)
 
 
 def saved(value: object) -> bytes:
@@ -185,61 +165,50 @@ def saved(value: object) -> bytes:
 
 
 class Payload:
-    """Unpickling it makes a file."""
+    """Unpickling it calls a function."""
 
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
+    def __init__(self, *call: Any) -> None:
+        self.call = call
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return Path.touch, (self.marker,)
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self.call[0], self.call[1:]
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("pickled", [saved, pickle.dumps, lambda payload: pickle.dumps(payload, protocol=2)])
+@pytest.mark.parametrize("pickled", [saved, pickle.dumps])
 @pytest.mark.parametrize("name", ["optimizer_pt", "model_safetensors"])
-def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(
+def test_pickle_that_would_run_code_is_refused_and_does_not_run(
     tmp_path: Path, folder: Path, pickled: Callable[[Payload], bytes], name: str
 ) -> None:
-    marker = tmp_path / "marker"
-    rewrite(folder, **{name: pickled(Payload(marker))})
+    rewrite(folder, **{name: pickled(Payload(Path.touch, tmp_path / "marker"))})
     verify_checkpoint(folder)  # the hashes agree
     with pytest.raises(CheckpointError, match=name.replace("_", r"\.")):
         read_checkpoint(folder)
-    assert not marker.exists()
+    assert not (tmp_path / "marker").exists()
 
 
-def with_broken_pickle(content: bytes, draw: random.Random) -> bytes:
-    """optimizer.pt with bytes of its pickle changed, in an archive that is otherwise whole."""
-    source, result = zipfile.ZipFile(io.BytesIO(content)), io.BytesIO()
-    with zipfile.ZipFile(result, "w") as target:
+def zipped_anew(content: bytes, draw: random.Random | None, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """optimizer.pt with bytes of its pickle changed, if anything draws them, in an archive that is otherwise whole."""
+    result = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(result, "w", compression) as target:
         for name in source.namelist():
             data = bytearray(source.read(name))
-            if name.endswith("data.pkl"):
+            if draw and name.endswith("data.pkl"):
                 for _ in range(3):
                     data[draw.randrange(2, len(data))] = draw.randrange(256)
             target.writestr(name, bytes(data))
     return result.getvalue()
 
 
-class Allocation:
-    """A few bytes of pickle that torch lets take as many as they say."""
-
-    def __reduce__(self) -> tuple[Callable[[int], bytearray], tuple[int]]:
-        return bytearray, (1_000_000,)
-
-
-def deflated(content: bytes) -> bytes:
-    result = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            target.writestr(name, source.read(name))
-    return result.getvalue()
-
-
 @pytest.mark.parametrize(
-    "content", [deflated(saved({"moments": torch.zeros(100_000)})), saved({"moments": Allocation()})]
+    "content",
+    [
+        zipped_anew(saved({"moments": torch.zeros(100_000)}), None, zipfile.ZIP_DEFLATED),
+        saved({"moments": Payload(bytearray, 1_000_000)}),  # which torch lets take as many as it says
+    ],
+    ids=["compressed", "bytearray"],
 )
-def test_an_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_weights_opens_it(
+def test_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_weights_opens_it(
     folder: Path, content: bytes
 ) -> None:
     rewrite(folder, optimizer_pt=content)
@@ -251,10 +220,9 @@ def test_an_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_w
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_whatever_an_unpickler_throws_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_module, "sync_file", lambda path: None)
-    content, draw = (folder / "optimizer.pt").read_bytes(), random.Random(0)
-    messages = []
+    content, draw, messages = (folder / "optimizer.pt").read_bytes(), random.Random(0), []
     for _ in range(150):
-        rewrite(folder, optimizer_pt=with_broken_pickle(content, draw))
+        rewrite(folder, optimizer_pt=zipped_anew(content, draw))
         try:
             read_checkpoint(folder)
         except CheckpointError as error:
@@ -281,14 +249,124 @@ def test_whatever_an_unpickler_throws_is_a_sentence(folder: Path, monkeypatch: p
         ("config_yaml", b"run: {name: !!python/name:os.system}"),
     ],
 )
-def test_a_file_of_another_kind_is_named(folder: Path, name: str, content: bytes) -> None:
+def test_file_of_another_kind_is_named(folder: Path, name: str, content: bytes) -> None:
     rewrite(folder, **{name: content})
     with pytest.raises(CheckpointError, match=name.replace("_", r"\.") + " cannot be read"):
         read_checkpoint(folder)
 
 
-def test_a_checkpoint_larger_than_the_memory_is_refused_before_it_is_read(folder: Path) -> None:
-    edit_manifest(folder, lambda manifest: manifest["files"]["model.safetensors"].update(size=1 << 50))
-    os.truncate(folder / "model.safetensors", 1 << 40)  # a hole, without disk
-    with pytest.raises(CheckpointError, match="bytes of memory are available"):
-        read_checkpoint(folder)
+FOLDER = Path("runs/x/checkpoints/step-000005")
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_model_has_the_weights_and_leaves_the_generator_of_torch_alone(
+    make_checkpoint: Callable[..., Checkpoint], tie_weights: bool
+) -> None:
+    checkpoint, before = make_checkpoint(tie_weights=tie_weights), torch.get_rng_state()
+    model = build_model(checkpoint, FOLDER)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training
+    weights = weights_of(model)
+    assert weights.keys() == checkpoint.model.keys()
+    assert all(torch.equal(weights[name], checkpoint.model[name]) for name in weights)
+    assert (model.lm_head.weight is model.wte.weight) is tie_weights
+    assert ("lm_head.weight" in weights) is not tie_weights
+
+
+def test_weights_are_copied_into_the_same_parameters_or_not_at_all(
+    checkpoint: Checkpoint, make_checkpoint: Callable[..., Checkpoint]
+) -> None:
+    model = GPT(checkpoint.config.model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError):
+        load_weights(model, make_checkpoint(step=7, n_layer=2).model, FOLDER)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    parameters = {name: id(parameter) for name, parameter in model.named_parameters()}
+    load_weights(model, checkpoint.model, FOLDER)
+    assert {name: id(parameter) for name, parameter in model.named_parameters()} == parameters
+    torch.nn.init.zeros_(model.wte.weight)
+    assert checkpoint.model["wte.weight"].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "words"),
+    [
+        ("ln_f.weight", torch.ones(9), r"is \(9,\) float32, expected \(8,\) float32"),
+        ("ln_f.weight", torch.ones(8, dtype=torch.bfloat16), r"is \(8,\) bfloat16, expected \(8,\) float32"),
+        ("h.0.ln_3.weight", torch.ones(8), r"is \(8,\) float32, expected none"),
+        ("lm_head.weight", torch.ones(8), r"is \(8,\) float32, expected none"),
+        ("wte.weight", None, "is missing"),
+        ("h.0.mlp.c_fc.weight", None, "is missing"),
+    ],
+)
+def test_weight_that_does_not_fit_is_named(
+    checkpoint: Checkpoint, name: str, weight: torch.Tensor | None, words: str
+) -> None:
+    weights = {key: value for key, value in {**checkpoint.model, name: weight}.items() if value is not None}
+    with pytest.raises(CheckpointError, match=rf"{FOLDER} does not fit the model: {name} {words}"):
+        build_model(replace(checkpoint, model=weights), FOLDER)
+
+
+@pytest.mark.timeout(60)  # milliseconds, while such a model takes minutes and all memory to build
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_layer": 200_000}, "n_layer 200000, model.safetensors 1 blocks"),
+        ({"n_embd": 10**6}, "does not fit the model: wte.weight"),
+        ({"n_embd": 10**9}, "no tensor can have"),
+        ({"mlp_width": 10**9}, "does not fit the model: h.0.mlp.c_fc."),
+        ({"block_size": 10**9}, "does not fit the model: wpe.weight"),
+        ({"vocab_size": 10**9, "block_size": 10**9, "position": "rope"}, "does not fit the model: wte.weight"),
+        ({"block_size": 10**8, "position": "rope"}, "config.yaml has an absurd block_size of 100,000,000"),
+        ({"block_size": 10**8, "position": "sinusoidal"}, "config.yaml has an absurd block_size of 100,000,000"),
+    ],
+)
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_sizes_that_the_weights_do_not_have_are_noticed_before_anything_is_allocated(
+    make_checkpoint: Callable[..., Checkpoint], changes: dict[str, object], words: str, weights: str
+) -> None:
+    checkpoint = make_checkpoint(position=changes.get("position", "learned"))
+    model = checkpoint.model if weights == "float32" else weights_of(quantize(build_model(checkpoint, FOLDER), weights))
+    section = checkpoint.config.model.model_copy(update=changes)
+    config = checkpoint.config.model_copy(update={"model": section})
+    with pytest.raises(CheckpointError) as caught:
+        build_model(replace(checkpoint, config=config, model=model), FOLDER)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_vocabulary_may_be_larger_than_the_tokenizers_and_not_smaller(
+    checkpoint: Checkpoint, make_checkpoint: Callable[..., Checkpoint]
+) -> None:
+    assert build_model(make_checkpoint(vocab_size=64), FOLDER).vocab_size == 64
+    with pytest.raises(CheckpointError, match="the tokenizer has 256 ids, the model 10"):
+        build_model(replace(checkpoint, tokenizer=ByteTokenizer()), FOLDER)
+
+
+def test_load_trained_gives_all_that_is_needed_to_generate(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    run = RunFolder(tmp_path / "runs" / "one")
+    folder = run.save(checkpoint, best=True, keep_last=1)
+    loaded = load_trained(None, tmp_path / "runs", torch.device("cpu"))
+    assert loaded.folder == folder
+    assert loaded.config == checkpoint.config
+    assert isinstance(loaded.tokenizer, CharTokenizer)
+    assert loaded.tokenizer.to_dict() == checkpoint.tokenizer.to_dict()
+    assert not loaded.model.training
+    idx = torch.zeros(1, 3, dtype=torch.long)
+    assert torch.equal(loaded.model(idx), build_model(checkpoint, folder).eval()(idx))
+
+
+def test_checkpoint_removed_while_it_is_read_is_looked_for_again(
+    tmp_path: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.save(make_checkpoint(step=1), best=True, keep_last=1)
+    read = loading.read_checkpoint
+
+    def save_meanwhile(folder: Path, **options: bool) -> Checkpoint:
+        monkeypatch.setattr(loading, "read_checkpoint", read)
+        run.save(make_checkpoint(step=2), best=True, keep_last=1)
+        return read(folder, **options)
+
+    monkeypatch.setattr(loading, "read_checkpoint", save_meanwhile)
+    assert load_trained(run.path, tmp_path, torch.device("cpu")).folder.name == "step-000002"

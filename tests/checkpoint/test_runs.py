@@ -36,14 +36,7 @@ def newest(run: RunFolder) -> tuple[str, int, list[str]]:
     return found[0].name, found[1].state["step"], found[2]
 
 
-def damage(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
-
-
-# --- pointers and rotation -----------------------------------------------------------------------
-
-
-def test_the_pointers_say_where_when_and_how_good(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
+def test_pointers_hold_place_step_and_loss(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
     run.save(make_checkpoint(10, val_loss=1.25), best=True, keep_last=2)
     run.save(make_checkpoint(20, val_loss=1.75), best=False, keep_last=2)
     for name, step, loss in (("best", 10, 1.25), ("last", 20, 1.75)):
@@ -61,16 +54,6 @@ def test_rotation_keeps_the_last_ones_and_the_best(
         run.save(make_checkpoint(step), best=step == best_at, keep_last=keep_last)
     expected = {*range(6 - keep_last, 6), best_at}
     assert names(run) == [f"step-{step:06d}" for step in sorted(expected, reverse=True)]
-
-
-def test_the_last_checkpoint_is_kept_and_comes_before_those_that_an_earlier_resume_left_behind(
-    run: RunFolder, make_checkpoint: MakeCheckpoint
-) -> None:
-    assert run.newest_valid() is None
-    for step in (100, 200, 50):
-        run.save(make_checkpoint(step), best=False, keep_last=1)
-    assert run.pointed("last") == run.path / "checkpoints" / "step-000050"
-    assert newest(run) == ("step-000050", 50, [])
 
 
 def test_steps_of_seven_digits_are_newer_and_what_is_no_checkpoint_is_neither_listed_nor_removed(
@@ -92,14 +75,14 @@ def test_steps_of_seven_digits_are_newer_and_what_is_no_checkpoint_is_neither_li
         '{"checkpoint": "../../elsewhere", "step": 5}',
     ],
 )
-def test_a_damaged_pointer_points_nowhere(run: RunFolder, content: str) -> None:
+def test_damaged_pointer_points_nowhere(run: RunFolder, content: str) -> None:
     (run.path.parent / "elsewhere").mkdir()
     (run.path / "best.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     assert run.pointed("best") is None
 
 
 @pytest.mark.parametrize("content", ["", '{"checkpoint": "checkpoints/step-000005", "step": 7, "val_loss": 1.0}'])
-def test_a_damaged_pointer_is_named_and_nothing_is_removed(
+def test_damaged_pointer_is_named_and_nothing_is_removed(
     run: RunFolder, make_checkpoint: MakeCheckpoint, content: str
 ) -> None:
     run.save(make_checkpoint(5), best=True, keep_last=1)
@@ -115,25 +98,25 @@ def test_a_damaged_pointer_is_named_and_nothing_is_removed(
     assert (name, step, len(damaged)) == ("step-000009", 9, 1)
 
 
-# --- the newest that can be read -----------------------------------------------------------------
-
-
-def test_the_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
+def test_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
+    assert run.newest_valid() is None
     folders = [run.save(make_checkpoint(step), best=False, keep_last=9) for step in (1, 2, 3)]
-    damage(folders[2])
-    damage(folders[1])
+    (folders[2] / "model.safetensors").write_bytes(b"")
+    (folders[1] / "model.safetensors").write_bytes(b"")
     name, step, (last, second) = newest(run)
     assert (name, step) == ("step-000001", 1)
     assert str(folders[2]) in last
     assert str(folders[1]) in second
-    damage(folders[0])
+    (folders[0] / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"no readable checkpoint; the newest: .*step-000003"):
         run.newest_valid()
+    assert run.save(make_checkpoint(2), best=False, keep_last=1) == run.pointed("last") == folders[1]
+    assert newest(run) == ("step-000002", 2, []), "those that an earlier resume left behind are newer"
 
 
-def test_a_folder_that_was_being_replaced_comes_after_its_replacement_and_before_older_ones(
+def test_replaced_folder_comes_after_its_replacement_and_before_older_ones(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
     for step in (1, 2):
@@ -146,21 +129,13 @@ def test_a_folder_that_was_being_replaced_comes_after_its_replacement_and_before
     assert names(run) == ["step-000002", "step-000002.old", "step-000001"]
 
 
-# --- the folder itself ---------------------------------------------------------------------------
-
-
-def test_a_run_folder_gives_back_its_configuration(tmp_path: Path) -> None:
+def test_configuration_comes_back_or_is_named(tmp_path: Path, make_checkpoint: MakeCheckpoint) -> None:
     run = RunFolder(tmp_path / "new" / "run")
     assert run.config() is None
     config = Config.model_validate({"train": {"max_steps": 777}, "optim": {"betas": (0.5, 0.6)}})
     run.create(config)
     assert run.config() == config
     assert run.samples.is_dir()
-
-
-def test_what_of_a_run_folder_is_damaged_or_cannot_be_written_is_named(
-    run: RunFolder, make_checkpoint: MakeCheckpoint
-) -> None:
     (run.path / "last.json").mkdir()
     with pytest.raises(CheckpointError, match=r"cannot write .*last\.json"):
         run.save(make_checkpoint(5), best=False, keep_last=1)
@@ -172,44 +147,24 @@ def test_what_of_a_run_folder_is_damaged_or_cannot_be_written_is_named(
             run.config()
 
 
-# --- which one a PATH means ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def trained(run: RunFolder, make_checkpoint: MakeCheckpoint) -> RunFolder:
-    """A run whose best checkpoint is of step 1 and whose last is of step 3."""
-    for step in (1, 2, 3):
-        run.save(make_checkpoint(step), best=step == 1, keep_last=9)
-    return run
-
-
-@pytest.mark.parametrize(
-    ("path", "prefer", "step"),
-    [
-        ("", "best", 1),
-        ("", "last", 3),
-        ("best", "last", 1),
-        ("last", "best", 3),
-        ("checkpoints/step-000002", "best", 2),
-        (None, "best", 1),
-        (None, "last", 3),
-    ],
-)
-def test_a_path_means(trained: RunFolder, path: str | None, prefer: str, step: int) -> None:
-    found = find_checkpoint(None if path is None else trained.path / path, trained.path.parent, prefer)
-    assert found == trained.path / "checkpoints" / f"step-{step:06d}"
-
-
-def test_a_copy_of_a_checkpoint_under_any_name_can_be_given(trained: RunFolder, tmp_path: Path) -> None:
-    copy = tmp_path / "best"
-    (trained.path / "checkpoints" / "step-000002").rename(copy)
-    assert find_checkpoint(copy, tmp_path) == copy
-
-
-def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) -> None:
+def test_path_means_a_checkpoint(tmp_path: Path, make_checkpoint: MakeCheckpoint) -> None:
+    runs, elsewhere = tmp_path / "runs", tmp_path / "best"
+    for name, time in (("a", 1000), ("b", 3000), ("c", 2000)):
+        for step in (1, 2, 3):
+            RunFolder(runs / name).save(make_checkpoint(step), best=step == 1, keep_last=9)
+        os.utime(runs / name / "last.json", (time, time))
+    (runs / "started, but nothing saved yet").mkdir()
+    run = runs / "b"
+    for path, prefer, step in (
+        *((run, "best", 1), (run, "last", 3), (run / "best", "last", 1), (run / "last", "best", 3)),
+        *((run / "checkpoints/step-000002", "best", 2), (None, "best", 1), (None, "last", 3)),
+    ):
+        assert find_checkpoint(path, runs, prefer) == run / "checkpoints" / f"step-{step:06d}"
+    (run / "checkpoints" / "step-000002").rename(elsewhere)
+    assert find_checkpoint(elsewhere, runs) == elsewhere
     for name in ("best", "last"):
-        (trained.path / f"{name}.json").unlink()
-        assert find_checkpoint(trained.path, trained.path.parent).name == "step-000003"
+        (run / f"{name}.json").unlink()
+        assert find_checkpoint(run, runs).name == "step-000003"
 
 
 @pytest.mark.parametrize(
@@ -224,25 +179,11 @@ def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) 
         (None, "no trained run below .*runs; train first: gpt train"),
     ],
 )
-def test_a_path_without_a_checkpoint_says_so(run: RunFolder, path: str | None, message: str) -> None:
+def test_path_without_a_checkpoint_is_refused(run: RunFolder, path: str | None, message: str) -> None:
     root = run.path.parent.parent
     with pytest.raises(CheckpointError, match=message):
         find_checkpoint(None if path is None else root / path, root / "runs")
 
-
-def test_without_a_path_the_run_that_was_saved_most_recently_is_meant(
-    tmp_path: Path, make_checkpoint: MakeCheckpoint
-) -> None:
-    runs = [RunFolder(tmp_path / "runs" / name) for name in ("a", "b", "c")]
-    for run in runs:
-        run.save(make_checkpoint(1), best=True, keep_last=1)
-    for run, time in zip(runs, (1000, 3000, 2000), strict=True):
-        os.utime(run.path / "last.json", (time, time))
-    (tmp_path / "runs" / "started, but nothing saved yet").mkdir()
-    assert find_checkpoint(None, tmp_path / "runs").is_relative_to(runs[1].path)
-
-
-# --- one process at a time -----------------------------------------------------------------------
 
 HOLD = """
 import sys, time
@@ -255,7 +196,7 @@ time.sleep(60)
 """
 
 
-def test_a_run_is_locked_until_the_process_that_trains_it_ends_in_whatever_way(run: RunFolder) -> None:
+def test_run_is_locked_until_its_process_ends_in_whatever_way(run: RunFolder) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None
@@ -271,7 +212,7 @@ def test_a_run_is_locked_until_the_process_that_trains_it_ends_in_whatever_way(r
     run.unlock()
 
 
-def test_a_run_has_one_lock_by_whatever_name_a_link_gives_it_and_it_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_run_has_one_lock_by_any_link_and_leaves_nothing_behind(tmp_path: Path) -> None:
     run, alias = RunFolder(tmp_path / "runs" / "one"), RunFolder(tmp_path / "runs" / "alias")
     run.lock()
     assert not run.path.exists()
@@ -285,7 +226,7 @@ def test_a_run_has_one_lock_by_whatever_name_a_link_gives_it_and_it_leaves_nothi
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_filesystem_without_locks_is_an_error_of_one_line(
+def test_filesystem_without_locks_is_an_error_of_one_line(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def flock(*_: object) -> None:

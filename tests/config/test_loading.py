@@ -73,8 +73,8 @@ def test_empty_file_or_section_is_all_defaults(text: str) -> None:
         ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
         ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
         # keys that contradict each other
-        ("model", "{n_embd: 6, n_head: 2, position: rope}", "model.n_head: rope needs an even head_dim; n_embd 6 / n_"),
-        ("model", "{n_embd: 3, n_head: 1, position: sinusoidal}", "model.n_embd: sinusoidal positions need an even w"),
+        ("model", "{n_embd: 6, n_head: 2, position: rope}", "model.n_head: rope needs an even head_dim; n_embd 6"),
+        ("model", "{n_embd: 3, n_head: 1, position: sinusoidal}", "model.n_embd: sinusoidal positions need an even"),
         ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),
         ("model", "n_kv_head: 4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
         ("optim", "min_lr: 0.01", "optim.min_lr: 0.01 is above learning_rate 0.001"),

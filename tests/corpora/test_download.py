@@ -1,11 +1,13 @@
-"""The download contract, against a server on 127.0.0.1: no network is used."""
+"""Every source of text ends in good files, or in a sentence that says what to do; downloads are from 127.0.0.1."""
 
 import errno
 import gzip
 import hashlib
+import io
 import os
 import socket
 import threading
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +18,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from gpt.config import DataConfig
+from gpt.corpora import locating
 from gpt.corpora.download import Download, fetch
+from gpt.corpora.locating import ARCHIVES, SHAKESPEARE, corpus_files
+from gpt.system.environment import Settings
 from gpt.system.errors import DataError
+from gpt.system.progress import silent
 from patience import PATIENCE
 
 CONTENT = b"To be, or not to be, that is the question:\n" * 5000
@@ -121,18 +128,15 @@ def failure(get: Fetch, tmp_path: Path) -> Callable[..., str]:
     return call
 
 
-def closed_port() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{unused.getsockname()[1]}"
-
-
 @pytest.mark.parametrize("page", ["/good", "/gzip", "/cut-once", "/nonsense"])
-def test_a_good_file_arrives_alone_and_readable_from_the_first_mirror_that_has_it(
+def test_good_file_arrives_alone_from_the_first_mirror_that_has_it(
     server: Server, get: Fetch, tmp_path: Path, page: str
 ) -> None:
     folder = tmp_path / "new" / "folder"
-    path = get(f"{closed_port()}/good", f"{server.url}/wrong", server.url + page, folder=folder)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    path = get(f"{closed}/good", f"{server.url}/wrong", server.url + page, folder=folder)
     assert path == folder / "corpus.txt"
     assert path.read_bytes() == CONTENT
     assert list(folder.iterdir()) == [path]
@@ -166,15 +170,13 @@ def test_lasting_trouble_is_named_after_two_attempts(
     assert server.visits[page] == 2
 
 
-@pytest.mark.usefixtures("no_socket")
-def test_a_good_file_needs_no_socket(get: Fetch, tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_bytes(CONTENT)
-    assert get("https://corpus.invalid/good").read_bytes() == CONTENT
-
-
-def test_a_damaged_file_is_replaced(server: Server, get: Fetch, tmp_path: Path) -> None:
+def test_damaged_file_is_replaced_and_a_good_one_needs_no_socket(
+    server: Server, get: Fetch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     (tmp_path / "corpus.txt").write_bytes(CONTENT[:-1])
     assert get(f"{server.url}/good").read_bytes() == CONTENT
+    request.getfixturevalue("no_socket")
+    assert get("https://corpus.invalid/good").read_bytes() == CONTENT
 
 
 @pytest.mark.usefixtures("no_socket")
@@ -190,10 +192,100 @@ def test_offline_says_what_to_put_where_and_opens_no_socket(
 
 
 @pytest.mark.parametrize(("function", "code"), [("tempfile.mkdtemp", errno.EACCES), ("os.fsync", errno.ENOSPC)])
-def test_a_folder_that_cannot_be_written_is_an_error(
+def test_unwritable_folder_is_an_error(
     server: Server, failure: Callable[..., str], monkeypatch: pytest.MonkeyPatch, function: str, code: int
 ) -> None:
     monkeypatch.setattr(function, Mock(side_effect=OSError(code, os.strerror(code))))
     message = failure(f"{server.url}/good")
     assert os.strerror(code) in message
     assert "GPT_DATA_DIR" in message
+
+
+OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
+
+
+def locate(settings: Settings = OFFLINE, **keys: Any) -> Path:
+    (file,) = corpus_files(DataConfig.model_validate(keys), settings, silent)
+    return file
+
+
+def refusal(settings: Settings = OFFLINE, **keys: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        locate(settings, **keys)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("no_socket")
+def test_own_file_is_taken_where_it_is_unless_it_is_empty_or_absurdly_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.txt"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for size, said in ((0, "0 bytes"), (1 << 40, "1,099,511,627,776 bytes")):
+        text.touch()
+        os.truncate(text, size)
+        assert f"{text} has {said}; a corpus has 1 to " in refusal(source="file", path=str(text))
+    os.truncate(text, 9)
+    assert locate(source="file", path=str(text), dir=f"{text}/none") == text
+    assert locate(source="file", path="~/text.txt") == text
+
+
+def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
+    path = locate(source="pydocs", dir=str(tmp_path / "new" / "data"))
+    text, written = path.read_text(encoding="utf-8"), path.stat()
+    assert path.parent == tmp_path / "new" / "data"
+    assert len(text) > 100_000
+    assert 'The "if" statement' in text
+    assert locate(source="pydocs", dir=str(path.parent)) == path
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (written.st_mtime_ns, written.st_ino)
+
+
+def test_unwritable_data_folder_is_told_and_has_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text.txt"
+    text.touch()
+    for folder, reason in ((text, "File exists"), (text / "below", "Not a directory")):
+        said = refusal(source="pydocs", dir=str(folder))
+        assert said.startswith(f"cannot write {folder / 'pydocs-'}")
+        assert said.endswith(f": {reason}; set data.dir to another folder")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    assert "No space left on device; set data.dir" in refusal(source="pydocs", dir=str(tmp_path))
+    assert list(tmp_path.iterdir()) == [text]
+
+
+@pytest.mark.usefixtures("no_socket")
+def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000)  # the real one is not here to test with
+    monkeypatch.setattr(locating, "SHAKESPEARE", small)
+    for folder in ("common", "data"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / small.filename).write_bytes(CONTENT)
+    for common, expected in ((tmp_path / "common", "common"), (None, "data")):
+        settings = Settings(data_dir=common, cache_dir=tmp_path, offline=True)
+        assert locate(settings, dir=str(tmp_path / "data")) == tmp_path / expected / small.filename
+
+
+@pytest.mark.usefixtures("no_socket")
+def test_text8_is_unpacked_once_from_its_zip_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("../../text8", CONTENT)  # a name that must never become a path
+    packed, real = buffer.getvalue(), ARCHIVES["text8"][0]
+    download = Download(real.urls, real.filename, hashlib.sha256(packed).hexdigest(), real.size)
+    monkeypatch.setitem(locating.ARCHIVES, "text8", (download, hashlib.md5(CONTENT).hexdigest()))
+    data, common = tmp_path / "data", tmp_path / "common"
+    common.mkdir()
+    settings = Settings(data_dir=common, cache_dir=tmp_path, offline=True)
+    keys = {"source": "text8", "dir": str(data)}
+    assert "put text8.zip (sha256" in refusal(settings, **keys)
+    (common / "text8.zip").write_bytes(packed)
+    assert locate(settings, **keys) == data / "text8"
+    assert (data / "text8").read_bytes() == CONTENT
+    assert [path.name for path in data.iterdir()] == ["text8"]
+    (common / "text8.zip").write_bytes(packed + b"!")
+    assert locate(settings, **keys) == data / "text8"
+    (data / "text8").write_bytes(CONTENT + b"!")
+    assert f"{data / 'text8'} has md5 " in refusal(settings, **keys)
+    (data / "text8").unlink()
+    assert "got sha256" in refusal(settings, **keys)
