@@ -1,17 +1,27 @@
-"""Text to ids and back, whatever the text."""
+"""Text to ids and back, whatever the text and whatever holds the ids; byte pairs are compared with their library."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
 
+from gpt.data.bpe import BPETokenizer
+from gpt.data.token_ids import to_batch, to_list
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
-from gpt.system.errors import DataError
+from gpt.inspection.views.tokens import labels_of
+from gpt.system.errors import DataError, InputError
+from tiny import CORPUS
 
 
 def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
@@ -21,7 +31,7 @@ def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 @given(text=st.text(min_size=1))
-def test_a_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: str) -> None:
+def test_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: str) -> None:
     chars, data = CharTokenizer(text), ByteTokenizer()
     assert bytes(data.encode(text).tolist()) == text.encode("utf-8")
     assert chars.itos == sorted(set(text))
@@ -36,7 +46,7 @@ def test_a_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: st
         assert tokenizer.count_chars(ids) == len(text)
 
 
-def test_a_vocabulary_with_half_of_a_surrogate_pair_is_written_as_it_is() -> None:
+def test_half_of_a_surrogate_pair_in_a_vocabulary_is_written_as_it_is() -> None:
     tokenizer = tokenizer_from_dict({"type": "char", "chars": ["a", "\ud800"]})
     assert streamed(tokenizer, [1, 0, 1]) == ["\ud800", "a", "\ud800", ""]
     assert tokenizer.decode([1, 0]) == "\ud800a"
@@ -56,19 +66,11 @@ def test_ids_have_the_smallest_unsigned_type_that_holds_them(vocab_size: int, dt
     assert ids.tolist() == [vocab_size - 1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"chars": ""}, "at least one character"),
-        ({"chars": "abc", "unknown": "ignore"}, "got 'ignore', expected error, replace or drop"),
-    ],
-)
-def test_what_is_no_vocabulary_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        CharTokenizer(**arguments)
-
-
 def test_unknown_characters_are_each_told_once_with_their_first_place() -> None:
+    with pytest.raises(DataError, match="at least one character"):
+        CharTokenizer("")
+    with pytest.raises(DataError, match="got 'ignore', expected error, replace or drop"):
+        CharTokenizer("abc", unknown="ignore")  # type: ignore[arg-type]
     with pytest.raises(DataError) as caught:
         CharTokenizer("abc\n").encode("abZcé\nZ𝄞Z")
     assert str(caught.value).startswith("characters outside the vocabulary of 4: 'Z' at 2, 'é' at 4, '𝄞' at 7; ")
@@ -80,7 +82,7 @@ def test_unknown_characters_are_each_told_once_with_their_first_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["\x00", "`", "b", "é", "\uffff", "𝄞", "\U0010ffff", "\ud800"])
-def test_a_character_below_between_or_above_the_vocabulary_is_unknown(text: str) -> None:
+def test_character_below_between_or_above_the_vocabulary_is_unknown(text: str) -> None:
     with pytest.raises(DataError, match=r"outside the vocabulary of 2: .* at 1;"):
         CharTokenizer("ac").encode(f"a{text}c")
     assert CharTokenizer("ac", unknown="drop").encode(f"a{text}c").tolist() == [0, 1]
@@ -97,11 +99,6 @@ def test_unknown_characters_can_be_replaced(chars: str, expected: str) -> None:
     assert (tokenizer.decode(ids), ids.dtype) == (expected, np.uint8)
 
 
-def test_half_a_character_as_of_a_terminal_that_is_not_utf8_cannot_be_written_as_bytes() -> None:
-    with pytest.raises(DataError, match=r"'\\udcff' at 2 is not a character"):
-        ByteTokenizer().encode("ab\udcff")
-
-
 @pytest.mark.parametrize(
     "saved",
     [
@@ -109,19 +106,202 @@ def test_half_a_character_as_of_a_terminal_that_is_not_utf8_cannot_be_written_as
         *({"type": "char", "chars": chars} for chars in (None, 3, [], ["a", 1], ["a", ""], ["a", "bc"])),
     ],
 )
-def test_what_does_not_describe_a_tokenizer_is_refused(saved: object) -> None:
+def test_other_json_is_no_tokenizer(saved: object) -> None:
     with pytest.raises(DataError):
         tokenizer_from_dict(saved)
 
 
 @given(ids=st.lists(st.integers(0, 255) | st.sampled_from(list("é€𝄞".encode())), max_size=30))
-def test_what_the_stream_gives_of_any_bytes_is_what_decode_gives(ids: list[int]) -> None:
+def test_stream_of_any_bytes_gives_what_decode_gives(ids: list[int]) -> None:
     assert "".join(streamed(ByteTokenizer(), ids)) == ByteTokenizer().decode(ids)
 
 
-def test_bytes_that_are_no_character_are_shown_as_such_at_once_or_at_the_end() -> None:
+def test_bytes_of_no_character_are_shown_as_such_at_once_or_at_the_end() -> None:
     assert streamed(ByteTokenizer(), [0xFF, 0x61]) == ["\ufffd", "a", ""]
     assert streamed(ByteTokenizer(), [0xE2, 0x82]) == ["", "", "\ufffd"]
     one, other = (ByteTokenizer().stream() for _ in range(2))
     first, second = "é".encode()
     assert (one.feed(first), other.feed(ord("a")), one.feed(second)) == ("", "a", "é")
+
+
+TOKENIZER, CPU = CharTokenizer("abc"), torch.device("cpu")
+READ_ONLY = np.array([0, 2, 1], np.uint8)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["acb", [0, 2, 1], (0, 2, 1), [[0, 2, 1]], READ_ONLY, TOKENIZER.encode("acb")[None], torch.tensor([0, 2, 1]).int()],
+    ids=["text", "list", "tuple", "batch", "array", "encoded", "tensor"],
+)
+def test_text_in_any_container_is_a_batch_of_one(given: Any) -> None:
+    ids = to_batch(given, TOKENIZER, CPU)
+    assert ids.dtype == torch.int64
+    assert ids.tolist() == [[0, 2, 1]]
+    assert to_list(given, TOKENIZER, "reader") == [0, 2, 1]
+
+
+def test_several_texts_stay_several() -> None:
+    assert to_batch(np.eye(2, dtype=np.uint16), None, CPU).tolist() == [[1, 0], [0, 1]]
+    assert to_batch([], None, CPU).shape == (1, 0)
+    with pytest.raises(InputError, match=r"reader takes one text, ids of shape \(T,\), not \(2, 2\)"):
+        to_list([[1, 0], [0, 1]], None, "reader")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("abc", "a text needs its tokenizer"),
+        (b"abc", "expected a text or token ids, which are integers, got bytes"),
+        (None, "got NoneType"),
+        ([1.5], "got list"),
+        (["a"], "got list"),
+        ([[1], [1, 2]], "lists of the same length"),
+        (torch.tensor([1.0]), "must be integers, not float32"),
+        (torch.tensor([True]), "must be integers, not bool"),
+        (5, r"got shape \(\)"),
+        (torch.zeros(1, 1, 1).long(), r"got shape \(1, 1, 1\)"),
+    ],
+)
+def test_neither_text_nor_ids_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        to_batch(given, None, CPU)
+
+
+END = "<|endoftext|>"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def trained(pre_tokenizer: Any, normalizer: Any = None) -> Any:
+    """The library's own tokenizer with byte-level tokens: 300 of a small corpus, and two that are added."""
+    library = LibraryTokenizer(BPE())
+    library.normalizer, library.pre_tokenizer, library.decoder = normalizer, pre_tokenizer, decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    library.train_from_iterator([CORPUS], BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False))
+    library.add_special_tokens([AddedToken(END), AddedToken("the end")])
+    return library
+
+
+def sentencepiece(normalizer: Any, pre_tokenizer: Any, strips: bool) -> Any:
+    """The library's own tokenizer as those of Llama 2, Mistral and Gemma: bytes only where no token has a character."""
+    learning = LibraryTokenizer(BPE(unk_token="<unk>"))
+    learning.pre_tokenizer = pre_tokenizers.Metaspace()
+    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    learning.train_from_iterator([CORPUS], BpeTrainer(vocab_size=400, special_tokens=first, show_progress=False))
+    model = json.loads(learning.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    library = LibraryTokenizer(BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    library.normalizer, library.pre_tokenizer = normalizer, pre_tokenizer
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    library.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
+    library.add_special_tokens([AddedToken(token, normalized=False) for token in first[:3]])
+    return library
+
+
+def split(pattern: str) -> Any:
+    words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+SPACES = normalizers.Replace(" ", "▁")
+LIBRARIES = {
+    "gpt2": trained(pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "llama3": trained(split(LLAMA3)),
+    "qwen": trained(split(LLAMA3.replace("{1,3}", "")), normalizers.NFC()),
+    "llama2": sentencepiece(normalizers.Sequence([normalizers.Prepend("▁"), SPACES]), None, strips=True),
+    "mistral": sentencepiece(None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False), strips=True),
+    "gemma": sentencepiece(SPACES, None, strips=False),
+}
+TOKENIZERS = {name: BPETokenizer(json.loads(library.to_str())) for name, library in LIBRARIES.items()}
+LIBRARY, OURS = LIBRARIES["gpt2"], TOKENIZERS["gpt2"]
+CONTENT: dict[str, Any] = OURS.to_dict()["tokenizer"]
+MODEL = CONTENT["model"]
+PARTS = [
+    *(END, "the end", "<s>", "</s>", "<0x0A>", "  ", " room", "'ll", "\r\n"),
+    *("\N{COMBINING ACUTE ACCENT}e", "é", "🎭", "12345"),
+]
+TEXTS = st.lists(st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(PARTS))).map("".join)
+EVERY_KIND = pytest.mark.parametrize("name", LIBRARIES)
+
+
+@EVERY_KIND
+@given(text=TEXTS)
+def test_ids_are_those_of_the_library(name: str, text: str) -> None:
+    ours, library = TOKENIZERS[name], LIBRARIES[name]
+    ids = ours.encode(text)
+    assert ids.tolist() == library.encode(text, add_special_tokens=False).ids
+    assert ours.decode(ids) == library.decode(ids, skip_special_tokens=False)
+    assert ours.count_chars(ids) == len("".join(streamed(ours, ids.tolist())))
+
+
+@EVERY_KIND
+def test_character_appears_with_the_last_of_its_bytes(name: str) -> None:
+    ours = TOKENIZERS[name]
+    ids, stream = ours.encode("a🎭")[-4:], ours.stream()
+    assert [stream.feed(index) for index in ids] == ["", "", "", "🎭"]
+    assert b"".join(map(ours.token_bytes, ids)) == "🎭".encode()
+
+
+def test_saved_tokenizer_merges_and_neither_cuts_nor_pads() -> None:
+    cut = {"max_length": 3, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    again = tokenizer_from_dict({"type": "bpe", "tokenizer": CONTENT | {"truncation": cut}})
+    ids = again.encode(CORPUS + END)
+    assert ids.tolist() == OURS.encode(CORPUS + END).tolist()
+    assert len(ids) < 0.8 * len(CORPUS)
+    assert ids.max() < again.vocab_size == LIBRARY.get_vocab_size()
+
+
+@EVERY_KIND
+@given(data=st.data())
+def test_any_ids_decode_and_stream_as_in_the_library(name: str, data: st.DataObject) -> None:
+    ours, library = TOKENIZERS[name], LIBRARIES[name]
+    ids = data.draw(st.lists(st.integers(0, ours.vocab_size - 1)))
+    text = ours.decode(ids)
+    theirs = library.decode(ids, skip_special_tokens=False)
+    assert text == theirs or ("\ufffd" in text and "\ufffd" in theirs and "<0x00>" in library.get_vocab())
+    assert "".join(streamed(ours, ids)).removeprefix(" " if name in ("llama2", "mistral") else "") == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decoder": {"type": "Metaspace"}}, "byte-level, as of GPT-2.*; the decoder is Metaspace"),
+        ({"decoder": {"type": "Sequence", "decoders": []}}, "only byte pair encoding on bytes"),
+        *(({"decoder": other}, "not a tokenizer") for other in (None, "x", [1])),
+        ({"model": {"type": "BPE", "continuing_subword_prefix": "long enough"}}, "with the prefix long enough"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}, "254 of the 256 bytes have no token"),
+        ({"model": MODEL | {"vocab": MODEL["vocab"] | {"☃": len(MODEL["vocab"]) + 1}}}, "'☃' is not made of bytes"),
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}, "only byte pair encoding"),
+        ({"model": {"type": "BPE", "vocab": {"a": 300_000_000}, "merges": []}}, "10,000,000 ids are supported"),
+    ],
+)
+def test_other_tokenizers_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        BPETokenizer(CONTENT | changes)
+
+
+def test_only_a_panic_of_the_library_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Rust code panics on some files, by an exception that cannot be imported and that no `Exception` is."""
+    panic = type("PanicException", (BaseException,), {})
+    library = Mock(from_str=Mock(side_effect=[panic("out of range"), KeyboardInterrupt]))
+    monkeypatch.setattr("tokenizers.Tokenizer", library)
+    with pytest.raises(DataError, match=r"^not a tokenizer: out of range$"):
+        BPETokenizer(CONTENT)
+    with pytest.raises(KeyboardInterrupt):
+        BPETokenizer(CONTENT)
+
+
+def test_labels_name_parts_of_characters_by_their_bytes() -> None:
+    for ours in (TOKENIZERS["gpt2"], TOKENIZERS["llama2"]):
+        assert labels_of(ours, ours.encode("a 🎭")[-4:]) == ["f0", "9f", "8e", "ad"]
+        the = int(ours.encode("Who keeps the")[-1])
+        assert labels_of(ours, [the, ours.vocab_size]) == ["␣the", f"#{ours.vocab_size}"]
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), OURS])
+def test_half_a_character_as_of_a_terminal_that_is_not_utf8_has_no_bytes(tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match=r"'\\udcff' at 2 is not a character"):
+        tokenizer.encode("ab\udcff")
