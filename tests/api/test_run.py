@@ -1,11 +1,21 @@
+"""A run, a model of one's own loop that is saved like one, and the display of a notebook, without one."""
+
 import json
-import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 import gpt
-from gpt.cli import evaluate, sample
+from gpt.api import live_curve
+from gpt.api.live_curve import LiveCurve
+from gpt.cli import evaluate, explain, export, sample, train
+from tiny import CORPUS, tiny_config
 
 
 @pytest.fixture
@@ -14,30 +24,33 @@ def run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> gpt.Run:
     return gpt.Run("runs/tiny", device="cpu")
 
 
-def test_a_run_says_what_its_folder_holds(run: gpt.Run, trained: Path) -> None:
+def test_run_says_what_its_folder_holds(run: gpt.Run, trained: Path) -> None:
     lines = (trained / "runs/tiny/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert run.metrics == [json.loads(line) for line in lines]
     assert run.config.run.name == "tiny"
     assert not run.model.training
     assert run.tokenizer.decode(run.tokenizer.encode("Ada")) == "Ada"
     assert repr(run) == f"Run('runs/tiny', validation loss {run.metrics[-1]['val/loss']:.4f} at step 6)"
+    html = run._repr_html_()
+    assert "runs/tiny" in html
+    assert html.count("<circle") == 2  # evaluated at steps 3 and 6
 
 
-def test_a_sample_is_that_of_the_command(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sample_is_that_of_the_command(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert sample.main(["--checkpoint", "runs/tiny", "--prompt", "Who", "--max-new-tokens", "9", "--seed", "3"]) == 0
     assert run.sample("Who", max_new_tokens=9, seed=3) + "\n" == capsys.readouterr().out
     with pytest.raises(gpt.GPTError, match="tmperature: unknown key; did you mean temperature"):
         run.sample(tmperature=1)
 
 
-def test_an_evaluation_is_that_of_the_command(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_is_that_of_the_command(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(["--checkpoint", "runs/tiny", "--device", "cpu", "--split", "train"]) == 0
     assert run.evaluate("train") == json.loads(capsys.readouterr().out)
     with pytest.raises(gpt.GPTError, match="split is 'vall', expected one of train, val, test"):
         run.evaluate("vall")
 
 
-def test_a_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) -> None:
+def test_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) -> None:
     figure = run.plot(tmp_path / "loss.svg")
     training, validation = figure.axes[0].lines
     assert training.get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
@@ -52,17 +65,7 @@ def test_a_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) ->
         gpt.plot(tmp_path / "empty")
 
 
-def test_a_notebook_shows_its_losses_or_its_name(run: gpt.Run, tmp_path: Path) -> None:
-    html = run._repr_html_()
-    assert "runs/tiny" in html
-    assert html.count("<circle") == 2  # evaluated at steps 3 and 6
-    shutil.copytree("runs/tiny", tmp_path / "bare", ignore=shutil.ignore_patterns("metrics.jsonl"))
-    html = gpt.Run(tmp_path / "bare")._repr_html_()
-    assert "bare" in html
-    assert "<svg" not in html
-
-
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_other_folder_is_no_run(tmp_path: Path) -> None:
     for call, message in (
         (lambda: gpt.Run(tmp_path), r"is not a run folder: it has no config\.yaml"),
         (lambda: gpt.plot(), "at least one run"),
@@ -70,3 +73,159 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(gpt.GPTError, match=message):
             call()
+
+
+TOKENIZER = gpt.CharTokenizer(CORPUS)
+
+
+def own_model() -> gpt.GPT:
+    """Trained for one step by a plain loop."""
+    model = gpt.GPT(tiny_config(vocab_size=TOKENIZER.vocab_size))
+    ids = torch.from_numpy(TOKENIZER.encode(CORPUS))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    F.cross_entropy(model(ids[None, :16])[0], ids[1:17]).backward()
+    optimizer.step()
+    return model
+
+
+def test_saved_model_is_loaded_again(tmp_path: Path) -> None:
+    model = own_model()
+    gpt.save(model, TOKENIZER, tmp_path / "deep/mine")
+    loaded, tokenizer = gpt.load(tmp_path / "deep/mine", "cpu")
+    assert all(weight.equal(loaded.state_dict()[name]) for name, weight in model.state_dict().items())
+    assert tokenizer.to_dict() == TOKENIZER.to_dict()
+    int8 = gpt.quantize(loaded, "int8")
+    gpt.save(int8, tokenizer, tmp_path / "deep/mine")  # replaces it
+    again, _ = gpt.load(tmp_path / "deep/mine", "cpu")
+    assert all(value.equal(again.state_dict()[name]) for name, value in int8.state_dict().items())
+    run = gpt.Run(tmp_path / "deep/mine")
+    assert repr(run) == f"Run('{tmp_path / 'deep/mine'}')"
+    assert "deep/mine" in run._repr_html_()
+    assert "<svg" not in run._repr_html_()
+
+
+def test_commands_read_it_and_a_training_begins_with_it_but_does_not_resume_from_it(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpt.save(own_model(), TOKENIZER, "runs/mine")
+    checkpoint = ["--checkpoint", "runs/mine"]
+    assert sample.main([*checkpoint, "--prompt", "The", "--max-new-tokens", "3"]) == 0
+    assert evaluate.main([*checkpoint, "--text-file", "corpus.txt"]) == 0
+    assert explain.main(["lens", *checkpoint, "--prompt", "The best"]) == 0
+    assert export.main([*checkpoint, "--to", "html", "--output", "page.html"]) == 0
+    assert evaluate.main(checkpoint) == 2
+    assert "does not know what it was trained on" in capsys.readouterr().err
+    assert train.main(["--config", "tiny.yaml", "--resume", "runs/mine"]) == 2
+    assert "begin a new run with it: train.init_from=runs/mine" in capsys.readouterr().err
+    own = {"init_from": "runs/mine", "max_steps": 1, "device": "cpu", "compile": False, "kernels": "torch"}
+    run = gpt.train("corpus.txt", config={}, name="tuned", report=None, **own)
+    assert run.model.config.n_embd == 32
+
+
+def test_save_replaces_only_what_it_wrote(tmp_path: Path, trained: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    for folder in (tmp_path, tmp_path / "notes.txt", next((trained / "runs/tiny/checkpoints").iterdir())):
+        with pytest.raises(gpt.GPTError, match=r"exists already and is not from gpt\.save; choose another folder"):
+            gpt.save(own_model(), TOKENIZER, folder)
+    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "message"),
+    [
+        (torch.nn.Linear(1, 1), TOKENIZER, "the model is a Linear, expected a gpt.GPT"),
+        (gpt.GPT(tiny_config()).half(), gpt.CharTokenizer("ab"), "float16, expected .* float32"),
+        (gpt.GPT(tiny_config()), gpt.ByteTokenizer(), "the tokenizer has 256 ids, the model 23"),
+    ],
+)
+def test_unloadable_model_is_not_written(tmp_path: Path, model: Any, tokenizer: Any, message: str) -> None:
+    with pytest.raises(gpt.GPTError, match=message):
+        gpt.save(model, tokenizer, tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(23, 32))), "a head of its own"),
+        (lambda model: setattr(model.h[0].ln_1, "eps", 0.1), r"h\.0\.ln_1\.eps"),
+        (lambda model: model.rotation.cos.mul_(2), r"rotation\.cos"),
+    ],
+)
+def test_change_that_a_checkpoint_would_lose_is_named(
+    tmp_path: Path, change: Callable[[gpt.GPT], object], message: str
+) -> None:
+    model = gpt.GPT(tiny_config(position="rope", tie_weights=True))
+    change(model)
+    with pytest.raises(gpt.GPTError, match=rf"does not describe {message}.* would lose that"):
+        gpt.save(model, gpt.CharTokenizer("ab"), tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_compiled_model_is_saved_as_what_it_was_made_of(tmp_path: Path) -> None:
+    model = own_model()
+    gpt.save(torch.compile(model), TOKENIZER, tmp_path / "mine")  # type: ignore[arg-type]
+    assert gpt.load(tmp_path / "mine", "cpu")[0].wte.weight.equal(model.wte.weight)
+
+
+class Screen:
+    """Stands for IPython.display: keeps what is shown, in one place."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.update = self.shown.append
+        self.now = 0.0
+
+    def display(self, html: str, display_id: bool) -> "Screen":
+        assert display_id, "without it nothing could be updated"
+        self.update(html)
+        return self
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    screen = Screen()
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=screen.display))
+    monkeypatch.setattr(live_curve, "time", SimpleNamespace(monotonic=lambda: screen.now))
+    return screen
+
+
+def test_steps_are_shown_once_a_second(screen: Screen) -> None:
+    curve = LiveCurve("mine", max_steps=1000)
+    curve.start(0)
+    for step in range(1, 401):
+        screen.now = step / 100  # four seconds
+        curve.scalars(step, {"train/loss": 3.0})
+        curve.progress(step, 3.0)
+    assert len(screen.shown) == 1 + 4
+    assert "mine: step 400 of 1,000" in screen.shown[-1]
+    assert "00:04, 00:06 left" in screen.shown[-1]
+    assert "training loss 3.000" in screen.shown[-1]
+
+
+def test_evaluation_and_end_are_shown_at_once(screen: Screen) -> None:
+    curve = LiveCurve("mine", max_steps=2)
+    curve.start(0)
+    curve.progress(1, None)
+    curve.scalars(1, {"mine/number": 7.0})  # of a callback: no loss
+    assert len(screen.shown) == 1
+    curve.scalars(1, {"val/loss": 1.25, "val/bits_per_char": 1.8})
+    curve.sample(1, "<b>sample</b>\nof two lines")
+    assert '<polyline points=""' in screen.shown[-1]
+    assert "validation loss 1.250" in screen.shown[-1]
+    assert "a sample at step 1:\n&lt;b&gt;sample&lt;/b&gt;\nof two lines" in screen.shown[-1]
+    curve.progress(2, None)
+    curve.close()
+    assert "step 2 of 2" in screen.shown[-1]
+    assert "left" not in screen.shown[-1]
+
+
+def test_resumed_run_estimates_from_its_own_steps_and_a_finished_one_shows_nothing(screen: Screen) -> None:
+    finished, curve = LiveCurve("mine", max_steps=5), LiveCurve("mine", max_steps=200)
+    finished.start(5)
+    finished.close()
+    assert screen.shown == []
+    curve.start(100)
+    screen.now = 10.0
+    curve.progress(150, None)
+    assert "00:10, 00:10 left" in screen.shown[-1]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import gpt
 from gpt.checkpoint import read_checkpoint
@@ -17,11 +16,7 @@ TINY: dict[str, Any] = {"config": "tiny.yaml", "report": None}
 """Keywords for a training in `workplace`."""
 
 
-def weights(run: gpt.Run) -> dict[str, torch.Tensor]:
-    return run.model.state_dict()
-
-
-def test_the_result_is_that_of_the_command_and_either_resumes_the_other(
+def test_result_is_that_of_the_command_and_either_resumes_the_other(
     workplace: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = gpt.train(**TINY)
@@ -35,12 +30,12 @@ def test_the_result_is_that_of_the_command_and_either_resumes_the_other(
         gpt.train(**TINY)
 
 
-def test_a_text_is_kept_for_the_commands(workplace: Path) -> None:
+def test_text_is_kept_for_the_commands(workplace: Path) -> None:
     run = gpt.train(text=CORPUS * 30, name="own", **TINY)
     (kept,) = (workplace / "data").glob("text-*.txt")
     assert kept.read_text(encoding="utf-8") == CORPUS * 30
-    from_file = gpt.train("corpus.txt", name="file", **TINY)
-    assert all(weight.equal(weights(from_file)[name]) for name, weight in weights(run).items())
+    from_file = gpt.train("corpus.txt", name="file", **TINY).model.state_dict()
+    assert all(weight.equal(from_file[name]) for name, weight in run.model.state_dict().items())
     assert command.main(["--config", "runs/own/config.yaml", "--resume", "auto"]) == 0
 
 
@@ -67,7 +62,7 @@ def test_without_a_configuration_the_recipe_fits_the_text(workplace: Path) -> No
         ({"config": "tiny.yaml", "stepz": 3}, "keyword: stepz: unknown"),
     ],
 )
-def test_a_mistake_is_one_line(workplace: Path, keywords: dict[str, Any], message: str) -> None:
+def test_mistake_is_one_line(workplace: Path, keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(gpt.GPTError) as caught:
         gpt.train(**keywords)
     assert str(caught.value).startswith(message)
@@ -80,7 +75,9 @@ def interrupt(event: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_saves_and_returns_the_run_at_a_prompt(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_saves_and_returns_the_run_at_a_prompt_and_ends_a_program(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     lines: list[str] = []
     run = gpt.train(config="tiny.yaml", callbacks=[interrupt], report=lines.append)
@@ -89,16 +86,13 @@ def test_ctrl_c_saves_and_returns_the_run_at_a_prompt(workplace: Path, monkeypat
     )
     assert [row["step"] for row in run.metrics if "train/loss" in row] == [1, 2]
     assert gpt.train(resume="auto", **TINY).metrics[-1]["step"] == 6
-
-
-def test_ctrl_c_ends_a_program_after_saving(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(sys, "ps1", raising=False)
+    monkeypatch.delattr(sys, "ps1")
     with pytest.raises(KeyboardInterrupt):
-        gpt.train(callbacks=[interrupt], **TINY)
-    assert (workplace / "runs/tiny/checkpoints/step-000002").is_dir()
+        gpt.train(callbacks=[interrupt], name="program", **TINY)
+    assert (workplace / "runs/program/checkpoints/step-000002").is_dir()
 
 
-def test_an_error_of_a_callback_says_how_to_continue(workplace: Path) -> None:
+def test_error_of_a_callback_says_how_to_continue(workplace: Path) -> None:
     lines: list[str] = []
     with pytest.raises(ZeroDivisionError):
         gpt.train(config="tiny.yaml", callbacks=[lambda event: 1 / (event.step - 2)], report=lines.append)
@@ -125,9 +119,7 @@ def test_threads_train_different_runs_and_not_the_same_one(workplace: Path) -> N
     assert {name: run.metrics[-1]["step"] for name, run in results.items()} == {"first": 6, "second": 6}
 
 
-def test_a_forked_process_is_refused_if_it_would_wait_for_ever(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forked_process_is_refused_if_it_would_wait_for_ever(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.device.PROCESS", os.getpid() + 1)
     with pytest.raises(gpt.GPTError, match=r"this process was forked, .*: set run\.threads to 1"):
         gpt.train(threads=2, **TINY)
