@@ -36,16 +36,13 @@ def test_run_says_what_its_folder_holds(run: gpt.Run, trained: Path) -> None:
     assert html.count("<circle") == 2  # evaluated at steps 3 and 6
 
 
-def test_sample_is_that_of_the_command(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sample_and_evaluation_are_those_of_the_commands(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert sample.main(["--checkpoint", "runs/tiny", "--prompt", "Who", "--max-new-tokens", "9", "--seed", "3"]) == 0
     assert run.sample("Who", max_new_tokens=9, seed=3) + "\n" == capsys.readouterr().out
-    with pytest.raises(gpt.GPTError, match="tmperature: unknown key; did you mean temperature"):
-        run.sample(tmperature=1)
-
-
-def test_evaluation_is_that_of_the_command(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(["--checkpoint", "runs/tiny", "--device", "cpu", "--split", "train"]) == 0
     assert run.evaluate("train") == json.loads(capsys.readouterr().out)
+    with pytest.raises(gpt.GPTError, match="tmperature: unknown key; did you mean temperature"):
+        run.sample(tmperature=1)
     with pytest.raises(gpt.GPTError, match="split is 'vall', expected one of train, val, test"):
         run.evaluate("vall")
 

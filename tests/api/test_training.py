@@ -59,7 +59,6 @@ def test_without_a_configuration_the_recipe_fits_the_text(workplace: Path) -> No
         ({"path": "gone.txt"}, "gone.txt: no such file"),
         ({"config": "tiny.yaml", "resume": True}, 'resume is True, expected "auto", a path, or None'),
         ({"config": "tiny.yaml", "callbacks": [gpt.Callback]}, "callbacks: got <class"),
-        ({"config": "tiny.yaml", "stepz": 3}, "keyword: stepz: unknown"),
     ],
 )
 def test_mistake_is_one_line(workplace: Path, keywords: dict[str, Any], message: str) -> None:

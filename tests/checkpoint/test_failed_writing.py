@@ -15,12 +15,10 @@ from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoi
 from gpt.system.errors import CheckpointError
 from programs import full_disk
 
-# --- writing that fails --------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("call", range(6))
 @pytest.mark.parametrize("replaced", [True, False])
-def test_a_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
+def test_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
     folder: Path,
     make_checkpoint: Callable[..., Checkpoint],
     monkeypatch: pytest.MonkeyPatch,
@@ -42,7 +40,7 @@ def test_a_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_rename_that_fails_keeps_the_old_checkpoint_also_where_a_crash_left_it_aside(
+def test_failed_rename_keeps_the_old_checkpoint_also_where_a_crash_left_it_aside(
     folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename, aside = Path.rename, folder.with_name(folder.name + ".old")
@@ -67,9 +65,6 @@ def test_a_rename_that_fails_keeps_the_old_checkpoint_also_where_a_crash_left_it
     assert list(folder.parent.iterdir()) == [folder]
 
 
-# --- processes that die --------------------------------------------------------------------------
-
-
 @pytest.fixture
 def run(tmp_path: Path, checkpoint: Checkpoint) -> RunFolder:
     """A run with a checkpoint of step 5, the best and the last."""
@@ -86,7 +81,7 @@ def save_again(path: Path, step: int) -> int:
 
 
 @pytest.mark.parametrize("step", [5, 7], ids=["replacing the only checkpoint", "after another checkpoint"])
-def test_a_process_killed_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
+def test_kill_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
     run: RunFolder, step: int, tmp_path: Path
 ) -> None:
     seen, path = set(), tmp_path / "killed"
@@ -107,7 +102,7 @@ def test_a_process_killed_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_a
     assert seen == {True, False}
 
 
-def test_the_next_save_clears_away_what_a_killed_process_left(run: RunFolder, checkpoint: Checkpoint) -> None:
+def test_next_save_clears_away_what_a_killed_process_left(run: RunFolder, checkpoint: Checkpoint) -> None:
     checkpoints = run.path / "checkpoints"
     shutil.copytree(checkpoints / "step-000005", checkpoints / ".step-000009.abcdefgh.tmp")
     (run.path / ".last.json.abcdefgh.tmp").mkdir()
@@ -117,7 +112,7 @@ def test_the_next_save_clears_away_what_a_killed_process_left(run: RunFolder, ch
 
 
 @pytest.mark.parametrize("limit", [100, 2000])
-def test_a_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(run: RunFolder, limit: int) -> None:
+def test_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(run: RunFolder, limit: int) -> None:
     with full_disk(limit), pytest.raises(CheckpointError, match=r"cannot write .*step-000007"):
         save_again(run.path, 7)
     assert [folder.name for folder in (run.path / "checkpoints").iterdir()] == ["step-000005"]

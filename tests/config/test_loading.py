@@ -109,19 +109,11 @@ def test_file_of_another_shape_or_that_contradicts_itself_is_refused(text: str, 
 
 
 def test_all_problems_of_file_and_overrides_are_told_at_once() -> None:
-    text = (
-        "model:\n"
-        "  n_layers: 4\n"
-        "  n_head: 5\n"
-        "  n_kv_head: 2\n"
-        "optim:\n"
-        "  learning_rate: 1e-5\n"
-        "  warmup: 10\n"
-        "data:\n"
-        "  source: pydocs\n"
-        "  source: file\n"
-        "sound: {loud: true}\n"
+    model, optim = (
+        "model:\n  n_layers: 4\n  n_head: 5\n  n_kv_head: 2\n",
+        "optim:\n  learning_rate: 1e-5\n  warmup: 10\n",
     )
+    text = f"{model}{optim}data:\n  source: pydocs\n  source: file\nsound: {{loud: true}}\n"
     first, *problems = complaint(text, "train.max_step=10", "run.seed=-1", "oops", "train.batch_size=[").split("\n")
     assert first == f"some.yaml has {len(problems)} problems:"
     assert sorted(problems) == sorted(
