@@ -1,6 +1,7 @@
 """Whole training runs that are over in half a second."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,12 +30,11 @@ RECIPE = (
     *("train.keep_last=99", "train.sample_tokens=8"),
 )
 
-Start = Callable[..., Trainer]
-
 
 def start_session(
     folder: Path,
     *overrides: str,
+    text: str = CORPUS * 20,
     resume: str | None = None,
     allow_config_change: bool = False,
     report: Callable[[str], None] = lambda line: None,
@@ -42,7 +42,8 @@ def start_session(
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
-    corpus = world.rank_zero(lambda: _write_corpus(folder))
+    corpus = folder / "corpus.txt"
+    world.rank_zero(lambda: corpus.exists() or (folder.mkdir(exist_ok=True), corpus.write_text(text, "utf-8")))
     places = [f"data.path={json.dumps(str(corpus))}", f"data.dir={json.dumps(str(folder / 'data'))}"]
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
@@ -51,18 +52,14 @@ def start_session(
     return open_session(request, callbacks)
 
 
-def _write_corpus(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    corpus = folder / "corpus.txt"
-    if not corpus.exists():
-        corpus.write_text(CORPUS * 20, encoding="utf-8")
-    return corpus
-
-
 def rows(folder: Path, name: str) -> dict[int, float]:
     """Return a metric of folder/runs/run by step."""
     lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
+
+
+def saved_steps(trainer: Trainer) -> list[int]:
+    return [int(folder.name.removeprefix("step-")) for folder in reversed(trainer.run_folder.checkpoints())]
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -74,6 +71,20 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Return whether tensors of the same names are equal to the last bit."""
     assert one.keys() == other.keys() != set()
     return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@contextmanager
+def stopped_after(step: int) -> Iterator[None]:
+    """Send runs a signal once they have made so many steps."""
+    train_one_step = Trainer._train_one_step
+
+    def stop(trainer: Trainer) -> None:
+        train_one_step(trainer)
+        if trainer.state.step == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    with patch.object(Trainer, "_train_one_step", stop):
+        yield
 
 
 @contextmanager
