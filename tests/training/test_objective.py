@@ -1,18 +1,36 @@
-"""What a step minimizes, against its definition."""
+"""What a step minimizes, against its definition; short sequences, and a teacher that a run learns from."""
 
+import gc
+import json
+import shutil
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt.accounting.flops import training_flops
+from gpt.checkpoint import Checkpoint
 from gpt.config import TrainConfig
+from gpt.data.batches import BatchSampler, MicroBatches, read_windows
 from gpt.device import Compute
 from gpt.evaluation.loss import IGNORE
+from gpt.system.errors import CheckpointError, DeviceError
+from gpt.training.distillation import Teacher, predict, require_probabilities_memory
 from gpt.training.objective import Objective, build_objective
+from gpt.training.plan import Plan
+from gpt.training.signals import Interrupted
+from tiny import sharp_model
+from training.sessions import same, stopped_after, weights
+from training.sessions import start_session as start
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32)
-INPUTS = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(0))
-TARGETS = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(1))
+INPUTS, TARGETS = torch.randint(7, (2, 2, 5), generator=torch.Generator().manual_seed(0))
+TARGETS[0, 3] = IGNORE
+TOKENS = (np.arange(300) ** 2 % 23).astype(np.uint16)
 
 
 class Table(nn.Module):
@@ -26,66 +44,153 @@ class Table(nn.Module):
         return self.logits
 
 
-def minimized(objective: Objective, model: Table, *teacher: Tensor, step: int = 0) -> tuple[Tensor, Tensor]:
-    """Return what is minimized, and the gradient of each logit; the loss has none."""
-    value, loss = objective(model, (INPUTS, TARGETS, *teacher), COMPUTE, step)
-    assert not loss.requires_grad
-    torch.testing.assert_close(loss, by_hand(model.logits.detach() / objective.temperature))
-    return value, torch.autograd.grad(value, model.logits)[0]
-
-
-def by_hand(logits: Tensor, ahead: int = 0) -> Tensor:
+def summed(logits: Tensor, ahead: int = 0) -> Tensor:
     """Sum the cross-entropy of the tokens after the next ones, position by position."""
-    rows = [(row, t) for row in range(2) for t in range(5 - ahead)]
-    return torch.stack([-logits[row, t].log_softmax(-1)[TARGETS[row, t + ahead]] for row, t in rows]).sum()
+    pairs = [(logits[row, t], int(TARGETS[row, t + ahead])) for row in range(2) for t in range(5 - ahead)]
+    return sum((-at.log_softmax(-1)[target] for at, target in pairs if target != IGNORE), torch.zeros(()))
 
 
-def test_the_default_is_the_cross_entropy_of_the_targets_that_count() -> None:
-    model, targets = Table(), TARGETS.clone()
-    targets[0, 3:] = IGNORE
-    value, loss = Objective()(model, (INPUTS, targets), COMPUTE, 0)
-    expected = F.cross_entropy(model.logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
-    assert value.item() == loss.item() == expected.item()
+@pytest.mark.parametrize(
+    ("objective", "step", "share"),
+    [
+        (Objective(), 0, 0.0),
+        (Objective(temperature=0.8), 0, 0.0),
+        *((Objective(ahead=(0.5, 0.25), ahead_steps=20), step, max(0, 1 - step / 20)) for step in (0, 15, 20, 29)),
+        (Objective(ahead=(1.0,) * 6, ahead_steps=1), 0, 1.0),  # further ahead than the sequence is long
+        *((Objective(teacher_weight=weight), 0, 0.0) for weight in (0.25, 1.0)),
+        (Objective(0.8, (0.5,), 20, 0.4), 10, 0.5),
+    ],
+)
+def test_objective_and_its_gradient_follow_the_definition(objective: Objective, step: int, share: float) -> None:
+    model, certainty = Table(), objective.teacher_weight
+    teacher = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(3)).softmax(-1).half()
+    logits = model.logits / objective.temperature
+    further = sum((weight * summed(logits, k) for k, weight in enumerate(objective.ahead, 1)), torch.zeros(()))
+    divergence = -(teacher * logits.log_softmax(-1)).sum()
+    expected = (1 - certainty) * (summed(logits) + share * further) + certainty * divergence
+    value, loss = objective(model, (INPUTS, TARGETS, *([teacher] if certainty else [])), COMPUTE, step)
+    torch.testing.assert_close((value, loss), (expected, summed(logits.detach())))
+    torch.testing.assert_close(*(torch.autograd.grad(each, model.logits) for each in (value, expected)))
+    assert not loss.requires_grad
 
 
-def test_a_temperature_divides_the_logits() -> None:
-    model, scaled = Table(), Table()
-    scaled.logits.data /= 0.8
-    value, gradient = minimized(Objective(temperature=0.8), model)
-    plain, expected = minimized(Objective(), scaled)
-    torch.testing.assert_close((value, gradient * 0.8), (plain, expected))
-
-
-@pytest.mark.parametrize(("step", "share"), [(0, 1.0), (15, 0.25), (20, 0.0), (29, 0.0)])
-def test_tokens_further_ahead_count_less_from_step_to_step(step: int, share: float) -> None:
-    model = Table()
-    value, _ = minimized(Objective(ahead=(0.5, 0.25), ahead_steps=20), model, step=step)
-    further = 0.5 * by_hand(model.logits, 1) + 0.25 * by_hand(model.logits, 2)
-    torch.testing.assert_close(value, by_hand(model.logits) + share * further)
-
-
-def test_a_sequence_shorter_than_the_distance_adds_nothing() -> None:
-    model = Table()
-    far = Objective(ahead=(1.0,) * 6, ahead_steps=1)
-    torch.testing.assert_close(minimized(far, model)[0], sum(by_hand(model.logits, k) for k in range(5)))
-
-
-def test_a_teacher_that_is_certain_of_the_text_changes_nothing() -> None:
-    model = Table()
-    taught = minimized(Objective(teacher_weight=0.3), model, F.one_hot(TARGETS, 7).half())
-    torch.testing.assert_close(taught, minimized(Objective(), model))
-
-
-@pytest.mark.parametrize("weight", [0.25, 1.0])
-def test_the_gradient_is_that_of_the_mixture_with_the_divergence(weight: float) -> None:
-    model, teacher = Table(), torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(3)).softmax(-1).half()
-    _, mixed = minimized(Objective(teacher_weight=weight), model, teacher)
-    divergence = F.kl_div(model.logits.log_softmax(-1), teacher.float(), reduction="sum")
-    expected = (1 - weight) * minimized(Objective(), model)[1]
-    expected += weight * torch.autograd.grad(divergence, model.logits)[0]
-    torch.testing.assert_close(mixed, expected, atol=2e-3, rtol=0)  # probabilities are float16
-
-
-def test_a_configuration_says_what_is_minimized() -> None:
+def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
     train = TrainConfig(temperature=0.9, ahead_weights=(0.5,), max_steps=300, teacher_weight=0.2)
     assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2)
+
+
+# --- short sequences -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "rows"), [(2, [1, 2, 5, 6]), (8, None), (8, [1, 2, 5, 6]), (16, None)])
+def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length: int, rows: list[int] | None) -> None:
+    following = torch.as_tensor(TOKENS.astype("int64")).roll(-1)
+    teacher = Teacher(F.one_hot(following, 23).half())
+    which = None if rows is None else torch.tensor(rows)
+    batches = MicroBatches(BatchSampler(TOKENS, 16, seed=0), 8, 2, which, complete=teacher.with_soft_targets)
+    parts = batches.next(length)
+    assert len(parts) == (4 if rows is None else 2)
+    assert {part.shape[:2] for batch in parts for part in batch} == {(2 * 16 // length, length)}
+    inputs, targets, soft_targets = map(torch.cat, zip(*parts, strict=True))
+    starts = batches.sampler.starts if which is None else batches.sampler.starts[which]
+    expected = read_windows(TOKENS, (starts[:, None] + torch.arange(0, 16, length)).flatten(), length)
+    assert torch.equal(inputs, expected[0])
+    assert torch.equal(targets, expected[1])
+    assert torch.equal(soft_targets.argmax(-1), targets)
+    assert batches.sampler.starts.shape == (8,)  # of whole windows, in all processes
+
+
+def test_run_begins_with_short_sequences(tmp_path: Path) -> None:
+    trainer = start(tmp_path, "train.length_warmup=[0.5]", "train.max_steps=4")
+    with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
+        trainer.run()
+    shapes = [[tuple(batch[0].shape) for batch in call.args[2]] for call in step.call_args_list]
+    assert shapes == [[(8, 8)], [(8, 8)], [(4, 16)], [(4, 16)]]
+    assert trainer.meter.flops_per_step(8) == training_flops(trainer.config.model, 8, 8)
+
+
+# --- a teacher -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the finished runs teacher and student, and what cannot teach."""
+    folder = tmp_path_factory.mktemp("school")
+    teacher = start(folder, "run.name=run", "run.seed=3", "train.temperature=0.5")
+    teacher.run()
+    runs = (folder / "runs/run").rename(folder / "runs/teacher").parent
+    shutil.copytree(runs / "teacher/checkpoints/step-000006", runs / "model")
+    shutil.copytree(runs / "teacher", runs / "stopped")
+    (runs / "stopped/last.json").write_text(json.dumps({"checkpoint": "checkpoints/step-000003", "step": 3}))
+    return folder
+
+
+def taught(school: Path, name: str = "teacher") -> tuple[str, str]:
+    return f"train.teacher={school / 'runs' / name}", "train.teacher_weight=0.4"
+
+
+@pytest.mark.parametrize(("count", "temperature"), [(16, 1.0), (50, 0.7), (64, 1.0)])
+def test_teacher_predicts_every_position_once_in_adjacent_windows(count: int, temperature: float) -> None:
+    model, tokens = sharp_model(), np.arange(count) * 7 % 23
+    found = predict(model, tokens.astype(np.uint16), batch_size=2, compute=COMPUTE, temperature=temperature)
+    expected = torch.empty(count, 23)
+    for begin in (*range(0, count - 15, 16), count - 16):
+        with torch.no_grad():
+            logits = model(torch.as_tensor(tokens[None, begin : begin + 16]))[0]
+        expected[begin : begin + 16] = (logits / temperature).softmax(-1)
+    torch.testing.assert_close(found.float(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_student_learns_what_its_teacher_predicts_and_resumes_exactly(school: Path, tmp_path: Path) -> None:
+    with patch("gpt.training.distillation.predict", wraps=predict) as predicted:
+        whole = start(tmp_path / "whole", *taught(school))
+    assert predicted.call_args.args[-1] == 0.5  # the temperature of the teacher's training
+    whole.run()
+    alone = start(tmp_path / "alone")
+    alone.run()
+    assert not same(weights(whole.model), weights(alone.model))
+    with stopped_after(4), pytest.raises(Interrupted):
+        start(tmp_path / "stopped", *taught(school)).run()
+    resumed = start(tmp_path / "stopped", *taught(school), resume="auto")
+    resumed.run()
+    assert same(weights(whole.model), weights(resumed.model))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("nowhere", [], "train.teacher: .*nowhere: no such run or checkpoint"),
+        ("model", [], "model, which is not a checkpoint of a run"),
+        ("stopped", [], "step-000006, whose run is not finished; finish it with --resume auto"),
+        ("teacher", ["model.vocab_size=40"], "step-000006, which has another vocabulary than this run"),
+        ("teacher", ["data.path=PLACE/other.txt"], "step-000006, which has another vocabulary than this run"),
+        ("teacher", ["run.name=teacher", "run.dir=PLACE/runs"], "would take the place of .*runs.teacher;"),
+    ],
+)
+def test_unusable_teacher_is_refused(school: Path, tmp_path: Path, name: str, options: list[str], reason: str) -> None:
+    (school / "other.txt").write_text("quite another alphabet\n" * 40, encoding="utf-8")
+    options = [option.replace("PLACE", str(school)) for option in options]
+    with pytest.raises(CheckpointError, match=reason):
+        start(tmp_path, *taught(school, name), *options)
+    assert {path.name for path in school.glob("runs/[!.]*")} == {"teacher", "model", "stopped"}
+    assert not list(tmp_path.glob("runs/[!.]*"))
+
+
+def test_probabilities_beyond_the_memory_are_refused(school: Path, tmp_path: Path) -> None:
+    trainer = start(tmp_path)
+    with (
+        patch("gpt.device.available_bytes", lambda device: 10),
+        pytest.raises(DeviceError, match=r"teacher's probabilities.*train\.teacher"),
+    ):
+        require_probabilities_memory(trainer.dataset, trainer.config)
+
+
+def test_no_checkpoint_stays_in_memory_while_a_run_goes_on_from_it(tmp_path: Path) -> None:
+    def held() -> list[object]:
+        return [thing for thing in gc.get_objects() if type(thing) in (Plan, Checkpoint)]
+
+    start(tmp_path).run()
+    others = held()  # by the tracebacks of other tests
+    trainer = start(tmp_path, "train.max_steps=8", resume="auto")
+    assert trainer.state.step == 6
+    assert [thing for thing in held() if not any(thing is other for other in others)] == []
