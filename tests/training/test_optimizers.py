@@ -1,14 +1,17 @@
+"""The optimizers: who goes where, Muon against its definition and torch's own, and what a saved state may hold."""
+
 import copy
+import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from gpt.config import OptimConfig
 from gpt.model import GPT
-from gpt.system.errors import CheckpointError
+from gpt.training.muon import COEFFICIENTS, Muon, orthogonalize
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer
 from tiny import tiny_config
 
@@ -17,96 +20,204 @@ NAMES = pytest.mark.parametrize("name", ["adamw", "muon"])
 State = dict[str, Any]
 
 
-@pytest.mark.parametrize("tie_weights", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-def test_every_parameter_is_in_one_group_and_only_matrices_are_decayed(bias: bool, tie_weights: bool) -> None:
-    model = GPT(tiny_config(bias=bias, tie_weights=tie_weights, qk_norm=True))
-    config = OptimConfig(weight_decay=0.3, learning_rate=0.02, betas=(0.7, 0.8))
-    optimizer = build_optimizer(model, config, CPU)
-    decay = {parameter: group["weight_decay"] for group in optimizer.param_groups for parameter in group["params"]}
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(decay)
-    assert {name: decay[parameter] for name, parameter in model.named_parameters()} == {
-        name: 0.3 if parameter.dim() >= 2 else 0.0 for name, parameter in model.named_parameters()
-    }
-    vectors = {name.rsplit(".", 1)[0] for name, parameter in model.named_parameters() if decay[parameter] == 0}
-    assert {"ln_f", "h.0.ln_1", "h.1.attn.q_norm"} <= vectors
-    assert ("h.0.mlp.c_fc" in vectors) is bias
-    for group in optimizer.param_groups:
-        assert (group["lr"], group["betas"]) == (0.02, (0.7, 0.8))
+def build(changes: dict[str, Any] | None = None, **optim: Any) -> tuple[GPT, CombinedOptimizer]:
+    torch.manual_seed(0)
+    model = GPT(tiny_config(**{"n_layer": 1, **(changes or {})}))
+    return model, build_optimizer(model, OptimConfig(**optim), CPU)
 
 
-@pytest.mark.parametrize(("device", "fused"), [("cpu", True), ("cuda", True), ("mps", False)])
-def test_the_fused_kernel_is_used_where_torch_has_it(device: str, fused: bool) -> None:
-    optimizer = build_optimizer(GPT(tiny_config()), OptimConfig(), torch.device(device))
-    assert [group["fused"] for group in optimizer.param_groups] == [fused, fused]
+def steps(model: GPT, optimizer: CombinedOptimizer, seed: int, count: int = 2) -> None:
+    """Step by random gradients, but for parameters without one."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in list(model.parameters()) * count:
+        if parameter.requires_grad:
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        if parameter is model.ln_f.weight:  # the last
+            optimizer.step()
+
+
+def state_after_steps(**options: Any) -> State:
+    model, optimizer = build(**options)
+    steps(model, optimizer, seed=1)
+    return copy.deepcopy(optimizer.state_dict())
+
+
+# --- who goes where ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("optim", "changes"),
+    [
+        ({}, {"bias": True, "tie_weights": False}),
+        ({}, {"qk_norm": True}),
+        ({"muon_rate": 0.05}, {"tie_weights": False}),
+        ({"muon_rate": 0.05}, {"bias": True, "qk_norm": True}),
+        ({"muon_rate": 0.05}, {"mlp": "swiglu", "n_kv_head": 2, "position": "rope", "norm": "rmsnorm"}),
+    ],
+)
+def test_matrices_are_decayed_and_those_of_blocks_go_to_muon(optim: State, changes: dict[str, Any]) -> None:
+    name = "muon" if optim else "adamw"
+    model, optimizer = build(changes, name=name, weight_decay=0.3, learning_rate=0.01, betas=(0.7, 0.8), **optim)
+    found: dict[Tensor, tuple[str, float]] = {}
+    for part, each in optimizer.optimizers.items():
+        for group in each.param_groups:
+            assert not found.keys() & set(group["params"])
+            found |= dict.fromkeys(group["params"], (part, group["weight_decay"]))
+            expected = (0.05, 5.0) if part == "muon" else (0.01, 1.0)
+            assert (group["lr"], group["lr_factor"]) == expected
+            assert (group["momentum"] if part == "muon" else group["betas"]) == (0.95 if part == "muon" else (0.7, 0.8))
+    for key, parameter in model.named_parameters():  # a tied weight comes once
+        is_matrix = key.endswith(".weight") and not any(part in key for part in ("ln_", "norm"))
+        part = "muon" if is_matrix and key.startswith("h.") and name == "muon" else "adamw"
+        assert found.pop(parameter) == (part, 0.3 if is_matrix else 0.0), key
+    assert not found
+
+
+# --- Muon ----------------------------------------------------------------------------------------
+
+SPACING = {torch.bfloat16: 2**-8, torch.float32: 2**-23, torch.float64: 2**-52}
+"""Relative spacing of the types that the iteration runs in; in float64 rounding hides no mistake."""
+
+
+def iterate(values: Tensor, steps: int = 5) -> Tensor:
+    """What the iteration makes of singular values."""
+    a, b, c = COEFFICIENTS
+    for _ in range(steps):
+        values = a * values + b * values**3 + c * values**5
+    return values
+
+
+def rounding(values: Tensor) -> float:
+    """Most that rounding changes in the result for singular values, in spacings and relative to its norm; some 50.
+
+    The matrix is rounded when it is normalized. A step rounds its three terms, which are larger than their sum: half a
+    spacing each, at the size of the largest singular value. It also turns an error of the step before into one that is
+    as much larger as it is steep.
+    """
+    a, b, c = COEFFICIENTS
+    values = values / values.norm()
+    error = torch.full_like(values, 0.5 / math.sqrt(len(values)))
+    for _ in range(5):
+        terms = a + abs(b) * values.max() ** 2 + c * values.max() ** 4
+        along, across = a + 3 * b * values**2 + 5 * c * values**4, a + b * values**2 + c * values**4
+        error = torch.maximum(along.abs(), across.abs()) * error + terms * values / 2
+        values = iterate(values, 1)
+    return float(error.norm() / values.norm())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 24), (16, 100), (100, 16), (1, 40), (40, 1), (1, 1)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e15])
+@pytest.mark.parametrize("dtype", SPACING, ids=str)
+def test_orthogonalization_brings_singular_values_near_one_and_keeps_singular_vectors(
+    dtype: torch.dtype, rows: int, columns: int, scale: float
+) -> None:
+    given = torch.linspace(1, 0.2, min(rows, columns), dtype=torch.float64)
+    u, v = (torch.linalg.qr(torch.randn(size, len(given), dtype=torch.float64))[0] for size in (rows, columns))
+    result = orthogonalize((scale * (u * given) @ v.T).to(dtype).unsqueeze(0), steps=5).squeeze(0).double()
+    assert result.shape == (rows, columns)
+    values = iterate(given / given.norm())
+    assert values.min() > 0.65
+    assert values.max() < 1.25
+    expected = (u * values) @ v.T
+    spacings = SPACING[dtype] + SPACING[torch.float64]  # what is expected is rounded too
+    assert (result - expected).norm() < spacings * rounding(given) * expected.norm()
+
+
+def test_orthogonalization_does_not_blow_up_zeros_or_what_is_too_small_to_matter() -> None:
+    assert torch.equal(orthogonalize(torch.zeros(2, 4, 6), steps=5), torch.zeros(2, 4, 6))
+    x = torch.randn(1, 16, 16)
+    assert orthogonalize(1e-12 * x, steps=5).norm() < 0.1 * orthogonalize(x, steps=5).norm()
+
+
+def matrices(*shapes: tuple[int, int]) -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    return [nn.Parameter(torch.randn(shape)) for shape in shapes]
+
+
+def give_gradients(*lists: list[nn.Parameter]) -> None:
+    """The same random gradients to each list."""
+    for parameters in zip(*lists, strict=True):
+        gradient = torch.randn_like(parameters[0])
+        for parameter in parameters:
+            parameter.grad = gradient.clone()
+
+
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.0, 0.5), (0.95, 0.5)])
+def test_ten_steps_of_muon_are_those_of_torch(momentum: float, weight_decay: float) -> None:
+    """torch averages gradients too (`lerp`, unlike its documented formula) and iterates in bfloat16."""
+    shapes = ((16, 16), (48, 16), (16, 48), (16, 48), (16, 16), (7, 5))
+    ours, theirs, begin = matrices(*shapes), matrices(*shapes), matrices(*shapes)
+    optimizer = Muon(ours, lr=0.1, momentum=momentum, weight_decay=weight_decay, dtype=torch.bfloat16)
+    other = torch.optim.Muon(
+        theirs, lr=0.1, momentum=momentum, weight_decay=weight_decay, nesterov=True, adjust_lr_fn="original"
+    )
+    for _ in range(10):
+        give_gradients(ours, theirs)
+        optimizer.step()
+        other.step()
+    for mine, its, first in zip(ours, theirs, begin, strict=True):
+        assert (mine - its).norm() < 3 * SPACING[torch.bfloat16] * (its - first).norm()
+        torch.testing.assert_close(optimizer.state[mine]["momentum"], other.state[its]["momentum_buffer"])
+
+
+@pytest.mark.parametrize("value", [1.0, math.nan, math.inf])
+def test_muon_moves_nothing_where_found_inf_is_set(value: float) -> None:
+    """A 0 that multiplies the update is not enough: 0 times NaN is NaN."""
+    ours, plain = (matrices((8, 8), (8, 8), (4, 8)) for _ in range(2))
+    optimizer, other = Muon(ours, weight_decay=0.5), Muon(plain, weight_decay=0.5)
+    give_gradients(ours, plain)
+    optimizer.found_inf = torch.tensor(0.0)  # as if it were not set
+    optimizer.step()
+    other.step()
+    assert ours[1].grad is not None
+    ours[1].grad[0, 0] *= value
+    optimizer.found_inf = torch.tensor(1.0)
+    optimizer.step()
+    for mine, its in zip(ours, plain, strict=True):
+        assert torch.equal(mine, its)
+        assert torch.equal(optimizer.state[mine]["momentum"], other.state[its]["momentum"])
 
 
 # --- several as one ------------------------------------------------------------------------------
 
 
-def build(layers: int = 1, **optim: Any) -> tuple[GPT, CombinedOptimizer]:
-    torch.manual_seed(0)
-    model = GPT(tiny_config(n_layer=layers))
-    return model, build_optimizer(model, OptimConfig(**optim), CPU)
-
-
-def steps(model: GPT, optimizer: CombinedOptimizer, seed: int, count: int = 2) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(count):
-        for parameter in model.parameters():
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
-        optimizer.step()
-
-
-def stepped(**optim: Any) -> tuple[GPT, CombinedOptimizer, State]:
-    """After two steps, and with a copy of the state."""
-    model, optimizer = build(**optim)
-    steps(model, optimizer, seed=1)
-    return model, optimizer, copy.deepcopy(optimizer.state_dict())
-
-
-def equal(one: GPT, other: GPT) -> bool:
-    return all(map(torch.equal, one.parameters(), other.parameters()))
-
-
 @NAMES
 @pytest.mark.parametrize("frozen", [False, True])
-def test_one_state_is_that_of_all_optimizers_and_continues_exactly(name: str, frozen: bool) -> None:
-    """A parameter without a gradient has no moments, and is restored without."""
-    model, optimizer = build(name=name)
-    other, resumed = build(name=name)
+def test_state_continues_exactly(name: str, frozen: bool) -> None:
+    """A parameter without a gradient is left alone, has no moments, and is restored without."""
+    (model, optimizer), (other, resumed) = build(name=name), build(name=name)
     for each in (model, other):
-        each.h[0].requires_grad_(not frozen)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter) if parameter.requires_grad else None
-    optimizer.step()
+        each.h[0].attn.requires_grad_(not frozen)
+    steps(model, optimizer, seed=1)
+    assert torch.equal(model.h[0].attn.c_q.weight, other.h[0].attn.c_q.weight) == frozen
     state = copy.deepcopy(optimizer.state_dict())
     assert list(state) == list(optimizer.optimizers)
     trained = sum(parameter.requires_grad for parameter in model.parameters())
     assert sum(len(part["state"]) for part in state.values()) == trained
     other.load_state_dict(model.state_dict())
     resumed.load_state_dict(state)
-    for each in ((model, optimizer), (other, resumed)):
-        steps(*each, seed=2)
-    assert equal(model, other)
+    for each, its in ((model, optimizer), (other, resumed)):
+        steps(each, its, seed=2)
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
 
 
 @NAMES
-def test_an_update_that_is_to_be_skipped_is_skipped_by_every_optimizer(name: str) -> None:
-    """They do so by themselves, and a scaler need not wait."""
-    model, optimizer, _ = stepped(name=name)
+def test_every_optimizer_skips_an_update_by_itself(name: str) -> None:
+    """A scaler then need not wait."""
+    model, optimizer = build(name=name)
+    steps(model, optimizer, seed=1)
     before = copy.deepcopy(model)
     assert optimizer._step_supports_amp_scaling
     for skip in (1.0, 0.0):
         optimizer.found_inf = torch.tensor(skip)
         steps(model, optimizer, seed=2, count=1)
-        assert equal(model, before) == bool(skip)
+        assert all(map(torch.equal, model.parameters(), before.parameters())) == bool(skip)
     del optimizer.found_inf
     assert optimizer.found_inf is None
 
 
-def test_an_optimizer_that_does_not_skip_by_itself_is_skipped() -> None:
-    weight = torch.nn.Parameter(torch.ones(1))
+def test_optimizer_that_does_not_skip_by_itself_is_skipped() -> None:
+    weight = nn.Parameter(torch.ones(1))
     weight.grad = torch.ones(1)
     optimizer = CombinedOptimizer({"plain": torch.optim.SGD([weight], lr=1.0)})
     assert not optimizer._step_supports_amp_scaling
@@ -116,8 +227,8 @@ def test_an_optimizer_that_does_not_skip_by_itself_is_skipped() -> None:
         assert weight.item() == value
 
 
-def test_a_loaded_state_brings_its_moments_but_not_its_hyper_parameters() -> None:
-    _, _, state = stepped(name="muon", muon_rate=0.04, weight_decay=0.1)
+def test_loaded_state_brings_its_moments_but_not_its_hyper_parameters() -> None:
+    state = state_after_steps(name="muon", muon_rate=0.04, weight_decay=0.1)
     _, other = build(name="muon", muon_rate=0.01, weight_decay=0.3)
 
     def present() -> list[State]:
@@ -130,69 +241,44 @@ def test_a_loaded_state_brings_its_moments_but_not_its_hyper_parameters() -> Non
         torch.testing.assert_close(part["state"], state[name]["state"], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("saved", "present"),
-    [
-        ({"name": "adamw"}, {"name": "muon"}),
-        ({"name": "muon"}, {"name": "adamw"}),
-        ({"name": "adamw"}, {"name": "adamw", "layers": 2}),
-        ({"name": "muon"}, {"name": "muon", "layers": 2}),
-    ],
-)
-def test_a_state_of_another_kind_of_optimizer_or_model_is_refused(saved: State, present: State) -> None:
-    _, _, state = stepped(**saved)
-    with pytest.raises((KeyError, ValueError)):
-        build(**present)[1].load_state_dict(state)
-
-
-@pytest.mark.parametrize(("saved", "present"), [("adamw", "muon"), ("muon", "adamw")])
-def test_a_run_cannot_go_on_with_another_optimizer_even_where_changes_are_allowed(
-    tmp_path: Path, start: Callable[..., Any], saved: str, present: str
-) -> None:
-    start(tmp_path, f"optim.name={saved}", "train.max_steps=3").run()
-    with pytest.raises(CheckpointError, match="training state does not fit") as caught:
-        start(tmp_path, f"optim.name={present}", resume="auto", allow_config_change=True)
-    assert f"optim.name: {saved} -> {present}" in str(caught.value)
-    assert str(caught.value).endswith("begin a new run with its weights, train.init_from=RUN run.name=NEW")
-    assert "KeyError" not in str(caught.value)
-
-
 SPOILERS: dict[str, Callable[[State, str], object]] = {
     "wrong shape": lambda entry, name: entry.update({name: torch.zeros(3)}),
     "wrong type": lambda entry, name: entry.update({name: entry[name].double()}),
     # one number in memory that seems to be many: a fused kernel would write past it
     "expanded": lambda entry, name: entry.update({name: torch.zeros(1).expand(entry[name].shape)}),
-    "missing": lambda entry, name: entry.pop(name),
     "no tensor": lambda entry, name: entry.update({name: "hello"}),
+    "missing": lambda entry, name: entry.pop(name),
     "unknown": lambda entry, name: entry.update(max_exp_avg_sq=entry[name]),
 }
 MOMENTS = [("adamw", "exp_avg"), ("adamw", "exp_avg_sq"), ("adamw", "step"), ("muon", "momentum")]
 
 
-@pytest.mark.parametrize(
-    ("name", "moment", "spoiler"),
-    [(*moment, spoiler) for moment in MOMENTS for spoiler in SPOILERS if (moment[1], spoiler) != ("step", "expanded")],
-)
+@pytest.mark.parametrize("spoiler", SPOILERS)
+@pytest.mark.parametrize(("name", "moment"), MOMENTS)
 def test_moments_that_do_not_fit_their_parameter_are_refused(name: str, moment: str, spoiler: str) -> None:
-    _, _, state = stepped(name=name)
-    first: State = next(iter(state.values()))["state"][0]
-    SPOILERS[spoiler](first, moment)
+    if (moment, spoiler) == ("step", "expanded"):
+        return  # it is one number
+    state = state_after_steps(name=name)
+    SPOILERS[spoiler](next(iter(state.values()))["state"][0], moment)
     with pytest.raises((KeyError, ValueError)):
         build(name=name)[1].load_state_dict(state)
 
 
 @NAMES
-def test_moments_of_a_parameter_that_is_not_there_are_refused(name: str) -> None:
-    _, _, state = stepped(name=name)
+def test_state_of_another_optimizer_or_of_other_parameters_is_refused(name: str) -> None:
+    state = state_after_steps(name=name)
+    for present in ({"name": "adamw" if name == "muon" else "muon"}, {"name": name, "changes": {"n_layer": 2}}):
+        with pytest.raises((KeyError, ValueError)):
+            build(**present)[1].load_state_dict(copy.deepcopy(state))
     moments = next(iter(state.values()))["state"]
     moments[99] = moments[0]
     with pytest.raises(ValueError, match="the optimizer has moments of a parameter 99, which is not there"):
         build(name=name)[1].load_state_dict(state)
 
 
-@pytest.mark.parametrize("spoiler", ["wrong shape", "wrong type", "expanded", "no tensor"])
-def test_an_optimizer_of_ones_own_keeps_numbers_and_tensors_like_the_parameter(spoiler: str) -> None:
-    weight = torch.nn.Parameter(torch.ones(2, 3))
+@pytest.mark.parametrize("spoiler", list(SPOILERS)[:4])
+def test_optimizer_of_ones_own_keeps_numbers_and_tensors_like_the_parameter(spoiler: str) -> None:
+    weight = nn.Parameter(torch.ones(2, 3))
     optimizer = CombinedOptimizer({"own": torch.optim.SGD([weight], lr=1.0)})
     entry = {"average": torch.rand(2, 3), "count": 3}
     state = {"own": {**optimizer.optimizers["own"].state_dict(), "state": {0: entry}}}
