@@ -1,189 +1,158 @@
+"""Where a run continues (`resume`) or begins (`train.init_from`), and what may differ from the checkpoint's."""
+
 import math
 import re
-from collections.abc import Callable
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from gpt.checkpoint import Checkpoint, RunFolder, read_checkpoint, weights_of, write_checkpoint
+from gpt.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    find_checkpoint,
+    load_trained,
+    read_checkpoint,
+    weights_of,
+    write_checkpoint,
+)
 from gpt.config import Config, TrainConfig
+from gpt.config.loading import parse_config
+from gpt.config.sources import LoadedConfig
 from gpt.data.dataset import Dataset
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
-from gpt.system.errors import CheckpointError
-from gpt.training.resume import AUTO, HARMLESS, ResumePoint, check_fits, differences, find_resume_point
+from gpt.model.quantized import quantize
+from gpt.system.errors import CheckpointError, ConfigError
+from gpt.training.resume import (
+    AUTO,
+    HARMLESS,
+    ResumePoint,
+    check_fits,
+    differences,
+    find_resume_point,
+    with_architecture,
+)
+from gpt.training.trainer import Trainer
 from gpt.training.training_state import TrainingState
+from training.sessions import same, weights
+from training.sessions import start_session as start
 
 MODEL = {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 8, "vocab_size": 3}
-KEYS = [
-    f"{section}.{key}"
-    for section, field in Config.model_fields.items()
-    for key in field.annotation.model_fields  # type: ignore[union-attr]
-]
+CONFIG = Config.model_validate({"model": MODEL})
+TOKENS = torch.zeros(20, dtype=torch.uint8).numpy()
+DATASET = Dataset(TOKENS, TOKENS, CharTokenizer("abc"), "fingerprint")
 
 
-def changed(config: Config, key: str, value: object) -> Config:
+def changed(key: str, value: object, config: Config = CONFIG) -> Config:
     section, name = key.split(".")
     return config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config.model_validate({"model": MODEL, "run": {"dir": str(tmp_path)}})
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path / "run")
-
-
-@pytest.fixture
-def dataset() -> Dataset:
-    tokens = torch.zeros(20, dtype=torch.uint8).numpy()
-    return Dataset(tokens, tokens, CharTokenizer("abc"), "fingerprint")
-
-
-@pytest.fixture
-def save(config: Config, run: RunFolder) -> Callable[..., Path]:
-    def save(step: int, best: bool = False, run: RunFolder = run) -> Path:
-        state: dict[str, Any] = {"step": step, "data": "fingerprint"}
-        checkpoint = Checkpoint(weights_of(GPT(config.model)), {}, state, config, CharTokenizer("abc"))
-        return run.save(checkpoint, best=best, keep_last=3)
-
-    return save
-
-
-# --- differences ---------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-def test_a_changed_key_is_a_difference_unless_it_is_harmless(config: Config) -> None:
-    deciding = {"optim.learning_rate", "train.batch_size", "train.max_steps", "run.seed", "model.dropout", "run.dtype"}
-    assert set(KEYS) >= HARMLESS | deciding
-    assert not HARMLESS & deciding
-    for key in KEYS:
-        is_harmless = key in HARMLESS or key.startswith("sample.")
-        expected = [] if is_harmless else [f"{key}: {config.leaves()[key]} -> other"]
-        assert differences(config, changed(config, key, "other")) == expected
+def save(run: RunFolder, step: int, best: bool = False) -> Path:
+    state: dict[str, Any] = {"step": step, "data": "fingerprint"}
+    checkpoint = Checkpoint(weights_of(GPT(CONFIG.model)), {}, state, CONFIG, CharTokenizer("abc"))
+    return run.save(checkpoint, best=best, keep_last=3)
 
 
 # --- where to continue ---------------------------------------------------------------------------
 
 
-def test_a_run_that_exists_is_not_overwritten(
-    run: RunFolder, config: Config, save: Callable[..., Path], tmp_path: Path
-) -> None:
-    other = RunFolder(tmp_path / "other")
-    save(3, run=other)
-    assert find_resume_point(run, str(other.path), config, print) is not None
-    run.create(config)
+def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    run, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "other")
+    save(other, 3)
+    assert find_resume_point(run, str(other.path), CONFIG, print) is not None
+    run.create(CONFIG)
     with pytest.raises(CheckpointError, match="exists already, with this configuration; continue it with --resume"):
-        find_resume_point(run, None, changed(config, "model.vocab_size", None), pytest.fail)
+        find_resume_point(run, None, changed("model.vocab_size", None), pytest.fail)
     with pytest.raises(CheckpointError, match="exists already"):
-        find_resume_point(run, str(other.path), config, print)
-    changes = changed(changed(config, "run.seed", 7), "optim.weight_decay", 0.5)
-    with pytest.raises(CheckpointError) as error:
+        find_resume_point(run, str(other.path), CONFIG, print)
+    changes = changed("run.seed", 7, changed("optim.weight_decay", 0.5))
+    expected = r"another configuration \(run.seed: 1337 -> 7; optim.weight_decay: 0.1 -> 0.5\); choose another name"
+    with pytest.raises(CheckpointError, match=expected) as error:
         find_resume_point(run, None, changes, pytest.fail)
-    message = str(error.value)
-    assert "another configuration (run.seed: 1337 -> 7; optim.weight_decay: 0.1 -> 0.5); choose another name" in message
-    assert "--resume" not in message
+    assert "--resume" not in str(error.value)
 
 
-def test_auto_passes_over_damaged_checkpoints_with_a_warning_each(
-    run: RunFolder, config: Config, save: Callable[..., Path]
-) -> None:
-    folders = [save(step) for step in (5, 10, 15)]
-    lines: list[str] = []
+def test_auto_passes_over_damaged_checkpoints_with_a_warning_each(tmp_path: Path) -> None:
+    run, lines = RunFolder(tmp_path), list[str]()
+    folders = [save(run, step) for step in (5, 10, 15)]
     for newest in (15, 10, 5):
-        point = find_resume_point(run, AUTO, config, lines.append)
+        point = find_resume_point(run, AUTO, CONFIG, lines.append)
         assert point is not None
         assert (point.folder.name, point.checkpoint.state["step"]) == (f"step-{newest:06d}", newest)
         (folders.pop() / "state.json").unlink()
-    assert [line[:9] for line in lines] == ["warning: "] * 3
-    assert [re.search(r"step-0000\d\d", line)[0] for line in lines] == [f"step-0000{n}" for n in (15, 15, 10)]  # type: ignore[index]
+    assert re.findall("warning: .*step-0000(15|15|10)", "\n".join(lines)) == ["15", "15", "10"]
     with pytest.raises(CheckpointError, match="no readable checkpoint"):  # it does not start afresh
-        find_resume_point(run, AUTO, config, lines.append)
+        find_resume_point(run, AUTO, CONFIG, lines.append)
 
 
 @pytest.mark.parametrize(("path", "step"), [("", 10), ("last", 10), ("best", 5), ("checkpoints/step-000005", 5)])
-def test_a_path_of_a_run_means_its_last_checkpoint_and_no_other_if_that_is_damaged(
-    run: RunFolder, config: Config, save: Callable[..., Path], path: str, step: int
-) -> None:
-    save(5, best=True)
-    last = save(10)
-    new = RunFolder(run.path.with_name("new"))
-    point = find_resume_point(new, str(run.path / path), config, pytest.fail)
+def test_path_means_one_checkpoint_and_no_other_if_that_is_damaged(tmp_path: Path, path: str, step: int) -> None:
+    run, new = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "new")
+    folders = {5: save(run, 5, best=True), 10: save(run, 10)}
+    point = find_resume_point(new, str(run.path / path), CONFIG, pytest.fail)
     assert point is not None
     assert point.checkpoint.state["step"] == step
-    (last / "model.safetensors").write_bytes(b"")
-    if step == 10:
-        with pytest.raises(CheckpointError, match=r"step-000010.model\.safetensors is damaged"):
-            find_resume_point(new, str(run.path / path), config, pytest.fail)
+    (folders[step] / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=rf"step-0000{step:02}.model\.safetensors is damaged"):
+        find_resume_point(new, str(run.path / path), CONFIG, pytest.fail)
 
 
 # --- whether it fits -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def point(save: Callable[..., Path]) -> ResumePoint:
-    return ResumePoint(Path("step-000005"), read_checkpoint(save(5)))
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_changed_key_is_a_difference_unless_it_is_harmless() -> None:
+    leaves = CONFIG.leaves()
+    deciding = {"optim.learning_rate", "train.batch_size", "train.max_steps", "run.seed", "model.dropout", "run.dtype"}
+    assert leaves.keys() >= HARMLESS | deciding
+    assert not HARMLESS & deciding
+    for key, value in leaves.items():
+        is_harmless = key in HARMLESS or key.startswith("sample.")
+        assert differences(CONFIG, changed(key, "other")) == ([] if is_harmless else [f"{key}: {value} -> other"])
 
 
-def test_another_key_or_other_data_are_refused_until_they_are_allowed(
-    point: ResumePoint, config: Config, dataset: Dataset
-) -> None:
-    for other, data, message in (
-        (changed(config, "optim.learning_rate", 0.5), dataset, r"optim\.learning_rate: 0\.001 -> 0\.5\. Change that"),
-        (config, replace(dataset, fingerprint="another"), "trained on other data; pass --allow-config-change"),
+def test_checkpoint_fits_its_tokenizer_and_what_is_allowed_to_change(tmp_path: Path) -> None:
+    """With another tokenizer the same ids would mean other characters."""
+    point = ResumePoint(Path("step-000005"), read_checkpoint(save(RunFolder(tmp_path), 5)))
+    rate, foreign = changed("optim.learning_rate", 0.5), replace(DATASET, tokenizer=CharTokenizer("abd"))
+    for config, data, message in (
+        (rate, DATASET, r"optim\.learning_rate: 0\.001 -> 0\.5\. Change that"),
+        (CONFIG, replace(DATASET, fingerprint="another"), "trained on other data; pass --allow-config-change"),
+        (CONFIG, foreign, "another tokenizer"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            check_fits(point, other, data, allow_config_change=False)
-        check_fits(point, other, data, allow_config_change=True)
-
-
-@pytest.mark.parametrize("allow", [False, True])
-def test_a_foreign_tokenizer_is_refused_always(
-    point: ResumePoint, config: Config, dataset: Dataset, allow: bool
-) -> None:
-    """The same ids would mean other characters."""
+            check_fits(point, config, data, allow_config_change=False)
+        if data is not foreign:
+            check_fits(point, config, data, allow_config_change=True)
     with pytest.raises(CheckpointError, match="another tokenizer"):
-        check_fits(point, config, replace(dataset, tokenizer=CharTokenizer("abd")), allow)
+        check_fits(point, CONFIG, foreign, allow_config_change=True)
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("step", 39.5),
-        ("step", -1),
-        ("step", True),
-        ("step", None),
-        ("step", 2**63),
-        ("val_loss", "1"),
-        ("seconds", math.inf),
-    ],
+    ("key", "values"),
+    [("step", [39.5, -1, True, None, 2**63]), ("val_loss", ["1"]), ("seconds", [math.inf])],
 )
-def test_a_state_of_other_kinds_is_an_error_of_the_checkpoint(key: str, value: object) -> None:
-    with pytest.raises(CheckpointError, match=f"^state.json of the checkpoint: {key}: [^\n]+$"):
-        TrainingState.from_dict({**asdict(TrainingState()), key: value})
+def test_state_of_other_kinds_is_refused(key: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(CheckpointError, match=f"^state.json of the checkpoint: {key}: [^\n]+$"):
+            TrainingState.from_dict({**asdict(TrainingState()), key: value})
     with pytest.raises(CheckpointError, match="has no 'evaluated_step'"):
         TrainingState.from_dict({"step": 3})
 
 
-def test_a_run_is_over_once_its_last_step_is_evaluated() -> None:
+def test_run_is_over_once_its_last_step_is_evaluated() -> None:
     """A signal may have come between the two."""
-    train = TrainConfig(max_steps=6)
-    for is_over, state in (
-        (True, TrainingState(step=6, evaluated_step=6)),
-        (False, TrainingState(step=6, evaluated_step=3)),
-        (False, TrainingState(step=3, evaluated_step=3)),
-    ):
-        assert state.is_over(train) == is_over
+    states = [TrainingState(step=step, evaluated_step=evaluated) for step, evaluated in ((6, 6), (6, 3), (3, 3))]
+    assert [state.is_over(TrainConfig(max_steps=6)) for state in states] == [True, False, False]
 
 
-def test_a_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path, start: Callable[..., Any]) -> None:
+def test_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path) -> None:
     """The hashes of the checkpoint are right all the same."""
     trainer = start(tmp_path, "train.max_steps=3")
     trainer.run()
@@ -200,7 +169,130 @@ def test_a_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path, 
     ]
     for change, message in changes:
         write_checkpoint(folder, replace(checkpoint, training={**checkpoint.training, **change}))
-        with pytest.raises(CheckpointError, match="training state does not fit") as caught:
+        with pytest.raises(CheckpointError, match=f"^[^\n]*training state does not fit[^\n]*{message}[^\n]*$"):
             start(tmp_path, "train.max_steps=3", resume="auto")
-        assert message in str(caught.value)
-        assert "\n" not in str(caught.value)
+
+
+def test_checkpoint_of_another_shape_or_optimizer_is_refused_and_the_folder_left_as_it_was(tmp_path: Path) -> None:
+    """Even where changes are allowed."""
+    for optimizer in ("muon", "adamw"):
+        run = start(tmp_path / optimizer, f"optim.name={optimizer}", "train.max_steps=3")
+        run.run()
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = files()
+    for folder, option, message in (
+        ("adamw", "optim.name=muon", "training state does not fit: optim.name: adamw -> muon;.*init_from=RUN"),
+        ("muon", "optim.name=adamw", "training state does not fit: optim.name: muon -> adamw;.*init_from=RUN"),
+        ("adamw", "model.n_embd=32", r"does not fit the model: .*expected \(29, 32\)"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            start(tmp_path / folder, option, resume="auto", allow_config_change=True)
+    assert files() == before
+
+
+def test_allowed_change_of_the_configuration_is_used_from_the_resume_on(tmp_path: Path) -> None:
+    first = start(tmp_path, "train.max_steps=3").run().seconds
+    trainer = start(tmp_path, "train.max_steps=4", "optim.weight_decay=0.5", resume="auto", allow_config_change=True)
+    assert 0 < first < trainer.run().seconds
+    assert [group["weight_decay"] for group in trainer.stepper.optimizer.param_groups] == [0.5, 0.0]
+    config = trainer.run_folder.config()
+    assert config is not None
+    assert config.optim.weight_decay == 0.5
+
+
+# --- a run that begins with the weights of another one -------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the tiny corpus, whose head is not its embedding."""
+    trainer = start(tmp_path_factory.mktemp("base"), "model.tie_weights=false")
+    trainer.run()
+    return trainer.run_folder.path
+
+
+def logits(trainer: Trainer, text: str) -> Tensor:
+    ids = torch.as_tensor(trainer.dataset.tokenizer.encode(text).astype("int64"))[None]
+    with torch.no_grad():
+        return trainer.model.eval()(ids)
+
+
+@pytest.mark.parametrize("added", ["", "é#"])
+def test_run_begins_with_weights_architecture_and_tokenizer(tmp_path: Path, base: Path, added: str) -> None:
+    """Characters that the base does not know leave the others as they were."""
+    lines, options = list[str](), ("model.n_embd=16", "model.dropout=0.1")
+    text = f"the {added}keeper keeps the key.\n" * 60  # fewer characters than the base knows
+    trainer = start(tmp_path, f"train.init_from={base}", *options, text=text, report=lines.append)
+    assert any(f"beginning with {base}" in line for line in lines)
+    assert (trainer.config.model.tie_weights, trainer.config.model.dropout) == (False, 0.1)
+    before, after = load_trained(base / "last", base.parent, torch.device("cpu")), trainer.dataset.tokenizer
+    assert isinstance(before.tokenizer, CharTokenizer)
+    assert isinstance(after, CharTokenizer)
+    assert sorted(after.itos) == sorted({*before.tokenizer.itos, *added})
+    ids = torch.as_tensor(before.tokenizer.encode("the keeper").astype("int64"))[None]
+    rows = [after.stoi[character] for character in before.tokenizer.itos]
+    assert torch.equal(logits(trainer, "the keeper")[..., rows], before.model(ids))
+    assert logits(trainer, f"{added}k").isfinite().all()
+
+
+def test_run_with_a_base_resumes_exactly_even_when_the_base_is_gone(tmp_path: Path, base: Path) -> None:
+    gone = base.rename(tmp_path / "gone")
+    whole, stopped = (start(tmp_path / name, f"train.init_from={gone}", text="é the key\n" * 60) for name in "ab")
+    gone.rename(base)
+    whole.run()
+    stopped.run()
+    shutil.rmtree(stopped.run_folder.path / "checkpoints/step-000006")
+    resumed = start(tmp_path / "b", f"train.init_from={gone}", resume="auto")
+    assert resumed.state.step == 3
+    resumed.run()
+    assert same(weights(resumed.model), weights(whole.model))
+    tokenizer = load_trained(resumed.run_folder.path, base.parent, torch.device("cpu")).tokenizer
+    assert tokenizer.to_dict() == whole.dataset.tokenizer.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["model.n_layer=3"], r"model.n_layer is 3, but .*, from which train.init_from begins, has 1"),
+        (["model.position=rope"], "model.position is rope"),
+        (["data.tokenizer=byte"], "data.tokenizer is byte, but .* has char"),
+        (
+            ["train.init_from=PLACE/bytes", "data.tokenizer=bpe", "data.bpe_vocab_size=300"],
+            "bpe_vocab_size is 300, but",
+        ),
+        (["train.init_from=PLACE/nothing"], "nothing: no such run or checkpoint"),
+        (["train.init_from=PLACE/int8"], "int8 weights, which cannot be trained"),
+    ],
+)
+def test_base_that_does_not_fit_is_refused(tmp_path: Path, base: Path, options: list[str], message: str) -> None:
+    if "int8" in options[0]:
+        saved = read_checkpoint(find_checkpoint(base, base.parent))
+        int8 = weights_of(quantize(load_trained(base, base.parent, torch.device("cpu")).model, "int8"))
+        write_checkpoint(tmp_path / "int8", replace(saved, model=int8))
+    if "bytes" in options[0]:
+        start(tmp_path, "data.tokenizer=bpe", "data.bpe_vocab_size=280").run()
+        (tmp_path / "runs/run").rename(tmp_path / "bytes")
+    options = [option.replace("PLACE", str(tmp_path)) for option in options]
+    with pytest.raises((CheckpointError, ConfigError), match=message):
+        start(tmp_path, f"train.init_from={base}", *options)
+    assert not (tmp_path / "runs/run").exists()
+
+
+def test_windows_of_the_base_that_cannot_be_cut_are_refused(base: Path) -> None:
+    loaded = LoadedConfig(parse_config("", "mine.yaml", ["train.length_warmup=[0.4, 0.4]"]), "mine")
+    point = ResumePoint(base, read_checkpoint(find_checkpoint(base, base.parent, prefer="last")))
+    with pytest.raises(ConfigError, match=r"train\.length_warmup: cannot cut model\.block_size 16 into 4 sequences"):
+        with_architecture(loaded, point)
+
+
+def test_vocabulary_of_the_base_keeps_its_size(tmp_path: Path) -> None:
+    for name, size, option, tokenizer in (
+        ("padded", 64, "model.vocab_size=64", "data.tokenizer=char"),
+        ("bpe", 280, "data.bpe_vocab_size=280", "data.tokenizer=bpe"),
+    ):
+        start(tmp_path, f"run.name={name}", tokenizer, option).run()
+        options = (f"train.init_from={tmp_path / 'runs' / name}", f"run.name={name}", tokenizer)
+        assert start(tmp_path / "b", *options).model.vocab_size == size
