@@ -1,32 +1,31 @@
+"""What shows and keeps the metrics of a run: files, TensorBoard, the terminal, snapshots; its speed."""
+
 import errno
 import io
-import json
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock, call, create_autospec
+from typing import Any
+from unittest.mock import Mock, call, create_autospec, patch
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gpt.checkpoint import RunFolder
+from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config
+from gpt.inspection.views.snapshots import read_snapshot
+from gpt.training import snapshots
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
+from gpt.training.snapshots import Snapshots
+from training.sessions import rows, same, weights
+from training.sessions import start_session as start
 
 CONFIG = Config.model_validate({"model": {"n_layer": 3}, "optim": {"learning_rate": 0.25}})
-
-# --- files ---------------------------------------------------------------------------------------
-
 LINES = [b'{"step": %d, "train/loss": 0.1}\n' % step for step in range(1, 5)]
 EVALUATION = b'{"step": 3, "val/loss": 1e-09}\n'
 
-
-def test_every_call_is_a_line_at_once(tmp_path: Path) -> None:
-    metrics = RunFiles(RunFolder(tmp_path))
-    metrics.scalars(3, {"train/loss": 0.1, "train/grad_norm": 1e-9})
-    content = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
-    assert content == '{"step": 3, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
+# --- files ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -38,63 +37,35 @@ def test_every_call_is_a_line_at_once(tmp_path: Path) -> None:
         ([*LINES[:3], EVALUATION], 3, True, [*LINES[:3], EVALUATION]),
         # a process was killed between recording and saving it: it will be recorded again
         ([*LINES[:3], EVALUATION], 3, False, LINES[:3]),
-        *(([*LINES[:3], LINES[3][:-cut]], 4, True, LINES[:3]) for cut in (1, 2, 10, 25)),
+        *(([*LINES[:3], LINES[3][:-cut]], 4, True, LINES[:3]) for cut in (1, 2, 25)),
         *(
             ([LINES[0], damaged, *LINES[1:]], 9, True, LINES)
             for damaged in (b"\0\0\0\n", b"\xff\n", b"[]\n", b"{}\n", b'{"step": null}\n', b"\n")
         ),
     ],
 )
-def test_a_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
+def test_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
     tmp_path: Path, found: list[bytes], step: int, evaluated: bool, kept: list[bytes]
 ) -> None:
-    path = tmp_path / "metrics.jsonl"
+    path, files = tmp_path / "metrics.jsonl", RunFiles(RunFolder(tmp_path))
     path.write_bytes(b"".join(found))
-    RunFiles(RunFolder(tmp_path)).start(step, evaluated)
-    assert path.read_bytes() == b"".join(kept)
+    files.start(step, evaluated)
+    files.scalars(9, {"train/loss": 0.1, "train/grad_norm": 1e-9})
+    assert path.read_bytes() == b"".join(kept) + b'{"step": 9, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
 
 
 def test_each_sample_is_a_file_of_its_step(tmp_path: Path) -> None:
-    samples, folder = RunFiles(RunFolder(tmp_path)), tmp_path / "samples"
-    folder.mkdir()
-    samples.sample(250, "Zwölf 十二\nlines")
-    samples.sample(1_000_000, "")
-    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == {
-        "step-000250.txt": "Zwölf 十二\nlines\n",
-        "step-1000000.txt": "\n",
-    }
+    (tmp_path / "samples").mkdir()
+    for step, text in ((250, "Zwölf 十二\nlines"), (1_000_000, "")):
+        RunFiles(RunFolder(tmp_path)).sample(step, text)
+        assert (tmp_path / "samples" / f"step-{step:06d}.txt").read_text(encoding="utf-8") == text + "\n"
 
 
 # --- TensorBoard ---------------------------------------------------------------------------------
 
 
-def read_events(folder: Path) -> EventAccumulator:
-    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-
-
-def points(events: EventAccumulator, name: str) -> list[tuple[int, float]]:
-    return [(event.step, event.value) for event in events.Scalars(name)]
-
-
-def text_of(events: EventAccumulator, name: str) -> str:
-    return events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
-
-
-def test_scalars_and_texts_can_be_read_back(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path, CONFIG)
-    board.start(0)
-    for step in (10, 20):
-        board.scalars(step, {"train/loss": 1.0 / step, "val/loss": 2.0})
-    board.sample(20, "KING:\n  <b>Who?</b>")
-    board.close()
-    events = read_events(tmp_path)
-    assert points(events, "train/loss") == [(10, pytest.approx(0.1)), (20, pytest.approx(0.05))]
-    assert text_of(events, "sample") == "    KING:\n      <b>Who?</b>"
-    assert "    learning_rate: 0.25" in text_of(events, "config")
-
-
 @pytest.mark.parametrize("resume_step", [0, 3, 6])
-def test_a_resume_hides_the_points_after_its_step_and_no_others(tmp_path: Path, resume_step: int) -> None:
+def test_resumed_events_can_be_read_back_without_the_points_after_its_step(tmp_path: Path, resume_step: int) -> None:
     """Also where it resumes from a checkpoint of step 0."""
     for first, steps, value in ((0, range(7), 1.0), (resume_step, range(resume_step + 1, 9), 2.0)):
         for path in tmp_path.glob("events*"):  # files are read by name, which begins with the second
@@ -102,10 +73,15 @@ def test_a_resume_hides_the_points_after_its_step_and_no_others(tmp_path: Path, 
         board = TensorBoard(tmp_path, CONFIG)
         board.start(first)
         for step in steps:
-            board.scalars(step, {"train/loss": value})
+            board.scalars(step, {"train/loss": value, "val/loss": 2.0})
+        board.sample(first, "KING:\n  <b>Who?</b>")
         board.close()
-    expected = [(step, 1.0 if step <= resume_step else 2.0) for step in range(9)]
-    assert points(read_events(tmp_path), "train/loss") == expected
+    events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    points = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert points == [(step, 1.0 if step <= resume_step else 2.0) for step in range(9)]
+    texts = [events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0] for name in ("sample", "config")]
+    assert texts[0] == b"    KING:\n      <b>Who?</b>"
+    assert b"    learning_rate: 0.25" in texts[1]
 
 
 # --- the terminal --------------------------------------------------------------------------------
@@ -113,14 +89,7 @@ def test_a_resume_hides_the_points_after_its_step_and_no_others(tmp_path: Path, 
 TRAINED = {"train/loss": 2.5, "train/learning_rate": 3e-4, "train/grad_norm": 0.75, "speed/tokens_per_second": 12345.6}
 
 
-class Terminal(io.StringIO):
-    """Says that it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_gets_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 20 of 80 steps in 40 seconds, 60 steps take 120 more; steps before the resume do not count."""
     clock = iter([1000.0, 1040.0])
     monkeypatch.setattr("gpt.training.monitor.time", SimpleNamespace(monotonic=lambda: next(clock)))
@@ -142,8 +111,9 @@ def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytes
     ]
 
 
-def test_in_a_terminal_a_bar_counts_from_the_resumed_step_and_shows_the_loss() -> None:
-    terminal = Terminal()
+def test_terminal_gets_a_bar_that_counts_from_the_resumed_step_and_shows_the_loss() -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
     console = Console(max_steps=10, file=terminal)
     console.start(4)
     for step in range(5, 11):
@@ -161,7 +131,7 @@ def test_in_a_terminal_a_bar_counts_from_the_resumed_step_and_shows_the_loss() -
 # --- several as one ------------------------------------------------------------------------------
 
 
-def a_monitor(error: Exception | None = None) -> Mock:
+def failing(error: Exception | None = None) -> Mock:
     """A monitor that notes its calls, and raises an error in each."""
     monitor: Mock = create_autospec(Monitor, instance=True)
     for name in ("start", "scalars", "sample", "progress", "close"):
@@ -169,91 +139,136 @@ def a_monitor(error: Exception | None = None) -> Mock:
     return monitor
 
 
-@pytest.mark.parametrize(
-    ("number", "reason"), [(errno.ENOSPC, "No space left on device"), (errno.EPIPE, "Broken pipe")]
-)
-def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_once(number: int, reason: str) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
+def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_once(number: int) -> None:
     lines: list[str] = []
-    full, whole = a_monitor(OSError(number, reason)), a_monitor()
+    full, whole = failing(OSError(number, "it is full")), failing()
     group = MonitorGroup([full, whole], lines.append)
     group.scalars(1, {})
     group.sample(1, "")
     group.progress(1, None)
     group.close()
-    names = [name for name, _, _ in whole.method_calls]
-    assert names == ["scalars", "sample", "progress", "close"]
-    assert [name for name, _, _ in full.method_calls] == names
-    assert whole.method_calls[2] == call.progress(1, None)
-    assert lines == [f"warning: NonCallableMagicMock cannot write: {reason}; training continues"]
+    expected = [call.scalars(1, {}), call.sample(1, ""), call.progress(1, None), call.close()]
+    assert full.method_calls == whole.method_calls == expected
+    assert lines == ["warning: NonCallableMagicMock cannot write: it is full; training continues"]
 
 
-def test_a_monitor_that_cannot_start_is_left_out() -> None:
+def test_monitor_that_cannot_start_is_left_out_and_a_bug_ends_the_run() -> None:
     lines: list[str] = []
-    full, whole = a_monitor(OSError(errno.EISDIR, "Is a directory")), a_monitor()
+    full, whole = failing(OSError(errno.EISDIR, "Is a directory")), failing()
     group = MonitorGroup([full, whole], lines.append)
     group.start(0, False)
     group.scalars(1, {})
     assert full.method_calls == [call.start(0, False)]
     assert whole.method_calls == [call.start(0, False), call.scalars(1, {})]
     assert len(lines) == 1
-
-
-def test_metrics_of_a_folder_that_was_deleted_are_not_lost_in_silence(tmp_path: Path) -> None:
-    lines: list[str] = []
-    (tmp_path / "run").mkdir()
-    group = MonitorGroup([RunFiles(RunFolder(tmp_path / "run"))], lines.append)
-    group.start(0)
-    group.scalars(1, {"train/loss": 1.0})
-    shutil.rmtree(tmp_path / "run")
-    group.scalars(2, {"train/loss": 1.0})
-    assert lines == ["warning: RunFiles cannot write: No such file or directory; training continues"]
-    (tmp_path / "run").mkdir()
-    group.scalars(3, {"train/loss": 1.0})
-    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_bytes())["step"] == 3
-
-
-def test_a_mistake_of_ours_ends_the_run() -> None:
     with pytest.raises(ValueError, match="a bug"):
-        MonitorGroup([a_monitor(ValueError("a bug"))], pytest.fail).scalars(1, {})
+        MonitorGroup([failing(ValueError("a bug"))], pytest.fail).scalars(1, {})
 
 
 # --- speed ---------------------------------------------------------------------------------------
 
 
-class Clock:
-    """Shows what it was set to."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_speed_is_of_the_steps_since_the_last_reading_or_restart_and_seconds_of_the_whole_run() -> None:
+def test_speed_counts_steps_since_the_last_reading_or_restart_and_seconds_of_the_whole_run() -> None:
     """1000 tokens and 5000 FLOPs a step (4000 in sequences of 8), on a machine of 20,000 FLOP/s, 50 s into its run."""
-    clock = Clock()
-    meter = SpeedMeter(1000, {16: 5000, 8: 4000}.__getitem__, lambda: 20_000.0, lambda: 7, clock)
+    clock = SimpleNamespace(now=100.0)
+    meter = SpeedMeter(1000, {16: 5000, 8: 4000}.__getitem__, lambda: 20_000.0, lambda: 7, lambda: clock.now)
     meter.start(seconds_before=50.0)
     assert meter.total_seconds == 50.0
-    for steps, seconds, tokens, mfu in ((4, 2, 2000.0, 0.5), (1, 4, 250.0, 0.0625), (0, 0, 0.0, 0.0)):
-        for _ in range(steps):
+    for lengths, seconds, tokens, mfu in (
+        ([16] * 4, 2, 2000.0, 0.5),
+        ([16], 4, 250.0, 0.0625),
+        ([], 0, 0.0, 0.0),
+        ([16, 8], 1, 2000.0, 0.45),
+    ):
+        if 8 in lengths:
             meter.count_step(16)
+            clock.now += 1000
+            meter.restart()
+        for length in lengths:
+            meter.count_step(length)
         clock.now += seconds
-        total = clock.now - 50.0
         assert meter.read() == {
             "speed/tokens_per_second": tokens,
             "speed/mfu": mfu,
             "speed/memory_bytes": 7,
-            "speed/seconds": pytest.approx(total),
+            "speed/seconds": pytest.approx(clock.now - 50.0),
         }
     meter.count_step(16)
-    clock.now += 1000
-    meter.restart()
-    meter.count_step(16)
-    meter.count_step(8)
-    clock.now += 1
-    read = meter.read()
-    assert (read["speed/tokens_per_second"], read["speed/mfu"]) == (2000.0, 0.45)
-    assert meter.total_seconds == clock.now - 50.0
-    meter.count_step(16)
     assert meter.read()["speed/tokens_per_second"] > 0  # also where no time has passed
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+TAKEN = "run.snapshots=true"
+
+
+def steps_of(run: RunFolder) -> list[int]:
+    return list(step_files(run.snapshots))
+
+
+def test_run_with_snapshots_is_the_same_run_and_its_resume_drops_later_ones(tmp_path: Path) -> None:
+    trainer = start(tmp_path / "with", "model.dropout=0.1", TAKEN)
+    trainer.run()
+    without = start(tmp_path / "no", "model.dropout=0.1")
+    without.run()
+    assert same(weights(trainer.model), weights(without.model))
+    for name in ("train/loss", "val/loss"):
+        assert rows(tmp_path / "with", name) == rows(tmp_path / "no", name)
+    assert not without.run_folder.snapshots.exists()
+    run = trainer.run_folder
+    assert {0, 1, 3, 6} <= set(steps_of(run))  # 1 is an early one, with a sample
+    shown = read_snapshot(run.snapshot(6))
+    assert torch.equal(shown.embedding, trainer.model.wte.weight.detach().half().float())
+    assert shown.attention.shape == (1, 2, 16, 16)
+    (run.snapshots / ".step-000006.safetensors.abcdefgh.tmp").mkdir()  # of a process that was killed
+    again = start(tmp_path / "with", "model.dropout=0.1", resume=str(run.path / "checkpoints/step-000003"))
+    assert (steps_of(run)[-1], list(step_files(run.samples))[-1]) == (3, 3)
+    assert not list(run.snapshots.glob(".*"))
+    again.run()
+    assert (steps_of(run)[-1], list(step_files(run.samples))[-1]) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "fails_at", "error", "said"),
+    [
+        ("take_snapshot", 1, RuntimeError("CUDA out of memory\nof much"), "step 0 on: CUDA out of memory; training"),
+        ("take_snapshot", 3, RuntimeError("CUDA out of memory\nof much"), "on: CUDA out of memory; training continues"),
+        ("TextBatch", 1, ZeroDivisionError("no text"), "warning: no snapshots from step 1 on: no text"),
+        ("write_atomic", 1, OSError(errno.ENOSPC, "No space left"), "Snapshots cannot write: No space left"),
+    ],
+)
+def test_snapshot_that_fails_does_not_end_the_run(
+    tmp_path: Path, name: str, fails_at: int, error: Exception, said: str
+) -> None:
+    lines, whole = list[str](), getattr(snapshots, name)
+
+    def fail(*given: Any, **named: Any) -> Any:
+        if replaced.call_count >= fails_at:
+            raise error
+        return whole(*given, **named)
+
+    with patch.object(snapshots, name, side_effect=fail) as replaced:
+        trainer = start(tmp_path, TAKEN, report=lines.append)
+        assert trainer.run().step == 6
+    assert len(steps_of(trainer.run_folder)) == (1 if name == "TextBatch" else fails_at - 1)
+    assert name == "write_atomic" or replaced.call_count == fails_at
+    assert [said in line for line in lines if "napshots" in line] == [True]
+
+
+def test_many_evaluations_share_forty_snapshots_and_early_ones_have_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = start(tmp_path, "train.max_steps=990", "train.eval_interval=10")
+    taken: dict[int, str] = {}
+    monkeypatch.setattr(Snapshots, "_sample", lambda monitor: "some lines")
+    monkeypatch.setattr(snapshots, "take_snapshot", lambda model, tokenizer, idx, sample: sample.encode())
+    monkeypatch.setattr(snapshots, "write_atomic", lambda file, content: taken.update({int(file.stem[5:]): content}))
+    monitor = Snapshots(trainer.run_folder, trainer.config, trainer.model, trainer.dataset, pytest.fail)
+    monitor.start(0)
+    for step in range(1, 986):
+        monitor.progress(step, None)
+    monitor.close()
+    early = {10: b"", 20: b"", 40: b"", 79: b"some lines", 158: b"some lines", 317: b"some lines"}
+    evaluated = dict.fromkeys(range(0, 985, 30), b"")  # evaluations have samples of their own
+    assert taken == {**evaluated, **early, 985: b""}  # where it ended early
