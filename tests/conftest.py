@@ -43,7 +43,7 @@ MARKED = {
         *("test_starts.py", "training/test_exact_resume.py"),
     ),
     "browser": ("interop/test_picture.py", "interop/test_source.py", "web"),
-    "compiler": ("fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
+    "compiler": ("fake_cuda", "kernels", "test_edits.py"),
 }
 """Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""
 

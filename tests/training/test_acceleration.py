@@ -1,0 +1,180 @@
+"""Native kernels and torch.compile: where they are used, and how their failures end."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from native_support import PROCESSORS_HERE, needs_compiler
+
+from gpt.checkpoint import read_checkpoint
+from gpt.model import GPT
+from gpt.model.gpt import Block
+from gpt.system.errors import DeviceError
+from gpt.system.processor import AMX, AVX2, NEON
+from gpt.training.compiling import compile_blocks, is_compiled, should_compile, without_compilation
+from tiny import tiny_config
+from training.sessions import start_session as start
+
+IDX = torch.arange(16).view(1, -1)
+NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
+HERE = "gpt.training.compiling.why_not_compile"
+
+# --- native kernels ------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_run_by_native_kernels_says_so_learns_and_goes_on_without_them(tmp_path: Path) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=auto", report=lines.append)
+    best = PROCESSORS_HERE[0]
+    dtype = str(best.matmul_dtype).removeprefix("torch.")
+    assert f"training blocks by native kernels ({best.name}, {dtype})" in lines
+    assert not any("compil" in line for line in lines[:-1])
+    assert lines[-1].endswith(dtype)
+    first = trainer.run()
+    assert first.val_loss is not None
+    assert first.val_loss < 3.3
+    folder = trainer.run_folder.path / "checkpoints/step-000003"
+    there = start(tmp_path, *NATIVE, "run.kernels=torch", resume=str(folder))
+    present = there.model.state_dict()
+    assert all(torch.equal(present[name], weight) for name, weight in read_checkpoint(folder).model.items())
+    assert there.run().step == 6
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["run.dtype=float16"], "the native kernels are for float32 and bfloat16 on a CPU"),
+        ([], "the native kernels do not cover heads 8 wide"),
+        ([*NATIVE, "model.mlp=gelu_tanh"], "the native kernels do not cover model.mlp=gelu_tanh"),
+        ([*NATIVE, "model.attention=sdpa"], "the native kernels do not cover model.attention=sdpa"),
+        ([*NATIVE, "model.bias=true"], "the native kernels do not cover biases"),
+        ([*NATIVE, "run.dtype=bfloat16"], r"this processor \(generic\) has no instructions for bfloat16"),
+    ],
+)
+def test_where_native_kernels_do_not_apply_auto_says_why_and_native_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], reason: str
+) -> None:
+    if "generic" in reason:
+        monkeypatch.setenv("GPT_PROCESSOR", "generic")
+    with pytest.raises(DeviceError, match=f"^run.kernels is native, but {reason}[^\n]*set run.kernels=auto or torch$"):
+        start(tmp_path, *overrides, "run.kernels=native")
+    assert not list((tmp_path / "runs").glob("[!.]*"))
+    lines: list[str] = []
+    trainer = start(tmp_path, *overrides, "run.kernels=auto", "train.max_steps=1", report=lines.append)
+    assert sum(bool(re.match(f"training with PyTorch's operators: {reason}", line)) for line in lines) == 1
+    assert [type(block) for block in trainer.model.h] == [Block]
+    assert trainer.run().step == 1
+
+
+def test_compilation_that_is_asked_for_takes_the_place_of_native_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Block] = []
+    monkeypatch.setattr(Block, "compile", lambda block: compiled.append(block))
+    monkeypatch.setattr(HERE, lambda device: None)
+    trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=true")
+    assert compiled == list(trainer.model.h)
+    lines: list[str] = []
+    trainer = start(tmp_path, *NATIVE, "run.kernels=torch", "run.name=torch", report=lines.append)
+    assert [type(block) for block in trainer.model.h] == [Block]
+    assert not any("native kernels" in line for line in lines)
+
+
+# --- torch.compile -------------------------------------------------------------------------------
+
+
+def trial_of(model: GPT) -> Callable[[], object]:
+    """A forward and backward pass, with dropout."""
+    return lambda: model(IDX).sum().backward()
+
+
+def fail_at_once(block: Block) -> None:
+    raise RuntimeError("no compiler here\nand a long story")
+
+
+def fail_when_called(block: Block) -> None:
+    def call(*arguments: Any, **names: Any) -> Any:
+        torch.rand(10)
+        raise ValueError
+
+    block._compiled_call_impl = call
+
+
+@pytest.mark.parametrize(
+    ("compile_block", "reason"), [(fail_at_once, "no compiler here"), (fail_when_called, "ValueError")]
+)
+def test_where_compiling_fails_the_model_stays_as_it_was_unless_that_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, compile_block: Callable[[Block], None], reason: str
+) -> None:
+    model, lines = GPT(tiny_config(dropout=0.5)), list[str]()
+    expected = model.eval()(IDX)
+    model.train()
+    monkeypatch.setattr(Block, "compile", compile_block)
+    before = torch.get_rng_state()
+    compile_blocks(model, trial_of(model), required=False, report=lines.append)
+    assert lines[1:] == [f"not compiling: {reason}"]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(model.eval()(IDX), expected)
+    with pytest.raises(DeviceError, match=rf"torch\.compile failed: {reason}; set run\.compile=false"):
+        compile_blocks(model, trial_of(model), required=True, report=lines.append)
+
+
+@pytest.mark.compiler
+@pytest.mark.skipif(" " in torch.__file__, reason="torch's compiler does not quote the path that torch lies in")
+def test_compiled_blocks_have_the_gradients_of_eager_ones() -> None:
+    def gradients(compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = GPT(tiny_config())
+        names, before = list(model.state_dict()), torch.get_rng_state()
+        if compiled:
+            compile_blocks(model, trial_of(model), required=True, report=lambda line: None)
+        assert [block._compiled_call_impl is not None for block in model.h] == [compiled] * 2
+        assert list(model.state_dict()) == names
+        assert torch.equal(torch.get_rng_state(), before)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        model(IDX).square().mean().backward()
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    for one, other in zip(gradients(False), gradients(True), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_auto_compiles_only_where_that_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HERE, lambda _: None)
+    choices = [("auto", AMX), ("auto", AVX2), ("auto", NEON), (True, AVX2), (False, AMX)]
+    found = [should_compile(choice, torch.device("cpu"), processor, pytest.fail) for choice, processor in choices]
+    assert found == [True, False, False, True, False]
+
+
+def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HERE, lambda _: "no C++ compiler was found")
+    lines: list[str] = []
+    assert not should_compile("auto", torch.device("cpu"), AMX, lines.append)
+    assert lines == ["not compiling: no C++ compiler was found"]
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found; set run.compile=auto or false"):
+        should_compile(True, torch.device("cpu"), AMX, lines.append)
+
+
+@pytest.mark.compiler
+def test_inside_the_context_compiled_blocks_run_as_written() -> None:
+    model, compiled = GPT(tiny_config()).eval(), list[int]()
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        compiled.append(1)
+        return graph.forward
+
+    assert not is_compiled(model)
+    for block in model.h:
+        block.compile(backend=backend)
+    assert is_compiled(model)
+    with torch.no_grad():
+        with without_compilation(model):
+            model(IDX)
+        assert compiled == []
+        model(IDX)
+    assert compiled
