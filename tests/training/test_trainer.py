@@ -1,59 +1,49 @@
+"""The training loop: what is done when, what stops it, and what a run keeps when something fails."""
+
 import errno
 import math
+import os
 import shutil
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, create_autospec
 
 import pytest
 import torch
 
+import gpt
 from gpt.checkpoint import find_checkpoint, read_checkpoint
+from gpt.distributed import World
 from gpt.evaluation.loss import Evaluation
-from gpt.system.errors import CheckpointError, GPTError, NonFiniteError
+from gpt.system.environment import Launch
+from gpt.system.errors import CheckpointError, ConfigError, GPTError, InputError, NonFiniteError, PeerError
+from gpt.system.signals import WATCHED
+from gpt.training.callbacks import Callback, CallbackGroup, EvaluationEvent, Event, StepEvent, as_callbacks
 from gpt.training.monitor import Monitor, MonitorGroup
-from gpt.training.signals import Interrupted
-from gpt.training.trainer import Trainer
+from gpt.training.signals import Interrupted, SignalWatch
 from programs import full_disk
-from training.sessions import Start, rows
+from tiny import CORPUS
+from training.sessions import rows, same, saved_steps, stopped_after, weights
+from training.sessions import start_session as start
 
 THREE = "train.max_steps=3"
-
-
-def saved_steps(trainer: Trainer) -> list[int]:
-    return [int(folder.name.removeprefix("step-")) for folder in reversed(trainer.run_folder.checkpoints())]
-
-
-def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
-    """The results of the next evaluations."""
-    results = iter(losses)
-    monkeypatch.setattr("gpt.training.setup.evaluate", lambda *arguments: Evaluation(next(results), 1))
-
-
-class At(Monitor):
-    """Calls something whenever a step is done; notes what it is told."""
-
-    def __init__(self, act: Any = lambda step: None) -> None:
-        self.act, self.closed = act, 0
-
-    def progress(self, step: int, loss: float | None) -> None:
-        self.act(step)
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 # --- what is done when ---------------------------------------------------------------------------
 
 
-def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path, start: Start) -> None:
+def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path) -> None:
     start(tmp_path / "one", "train.batch_size=8").run()
     start(tmp_path / "other", "train.batch_size=2", "train.grad_accum_steps=4").run()
     for name in ("train/loss", "train/grad_norm", "val/loss"):
         assert rows(tmp_path / "one", name) == pytest.approx(rows(tmp_path / "other", name), rel=1e-4)
 
 
-def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_path: Path, start: Start) -> None:
+def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_path: Path) -> None:
     trainer = start(tmp_path, "train.max_steps=7", "train.log_interval=2")
     assert trainer.run().step == 7
     assert list(rows(tmp_path, "train/loss")) == [2, 4, 6, 7]
@@ -62,63 +52,63 @@ def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_p
     assert samples == [f"step-{step:06d}.txt" for step in (3, 6, 7)]
 
 
+def test_run_is_locked_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GPTError):
+        start(tmp_path, "model.block_size=100000")
+    trainer = start(tmp_path, THREE)
+    with pytest.raises(CheckpointError, match="another process is training"):
+        start(tmp_path, THREE, "run.seed=7", resume="auto")
+    start(tmp_path, THREE, "run.name=other").run()
+    trainer.run()
+    again = start(tmp_path, THREE, resume="auto")
+    monkeypatch.setattr(again, "_loop", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as kept:  # with its traceback
+        again.run()
+    assert kept.tb
+    assert not again.run_folder.is_being_trained()
+    assert not list((tmp_path / "runs").glob(".*"))
+
+
+def test_folders_below_a_home_folder_are_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    start(tmp_path / "elsewhere", "run.dir=~/runs", "data.dir=~/data", "train.max_steps=1").run()
+    assert (tmp_path / "home" / "runs" / "run" / "last.json").is_file()
+    assert (tmp_path / "home" / "data" / "tokens").is_dir()
+    assert not (tmp_path / "~").exists()
+
+
 # --- a full disk ---------------------------------------------------------------------------------
 
 
-def full_between(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> Monitor:
-    """The disk is full from one step to another."""
-
-    def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    def act(step: int) -> None:
-        monkeypatch.setattr("gpt.checkpoint.folder.sync_file", full if first <= step <= last else lambda path: None)
-
-    return At(act)
-
-
-def test_a_disk_that_is_full_for_a_while_costs_checkpoints_but_not_the_run(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines: list[str] = []
+    """It is full at steps 3, 6 and 12; the loss of step 3 is the lowest."""
+
+    def sync_file(path: Path) -> None:
+        if 2 <= trainer.state.step <= 7 or trainer.state.step > 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    losses, lines = iter([1.0, 1.8, 1.5, 2.0]), list[str]()
+    monkeypatch.setattr("gpt.training.setup.evaluate", lambda *arguments: Evaluation(next(losses), 1))
     trainer = start(tmp_path, "train.max_steps=12", report=lines.append)
-    trainer.monitor = full_between(monkeypatch, 2, 7)
-    assert trainer.run().step == 12
-    assert saved_steps(trainer) == [9, 12]
+    monkeypatch.setattr("gpt.checkpoint.folder.sync_file", sync_file)
+    with pytest.raises(CheckpointError, match=r"cannot write .*step-000012: No space left on device"):
+        trainer.run()
+    assert saved_steps(trainer) == [9]
+    assert (trainer.state.step, trainer.state.best_step, trainer.state.best_val_loss) == (12, 9, 1.5)
+    best = find_checkpoint(trainer.run_folder.path, tmp_path)
+    assert (best.name, read_checkpoint(best).state["val_loss"]) == ("step-000009", 1.5)
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert len(warnings) == 2
     assert "step-000003: No space left on device; training continues" in warnings[0]
     assert warnings[1].endswith("(2 failed)")
 
 
-def test_the_best_checkpoint_is_the_best_one_that_could_be_saved(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk is full at step 3, whose loss is the lowest."""
-    pretend_losses(monkeypatch, 1.0, 1.5, 2.0)
-    trainer = start(tmp_path, "train.max_steps=9", "train.keep_last=1")
-    trainer.monitor = full_between(monkeypatch, 2, 4)
-    state = trainer.run()
-    assert (state.step, state.best_step, state.best_val_loss) == (9, 6, 1.5)
-    best = find_checkpoint(trainer.run_folder.path, tmp_path)
-    assert (best.name, read_checkpoint(best).state["val_loss"]) == ("step-000006", 1.5)
-
-
-def test_a_disk_that_is_full_at_the_end_is_an_error(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = start(tmp_path)
-    trainer.monitor = full_between(monkeypatch, 4, 99)
-    with pytest.raises(CheckpointError, match=r"cannot write .*step-000006: No space left on device"):
-        trainer.run()
-    assert saved_steps(trainer) == [3]
-    assert read_checkpoint(trainer.run_folder.checkpoints()[0]).state["step"] == 3
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
-def test_a_disk_that_takes_nothing_more_at_all_loses_curves_and_samples_but_not_the_run(
-    tmp_path: Path, start: Start
-) -> None:
+def test_disk_that_takes_nothing_at_all_loses_curves_and_samples_but_not_the_run(tmp_path: Path) -> None:
     """By the kernel's limit on files of this process, beyond which a write fails as on a full disk."""
     lines: list[str] = []
     trainer = start(tmp_path, "train.sample_tokens=40", report=lines.append)
@@ -130,14 +120,15 @@ def test_a_disk_that_takes_nothing_more_at_all_loses_curves_and_samples_but_not_
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
-def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_lost(tmp_path: Path, start: Start) -> None:
-    def delete(step: int) -> None:
+def test_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_lost(tmp_path: Path) -> None:
+    def delete(step: int, loss: float | None) -> None:
         while step == 4 and trainer.run_folder.path.exists():  # TensorBoard's thread may write meanwhile
             shutil.rmtree(trainer.run_folder.path, ignore_errors=True)
 
     lines: list[str] = []
     trainer = start(tmp_path, "train.max_steps=9", report=lines.append)
-    trainer.monitor = MonitorGroup([At(delete), trainer.monitor], lines.append)
+    deleting = Mock(spec=Monitor, progress=delete)
+    trainer.monitor = MonitorGroup([deleting, trainer.monitor], lines.append)
     assert trainer.run().step == 9
     assert "warning: RunFiles cannot write: No such file or directory; training continues" in lines
     assert saved_steps(trainer) == [6, 9]
@@ -145,26 +136,11 @@ def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_los
     assert list(rows(tmp_path, "train/loss")) == [7, 8, 9]
 
 
-def test_a_folder_in_the_place_of_the_metrics_costs_them_and_not_the_run(tmp_path: Path, start: Start) -> None:
-    lines: list[str] = []
-    (tmp_path / "runs" / "run" / "metrics.jsonl").mkdir(parents=True)
-    assert start(tmp_path, THREE, report=lines.append).run().step == 3
-    assert "warning: RunFiles cannot write: Is a directory; training continues" in lines
-
-
 # --- values that are not finite ------------------------------------------------------------------
 
 
-def test_a_run_whose_loss_is_not_finite_ends_and_saves_nothing(tmp_path: Path, start: Start) -> None:
-    """A learning rate of 1e30 throws the weights so far that the next forward pass overflows."""
-    trainer = start(tmp_path, "optim.learning_rate=1e30", "optim.warmup_steps=0")
-    with pytest.raises(NonFiniteError, match="not finite at step 1;"):
-        trainer.run()
-    assert saved_steps(trainer) == []
-
-
 @pytest.mark.parametrize("sample_tokens", [0, 8])
-def test_a_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, start: Start, sample_tokens: int) -> None:
+def test_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, sample_tokens: int) -> None:
     """It is said before a sample from such weights could fail for the same reason."""
     trainer = start(tmp_path, f"train.sample_tokens={sample_tokens}")
 
@@ -177,18 +153,17 @@ def test_a_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, star
     assert saved_steps(trainer) == list(rows(tmp_path, "val/loss")) == []
 
 
-def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path, start: Start) -> None:
+def test_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path) -> None:
     """As on a GPU, where the bad step would only be noticed at the next log line."""
     trainer = start(tmp_path, "train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
     trainer.stepper.guard.reads_are_free = False
     trainer.model.ln_f.weight.register_hook(lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1))
-    trainer.monitor = At(lambda step: signal.raise_signal(signal.SIGTERM) if step == 5 else None)
-    with pytest.raises(NonFiniteError, match="at step 2;"):
+    with stopped_after(5), pytest.raises(NonFiniteError, match="at step 2;"):
         trainer.run()
     assert saved_steps(trainer) == []
 
 
-def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start) -> None:
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     """The loss may be finite although one is not, as where it is multiplied by 0."""
     trainer = start(tmp_path)
     with pytest.raises(NonFiniteError, match=r"the weights w are not finite at step 0; nothing was saved"):
@@ -196,75 +171,273 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start)
     assert trainer.run_folder.checkpoints() == []
 
 
-# --- starts and ends -----------------------------------------------------------------------------
+# --- signals -------------------------------------------------------------------------------------
+
+SIGNALS = pytest.mark.parametrize("number", WATCHED)
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_the_run_folder_as_it_was(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, THREE)
-    trainer.run()
-
-    def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in trainer.run_folder.path.rglob("*") if path.is_file()}
-
-    before = files()
-    with pytest.raises(CheckpointError, match=r"does not fit the model: .*expected \(29, 32\)"):
-        start(tmp_path, "model.n_embd=32", resume="auto", allow_config_change=True)
-    assert files() == before
+@pytest.fixture
+def former() -> Iterator[list[int]]:
+    """Signals that reached the handlers which were there before."""
+    received: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, frame: received.append(number)) for n in WATCHED}
+    yield received
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-def test_a_changed_configuration_that_was_allowed_is_used_from_the_resume_on(tmp_path: Path, start: Start) -> None:
-    first = start(tmp_path, THREE).run().seconds
-    trainer = start(tmp_path, "train.max_steps=4", "optim.weight_decay=0.5", resume="auto", allow_config_change=True)
-    assert 0 < first < trainer.run().seconds
-    assert [group["weight_decay"] for group in trainer.stepper.optimizer.param_groups] == [0.5, 0.0]
-    config = trainer.run_folder.config()
-    assert config is not None
-    assert config.optim.weight_decay == 0.5
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in WATCHED]
 
 
-@pytest.mark.parametrize("rows_in_batch", [4, 1], ids=["evaluating", "sampling"])
-def test_a_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_pass(
-    tmp_path: Path, start: Start, rows_in_batch: int
-) -> None:
+@pytest.mark.parametrize("size", [4, 1], ids=["evaluating", "sampling"])
+def test_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_pass(tmp_path: Path, size: int) -> None:
     trainer = start(tmp_path)
-    trainer.monitor = monitor = At()
-    forwards: list[int] = []
+    trainer.monitor = monitor = create_autospec(Monitor, instance=True)
+    sizes: list[int] = []
 
     def hook(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
         if trainer.state.step == 3:
-            forwards.append(len(inputs[0]))
-            if forwards[-1] == rows_in_batch and forwards.count(rows_in_batch) == 1:
+            sizes.append(len(inputs[0]))
+            if sizes.count(size) == 1:
                 signal.raise_signal(signal.SIGTERM)
 
     trainer.model.register_forward_pre_hook(hook)
     with pytest.raises(Interrupted):
         trainer.run()
-    assert forwards.count(rows_in_batch) == 1
-    assert forwards[-1] == rows_in_batch
+    assert sizes.index(size) == len(sizes) - 1
     assert trainer.state.evaluated_step == -1
     assert saved_steps(trainer) == [3]
-    assert monitor.closed == 1
+    monitor.close.assert_called_once()
 
 
-def test_a_run_is_locked_from_its_start_to_its_end(tmp_path: Path, start: Start) -> None:
-    with pytest.raises(GPTError):
-        start(tmp_path, "model.block_size=100000")
-    trainer = start(tmp_path, THREE)
-    with pytest.raises(CheckpointError, match="another process is training"):
-        start(tmp_path, THREE, "run.seed=7", resume="auto")
-    start(tmp_path, THREE, "run.name=other").run()
-    trainer.run()
-    assert start(tmp_path, THREE, resume="auto").run().step == 3
-    assert not list((tmp_path / "runs").glob(".*"))
+@SIGNALS
+def test_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(former: list[int], number: int) -> None:
+    lines: list[str] = []
+    before = handlers()
+    with suppress(ZeroDivisionError), SignalWatch(lines.append) as watch:
+        watch.check()
+        for again in (number, number, *WATCHED):
+            os.kill(os.getpid(), again)
+        with pytest.raises(Interrupted, match=signal.Signals(number).name) as stopped:
+            watch.check()
+        os.kill(os.getpid(), number)
+        watch.check()
+        raise ZeroDivisionError
+    assert stopped.value.exit_code == 128 + number
+    assert lines == [f"{signal.Signals(number).name}: saving after this step; send it again to stop at once"]
+    assert former == []
+    assert handlers() == before
+    os.kill(os.getpid(), number)
+    assert former == [number]
 
 
-def test_folders_below_a_home_folder_are_found_there(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+@SIGNALS
+def test_later_signal_goes_where_it_would_have_gone(
+    former: list[int], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("gpt.system.signals.ECHO_SECONDS", 0)
+    with SignalWatch(lambda line: None):
+        os.kill(os.getpid(), number)
+        assert former == []
+        for again in WATCHED:
+            os.kill(os.getpid(), again)
+        assert former == list(WATCHED)
+
+
+def test_later_signal_while_the_handlers_are_restored_ends_the_process(
+    former: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes before the first of them is."""
+    ended: list[tuple[int, object]] = []
+    restore = signal.signal
+
+    def interrupted(number: int, handler: Any) -> object:
+        monkeypatch.setattr(signal, "signal", restore)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return restore(number, handler)
+
+    monkeypatch.setattr("gpt.system.signals.ECHO_SECONDS", 0)
+    monkeypatch.setattr(signal, "raise_signal", lambda number: ended.append((number, signal.getsignal(number))))
+    with SignalWatch(lambda line: None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        monkeypatch.setattr(signal, "signal", interrupted)
+    assert ended == [(signal.SIGTERM, signal.SIG_DFL)]
+
+
+def test_line_that_cannot_be_printed_from_within_another_one_does_not_end_the_run(former: list[int]) -> None:
+    def report(line: str) -> None:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    with SignalWatch(report) as watch:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            watch.check()
+
+
+def test_watch_leaves_ignored_signals_and_other_threads_alone(former: list[int]) -> None:
+    before, seen = handlers(), []
+
+    def work() -> None:
+        with SignalWatch(pytest.fail) as watch:
+            watch.check()
+            seen.append(handlers())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+    for number in WATCHED:
+        signal.signal(number, signal.SIG_IGN)  # by the parent
+    with SignalWatch(pytest.fail) as watch:
+        for number in WATCHED:
+            os.kill(os.getpid(), number)
+        watch.check()
+    assert handlers() == [signal.SIG_IGN] * len(WATCHED)
+
+
+# --- callbacks -----------------------------------------------------------------------------------
+
+HOOKS = pytest.mark.parametrize("hook", ["on_step", "on_evaluation", "on_checkpoint"])
+
+
+class Recorder(Callback):
+    def __init__(self) -> None:
+        self.events: dict[str, list[Any]] = {"step": [], "evaluation": [], "checkpoint": []}
+
+    def on_step(self, event: StepEvent) -> None:
+        self.events["step"].append((event.step, event.loss, event.learning_rate, event.gradient_norm))
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        self.events["evaluation"].append((event.step, event.loss, event.bits_per_char, event.sample))
+
+    def on_checkpoint(self, event: Any) -> None:
+        self.events["checkpoint"].append((event.step, event.folder, event.is_best))
+
+
+def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tmp_path: Path) -> None:
+    recorder, lengths = Recorder(), list[int]()
+    logs = as_callbacks([lambda event: event.log("mine/double", 2 * event.step)])
+    prints = as_callbacks([lambda event: lengths.append(len(repr(event)))])
+    trainer = start(tmp_path, callbacks=[recorder, *logs, *prints])
+    trainer.run()
+    steps, evaluations, saved = recorder.events.values()
+    names = ("train/loss", "train/learning_rate", "train/grad_norm")
+    assert steps == [(step, *(rows(tmp_path, name)[step] for name in names)) for step in range(1, 7)]
+    for step, loss, bits, sample in evaluations:
+        assert (loss, bits) == (rows(tmp_path, "val/loss")[step], rows(tmp_path, "val/bits_per_char")[step])
+        assert (trainer.run_folder.samples / f"step-{step:06d}.txt").read_text(encoding="utf-8") == sample + "\n"
+    assert [event[0] for event in saved] == [event[0] for event in evaluations] == [3, 6]
+    assert [folder for _, folder, is_best in saved if is_best][-1] == trainer.run_folder.pointed("best")
+    assert max(lengths) < 500
+    assert rows(tmp_path, "mine/double") == {step: 2 * step for step in range(1, 7)}
+
+
+@pytest.mark.parametrize(("name", "value"), [("step", 1), ("train/loss", 1), ("", 1), (3, 1), ("x", "y"), ("x", None)])
+def test_name_or_value_that_cannot_be_logged_is_refused(name: Any, value: Any) -> None:
+    with pytest.raises(InputError, match=r"^log: "):
+        Event(None, 1).log(name, value)  # type: ignore[arg-type]
+
+
+@HOOKS
+def test_stop_ends_the_run_evaluated_and_saved(tmp_path: Path, hook: str) -> None:
+    end = 2 if hook == "on_step" else 3
+    callback = Callback()
+    setattr(callback, hook, lambda event: event.step == end and event.stop())
+    trainer = start(tmp_path, callbacks=[callback])
+    state = trainer.run()
+    assert state.step == state.evaluated_step == end
+    assert read_checkpoint(find_checkpoint(trainer.run_folder.path, tmp_path, prefer="last")).state["step"] == end
+
+
+@HOOKS
+def test_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path: Path, hook: str) -> None:
+    """The run then continues to the same weights as one without an interruption."""
+    error = KeyboardInterrupt("mine") if hook == "on_step" else ZeroDivisionError("mine")
+
+    def fail(event: Any) -> None:
+        if event.step == 3:
+            raise error
+
+    callback, recorder = Callback(), Recorder()
+    setattr(callback, hook, fail)
+    trainer = start(tmp_path, callbacks=[callback, recorder])
+    with pytest.raises(type(error)) as caught:
+        trainer.run()
+    assert caught.value is error
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    assert max(event[0] for events in recorder.events.values() for event in events) <= 3
+    resumed, whole = start(tmp_path, resume="auto"), start(tmp_path, "run.name=whole")
+    assert resumed.state.step == 3
+    resumed.run()
+    whole.run()
+    assert same(weights(whole.model), weights(resumed.model))
+
+
+@pytest.mark.parametrize("given", [[Recorder], [5], [None], Recorder(), print])
+def test_what_is_no_callback_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^callbacks[^\n]*expected a"):
+        as_callbacks(given)
+
+
+def test_another_rank_calls_nothing_and_ends_with_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = 1  # by rank 0
+    monkeypatch.setattr(World, "all_reduce_max", lambda world, value: max(value, said))
+    recorder = Recorder()
+    group = CallbackGroup([recorder], World(Launch(rank=1, size=2)))
+    group.call(EvaluationEvent(None, 1, 1.0, 1.0, ""))  # type: ignore[arg-type]
+    group.agree()
+    assert (group.stopped, group.failed, recorder.events["evaluation"]) == (True, False, [])
+    said = 2
+    with pytest.raises(PeerError):
+        group.agree()
+
+
+# --- what a caller has set for all of torch ------------------------------------------------------
+
+
+@contextmanager
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def train(folder: Path) -> gpt.Run:
+    small = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "position": "rope", "qk_norm": True}
+    return gpt.train(
+        text=CORPUS * 30, name=None, model=small, max_steps=4, eval_interval=2, batch_size=2,
+        warmup_steps=1, device="cpu", compile=False, dtype="float32", config={}, sample_tokens=5, report=None,
+        run={"dir": str(folder)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", [float64, torch.no_grad, torch.inference_mode], ids=lambda each: each.__name__)
+def test_no_setting_of_torch_changes_a_run(setting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    start(tmp_path / "elsewhere", "run.dir=~/runs", "data.dir=~/data", "train.max_steps=1").run()
-    assert (tmp_path / "home" / "runs" / "run" / "last.json").is_file()
-    assert (tmp_path / "home" / "data" / "tokens").is_dir()
-    assert not (tmp_path / "~").exists()
+    found = []
+    for context in (nullcontext, setting):
+        with context():
+            run = train(tmp_path / context.__name__)
+            losses = [row["val/loss"] for row in run.metrics if "val/loss" in row]
+            found.append([losses, run.evaluate()["loss"], run.sample("the"), run.model.state_dict()])
+            assert not any(tensor.is_inference() for tensor in (*run.model.buffers(), *run.model.parameters()))
+    assert found[0][:3] == found[1][:3]
+    torch.testing.assert_close(found[0][3], found[1][3], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (torch.autocast("cpu", torch.bfloat16), r"torch\.autocast; leave it before"),
+        (torch.device("meta"), "default device is not the CPU; set it back"),  # in place of cuda
+    ],
+)
+def test_training_is_refused_where_torch_computes_elsewhere_or_in_another_type(
+    setting: Any, message: str, tmp_path: Path
+) -> None:
+    with setting, pytest.raises(GPTError, match=message):
+        train(tmp_path)
