@@ -22,8 +22,6 @@ IDX = torch.arange(16).view(1, -1)
 NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 HERE = "gpt.training.compiling.why_not_compile"
 
-# --- native kernels ------------------------------------------------------------------------------
-
 
 @needs_compiler
 def test_run_by_native_kernels_says_so_learns_and_goes_on_without_them(tmp_path: Path) -> None:
@@ -78,13 +76,6 @@ def test_compilation_that_is_asked_for_takes_the_place_of_native_kernels(
     monkeypatch.setattr(HERE, lambda device: None)
     trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=true")
     assert compiled == list(trainer.model.h)
-    lines: list[str] = []
-    trainer = start(tmp_path, *NATIVE, "run.kernels=torch", "run.name=torch", report=lines.append)
-    assert [type(block) for block in trainer.model.h] == [Block]
-    assert not any("native kernels" in line for line in lines)
-
-
-# --- torch.compile -------------------------------------------------------------------------------
 
 
 def trial_of(model: GPT) -> Callable[[], object]:

@@ -54,13 +54,6 @@ def test_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
     assert path.read_bytes() == b"".join(kept) + b'{"step": 9, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
 
 
-def test_each_sample_is_a_file_of_its_step(tmp_path: Path) -> None:
-    (tmp_path / "samples").mkdir()
-    for step, text in ((250, "Zwölf 十二\nlines"), (1_000_000, "")):
-        RunFiles(RunFolder(tmp_path)).sample(step, text)
-        assert (tmp_path / "samples" / f"step-{step:06d}.txt").read_text(encoding="utf-8") == text + "\n"
-
-
 # --- TensorBoard ---------------------------------------------------------------------------------
 
 

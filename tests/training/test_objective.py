@@ -4,7 +4,7 @@ import gc
 import json
 import shutil
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -101,12 +101,12 @@ def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length
 
 
 def test_run_begins_with_short_sequences(tmp_path: Path) -> None:
-    trainer = start(tmp_path, "train.length_warmup=[0.5]", "train.max_steps=4")
-    with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
-        trainer.run()
-    shapes = [[tuple(batch[0].shape) for batch in call.args[2]] for call in step.call_args_list]
-    assert shapes == [[(8, 8)], [(8, 8)], [(4, 16)], [(4, 16)]]
-    assert trainer.meter.flops_per_step(8) == training_flops(trainer.config.model, 8, 8)
+    trainer = start(tmp_path, "train.length_warmup=[0.5]", "train.max_steps=4", "train.grad_accum_steps=2")
+    trainer.stepper.objective = objective = Mock(wraps=trainer.stepper.objective)
+    trainer.run()
+    found = [(call.args[3], *call.args[1][0].shape) for call in objective.call_args_list]
+    assert found == [(step, *(shape)) for step in range(4) for shape in [(8, 8) if step < 2 else (4, 16)] * 2]
+    assert trainer.meter.flops_per_step(8) == training_flops(trainer.config.model, 16, 8)
 
 
 # --- a teacher -----------------------------------------------------------------------------------

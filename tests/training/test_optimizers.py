@@ -42,9 +42,6 @@ def state_after_steps(**options: Any) -> State:
     return copy.deepcopy(optimizer.state_dict())
 
 
-# --- who goes where ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("optim", "changes"),
     [
@@ -72,8 +69,6 @@ def test_matrices_are_decayed_and_those_of_blocks_go_to_muon(optim: State, chang
         assert found.pop(parameter) == (part, 0.3 if is_matrix else 0.0), key
     assert not found
 
-
-# --- Muon ----------------------------------------------------------------------------------------
 
 SPACING = {torch.bfloat16: 2**-8, torch.float32: 2**-23, torch.float64: 2**-52}
 """Relative spacing of the types that the iteration runs in; in float64 rounding hides no mistake."""
@@ -178,9 +173,6 @@ def test_muon_moves_nothing_where_found_inf_is_set(value: float) -> None:
         assert torch.equal(optimizer.state[mine]["momentum"], other.state[its]["momentum"])
 
 
-# --- several as one ------------------------------------------------------------------------------
-
-
 @NAMES
 @pytest.mark.parametrize("frozen", [False, True])
 def test_state_continues_exactly(name: str, frozen: bool) -> None:
@@ -192,6 +184,7 @@ def test_state_continues_exactly(name: str, frozen: bool) -> None:
     assert torch.equal(model.h[0].attn.c_q.weight, other.h[0].attn.c_q.weight) == frozen
     state = copy.deepcopy(optimizer.state_dict())
     assert list(state) == list(optimizer.optimizers)
+    assert optimizer._step_supports_amp_scaling  # each skips an update by itself, and a scaler need not wait
     trained = sum(parameter.requires_grad for parameter in model.parameters())
     assert sum(len(part["state"]) for part in state.values()) == trained
     other.load_state_dict(model.state_dict())
@@ -199,21 +192,6 @@ def test_state_continues_exactly(name: str, frozen: bool) -> None:
     for each, its in ((model, optimizer), (other, resumed)):
         steps(each, its, seed=2)
     assert all(map(torch.equal, model.parameters(), other.parameters()))
-
-
-@NAMES
-def test_every_optimizer_skips_an_update_by_itself(name: str) -> None:
-    """A scaler then need not wait."""
-    model, optimizer = build(name=name)
-    steps(model, optimizer, seed=1)
-    before = copy.deepcopy(model)
-    assert optimizer._step_supports_amp_scaling
-    for skip in (1.0, 0.0):
-        optimizer.found_inf = torch.tensor(skip)
-        steps(model, optimizer, seed=2, count=1)
-        assert all(map(torch.equal, model.parameters(), before.parameters())) == bool(skip)
-    del optimizer.found_inf
-    assert optimizer.found_inf is None
 
 
 def test_optimizer_that_does_not_skip_by_itself_is_skipped() -> None:

@@ -132,9 +132,6 @@ def test_link_or_model_of_another_command_gives_way_to_nothing(tmp_path: Path, l
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
-# --- interruptions -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def short(workplace: Path) -> dict[str, bytes]:
     """The files of the run runs/tiny of four steps."""
