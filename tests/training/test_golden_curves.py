@@ -38,7 +38,7 @@ It was the nightingale, and not the lark.
 COMMON = (
     *("run.device=cpu", "run.dtype=float32", "run.compile=false", "run.kernels=torch", "run.threads=1"),
     *("data.source=file", "data.val_fraction=0.1", "train.max_steps=60", "train.batch_size=8"),
-    *("train.eval_interval=60", "train.log_interval=5", "train.sample_tokens=0"),
+    *("train.eval_interval=60", "train.log_interval=1", "train.sample_tokens=0"),
     *("model.n_layer=2", "model.n_embd=64", "model.block_size=32", "optim.min_lr=1e-4"),
 )
 RECIPES = {
@@ -62,7 +62,7 @@ NATIVE = pytest.param("muon", ["run.kernels=native"], marks=(pytest.mark.compile
 
 
 def record(recipe: str, folder: Path, overrides: list[str]) -> tuple[list[float], str]:
-    """Return the training loss in nats of every fifth step of a run, and the greedy text of the trained model."""
+    """Return the training loss in nats of every step of a run, and the greedy text of the trained model."""
     (folder / "corpus.txt").write_text(TEXT * 10, encoding="utf-8")
     places = {"data.path": "corpus.txt", "data.dir": "data", "run.dir": "runs"}
     placed = [f"{key}={json.dumps(str(folder / name))}" for key, name in places.items()]
