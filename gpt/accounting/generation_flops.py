@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpt.accounting.flops import flops_by_part, forward_flops
+from gpt.accounting.flops import flops_by_part, forward_flops, matmul_parameters
 from gpt.config import ModelConfig
 
 
@@ -38,13 +38,16 @@ class GenerationFlops:
 
     @property
     def naive(self) -> int:
-        """Cubic in `new`: attention is quadratic in the tokens of a pass, of which there is one more in each step."""
-        return sum(map(self.naive_step, range(1, self.new + 1)))
+        """Cubic in `new`: a pass over L tokens takes a L + b L^2 FLOPs, and L grows by one in each step."""
+        a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
+        squares = _sum_of_squares(self.prompt + self.new) - _sum_of_squares(self.prompt)
+        return a * self.naive_positions + b * squares
 
     @property
     def cached(self) -> int:
         """Quadratic in `new`; the prefill is included."""
-        return self.prefill + sum(map(self.cached_step, range(1, self.new + 1)))
+        a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
+        return self.prefill + a * self.new + b * self.naive_positions
 
     @property
     def naive_positions(self) -> int:
@@ -53,3 +56,7 @@ class GenerationFlops:
     @property
     def cached_positions(self) -> int:
         return self.prompt + self.new
+
+
+def _sum_of_squares(n: int) -> int:
+    return n * (n + 1) * (2 * n + 1) // 6
