@@ -32,9 +32,7 @@ TESTS = Path(__file__).parent
 MARKED = {
     "slow": (
         *("accounting/test_memory.py", "api/test_python_page.py", "benchmarks", "cache/test_paged.py"),
-        *("checkpoint/test_failed_writing.py", "cli/explain/test_counts.py"),
-        *("cli/explain/test_flops.py", "cli/test_export.py", "cli/test_printed_commands.py", "cli/test_quantize.py"),
-        *("cli/test_scripts.py", "cli/test_serve.py", "data/test_resident_memory.py"),
+        *("checkpoint/test_failed_writing.py", "cli/test_processes.py", "data/test_resident_memory.py"),
         *("distributed", "drills"),
         *("generation/test_window.py", "generation/test_speculative.py"),
         *("generation/test_sampling_against_transformers.py", "inspection/test_notebook.py"),

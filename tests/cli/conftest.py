@@ -2,15 +2,13 @@
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-
-from gpt.checkpoint import Loaded, load_trained
 
 
 class Result(NamedTuple):
@@ -32,6 +30,7 @@ class Result(NamedTuple):
 
 
 Call = Callable[..., Result]
+Refuse = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +68,7 @@ def run(call: Call) -> Call:
 
 
 @pytest.fixture
-def refuse(call: Call) -> Callable[..., str]:
+def refuse(call: Call) -> Refuse:
     """The same; it ends with 2, one line about a mistake after whatever it reported before, and no other output."""
 
     def refuse(line: str, *options: str) -> str:
@@ -91,6 +90,8 @@ def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def loaded(trained: Path) -> Loaded:
-    """The run in it, by the Python functions."""
-    return load_trained(trained / "runs/tiny", trained / "runs", torch.device("cpu"))
+def own(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, to write into."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

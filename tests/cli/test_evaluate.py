@@ -1,28 +1,25 @@
+"""Evaluating a run, and the commands beside it: preparing its corpus, plotting its curves."""
+
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli.conftest import Call
+from cli.conftest import Call, Refuse
 from gpt.evaluation.online import OPTIMIZER, RATE
 from tiny import CORPUS
 
 
-def test_the_full_protocol_repeats_the_loss_of_training(here: Path, run: Call) -> None:
+def test_full_and_sliding_protocols_score_what_training_did(here: Path, run: Call) -> None:
     rows = [json.loads(line) for line in Path("runs/tiny/metrics.jsonl").read_text().splitlines()]
     logged = [row["val/loss"] for row in rows if "val/loss" in row][-1]
-    result = run("evaluate --checkpoint runs/tiny/last --device cpu").json
-    assert result["loss"] == pytest.approx(logged, abs=1e-6)  # float32 both, whatever else the CPU has
-
-
-def test_the_protocols_see_the_tokens_they_say(here: Path, run: Call) -> None:
-    full = run("evaluate --protocol full").json
+    full = run("evaluate --checkpoint runs/tiny/last --device cpu").json
+    assert full["loss"] == pytest.approx(logged, abs=1e-6)  # float32 both, whatever else the CPU has
     assert full["tokens"] == run("evaluate --protocol sliding --stride 3").json["tokens"]
 
 
-def test_the_online_protocol_learns_what_it_has_scored_and_keeps_none_of_it(here: Path, run: Call) -> None:
+def test_online_protocol_learns_what_it_has_scored_and_keeps_none_of_it(here: Path, run: Call) -> None:
     files = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
     full, still = run("evaluate").json, run("evaluate --protocol online --rate 0").json
     assert still["loss"] == pytest.approx(full["loss"], abs=1e-6)
@@ -30,15 +27,12 @@ def test_the_online_protocol_learns_what_it_has_scored_and_keeps_none_of_it(here
     assert (online["protocol"], online["optimizer"], online["tokens"]) == ("online", OPTIMIZER, full["tokens"])
     assert (online["rate"], still["rate"]) == (RATE, 0)
     assert online["loss"] < full["loss"] - 0.05  # the corpus repeats itself
+    losses = [run(f"evaluate --text-file corpus.txt --protocol {name}").json["loss"] for name in ("full", "online")]
+    assert losses[1] < losses[0] - 0.05
     assert files == {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
 
 
-def test_a_text_file_is_learned_from_online(here: Path, run: Call) -> None:
-    losses = [run(f"evaluate --text-file corpus.txt --protocol {name}").json["loss"] for name in ("full", "online")]
-    assert losses[1] < losses[0] - 0.05
-
-
-def test_a_text_file_is_scored_character_by_character(here: Path, tmp_path: Path, run: Call) -> None:
+def test_text_file_is_scored_character_by_character(here: Path, tmp_path: Path, run: Call) -> None:
     (tmp_path / "text.txt").write_text("The keeper sleeps till seven.", encoding="utf-8")
     result = run(f"evaluate --text-file {tmp_path}/text.txt --per-char --protocol sliding").json
     per_char = result["per_char"]
@@ -48,8 +42,8 @@ def test_a_text_file_is_scored_character_by_character(here: Path, tmp_path: Path
     assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
 
 
-def test_a_corpus_that_a_checkpoint_names_is_neither_read_nor_written(
-    workplace: Path, trained: Path, refuse: Callable[..., str]
+def test_corpus_that_a_checkpoint_names_is_neither_read_nor_written(
+    workplace: Path, trained: Path, refuse: Refuse
 ) -> None:
     before = sorted(workplace.rglob("*"))
     error = refuse(f"evaluate --checkpoint {trained}/runs/tiny")
@@ -74,20 +68,32 @@ def test_bits_per_character_count_the_characters_that_were_read(workplace: Path,
     assert result["bits_per_char"] == pytest.approx(result["loss"] / math.log(2) * len(val) / len(val.decode()))
 
 
-def test_a_test_split_is_evaluated_where_the_run_held_one_out(workplace: Path, run: Call) -> None:
-    run("train --config tiny.yaml data.test_fraction=0.07 data.order=shuffled")
-    losses = [run(f"evaluate --checkpoint runs/tiny --split {split}").json["loss"] for split in ("val", "test")]
-    assert losses[0] != losses[1]
-
-
-@pytest.mark.parametrize(("fraction", "tokens"), [(0.00005, 0), (0.002, 11)])
-def test_a_test_split_that_is_too_short_is_refused(
-    fraction: float, tokens: int, workplace: Path, run: Call, refuse: Callable[..., str]
+@pytest.mark.parametrize(("fraction", "tokens"), [(0.07, 385), (0.002, 10), (0.00005, 0)])
+def test_test_split_is_evaluated_where_there_is_one(
+    fraction: float, tokens: int, workplace: Path, run: Call, refuse: Refuse
 ) -> None:
-    run(f"train --config tiny.yaml data.test_fraction={fraction}")
+    run(f"train --config tiny.yaml data.test_fraction={fraction} train.max_steps=1 train.sample_tokens=0")
     for protocol in ("full", "sliding"):
         evaluate = f"evaluate --checkpoint runs/tiny --split test --protocol {protocol}"
         if tokens:
-            assert run(evaluate).json["tokens"] == tokens - 1
+            assert run(evaluate).json["tokens"] == tokens
         else:
             assert "the test split has 0 tokens, too few to predict one;" in refuse(evaluate)
+
+
+def test_prepare_data_encodes_once_and_says_what_there_is(workplace: Path, run: Call, refuse: Refuse) -> None:
+    first = run("prepare_data --config tiny.yaml")
+    assert "uint8 on disk" in first.out
+    assert "encoded" in first.err
+    assert "encoded" not in run("prepare_data --config tiny.yaml").err
+    (workplace / "corpus.txt").write_text("a")
+    error = refuse("prepare_data --config tiny.yaml data.tokenizer=bpe")
+    assert "error: the train split has 0 tokens, fewer than block_size + 1" in error
+
+
+def test_plot_draws_a_picture_and_the_name_of_a_folder_is_no_formula(own: Path, run: Call) -> None:
+    (own / "runs/tiny").rename("x$_{$")
+    run("plot 'x$_{$' --output loss.png --x seconds")
+    assert Path("loss.png").read_bytes().startswith(b"\x89PNG")
+    run("plot 'x$_{$' --output loss.svg")
+    assert "x$_{$: training" in Path("loss.svg").read_text(encoding="utf-8")

@@ -1,33 +1,38 @@
 """Every command: a mistake ends with 2 and one line that names it, prints nothing else and writes nothing."""
 
-from collections.abc import Callable
+import json
+import os
+import shutil
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
+
+from cli.conftest import Refuse
+from gpt.cli import export, quantize, serve
+from gpt.model.gpt import Block
 
 LONG = "a" * 17
 NO_NAME = "x" * 300
 STEERING = "'a\nerror: all is well\x1b[2J'"
+LARGE = "error: out of memory; lower train.batch_size or --batch-size, model.block_size or the size of the model ("
+NEW = "train --config tiny.yaml run.name=new"
+IN8 = "--checkpoint int8"
 LINES = [
     ("evaluate --batch-size 0", "--batch-size: 0, expected 1 to 1,000,000"),
     ("evaluate --stride 3", "--stride has no effect with --protocol full"),
     ("evaluate --protocol online --batch-size 2", "--batch-size has no effect with --protocol online"),
-    ("evaluate --protocol online --weights int8", "int8 weights cannot be trained, as protocol online does"),
     ("evaluate --per-char", "--per-char needs --text-file"),
     ("evaluate --text-file gone.txt", "cannot read gone.txt"),
     ("evaluate --text-file corpus.txt --split val", "--split has no effect with --text-file"),
-    ("evaluate --checkpoint runs", "holds no checkpoint"),
-    ("evaluate --checkpoint ''", "expected a value, got an empty string"),
     ("evaluate --split test", "has no test split; the run was made with data.test_fraction 0"),
-    (f"evaluate --checkpoint {NO_NAME}", NO_NAME),
-    ("plot . --output x.png", "cannot read the metrics"),
-    (f"plot runs/tiny --output {NO_NAME}.png", f"{NO_NAME}.png"),
-    ("quantize --checkpoint runs/gone --output x", "gone"),
+    ("evaluate --checkpoint ''", "expected a value, got an empty string"),
     (f"quantize --checkpoint runs/tiny --output {NO_NAME}", NO_NAME),
     ("prepare_data --config tiny.yaml run.seed=1 train.max_steps=2 ' run.seed =3'", "run.seed is given twice"),
     (f"prepare_data --config tiny.yaml data.path={NO_NAME}", NO_NAME),
     (f"prepare_data --config tiny.yaml data.dir={NO_NAME}", NO_NAME),
-    ("serve --checkpoint runs/tiny --checkpoint runs/none", "runs/none: no such run or checkpoint"),
     ("serve --port 70000", "--port: 70000, expected 0 to 65,535"),
     ("serve --drain-seconds inf", "--drain-seconds: inf"),
     ("serve --host no.such.host.", "cannot listen at no.such.host."),
@@ -41,9 +46,6 @@ LINES = [
     ("sample --stop ''", "--stop"),
     ("sample --beam 0", "--beam: 0, expected 1 to 10,000"),
     ("sample --greedy --temperature 0.5", "--temperature: not allowed with argument --greedy"),
-    ("sample --checkpoint nowhere", "nowhere: no such run or checkpoint"),
-    ("sample --runs nowhere", "no trained run below nowhere"),
-    ("sample --device cuda:99", "cuda:99"),
     ("sample --device cuda:99999999999", "cuda:99999999999, expected auto, cpu, cuda, cuda:N or mps"),
     (f"sample --prompt {LONG} --checkpoint runs/tiny", "17 tokens, more than the window of 16"),
     (f"sample --prompt {LONG} --beam 2 --checkpoint runs/tiny", "17 tokens, more than the window of 16"),
@@ -52,7 +54,6 @@ LINES = [
     ("sample --beam 2 --temperature 0.5", "--temperature has no effect with --beam"),
     ("sample --length-penalty 2", "--length-penalty has no effect with sampling, without --beam"),
     ("sample --logprobs 0", "--logprobs has no effect with text output, without --json"),
-    ("train --print-config", "nothing to train on: give a text, such as my.txt, or --config FILE"),
     ("train --config tiny.yaml --max_iters=5", "have no dashes; did you mean train.max_steps?)"),
     (f"train --config tiny.yaml run.name={NO_NAME}", NO_NAME),
     (f"train --config tiny.yaml run.dir={NO_NAME}", NO_NAME),
@@ -61,9 +62,7 @@ LINES = [
     ("explain", "VIEW"),
     ("explain lens --prompt It x1", "unrecognized arguments: x1"),
     ("explain params --published gpt2 --nope model.n_layer=3", "unrecognized arguments: --nope"),
-    ("explain params --published gpt-2", "no published configuration 'gpt-2'; there are gpt2"),
     ("explain params --published gpt2 --config a.yaml", "--published and --config are two models"),
-    ("explain params --config gone.yaml", "gone.yaml: no such configuration file"),
     ("explain params --config tiny.yaml model.n_embd=2000000000 model.n_head=1", "out of memory; lower"),
     ("explain params --config tiny.yaml model.n_layr=3", "command line: model.n_layr: unknown key; did you mean n_lay"),
     ("explain shapes --config tiny.yaml --seq 17", "--seq is 17, expected 1 to 16 (block_size)"),
@@ -88,13 +87,141 @@ LINES = [
     ),
     ("explain lens --prompt It --position 2", "--position is 2, expected 0 to 1 (positions of the prompt)"),
     ("explain lens --prompt It --edit logits=0", "a lens reads the streams, and logits comes later"),
+    ("train --print-config", "nothing to train on: give a text, such as my.txt, or --config FILE"),
+    (f"{NEW} model.n_layers=2", "command line: model.n_layers: unknown key; did you mean n_layer?"),
+    (f"{NEW} data.path=gone.txt", "gone.txt: no such file"),
+    (f"{NEW} data.path=bad.txt", "not UTF-8: byte 5"),
+    (f"{NEW} model.block_size=10000", "fewer than block_size + 1 = 10,001"),
+    (f"{NEW} model.vocab_size=2", "leave vocab_size out"),
+    (f"{NEW} run.device=cuda:99", "cuda:99"),
+    (f"{NEW} run.dir=corpus.txt", "cannot write the run folder"),
+    (f"{NEW} data.dir=corpus.txt", "cannot write corpus.txt/tokens"),
+    (f"{NEW} model.n_embd=2000000000", LARGE),
+    (f"{NEW} model.mlp_width=10000000000000", LARGE),
+    (f"{NEW} data.source=shakespeare data.path=null --offline", "tinyshakespeare.txt"),
+    ("train --config tiny.yaml run.dir=. run.name=int8", "exists already"),
+    ("train --config tiny.yaml run.dir=. run.name=int8 --resume auto", "is a checkpoint, not a run"),
+    (f"{NEW} --resume int8", "cannot be trained"),
+    ("train gone.txt", "gone.txt: no such file"),
+    ("train corpus.txt model.n_layers=2", "did you mean n_layer?"),
+    ("train corpus.txt data.path=other.txt", "data.path is given twice"),
+    ("train corpus.txt other.txt", "2 texts are given; name their folder, or put a pattern in quotes"),
+    ("train corpus.txt --config tiny.yaml", "--config and the text corpus.txt are given"),
+    ("train tiny.yaml", "tiny.yaml is a configuration, not a text; train by it with: "),
+    ("train shakespeare", " train --config shakespeare"),
+    ("train train.max_steps", "nothing to train on"),
+    ("train train.txt", "train.txt: no such file"),
+    ("train corpus.txt run.device=cuda:99", "device cuda:99: torch"),
+    ("train train.max_steps --config tiny.yaml", "'train.max_steps' is not of the form section.key=value"),
+    ("make_config corpus.txt data.path=other.txt", "data.path"),
+    ("make_config corpus.txt model.block_size=5000", "block_size"),
+    ("make_config corpus.txt --output short.txt", "exists already"),
+    ("prepare_data --config tiny.yaml data.path=bad.txt data.tokenizer=bpe", "not UTF-8: byte 5"),
+    *(
+        (f"{line} --plugin mine.py", "--plugin")
+        for line in (
+            "plot runs/tiny --output a.png",
+            "import_model --from hf --input hf --output b",
+            "make_config a.txt",
+        )
+    ),
+    *((f"plot runs/tiny --output {name}", name) for name in (".", "loss", "loss.tiff", "runs", "gone/loss.png")),
+    ("sample --prompts-file empty.txt", "error: empty.txt holds no prompt"),
+    ("export --to html --output .", ". exists already"),
+    ("export --to gguf --output gone/x", "cannot write gone/x"),
+    ("export --to hf --output x --weights q8_0", "--weights q8_0 is not for --to hf"),
+    ("export --to hf --output short.txt", "short.txt exists already; choose another --output, or remove it"),
+    ("export --to html --output pipe", "pipe"),
+    *((f"export --to {to} {IN8} --output x", "cannot be exported: the weights are int8") for to in ("hf", "gguf")),
+    ("quantize --checkpoint runs/tiny --output int8", "exists already"),
+    (f"quantize {IN8} --weights int4 --output x", "weights are int8 already"),
+    *((f"sample {IN8} --weights {kind}", "the model's weights are int8 already") for kind in ("float32", "int4")),
+    ("import_model --from hf --input nothing --output out", "nothing has no config.json"),
+    ("import_model --from hf --input hf/config.json --output out", "config.json is a file; give the folder"),
+    ("import_model --from nanogpt --input nothing.pt --output out", "there is no"),
+    ("import_model --from nanogpt --input hf --output out", "hf cannot be imported"),
+    ("import_model --from hf --input hf --output out --meta x", "--meta has no effect with --from hf"),
+    ("import_model --from hf --input hf --output hf", "exists already"),
+    *((f"import_model --from hf --input {name} --output out", "cannot be imported: ") for name in ("ends", "steers")),
 ]
 
 
+@pytest.fixture(scope="module")
+def place(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the trained run, with an export, a quantized checkpoint, damaged files, and files in the way."""
+    folder = tmp_path_factory.mktemp("mistakes") / "place"
+    shutil.copytree(trained, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert export.main(["--to", "hf", "--checkpoint", "runs/tiny", "--output", "hf"]) == 0
+        assert quantize.main(["--checkpoint", "runs/tiny", "--output", "int8"]) == 0
+    for name, tensor in (("ends", "x\ny"), ("steers", "\x1b[31m")):
+        shutil.copytree(folder / "hf", folder / name)
+        (folder / name / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": tensor}}))
+    (folder / "mine.py").write_text("open('executed', 'w')")
+    (folder / "bad.txt").write_bytes(b"good \xff bad" * 50)
+    (folder / "short.txt").write_text("too short\n" * 20)
+    (folder / "empty.txt").write_text("\n\n")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+@pytest.fixture
+def refuse_here(place: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> Refuse:
+    """Call a command there; it is refused, and every file is as before."""
+
+    def contents() -> dict[Path, bytes | None]:
+        return {path: path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+
+    def refuse_here(line: str) -> str:
+        monkeypatch.chdir(place)
+        before = contents()
+        error = refuse(line)
+        assert contents() == before
+        return error
+
+    return refuse_here
+
+
 @pytest.mark.parametrize(("line", "words"), LINES, ids=[line[:60] for line, _ in LINES])
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    line: str, words: str, here: Path, refuse: Callable[..., str]
+def test_mistake_is_one_line_and_leaves_nothing(line: str, words: str, refuse_here: Refuse) -> None:
+    assert words in refuse_here(line)
+
+
+def test_another_model_than_configured_is_exported_to_no_format(
+    refuse_here: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = sorted(here.rglob("*"))
-    assert words in refuse(line)
-    assert sorted(here.rglob("*")) == before
+    def without_attention(self: Block, x: Tensor, *arguments: Any) -> Tensor:
+        x = x + 0.0 * self.attn(self.ln_1(x), *arguments)
+        return x + self.mlp(self.ln_2(x))
+
+    monkeypatch.setattr(Block, "forward", without_attention)
+    for to in ("html", "gguf", "hf"):
+        error = refuse_here(f"export --to {to} --checkpoint runs/tiny --output x")
+        assert "cannot be exported: the model is not what its configuration builds: Block of gpt/model/gpt.py" in error
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"null", b"39.5", b"{", b"\xff", b'{"train/loss": 3}'),
+        *(b'{"step": 3, "train/loss": "x"}', b'{"step": null, "train/loss": 1}'),
+    ],
+)
+def test_odd_line_of_metrics_is_named(line: bytes, own: Path, refuse: Refuse) -> None:
+    metrics = Path("runs/tiny/metrics.jsonl")
+    count = len(metrics.read_bytes().splitlines())
+    metrics.write_bytes(metrics.read_bytes() + line + b"\n")
+    assert refuse("plot runs/tiny --output loss.png") == f"error: {metrics}:{count + 1} is not a line of metrics"
+
+
+def test_server_that_cannot_start_is_one_line(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Refuse
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen at 127.0.0.1, port {port}" in refuse(f"serve --port {port}")
+    monkeypatch.chdir(tmp_path)
+    assert "train first: gpt train" in refuse("serve")
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    assert "pip install 'glassgpt[serve]'" in refuse("serve")

@@ -1,0 +1,89 @@
+"""Quantized copies of a run, its exports, and models of other programs: what the commands make of each other's work."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from cli.conftest import Call
+from gpt.checkpoint import read_checkpoint
+
+
+def test_quantized_checkpoint_holds_integers_and_no_training(here: Path, tmp_path: Path, run: Call) -> None:
+    int8 = tmp_path / "int8"
+    said = run(f"quantize --checkpoint runs/tiny --output {int8}").err
+    assert f"15.0 KiB of weights quantized to 6.56 KiB in {int8}" in said
+    checkpoint = read_checkpoint(int8)
+    assert checkpoint.model["h.0.mlp.c_fc.integers"].dtype == torch.int8
+    assert "h.0.mlp.c_fc.weight" not in checkpoint.model
+    assert checkpoint.training == {}
+    folders = int8, next(Path("runs/tiny/checkpoints").iterdir())
+    small, large = ((folder / "model.safetensors").stat().st_size for folder in folders)
+    assert small < large
+    said = run(f"sample --checkpoint {int8} --max-new-tokens 3 --stats").err
+    assert ", int8 weights, fp32 cache: 3 tokens" in said
+    checkpoints = ("runs/tiny", int8, "runs/tiny --weights int8")
+    plain, saved, fly = (run(f"evaluate --checkpoint {each}").json["loss"] for each in checkpoints)
+    assert saved == fly == pytest.approx(plain, abs=0.01)
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_weights_saved_and_made_on_the_fly_give_the_same_text(
+    weights: str, here: Path, tmp_path: Path, run: Call
+) -> None:
+    saved = tmp_path / weights
+    run(f"quantize --checkpoint runs/tiny --weights {weights} --output {saved}")
+    ways = (f"{saved}", f"runs/tiny --weights {weights}", f"{saved} --weights {weights}", f"{saved} --backend eager")
+    one, *others = (run(f"sample --prompt It --max-new-tokens 40 --checkpoint {way}").out for way in ways)
+    assert others == [one] * 3
+
+
+def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: Call) -> None:
+    page, sizes = tmp_path / "tiny.html", list[int]()
+    for weights in ("int8", "fp16", "float32"):
+        line = f"export --to html --checkpoint runs/tiny --output {page} --weights {weights}"
+        assert f"written to {page}" in run(line).err
+        text = page.read_text(encoding="utf-8")
+        assert f"{weights} weights" in text
+        assert "<title>tiny</title>" in text
+        assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
+        sizes.append(page.stat().st_size)
+        page.unlink()
+    assert sizes == sorted(set(sizes))
+
+
+def test_file_for_llama_cpp_is_written(here: Path, tmp_path: Path, run: Call) -> None:
+    said = run(f"export --to gguf --checkpoint runs/tiny --output {tmp_path}/x.gguf").err
+    assert f"llama-cli -m {tmp_path}/x.gguf runs it" in said
+    assert (tmp_path / "x.gguf").read_bytes().startswith(b"GGUF")
+
+
+def test_exported_folder_is_imported_and_exported_again(own: Path, run: Call) -> None:
+    assert "from_pretrained('hf') loads it" in run("export --to hf --checkpoint runs/tiny --output hf").err
+    assert "back: " in run("import_model --from hf --input hf --output back").err
+    for backend in ("auto", "eager"):
+        line = f"sample --prompt It --max-new-tokens 40 --backend {backend} --checkpoint"
+        assert run(line, "back").out == run(line, "runs/tiny").out
+    Path("text.txt").write_text("It was the best of rooms", encoding="utf-8")
+    assert run("evaluate --checkpoint back --text-file text.txt").json["tokens"] == 23
+    run("explain lens --checkpoint back --prompt 'It was'")
+    run("export --to hf --checkpoint back --output again")
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert Path("again", name).read_bytes() == Path("hf", name).read_bytes()
+    Path("hf/generation_config.json").write_text('{"eos_token_id": [2, 3]}')
+    run("import_model --from hf --input hf --output ends")
+    assert read_checkpoint(Path("ends")).config.sample.end_id == 2
+
+
+def test_run_of_nanogpt_is_imported(tmp_path: Path, run: Call) -> None:
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 16, "bias": False, "vocab_size": 4}
+    shapes = {"wte": (4, 8), "wpe": (16, 8), "ln_f": (8,), "h.0.ln_1": (8,), "h.0.ln_2": (8,)}
+    shapes |= {"h.0.attn.c_attn": (24, 8), "h.0.attn.c_proj": (8, 8)}
+    shapes |= {"h.0.mlp.c_fc": (32, 8), "h.0.mlp.c_proj": (8, 32)}
+    weights = {f"transformer.{name}.weight": torch.ones(shape) for name, shape in shapes.items()}
+    torch.save({"model": weights, "model_args": sizes}, tmp_path / "ckpt.pt")
+    (tmp_path / "elsewhere.pkl").write_bytes(pickle.dumps({"itos": dict(enumerate("\nItx"))}))
+    run(f"import_model --from nanogpt --input {tmp_path}/ckpt.pt --meta {tmp_path}/elsewhere.pkl --output {tmp_path}/a")
+    assert read_checkpoint(tmp_path / "a").config.model.vocab_size == 4
+    assert run(f"sample --checkpoint {tmp_path}/a --prompt It --max-new-tokens 40").out.startswith("It")
