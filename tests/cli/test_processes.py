@@ -113,7 +113,7 @@ def test_lost_streams_and_mistakes_are_one_line(command: str, code: int, said: s
     name, _, options = command.partition(" ")
     result = shell(f"{script(name)} {options}", trained)
     assert (result.returncode, result.stdout) == (code, "")
-    told = result.stderr.removeprefix("loading torch\n")  # which a busy machine says
+    told = re.sub(r"^loading torch.*\n", "", result.stderr, flags=re.MULTILINE)  # which a busy machine says
     assert told.startswith(said)
     assert told.count("\n") == bool(said)
 
@@ -202,7 +202,7 @@ def streaming(
 
 
 def test_run_is_served_as_sample_says_it_and_sigterm_lets_a_stream_finish(here: Path, run: Call) -> None:
-    with streaming(here, 1000) as (process, client, lines):
+    with streaming(here, 1000, "--drain-seconds", "600") as (process, client, lines):
         body = {"prompt": "It was", "max_tokens": 20, "seed": 3}
         text = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
         assert run("sample --prompt 'It was' --max-new-tokens 20 --seed 3 --json").json["text"] == text
