@@ -1,15 +1,23 @@
-"""`make drills`: attack what docs/reliability.md promises, and print the figures of its table."""
+"""`make drills`: attack what docs/reliability.md promises, and print the figures of its table.
+
+A drill is a module with a generator `run(folder, full)` of triples: the figure that an attack counts for if it was
+survived, what it was, and what is wrong; an empty text is nothing wrong.
+"""
 
 import argparse
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 from drills import kill
 
 NAMES = ("kill", "ranks", "signals", "disk", "hostile")
+EVERY = 20.0
+"""Seconds between two lines about a drill that runs."""
 
 
 def main() -> int:
@@ -30,10 +38,22 @@ def main() -> int:
 
 
 def run(name: str, full: bool) -> int:
+    figures, failures, printed = Counter[str](), list[str](), time.monotonic()
+
+    def line() -> str:
+        return ", ".join(f"{value:,} {figure}" for figure, value in {**figures, "lost": len(failures)}.items())
+
     with tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True) as folder:
-        tally = import_module(f"drills.{name}").run(Path(folder), full)
-    print(f"{name}: {tally.line()}", *tally.failures, sep="\n  FAILED: ", flush=True)
-    return 1 if tally.failures else 0
+        for figure, what, wrong in import_module(f"drills.{name}").run(Path(folder), full):
+            if wrong:
+                failures.append(f"{what}: {wrong}")
+            else:
+                figures[figure] += 1
+            if time.monotonic() > printed + EVERY:
+                print(f"{name}: {line()}", file=sys.stderr, flush=True)
+                printed = time.monotonic()
+    print(f"{name}: {line()}", *failures, sep="\n  FAILED: ", flush=True)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from drills.forks import Ending, prepare_to_fork, run_forked
-from drills.killed_commands import shard, write_texts
-from drills.leftovers import contents, hidden_files
-from drills.tally import Tally
-from drills.tiny_run import make_folder, train_tiny
+from drills.kill import shard, write_texts
+from drills.leftovers import contents, hidden_files, make_folder, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import export, prepare_data, quantize, train
 from gpt.system.errors import CheckpointError
@@ -189,27 +187,25 @@ COMMANDS: dict[str, Callable[[], int]] = {
 }
 
 
-def run(folder: Path, full: bool) -> Tally:
-    tally = Tally("faults of a disk", "commands on a full disk", "lost", "not possible here")
+def run(folder: Path, full: bool) -> Iterator[tuple[str, str, str]]:
     prepare_to_fork()
     train_tiny(folder)
     write_texts(folder / "texts")
 
     def attack(
         figure: str, name: str, place: Path, call: Callable[[], int], is_right: Callable[[Ending], bool]
-    ) -> None:
+    ) -> tuple[str, str, str]:
         ending = run_forked(call, place)
-        tally.count("not possible here" if ending.code == NO_DISK else figure)
-        lost = LOST in ending.output or "Traceback" in ending.output or not is_right(ending)
-        good = tally.check(ending.code == NO_DISK or not lost, f"{name}: {ending.code}: {ending.output[-600:]}")
-        tally.count("lost", not good)
+        if ending.code == NO_DISK:
+            return "not possible here", name, ""
+        wrong = LOST in ending.output or "Traceback" in ending.output or not is_right(ending)
+        return figure, name, f"{ending.code}: {ending.output[-600:]}" if wrong else ""
 
     for fault in FAULTS if full else FAULTS[:3]:
         place = make_folder(folder / fault.name.replace(" ", "-"))
         call = partial(on_disk, fault.kibibytes, partial(train_with, fault))
-        attack("faults of a disk", fault.name, place, call, fault.is_right)
+        yield attack("faults of a disk", fault.name, place, call, fault.is_right)
     calls = {name: partial(on_disk, 64, partial(on_full_disk, call)) for name, call in COMMANDS.items() if full}
     calls["shards on a small disk"] = partial(on_disk, 20, shard_on_small_disk)  # with room for the first few
     for name, call in calls.items():
-        attack("commands on a full disk", name, folder, call, lambda ending: ending.code == 2)
-    return tally
+        yield attack("commands on a full disk", name, folder, call, lambda ending: ending.code == 2)

@@ -9,9 +9,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -94,7 +95,7 @@ def start_forked(call: Callable[[], int], folder: Path, death: Death = Death(), 
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # a process that is started has no half of a fork to interrupt
     pid = os.fork()
     if pid == 0:
-        _be_the_child(call, folder, log, death, changes)
+        end_with(lambda: _be_the_child(call, folder, log, death, changes))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     return Child(pid, log, death, changes, memory)
 
@@ -125,33 +126,39 @@ def _bytes_in_use() -> tuple[int, int]:
     return int(virtual) * resource.getpagesize(), int(resident) * resource.getpagesize()
 
 
-def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death, changes: mmap.mmap) -> None:
+def end_with(call: Callable[[], int]) -> NoReturn:
+    """Call a function, and end this process with its exit code."""
     code = 70
     try:
-        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        os.chdir(folder)
-        tqdm.set_lock(threading.RLock())  # the inherited one is shared: a process that was killed holds it for ever
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as gpt.cli.start does
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-        _count_changes(death, changes)
-        if death.more_memory is not None:
-            most = _bytes_in_use()[0] + death.more_memory
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        if death.file_bytes is not None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (death.file_bytes, death.file_bytes))
         code = call()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         os._exit(code)
+
+
+def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death, changes: mmap.mmap) -> int:
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.chdir(folder)
+    tqdm.set_lock(threading.RLock())  # the inherited one is shared: a process that was killed holds it for ever
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as gpt.cli.start does
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+    _count_changes(death, changes)
+    if death.more_memory is not None:
+        most = _bytes_in_use()[0] + death.more_memory
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    if death.file_bytes is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (death.file_bytes, death.file_bytes))
+    return call()
 
 
 def _count_changes(death: Death, changes: mmap.mmap) -> None:

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from drills.forks import Death, prepare_to_fork, run_forked
-from drills.hostile_corpora import corpora
 from drills.hostile_files import (
     MARK,
     Allocation,
-    Evaluated,
     Payload,
     Prepare,
+    corpora,
     huge_tables,
     json_with,
     linked,
@@ -30,15 +29,13 @@ from drills.hostile_files import (
     yaml_with,
     zip_bomb,
 )
-from drills.leftovers import contents, hidden_files
-from drills.tally import Tally
-from drills.tiny_run import train_tiny
+from drills.leftovers import contents, hidden_files, train_tiny
 from gpt.cli import evaluate, export, import_model, prepare_data, sample, train
 from gpt.corpora import corpus_text
 
 QUICK = (
     "checkpoint: optimizer.pt Payload",
-    "import: meta.pkl Evaluated",
+    "import: meta.pkl Payload",
     "checkpoint: pipe",
     "recipe: aliases",
     "resume: samples is a link to elsewhere",
@@ -94,7 +91,7 @@ def attacks(folder: Path) -> Iterator[Attack]:
 
     resume = partial(train.main, ["--config", "tiny.yaml", "--resume", NEWEST])  # nothing else reads an optimizer
     yield Attack("checkpoint: optimizer.pt expands to 1 GB", NEWEST, zip_bomb("optimizer.pt"), resume)
-    for kind in (Payload, Evaluated, Allocation):
+    for kind in (Payload, Allocation):
         yield Attack(f"checkpoint: optimizer.pt {kind.__name__}", NEWEST, pickled("optimizer.pt", kind, True), resume)
         for by_torch in (True, False):
             yield imported(f"ckpt.pt {kind.__name__} {by_torch}", pickled("ckpt.pt", kind, by_torch), NANOGPT)
@@ -132,8 +129,7 @@ def attacks(folder: Path) -> Iterator[Attack]:
     yield Attack("export into a checkpoint", ".", lambda folder: None, run)
 
 
-def run(folder: Path, full: bool) -> Tally:
-    tally = Tally("hostile files", "refused", "did harm")
+def run(folder: Path, full: bool) -> Iterator[tuple[str, str, str]]:
     prepare_to_fork()
     origin, place = folder / "origin", folder / "place"
     origin.mkdir()
@@ -145,12 +141,8 @@ def run(folder: Path, full: bool) -> Tally:
     for attack in attacks(place):
         if full or attack.name in QUICK:
             shutil.copytree(origin, place)
-            wrong = _harm(attack, place)
-            tally.count("hostile files")
-            tally.count("did harm" if wrong else "refused")
-            tally.check(not wrong, f"{attack.name}: {', '.join(wrong)}")
+            yield "hostile files refused", attack.name, ", ".join(_harm(attack, place))
             shutil.rmtree(place)
-    return tally
 
 
 def _files(folder: Path) -> tuple[dict[str, str], list[str]]:

@@ -1,18 +1,27 @@
 """SIGKILL before every change that a program makes on disk, at random moments, and in the middle of writes."""
 
+import hashlib
+import os
 import random
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
+from typing import NamedTuple
 
 from drills.forks import Death, Ending, prepare_to_fork, run_forked
-from drills.killed_commands import stop, undisturbed
-from drills.leftovers import all_runs, lost
-from drills.tally import Tally
-from drills.tiny_run import make_folder
-from gpt.cli import train
+from drills.leftovers import all_runs, contents, hidden_files, lost, make_folder, train_tiny
+from gpt.cli import export, import_model, prepare_data, quantize, train
+from gpt.cli.command import run_command
+from gpt.corpora import corpus_text, sharding
+from gpt.corpora.download import Download, fetch
+from gpt.system.progress import silent
+from tiny import CORPUS
 
 RECIPE = """
 run: {name: run, device: cpu, dtype: float32, compile: false, kernels: torch, threads: 1}
@@ -32,13 +41,14 @@ train:
 """With dropout."""
 COUNT = 20
 EARLIER = "runs/run/checkpoints/step-000002"
-Look = Callable[[Path, Death, Ending, Tally], str]
+Outcome = tuple[str, str, str]
+Look = Callable[[Path, Death, Ending], tuple[str, str]]
 
 
-def was_killed(place: Path, death: Death, ending: Ending, tally: Tally) -> str:
-    """Count a kill, and return what is wrong with how a process ended."""
-    tally.count("kills", ending.was_killed)
-    return "" if ending.was_killed or ending.code == 0 else f"{ending}"
+def was_killed(place: Path, death: Death, ending: Ending) -> tuple[str, str]:
+    if ending.was_killed:
+        return "kills", ""
+    return "ended before", "" if ending.code == 0 else f"{ending}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Subject:
         deaths: how it is stopped at full scale and at the small one, given how many changes it makes on disk.
         in_a_row: how often one run is stopped at most before it may finish.
         make: makes the folder that it works in.
-        look: counts a stop, and returns what is wrong with how it ended and with what it left.
+        look: returns the figure of a stop, and what is wrong with how it ended and with what it left.
     """
 
     name: str
@@ -105,39 +115,162 @@ SUBJECTS = (
 )
 
 
-def attack(subject: Subject, folder: Path, full: bool, tally: Tally) -> None:
+def attack(subject: Subject, folder: Path, full: bool) -> Iterator[Outcome]:
     """Stop it in every way, continue it, and compare what it leaves with what it leaves undisturbed."""
     folder.mkdir()
     whole = subject.make(folder / "undisturbed")
     ending = run_forked(subject.call, whole)
-    if not tally.check(ending.code == 0, f"{subject.name}, undisturbed: {ending}"):
-        return
+    yield subject.name, "undisturbed", "" if ending.code == 0 else f"{ending}"
     expected = all_runs(whole / "runs")
     waiting = list(subject.deaths(full, ending.changes))
     random.Random(1).shuffle(waiting)
     while waiting:
-        place, wrong = subject.make(folder / "place"), ""
+        place = subject.make(folder / "place")
         dying = [waiting.pop() for _ in range(min(subject.in_a_row if full else 1, len(waiting)))]
         for death in dying:
-            wrong += subject.look(place, death, run_forked(subject.call, place, death), tally)
-        tally.outcome(subject.name, wrong + lost(place, run_forked(subject.call, place), expected), f"{dying}")
+            figure, wrong = subject.look(place, death, run_forked(subject.call, place, death))
+            yield figure, f"{death}", wrong
+        yield subject.name, f"{dying}", lost(place, run_forked(subject.call, place), expected)
         shutil.rmtree(place)
 
 
-def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
-    """Kill each command before each change (or a few), and in writes; then it ends as if nothing had been."""
-    for command, changes, expected in undisturbed(folder):
-        deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (changes // 2 + 1,))]
-        for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
-            ending, wrong = stop(command, folder, death, expected)
-            tally.count("kills", ending.was_killed)
-            tally.outcome("commands finished", wrong, f"{command.name} after {death}")
+# --- commands that write -------------------------------------------------------------------------
+
+TEXT = bytes(range(32, 127)) * 5000
 
 
-def run(folder: Path, full: bool) -> Tally:
-    tally = Tally("kills", *dict.fromkeys(subject.name for subject in SUBJECTS), "commands finished", "lost")
+class Command(NamedTuple):
+    """A command that writes `output`, one file or folder, in a directory whose `runs/tiny` is a trained run."""
+
+    name: str
+    run: Callable[[], int]
+    output: str
+
+
+def _export(to: str, output: str) -> Command:
+    arguments = ["--to", to, "--checkpoint", "runs/tiny", "--output", output]
+    return Command(f"export to {to}", lambda: export.main(arguments), output)
+
+
+def _download() -> int:
+    url = f"http://127.0.0.1:{Path('port').read_text()}/text"
+    file = Download((url,), "text.txt", hashlib.sha256(TEXT).hexdigest(), 2 * len(TEXT))
+
+    def run() -> int:
+        fetch(file, Path("downloads"), offline=False, report=silent)
+        return 0
+
+    return run_command(run)
+
+
+def shard(into: str = "sharded") -> int:
+    """Encode two files into several shards, in a child, which ends."""
+    corpus_text.BLOCK, sharding.SHARD_BLOCKS = 300, 2
+    return prepare_data.main(["--config", "tiny.yaml", "data.path=texts", f"data.dir={into}"])
+
+
+def write_texts(folder: Path) -> None:
+    folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text(CORPUS * 10, encoding="utf-8")
+
+
+QUANTIZE = ["--checkpoint", "runs/tiny", "--output", "quantized"]
+IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
+COMMANDS = (
+    Command("encode", lambda: prepare_data.main(["--config", "tiny.yaml", "data.tokenizer=byte"]), "data"),
+    Command("shard", shard, "sharded"),
+    Command("download", _download, "downloads/text.txt"),
+    Command("quantize", lambda: quantize.main(QUANTIZE), "quantized"),
+    _export("html", "page.html"),
+    _export("gguf", "model.gguf"),
+    _export("hf", "folder"),
+    Command("import", lambda: import_model.main(IMPORT), "imported"),
+)
+"""The last one reads what the one before it has written."""
+INCOMPLETE = ("data", "sharded")
+"""Outputs that may be incomplete when a command was stopped, but none of their parts."""
+
+
+@contextmanager
+def text_server(folder: Path) -> Iterator[None]:
+    """Serve the file `text` by a process of its own; the file `port` says where."""
+    (folder / "served").mkdir()
+    (folder / "served" / "text").write_bytes(TEXT)
+    server = HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder / "served"))
+    (folder / "port").write_text(str(server.server_port))
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        server.serve_forever()
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        server.server_close()
+
+
+def undisturbed(folder: Path) -> Iterator[tuple[Command, int, dict[str, str]]]:
+    """Yield each command after it has run once, with its changes on disk and what it has written."""
+    folder.mkdir()
+    train_tiny(folder)
+    shutil.rmtree(folder / "data")
+    write_texts(folder / "texts")
+    with text_server(folder):
+        for command in COMMANDS:
+            ending = run_forked(command.run, folder)
+            assert ending.code == 0, ending.output
+            yield command, ending.changes, contents(folder / command.output)
+
+
+def stop(command: Command, folder: Path, death: Death, expected: dict[str, str]) -> tuple[Ending, str]:
+    """Stop a command, and run it again unless it was done; return how it ended, and what is wrong with what it wrote.
+
+    After a kill, what was half written is removed when it is old and the same thing is written again; after any other
+    signal, nothing may be left.
+    """
+    _remove(folder / command.output)
+    ending = run_forked(command.run, folder, death)
+    is_kill = death.number == signal.SIGKILL
+    is_right = ending.was_killed or ending.code == 0 if is_kill else ending.code == 128 + death.number
+    wrong = "" if is_right and "Traceback" not in ending.output else f"{ending}"
+    if is_kill:
+        make_old(folder)
+    else:
+        wrong += ", ".join(hidden_files(folder))
+    if not (folder / command.output).exists() or command.output in INCOMPLETE:
+        again = run_forked(command.run, folder)
+        wrong += "" if again.code == 0 else f"{again}"
+    wrong += "" if contents(folder / command.output) == expected else "something else is written"
+    make_old(folder)
+    if is_kill and hidden_files(folder):
+        _remove(folder / command.output)
+        run_forked(command.run, folder)
+        wrong += ", ".join(hidden_files(folder))
+    return ending, wrong
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def make_old(folder: Path) -> None:
+    """Set all times in a folder two days back: what a process is writing would be younger."""
+    past = time.time() - 2 * 24 * 3600
+    for path in folder.rglob("*"):
+        os.utime(path, (past, past))
+
+
+def run(folder: Path, full: bool) -> Iterator[Outcome]:
+    """Kill trainings; and each command before each change (or a few), and in writes: then it ends as if undisturbed."""
     prepare_to_fork()
     for number, subject in enumerate(SUBJECTS):
-        attack(subject, folder / str(number), full, tally)
-    kill_commands(folder / "commands", full, tally)
-    return tally
+        yield from attack(subject, folder / str(number), full)
+    for command, changes, expected in undisturbed(folder / "commands"):
+        deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (changes // 2 + 1,))]
+        for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
+            ending, wrong = stop(command, folder / "commands", death, expected)
+            if ending.was_killed:
+                yield "kills", "", ""
+            yield "commands finished", f"{command.name} after {death}", wrong

@@ -1,5 +1,6 @@
-"""All that a run leaves behind, to compare one that was disturbed with one that never was."""
+"""A folder to work in, and all that a run leaves there: one that was disturbed is compared with one that never was."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
@@ -11,7 +12,24 @@ from torch import Tensor
 
 from drills.forks import Ending
 from gpt.checkpoint import RunFolder, read_checkpoint
+from gpt.cli import train
 from gpt.system.errors import GPTError
+from tiny import CORPUS, TINY
+
+
+def make_folder(folder: Path, recipe: str = TINY) -> Path:
+    """Return a new folder with tiny.yaml and corpus.txt."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny.yaml").write_text(recipe, encoding="utf-8")
+    (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
+    return folder
+
+
+def train_tiny(folder: Path, *overrides: str) -> Path:
+    """Train runs/tiny in such a folder, and return its path."""
+    with contextlib.chdir(make_folder(folder)):
+        assert train.main(["--config", "tiny.yaml", *overrides]) == 0
+    return folder / "runs" / "tiny"
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

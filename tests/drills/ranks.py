@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drills.forks import Child, Death, Ending, finish, prepare_to_fork, start_forked
-from drills.leftovers import all_runs, lost
-from drills.tally import Tally
-from drills.tiny_run import make_folder
+from drills.leftovers import all_runs, lost, make_folder
 from gpt.cli import train
 from gpt.distributed import process_group
 from gpt.distributed.process_group import ProcessGroup
@@ -95,9 +93,9 @@ def _runs(child: Child) -> bool:
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
-def run(folder: Path, full: bool) -> Tally:
+def run(folder: Path, full: bool) -> Iterator[tuple[str, str, str]]:
     """Kill either process at its messages or, where it writes, before changes on disk; then let one hang."""
-    tally, place = Tally("kills", "runs finished", "lost"), folder / "place"
+    place = folder / "place"
     prepare_to_fork()
     import torch.distributed.device_mesh
     import torch.distributed.fsdp
@@ -112,24 +110,26 @@ def run(folder: Path, full: bool) -> Tally:
         assert [ending.code for ending in endings] == [0, 0], endings
         expected = all_runs(undisturbed / "runs")
 
-        def attack(name: str, **how: Any) -> None:
+        def attack(name: str, **how: Any) -> Iterator[tuple[str, str, str]]:
             make_folder(place)
             endings = train_pair(place, arguments, **how)  # noqa: B023
-            tally.count("kills", any(ending.was_killed for ending in endings))
+            if any(ending.was_killed for ending in endings):
+                yield "kills", "", ""
             first, second = train_pair(place, arguments)  # noqa: B023
             wrong = _wrong_ending(endings) + ("" if second.code == 0 else f"it does not continue: {second}")
-            tally.outcome("runs finished", wrong + lost(place, first, expected), f"{method}: {name}")  # noqa: B023
+            yield "runs finished", f"{method}: {name}", wrong + lost(place, first, expected)  # noqa: B023
             shutil.rmtree(place)
 
         for number in range(1, endings[0].changes, 12) if full else (endings[0].changes * 2 // 3,):
-            attack(f"rank 0 before change {number}", deaths=(Death(changes=number), Death()))
+            yield from attack(f"rank 0 before change {number}", deaths=(Death(changes=number), Death()))
         for rank in (0, 1) if full else ():
             messages = (undisturbed / f"messages{rank}").stat().st_size
             for number in range(1, messages + 1, 7):
-                attack(f"rank {rank} before message {number}", fault=partial(_send, signal.SIGKILL, rank, number))
+                yield from attack(
+                    f"rank {rank} before message {number}", fault=partial(_send, signal.SIGKILL, rank, number)
+                )
             if rank == 1:
-                attack("rank 1 hangs", fault=partial(_send, signal.SIGSTOP, 1, messages // 2), patience=5.0)
-    return tally
+                yield from attack("rank 1 hangs", fault=partial(_send, signal.SIGSTOP, 1, messages // 2), patience=5.0)
 
 
 def _wrong_ending(endings: Pair) -> str:
