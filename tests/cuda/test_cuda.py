@@ -1,0 +1,159 @@
+"""Training, texts and views on a CUDA device, against the CPU and against mathematics.
+
+Weights of models that write are sharp, so that rounding decides nothing.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import gpt
+from cuda_device import no_synchronization, stepper_of
+from gpt.config import SamplingParams
+from gpt.evaluation.loss import Batch as Texts
+from gpt.generation import Batch
+from gpt.generation.beam import beam_search
+from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.inspection.views.attention import attention_patterns
+from gpt.inspection.views.lens import logit_lens
+from gpt.inspection.views.surprisal import surprisal
+from gpt.model import GPT
+from gpt.system.errors import NonFiniteError
+from gpt.training.compiling import compile_blocks
+from tiny import sharp_model, tiny_config
+
+DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
+every_optimizer = pytest.mark.parametrize("name", ["adamw", "muon"])
+every_type = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+
+
+def batch_of(seed: int, rows: int = 8) -> Texts:
+    """Inputs, and targets that are a function of them."""
+    inputs = torch.randint(23, (rows, 16), generator=torch.Generator().manual_seed(seed))
+    return inputs, (inputs * 7 + 3) % 23
+
+
+@every_optimizer
+def test_losses_are_those_of_the_cpu(name: str) -> None:
+    model, losses = GPT(tiny_config(position="rope", norm="rmsnorm", qk_norm=True)), []
+    for place in (CPU, DEVICE):
+        stepper = stepper_of(copy.deepcopy(model).to(place), place, name=name)
+        losses.append([float(stepper.step(i, 3e-3, [batch_of(i), batch_of(i + 50)]).loss) for i in range(20)])
+    assert losses[0][-1] < losses[0][0]
+    torch.testing.assert_close(losses[1], losses[0], atol=2e-4 if name == "adamw" else 3e-2, rtol=0)
+
+
+@every_type
+@every_optimizer
+def test_every_type_learns_and_no_step_waits(dtype: torch.dtype, name: str) -> None:
+    stepper = stepper_of(GPT(tiny_config(dropout=0.05)).to(DEVICE), DEVICE, dtype, name=name)
+    losses = []
+    for number in range(120):
+        with no_synchronization(DEVICE if number else CPU):  # the first one makes what stays
+            losses.append(stepper.step(number, 1e-2, [batch_of(number), batch_of(number + 200)]).loss)
+    stepper.check()
+    assert float(losses[-1]) < 0.6 * float(losses[0])
+
+
+@every_type
+@every_optimizer
+def test_state_that_went_through_the_cpu_continues(dtype: torch.dtype, name: str) -> None:
+    stepper = stepper_of(GPT(tiny_config()).to(DEVICE), DEVICE, dtype, name=name)
+    for number in range(3):
+        stepper.step(number, 1e-3, [batch_of(number)])
+    state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x.cpu().clone(), stepper.state_dict())
+    other = stepper_of(copy.deepcopy(stepper.model), DEVICE, dtype, name=name)
+    other.load_state_dict(state)
+    for one in (stepper, other):
+        one.step(3, 1e-3, [batch_of(3)])
+    for mine, theirs in zip(stepper.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+
+
+@every_type
+@every_optimizer
+def test_step_that_is_not_finite_changes_nothing(dtype: torch.dtype, name: str) -> None:
+    """Nor gradients of float16 that overflow, which lower the scale."""
+    model = GPT(tiny_config()).to(DEVICE)
+    stepper = stepper_of(model, DEVICE, dtype, name=name)
+    stepper.step(0, 1e-3, [batch_of(0)])
+    before, scale = [parameter.detach().clone() for parameter in model.parameters()], stepper.scaler.get_scale()
+    if dtype == torch.float16:
+        handle = model.wte.weight.register_hook(lambda gradient: gradient * torch.inf)
+    else:
+        handle = model.ln_f.register_forward_hook(lambda module, inputs, output: output * torch.nan)
+    stepper.step(1, 1e-3, [batch_of(1)])
+    handle.remove()
+    assert all(map(torch.equal, before, model.parameters()))
+    if dtype != torch.float16:
+        with pytest.raises(NonFiniteError, match="at step 1"):
+            stepper.check()
+    else:
+        assert stepper.scaler.get_scale() < scale
+        stepper.step(2, 1e-3, [batch_of(2)])
+        assert not all(map(torch.equal, before, model.parameters()))
+
+
+def test_compiled_blocks_give_the_gradients_of_plain_ones() -> None:
+    model = GPT(tiny_config(position="rope", norm="rmsnorm")).to(DEVICE)
+    plain, compiled = stepper_of(model, DEVICE), stepper_of(copy.deepcopy(model), DEVICE)
+    batch = batch_of(1)
+    compile_blocks(compiled.model, lambda: compiled.gradients([batch]), True, print)
+    for stepper in (plain, compiled):
+        stepper.gradients([batch])
+    for one, other in zip(plain.model.parameters(), compiled.model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
+
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11]]
+TOKENS = 24
+"""Past the end of the window, which has 16."""
+
+
+def generate(model: GPT, params: SamplingParams, prompts: list[list[int]]) -> list[list[int]]:
+    """New tokens of every prompt."""
+    batch = Batch(build_runtime(model, DecodeOptions("eager")), prompts, params, list(range(len(prompts))))
+    steps = [batch.step() for _ in range(params.max_new_tokens)]
+    return [[step[row].token.id for step in steps] for row in range(len(prompts))]
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_tokens_are_those_of_the_cpu_whatever_the_other_rows(position: str, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, top_k=10, top_p=0.95, max_new_tokens=TOKENS)
+    expected = generate(sharp_model(position=position), params, PROMPTS)
+    model = sharp_model(position=position).to(DEVICE)
+    assert generate(model, params, PROMPTS) == expected
+    assert generate(model, params, PROMPTS + [[3, row % 23] for row in range(61)])[:3] == expected
+
+
+@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("fp32", 1e-4), ("bf16", 5e-2), ("fp16", 1e-2)])
+def test_log_probabilities_through_a_cache_are_near_those_of_the_cpu(kv_dtype: str, tolerance: float) -> None:
+    params, found = SamplingParams(temperature=0, max_new_tokens=1, logprobs=23), []
+    for place, kind in ((CPU, "fp32"), (DEVICE, kv_dtype)):
+        batch = Batch(build_runtime(sharp_model(0.1).to(place), DecodeOptions("eager", kind)), PROMPTS, params, [0] * 3)
+        found.append(torch.tensor([[logprob for _, logprob in sorted(c.token.top)] for c in batch.step().values()]))
+    torch.testing.assert_close(found[1], found[0], atol=tolerance, rtol=tolerance)
+
+
+def test_beams_are_those_of_the_cpu() -> None:
+    runtimes = [build_runtime(sharp_model().to(place), DecodeOptions("eager")) for place in (CPU, DEVICE)]
+    one, other = (beam_search(runtime.runner(4), [1, 2], 4, 6) for runtime in runtimes)
+    assert [beam.tokens for beam in other] == [beam.tokens for beam in one]
+    assert [beam.logprob for beam in other] == pytest.approx([beam.logprob for beam in one], abs=1e-3)
+
+
+@pytest.mark.parametrize("changes", [{}, {"position": "rope", "n_kv_head": 2, "norm": "rmsnorm", "mlp": "swiglu"}])
+def test_everything_seen_inside_is_that_of_the_cpu(changes: dict[str, object]) -> None:
+    edits, found = {"blocks.0.attn.hook_z": gpt.edits.zero(head=1)}, []
+    for place in (CPU, DEVICE):
+        model, idx = sharp_model(0.1, **changes).to(place), (torch.arange(12) % 23).to(place)
+        _, cache = gpt.run_with_cache(model, idx[None], edits=edits)
+        assert {activation.device.type for activation in cache.values()} == {place.type}
+        seen = surprisal(model, idx)
+        views = {"lens": logit_lens(model, idx[None]), "bits": seen.bits, "after": seen.after}
+        found.append({**cache, **views, "attention": attention_patterns(model, idx)})
+    one, other = ({name: tensor.detach().cpu() for name, tensor in each.items()} for each in found)
+    torch.testing.assert_close(other, one, atol=1e-4, rtol=1e-4)
