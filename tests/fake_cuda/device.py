@@ -5,21 +5,24 @@ Tensors on it are torch's fake tensors, which raise where operands are on differ
 within `FakeCuda.refusing`. What CUDA refuses under `torch.use_deterministic_algorithms` is refused here too.
 """
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import safetensors.torch
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import gpt
-from fake_cuda.refusals import refuses
 
 PACKAGE = Path(gpt.__file__).parent
 ANSWERS = {"NonFiniteGuard.check": -1, "require_equal": 0}
@@ -31,6 +34,24 @@ COUNTS = (aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten
 """Their result's shape depends on values, so that the device is waited for."""
 MATMULS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten._scaled_dot_product_flash_attention)
 MATMULS += (aten._scaled_dot_product_efficient_attention, aten._scaled_dot_product_cudnn_attention)
+
+
+IRREGULAR = {"NLLLoss": "nll_loss2d", "CTCLoss": "ctc_loss", "interpolate": "upsample", "grid_sample": "grid_sampler"}
+"""Names of operations that do not follow from the documentation's. Of NLLLoss it is `NLLLoss2d.cu` that raises."""
+ONLY_IF: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], bool]] = {
+    "cumsum": lambda func, args, options: (options.get("dtype") or args[0].dtype).is_floating_point,
+    "bincount": lambda func, args, options: len(args) > 1 or "weights" in options,
+    "median": lambda func, args, options: "dim" in func._overloadname,
+    "scatter_reduce": lambda func, args, options: "prod" in args,
+    "resize": lambda func, args, options: args[0].is_quantized,
+}
+"""Conditions in the documentation's words; without one, every call and its backward pass is refused."""
+
+
+THROWS = (torch.use_deterministic_algorithms.__doc__ or "").partition("operations will throw")[2]
+NAMES = re.findall(r"^ +\* :(?:class|func):`torch\.(?:\w+\.)*(\w+)`", THROWS.partition("In addition")[0], re.MULTILINE)
+REFUSED = {(IRREGULAR.get(n) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", n).lower()).strip("_") for n in NAMES}
+"""Stems of the names of operations that CUDA refuses where algorithms have to be deterministic."""
 
 
 class HiddenSync(AssertionError):
@@ -52,11 +73,15 @@ class FakeCuda(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.forget()
+        self._fake = FakeTensorMode()
+        self._refuses_waits = self._refuses_float32 = False
+
+    def forget(self) -> None:
+        """Begin the records anew."""
         self.waits: list[str] = []
         self.pageable: list[str] = []
         self.matmuls: list[tuple[torch.dtype, str, str]] = []
-        self._fake = FakeTensorMode()
-        self._refuses_waits = self._refuses_float32 = False
 
     @contextmanager
     def refusing(self, waits: bool = True, float32: bool = False) -> Iterator[None]:
@@ -75,11 +100,6 @@ class FakeCuda(TorchDispatchMode):
             raise HiddenSync(f"{what} in {place or 'torch'}")
         self.waits.append(place)
 
-    def forget(self) -> None:
-        """Begin the records anew."""
-        for record in (self.waits, self.pageable, self.matmuls):
-            record.clear()
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -92,7 +112,7 @@ class FakeCuda(TorchDispatchMode):
         to_device = target is not None and torch.device(target).type == "cuda"
         if not to_device and not any(map(_is_on_device, tensors)):
             return func(*args, **kwargs)
-        if torch.are_deterministic_algorithms_enabled() and refuses(func, args, kwargs):
+        if torch.are_deterministic_algorithms_enabled() and _is_refused(func, args, kwargs):
             raise RuntimeError(f"{func} does not have a deterministic implementation in {_place()}")
         packet = func.overloadpacket
         if packet in READS:
@@ -134,6 +154,12 @@ class FakeCuda(TorchDispatchMode):
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
+def _is_refused(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    name = func.overloadpacket.__name__.strip("_")
+    stems = [stem for stem in REFUSED if name == stem or name.startswith(f"{stem}_")]
+    return any(ONLY_IF.get(stem, lambda *_: True)(func, args, options) for stem in stems)
+
+
 def _is_on_device(tensor: Tensor) -> bool:
     return tensor.device.type == "cuda"
 
@@ -146,3 +172,103 @@ def _place() -> str:
             return frame.f_code.co_qualname
         frame = frame.f_back
     return ""
+
+
+PROPERTIES = SimpleNamespace(
+    name="Fake CUDA", total_memory=80 << 30, multi_processor_count=100, major=9, minor=0, warp_size=32
+)
+GENERATOR_STATE = torch.zeros(16, dtype=torch.uint8)
+
+FACTS = {
+    "is_available": lambda: True,
+    "is_initialized": lambda: True,
+    "is_bf16_supported": lambda including_emulation=True: True,
+    "device_count": lambda: 1,
+    "current_device": lambda: 0,
+    "get_device_properties": lambda device=None: PROPERTIES,
+    "get_device_name": lambda device=None: PROPERTIES.name,
+    "get_device_capability": lambda device=None: (PROPERTIES.major, PROPERTIES.minor),
+    "max_memory_allocated": lambda device=None: 1 << 20,
+    "mem_get_info": lambda device=None: (100 << 30, 140 << 30),
+    "memory_reserved": lambda device=None: 1 << 20,
+    "memory_allocated": lambda device=None: 1 << 20,
+    "get_rng_state": lambda device=0: GENERATOR_STATE.clone(),
+    "get_rng_state_all": lambda: [GENERATOR_STATE.clone()],
+}
+NOTHING = ("_lazy_init", "init", "empty_cache", "reset_peak_memory_stats")
+NOTHING += ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
+"""Functions that do nothing."""
+CPUGenerator = torch.Generator
+
+
+class Generator(torch.Generator):
+    """torch.Generator, which is the CPU's for the device too."""
+
+    def __new__(cls, device: Any = "cpu") -> torch.Generator:  # type: ignore[misc]
+        return CPUGenerator.__new__(CPUGenerator)
+
+
+def move(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """`nn.Module._apply` with parameters made anew, since a fake tensor cannot take the place of a real one's data."""
+    moved: dict[Tensor, nn.Parameter] = {}  # a tied weight stays one
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                if parameter not in moved:
+                    moved[parameter] = nn.Parameter(convert(parameter.detach()), parameter.requires_grad)
+                part._parameters[name] = moved[parameter]
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = convert(buffer) if buffer is not None else None
+    return module
+
+
+def _from_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors' numbers: it gets copies on the CPU, as torch's own makes them."""
+
+    def call(content: Any, *arguments: Any, **options: Any) -> Any:
+        return function(tree_map_only(Tensor, Tensor.cpu, content), *arguments, **options)
+
+    return call
+
+
+def pin(tensor: Tensor) -> Tensor:
+    """A copy that is known to be one in pinned memory."""
+    copy = tensor.clone()
+    copy.is_pinned_here = True  # type: ignore[attr-defined]
+    return copy
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """`scaled_dot_product_attention` by CUDA's flash kernel where torch would take it.
+
+    A torch without CUDA knows the kernel's shapes, and would still choose the written-out form, which turns half
+    precision into float32.
+    """
+    if q.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+        q, k, v = (x.to(torch.get_autocast_dtype("cuda")) for x in (q, k, v))
+    if q.device.type != "cuda" or q.dtype == torch.float32 or options.get("attn_mask") is not None:
+        return written_out(q, k, v, **options)
+    k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
+    dropout, is_causal = options.get("dropout_p", 0.0), options.get("is_causal", False)
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout, is_causal, scale=options.get("scale"))[
+        0
+    ]
+
+
+written_out = F.scaled_dot_product_attention
+
+
+def install(device: FakeCuda) -> None:
+    """Put them in place, for the rest of the process."""
+    nothing = {name: lambda *_, **__: None for name in NOTHING}
+    for name, value in {**FACTS, **nothing, "synchronize": lambda _=None: device.wait("synchronize")}.items():
+        mock.patch.object(torch.cuda, name, value).start()
+    mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False).start()
+    mock.patch.object(torch, "Generator", Generator).start()
+    mock.patch.object(F, "scaled_dot_product_attention", attend).start()
+    for module in (torch, safetensors.torch):
+        mock.patch.object(module, "save", _from_host(module.save)).start()
+    mock.patch.object(FakeTensor, "tolist", lambda tensor: tensor.cpu().tolist()).start()
+    mock.patch.object(Tensor, "pin_memory", pin).start()
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor then makes them on the CPU, and moves them
+    mock.patch.object(nn.Module, "_apply", move).start()

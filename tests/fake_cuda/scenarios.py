@@ -1,32 +1,31 @@
 """A process with a fake `cuda:0`: runs the scenarios in their order, and prints as JSON what was wrong with each.
 
-    python -m fake_cuda.scenarios LIBRARY FOLDER
+    python -m fake_cuda.scenarios FOLDER LIBRARY...
 
-LIBRARY is what `fake_cuda.library.build` made; the scenarios run in FOLDER.
+The scenarios run in FOLDER; the libraries, of torch's core and of the no-op CUDA backend, are loaded first.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fake_cuda import library
-
 if __name__ == "__main__":
-    library.load(Path(sys.argv[1]))  # before anything imports torch
+    for library in sys.argv[2:]:  # before anything imports torch
+        ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fake_cuda.device import FakeCuda, Float32Matmul, HiddenSync
-from fake_cuda.install import GENERATOR_STATE, install
+from fake_cuda.device import GENERATOR_STATE, FakeCuda, Float32Matmul, HiddenSync, install
 from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams
 from gpt.config.sources import load_config
@@ -54,10 +53,8 @@ model: {n_layer: 2, n_head: 4, n_kv_head: 2, n_embd: 32, block_size: 16, positio
 optim: {warmup_steps: 1}
 train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_tokens: 2, eval_max_tokens: 50}
 """
-EVERYTHING = ("model.dropout=0.1", "optim.name=muon", "optim.grad_clip=1.0")
-EVERYTHING += ("train.grad_accum_steps=2",)
-ONCE = {"CombinedOptimizer.load_state_dict", "load_weights"}
-ONCE |= {"parallelize", "sample"}
+EVERYTHING = ("model.dropout=0.1", "optim.name=muon", "optim.grad_clip=1.0", "train.grad_accum_steps=2")
+ONCE = {"CombinedOptimizer.load_state_dict", "load_weights", "parallelize", "sample"}
 """Functions that copy from memory that is not pinned, at the start of a run or for a sample."""
 DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")
@@ -73,21 +70,15 @@ def configured(*overrides: str) -> Any:
     return load_config(Path("tiny.yaml"), overrides)
 
 
-@contextlib.contextmanager
-def watched(device: FakeCuda, *methods: tuple[type, str], float32: bool = True) -> Iterator[None]:
-    """Within, some methods must not wait for the device, nor, unless they may, multiply in float32."""
+def watched(device: FakeCuda, owner: type, name: str, float32: bool = True) -> Any:
+    """Within, a method must not wait for the device, nor, unless it may, multiply in float32."""
+    function = getattr(owner, name)
 
-    def watch(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            with device.refusing(waits=True, float32=not float32):
-                return function(*arguments, **options)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with device.refusing(waits=True, float32=not float32):
+            return function(*arguments, **options)
 
-        return call
-
-    with contextlib.ExitStack() as stack:
-        for owner, name in methods:
-            stack.enter_context(mock.patch.object(owner, name, watch(getattr(owner, name))))
-        yield
+    return mock.patch.object(owner, name, call)
 
 
 def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None, end: int = 2) -> None:
@@ -95,7 +86,7 @@ def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str 
     loaded = configured(f"run.name={name}", f"run.dtype={dtype}", f"train.max_steps={end}", *overrides)
     trainer = open_session(Request(loaded, read_settings(), print, resume, True))
     assert trainer.state.step == (2 if resume else 0)
-    with watched(device, (Stepper, "step"), float32=dtype == "float32"):
+    with watched(device, Stepper, "step", float32=dtype == "float32"):
         state = trainer.run()
     assert (state.step, state.evaluated_step) == (end, end)
     optimizer, parameters = trainer.stepper.optimizer, list(trainer.model.parameters())
@@ -163,7 +154,7 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
     runtime = build_runtime(GPT(tiny_config(n_layer=1, **model)).eval().to(DEVICE), options)
     prompts = ["abc", "a", "abcdefgh"]
     params = SamplingParams.model_validate({"max_new_tokens": 20, "temperature": 0.8, "logprobs": 2, **FILTERS})
-    with watched(device, (GPT, "forward")):
+    with watched(device, GPT, "forward"):
         assert len(list(TextBatch(runtime, TOKENIZER, prompts, params))) == 3 * 20
     plain = Batch(runtime, [TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
     plain.step()
@@ -174,21 +165,17 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
 
 def try_variants(device: FakeCuda) -> None:
     """Make a step, an evaluation and tokens of every choice of the architecture, deterministically."""
-    for number, values in enumerate(VARIANTS):
-        try_variant(keys_of(values), ("adamw", "muon")[number // 2 % 2], number)
-
-
-def try_variant(changes: dict[str, Any], optimizer: str, number: int) -> None:
     torch.use_deterministic_algorithms(True)
-    model = GPT(tiny_config(n_layer=1, dropout=0.1, **changes)).to(DEVICE)
-    compute = Compute(DEVICE, (torch.float32, torch.bfloat16, torch.float16)[number % 3], torch.bfloat16)
-    optim = build_optimizer(model, OptimConfig.model_validate({"name": optimizer}), DEVICE, torch.bfloat16)
     objective = Objective(temperature=0.9, ahead=(0.5, 0.25), ahead_steps=2, teacher_weight=0.5)
-    Stepper(model, optim, compute, 1.0, objective=objective).step(0, 1e-3, [BATCHES[number % 2]])
-    mean_loss(model, iter([(IDX, IDX)]), compute)
-    runtime = build_runtime(model.eval(), DecodeOptions("eager"))
-    params = SamplingParams(max_new_tokens=3, logprobs=2, **FILTERS)
-    list(TextBatch(runtime, TOKENIZER, ["a", "bc"], params))
+    for number, values in enumerate(VARIANTS):
+        model = GPT(tiny_config(n_layer=1, dropout=0.1, **keys_of(values))).to(DEVICE)
+        compute = Compute(DEVICE, (torch.float32, torch.bfloat16, torch.float16)[number % 3], torch.bfloat16)
+        config = OptimConfig.model_validate({"name": ("adamw", "muon")[number // 2 % 2]})
+        optimizer = build_optimizer(model, config, DEVICE, torch.bfloat16)
+        Stepper(model, optimizer, compute, 1.0, objective=objective).step(0, 1e-3, [BATCHES[number % 2]])
+        mean_loss(model, iter([(IDX, IDX)]), compute)
+        params = SamplingParams(max_new_tokens=3, logprobs=2, **FILTERS)
+        list(TextBatch(build_runtime(model.eval(), DecodeOptions("eager")), TOKENIZER, ["a", "bc"], params))
 
 
 def refuse(device: FakeCuda) -> None:
@@ -232,7 +219,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 def main() -> None:
     """Report what was wrong with each scenario; an empty text: nothing."""
-    os.chdir(sys.argv[2])
+    os.chdir(sys.argv[1])
     device, reports = FakeCuda(), dict[str, str]()
     install(device)
     with contextlib.redirect_stdout(sys.stderr), device:
