@@ -1,16 +1,17 @@
-"""What two processes do that train together: `python two_processes.py FOLDER [native]` runs every scenario in each.
+"""What two processes do that train together: `two_processes.py FOLDER`, by torchrun, runs every scenario in each.
 
-Rank R writes FOLDER/facts-R.json: what each rank has to say of each scenario.
+Rank R writes FOLDER/facts-R.json: what each rank has to say of each scenario. With other arguments it is
+`scripts/train.py`, whose rank 1 is killed in the middle of a step, unless torchrun has started it again.
 """
 
 import contextlib
 import io
 import json
+import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,12 +22,13 @@ from gpt.cli import train
 from gpt.data.batches import build_sampler
 from gpt.distributed import World, joined
 from gpt.distributed.process_group import ProcessGroup, report_once
+from gpt.kernels.build import find_compiler
 from gpt.plugins import load_plugins
 from gpt.system.environment import Launch, read_launch
 from gpt.system.errors import DeviceError, GPTError
 from gpt.training.objective import Objective
 from gpt.training.signals import Interrupted
-from gpt.training.trainer import Trainer
+from gpt.training.step import Stepper
 from training.sessions import quick_beginnings, start_session
 
 METHODS = ("ddp", "fsdp")
@@ -45,14 +47,12 @@ PARTS = ("optim.name=momentum", "model.mlp=prelu", "model.position=alibi", "run.
 DROPOUT = ("train.max_steps=9", "model.dropout=0.2")
 STOPPED_AT = 4
 
-Scenario = Callable[[Path, World], Any]
-
 
 def equal_runs(folder: Path, world: World) -> dict[str, Any]:
     """Train every variant by both methods; return what this rank reads in the first step, and what there is to read."""
     read = {}
-    for variant, overrides in VARIANTS.items():
-        for method in METHODS:
+    for method in METHODS:
+        for variant, overrides in VARIANTS.items():
             name = f"{variant}-{method}"
             trainer = start_session(folder / name, *overrides, f"run.parallel={method}", world=world)
             with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
@@ -62,22 +62,19 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
             whole = sampler.get_batch(config.train.batch_size * config.train.grad_accum_steps)[0]
             first_step = step.call_args_list[0].args[2]
             read[name] = {"read": [inputs.tolist() for inputs, _ in first_step], "whole": whole.tolist()}
+        if find_compiler() is not None:
+            start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
     return read
-
-
-def native_runs(folder: Path, world: World) -> None:
-    for method in METHODS:
-        start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
 
 
 def plugin_runs(folder: Path, world: World) -> None:
     """Train with the parts of a plugin, and once more from the middle."""
     load_plugins([folder / "my_parts.py"])
     for method in METHODS:
-        whole = start_session(folder / f"parts-{method}", *PARTS, f"run.parallel={method}", world=world)
+        recipe = (*PARTS, f"run.parallel={method}")
+        whole = start_session(folder / f"parts-{method}", *recipe, world=world)
         whole.run()
         middle = whole.run_folder.path / "checkpoints" / "step-000003"
-        recipe = (*PARTS, f"run.parallel={method}")
         start_session(folder / f"parts-{method}-again", *recipe, world=world, resume=str(middle)).run()
 
 
@@ -88,28 +85,23 @@ def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
         recipe = (*DROPOUT, f"run.parallel={method}")
         start_session(folder / f"straight-{method}", *recipe, world=world).run()
         trainer = start_session(folder / f"stopped-{method}", *recipe, world=world)
-        stopped[method] = _run_until_signal(trainer, world)
-        copied = partial(shutil.copytree, folder / f"stopped-{method}", folder / f"left-{method}")
-        world.rank_zero(copied)
+        step = trainer.stepper.step
+
+        def step_with_signal(number: int, *arguments: Any, step: Any = step) -> Any:
+            if number == STOPPED_AT and world.rank == 1:
+                signal.raise_signal(signal.SIGTERM)
+            return step(number, *arguments)
+
+        with patch.object(trainer.stepper, "step", step_with_signal):
+            try:
+                trainer.run()
+            except Interrupted as interrupted:
+                stopped[method] = [trainer.state.step, interrupted.exit_code]
+        places = folder / f"stopped-{method}", folder / f"left-{method}"
+        world.rank_zero(lambda places=places: shutil.copytree(*places))
         torch.manual_seed(0)  # another process has other numbers in its generators
         start_session(folder / f"stopped-{method}", *recipe, world=world, resume="auto").run()
     return stopped
-
-
-def _run_until_signal(trainer: Trainer, world: World) -> list[int]:
-    step = trainer.stepper.step
-
-    def step_with_signal(number: int, *arguments: Any) -> Any:
-        if number == STOPPED_AT and world.rank == 1:
-            signal.raise_signal(signal.SIGTERM)
-        return step(number, *arguments)
-
-    with patch.object(trainer.stepper, "step", step_with_signal):
-        try:
-            trainer.run()
-        except Interrupted as interrupted:
-            return [trainer.state.step, interrupted.exit_code]
-    return []
 
 
 def from_one_to_two(folder: Path, world: World) -> list[str]:
@@ -138,9 +130,9 @@ def not_finite(folder: Path, world: World) -> list[Any]:
     trainer = start_session(folder / "bad", world=world)
 
     def bad_loss(*arguments: Any) -> Any:
-        is_bad = trainer.state.step == 2 and world.rank == 1
+        factor = float("nan") if trainer.state.step == 2 and world.rank == 1 else 1.0
         minimized, loss = Objective()(*arguments)
-        return minimized * (float("nan") if is_bad else 1.0), loss * (float("nan") if is_bad else 1.0)
+        return minimized * factor, loss * factor
 
     with patch.object(trainer.stepper, "objective", bad_loss):
         try:
@@ -150,10 +142,8 @@ def not_finite(folder: Path, world: World) -> list[Any]:
     return []
 
 
-def error_of_one(folder: Path, world: World) -> str:
+def error_of_one(folder: Path, world: ProcessGroup) -> str:
     """Rank 1 has no device, and is the one to say so."""
-    assert isinstance(world, ProcessGroup)
-
     try:
         with report_once(world), world.together():
             if world.rank == 1:
@@ -163,49 +153,56 @@ def error_of_one(folder: Path, world: World) -> str:
     return ""
 
 
-def commands(folder: Path, world: World) -> dict[str, list[Any]]:
-    """Return what the command returns, says and prints."""
-    assert isinstance(world, ProcessGroup)
-    corpus = folder / "full" / "corpus.txt"
-    recipe = folder / "tiny.yaml"
-    places = [f"run.dir={folder / 'runs'}", f"data.dir={folder / 'data'}", "data.source=file", "--offline"]
-    common = ["--config", str(recipe), f"data.path={corpus}", *places]
+def commands(folder: Path, world: ProcessGroup) -> dict[str, list[Any]]:
+    """Return the exit codes of commands, and what they say and print."""
+    corpus = f"data.path={folder / 'full' / 'corpus.txt'}"
+    common = ["--config", str(folder / "tiny.yaml"), f"run.dir={folder / 'runs'}", f"data.dir={folder / 'data'}"]
+    common += ["data.source=file", "--offline"]
     asked = {
         "option": ["--no-such-option"],
-        "key": ["--config", str(recipe), "train.batch=5"],
-        "batch": [*common, "train.batch_size=5"],
-        "corpus": ["--config", str(recipe), f"data.path={folder / 'missing.txt'}", *places],
-        "device": [*common, "run.device=mps"],
-        "resume": [*common, "--resume", str(folder / "nothing")],
-        "config": ["--config", str(recipe), "--print-config"],
+        "batch": [*common, corpus, "train.batch_size=5"],
+        "corpus": [*common, f"data.path={folder / 'missing.txt'}"],
+        "config": [*common, corpus, "--print-config"],
     }
-    return {name: _call(arguments, world) for name, arguments in asked.items()}
 
-
-def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
     @contextlib.contextmanager
     def joined_before(launch: Launch) -> Iterator[ProcessGroup]:
         with report_once(world):
             yield world
 
-    patched = patch("gpt.cli.train.joined", joined_before)
-    with patched, contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        try:
-            code = train.main(arguments)
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-    return [code, err.getvalue(), out.getvalue()]
+    done = {}
+    for name, arguments in asked.items():
+        said = io.StringIO()
+        patched = patch("gpt.cli.train.joined", joined_before)
+        with patched, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            try:
+                code = train.main(arguments)
+            except SystemExit as stopped:
+                code = int(stopped.code or 0)
+        done[name] = [code, said.getvalue()]
+    return done
 
 
-def main(folder: Path, has_compiler: bool) -> None:
-    scenarios: list[Scenario] = [equal_runs, plugin_runs, signal_to_one, from_one_to_two, failed_saves, not_finite]
-    scenarios += [error_of_one, commands, *([native_runs] if has_compiler else [])]
+def main(folder: Path) -> None:
+    scenarios: tuple[Any, ...] = (equal_runs, plugin_runs, signal_to_one, from_one_to_two, failed_saves, not_finite)
     facts: dict[str, Any] = {}
-    with quick_beginnings(), joined(read_launch()) as world:
-        for scenario in scenarios:
+    with joined(read_launch()) as world:
+        for scenario in (*scenarios, error_of_one, commands):
             facts[scenario.__name__] = scenario(folder, world)
     (folder / f"facts-{world.rank}.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
+def killed_once(stepper: Stepper, number: int, *arguments: Any) -> Any:
+    """Do a step, or be killed."""
+    if number == STOPPED_AT and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(stepper, number, *arguments)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "native" in sys.argv)
+    step = Stepper.step
+    with quick_beginnings():
+        if len(sys.argv) == 2:
+            sys.exit(main(Path(sys.argv[1])))
+        with patch.object(Stepper, "step", killed_once):
+            sys.exit(train.main())
