@@ -21,6 +21,7 @@ from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels import fingerprint
 from gpt.kernels.coverage import changed_module
 from gpt.kernels.decoding.c_structs import SAMPLING as SAMPLED_IN_C
+from gpt.kernels.decoding.weights import check_native_support
 from gpt.kernels.fingerprint import DECODING, SAMPLING, TRAINING, changed_code
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
@@ -41,113 +42,74 @@ def test_the_fingerprint_is_that_of_the_code() -> None:
     assert [changed_code(scope) for scope in (TRAINING, DECODING, SAMPLING)] == [None] * 3
 
 
-IN_ATTENTION = ("model/attention.py", "Attention")
-IN_BLOCK = ("model/gpt.py", "Block")
-ON_DISK: list[tuple[tuple[str, str], str, str]] = [
-    (IN_BLOCK, "x = x + self.attn(", "x = x + 0.0 * self.attn("),
-    (IN_BLOCK, "self.mlp(self.ln_2(x))", "self.mlp(self.ln_2(x.clamp(-6, 6)))"),
-    (IN_BLOCK, "return x + self.mlp(", "return x + (1 + x.std(0, keepdim=True)) * self.mlp("),
-    (IN_BLOCK, "self.mlp(self.ln_2(x))", "self.mlp(self.ln_2(x) * (0.5 if x.size(1) < 32 else 1.0))"),
-    (IN_BLOCK, "self.mlp(self.ln_2(x))", "self.mlp(self.ln_2(x) * (1.0 if self.training else 0.0))"),
-    (
-        IN_ATTENTION,
-        "v = _split_heads(self.c_v(x), self.n_kv_head)",
-        "v = 0.97 * _split_heads(self.c_v(x), self.n_kv_head)",
-    ),
-    (IN_ATTENTION, "y = self.core(q, k, v, mask)", "y = self.core(q, k, v.sigmoid() * v, mask)"),
-    (IN_ATTENTION, "return self.resid_dropout(self.c_proj(y))", "return self.c_proj(y)"),
-    (("model/attention.py", "ReferenceCore"), "softmax(dim=-1)", "softmax(dim=-1).clamp(max=0.5)"),
-    (("model/attention.py", "SDPACore"), "mask is None and queries > 1", "mask is None"),
-    (
-        ("model/attention.py", "AutoCore"),
-        "trains_on_cpu and (q.dtype == torch.bfloat16",
-        "(q.dtype == torch.half",
-    ),
-    (("model/attention.py", "CORES"), '{"auto": AutoCore', '{"auto": ReferenceCore'),
-    (("model/attention.py", "masked_scores"), "math.sqrt(q.size(-1))", "q.size(-1)"),
-    (("model/attention.py", "causal_mask"), "keys - queries", "keys - queries + 1"),
-    (("model/attention.py", "import rotate"), "import Rotation, rotate", "import Rotation, rotate_half as rotate"),
-    (("model/layers.py", "MLP"), "self.activation(self.c_fc(x))", "self.activation(self.c_fc(x)).clamp(max=1)"),
-    (("model/layers.py", "SwiGLU"), "F.silu(self.c_gate(x))", "self.c_gate(x).sigmoid()"),
-    (("model/layers.py", "relu2"), "F.relu(x).square()", "F.relu6(x).square()"),
-    (("model/layers.py", "ACTIVATIONS"), '"gelu": F.gelu', '"gelu": F.mish'),
-    (("model/layers.py", "RMSNorm"), "self.eps)", "2 * self.eps)"),
-    (("model/layers.py", "NORMS"), "bias=config.bias", "bias=False"),
-    (("model/layers.py", "a statement"), "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
-    (("model/positions.py", "rotate"), "rotate_half(x) * sin", "rotate_half(x) * -sin"),
-    (("model/positions.py", "rotate_half"), "(-second, first)", "(second, first)"),
+IN_TRAINING = [
+    ("gpt/model/gpt.py", "Block", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
+    ("gpt/model/attention.py", "Attention", "return self.resid_dropout(self.c_proj(y))", "return self.c_proj(y)"),
+    ("gpt/model/attention.py", "AutoCore", "trains_on_cpu and (q.dtype == torch.bfloat16", "(q.dtype == torch.half"),
+    ("gpt/model/attention.py", "CORES", '{"auto": AutoCore', '{"auto": ReferenceCore'),
+    ("gpt/model/attention.py", "causal_mask", "keys - queries", "keys - queries + 1"),
+    ("gpt/model/attention.py", "import rotate", "import Rotation, rotate", "import Rotation, rotate_half as rotate"),
+    ("gpt/model/layers.py", "RMSNorm", "self.eps)", "2 * self.eps)"),
+    ("gpt/model/layers.py", "a statement", "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
+    ("gpt/model/positions.py", "rotate", "rotate_half(x) * sin", "rotate_half(x) * -sin"),
+    ("gpt/model/positions.py", "rotate_half", "(-second, first)", "(second, first)"),
 ]
-"""The definition that is edited, what is replaced, and by what."""
-DECODED: list[tuple[tuple[str, str], str, str]] = [
-    (("model/gpt.py", "GPT"), "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
-    (("model/gpt.py", "GPT"), "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
-    (("model/positions.py", "Rotary"), "self.cos[positions], self.sin", "self.cos[positions], 0.9 * self.sin"),
-    (("model/positions.py", "_angles"), "theta ** (-", "2 * theta ** (-"),
-    (("model/quantized.py", "QuantizedLinear"), "* self.scales", "* 0.9 * self.scales"),
+"""The file and definition that is edited, what is replaced, and by what."""
+IN_DECODING = [
+    ("gpt/model/gpt.py", "GPT", "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
+    ("gpt/model/positions.py", "_angles", "theta ** (-", "2 * theta ** (-"),
+    ("gpt/model/quantized.py", "QuantizedLinear", "* self.scales", "* 0.9 * self.scales"),
 ]
-"""Edits of what only decoding computes natively."""
-SAMPLED: list[tuple[tuple[str, str], str, str]] = [
-    (("generation/sampling.py", "next_token_probabilities"), "max(params.temp", "max(0.2 * params.temp"),
-    (("filters.py", "top_p_filter"), "(before >= p)", "(before > p)"),
+IN_SAMPLING = [
+    ("gpt/generation/sampling.py", "next_token_probabilities", "max(params.temp", "max(0.2 * params.temp"),
+    ("gpt/filters.py", "top_p_filter", "(before >= p)", "(before > p)"),
 ]
+NOWHERE = [("gpt/model/gpt.py", "weights at the start", "INIT_STD = 0.02", "INIT_STD = 0.01")]
+ON_DISK = [*IN_TRAINING, *IN_DECODING, *IN_SAMPLING, *NOWHERE]
 
 
-def edited(place: Path, file: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def edit(place: Path, file: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the fingerprint read a copy of the package's files, one of them edited."""
     for each in {*DECODING, *SAMPLING}:
         (place / each).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(fingerprint.PACKAGE / each, place / each)
-    source = (place / file).read_text(encoding="utf-8")
-    assert source.count(old) >= 1, f"{file} lacks {old!r}"
-    (place / file).write_text(source.replace(old, new, 1), encoding="utf-8")
+    edited = place / file.removeprefix("gpt/")
+    source = edited.read_text(encoding="utf-8")
+    assert old in source
+    edited.write_text(source.replace(old, new, 1), encoding="utf-8")
     monkeypatch.setattr(fingerprint, "PACKAGE", place)
 
 
-@pytest.mark.parametrize(("where", "old", "new"), [*ON_DISK, *DECODED, *SAMPLED], ids=lambda value: str(value)[:40])
-def test_an_edit_on_disk_is_named(
-    where: tuple[str, str], old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", ON_DISK, ids=lambda case: case[1])
+def test_edit_on_disk_is_named_where_it_matters(
+    case: tuple[str, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, name = where
-    edited(tmp_path, file, old, new, monkeypatch)
-    said = f"{name} of gpt/{file} was edited"
-    case = (where, old, new)
-    assert changed_code(TRAINING) == (said if case in ON_DISK else None)
-    assert changed_code(DECODING) == (None if case in SAMPLED else said)
-    assert changed_code(SAMPLING) == (said if case in SAMPLED else None)
-
-
-def test_weights_at_the_start_have_no_part_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edited(tmp_path, "model/gpt.py", "INIT_STD = 0.02", "INIT_STD = 0.01", monkeypatch)
-    assert changed_code(TRAINING) is None
-    assert changed_code(DECODING) is None
+    file, name, old, new = case
+    edit(tmp_path, file, old, new, monkeypatch)
+    said = f"{name} of {file} was edited"
+    assert changed_code(TRAINING) == (said if case in IN_TRAINING else None)
+    assert changed_code(DECODING) == (said if case in IN_TRAINING + IN_DECODING else None)
+    assert changed_code(SAMPLING) == (said if case in IN_SAMPLING else None)
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new"),
+    ("old", "new"),
     [
-        (
-            "model/gpt.py",
-            "        return x + self.mlp(self.ln_2(x))\n",
-            "\n        # a comment\n        return x + self.mlp(\n            self.ln_2(x))\n",
-        ),
-        ("model/attention.py", '"""Map x (B, T, C) to (B, T, C)."""', '"""Attend."""'),
+        ("        return x +", "\n        # a comment\n        return x +"),
+        ('"""Map x (B, T, C) to (B, T, C)', '"""Attend'),
     ],
-    ids=["a comment", "a docstring"],
+    ids=["comment", "docstring"],
 )
-def test_comments_have_no_part_in_the_fingerprint(
-    file: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edited(tmp_path, file, old, new, monkeypatch)
+def test_comments_have_no_part_in_it(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(tmp_path, "model/gpt.py" if "#" in new else "model/attention.py", old, new, monkeypatch)
     assert fingerprint.current() == fingerprint.recorded()
 
 
 @pytest.mark.parametrize(
     ("content", "said"), [("def (", "raises SyntaxError"), ("import nothing_like_it\n", "raises Module")]
 )
-def test_a_file_that_is_broken_is_named(
-    content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edited(tmp_path, "model/layers.py", "class MLP(", f"{content}\nclass MLP(", monkeypatch)
+def test_broken_file_is_named(content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(tmp_path, "model/layers.py", "class MLP(", f"{content}\nclass MLP(", monkeypatch)
     assert said in str(changed_code(TRAINING))
 
 
@@ -163,32 +125,25 @@ def replacing(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(owner, name, twice(getattr(owner, name)))
 
 
-AT_RUN_TIME: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
-    "a function of a file": (replacing(gpt_file, "build_mlp"), "build_mlp of gpt/model/gpt.py"),
-    "a method": (replacing(Attention, "forward"), "Attention of gpt/model/attention.py"),
-    "a method more": (
-        lambda patch: patch.setattr(Block, "__call__", Block.forward, raising=False),
-        "Block of gpt/model",
-    ),
-    "dropout taken out": (replacing(ReferenceCore, "__init__"), "ReferenceCore of gpt/model/attention.py"),
-    "a default": (lambda patch: patch.setattr(Block.forward, "__defaults__", (1,)), "Block of gpt/model/gpt.py"),
-    "a class": (
-        lambda patch: patch.setattr(gpt_file, "Attention", type("A", (Attention,), {})),
-        "Attention of gpt/model",
-    ),
-    "torch's": (lambda patch: patch.setitem(ACTIVATIONS, "gelu", torch.sin), "ACTIVATIONS of gpt/model/layers.py"),
-    "a table": (lambda patch: patch.setitem(ACTIVATIONS, "gelu", twice(F.gelu)), "ACTIVATIONS of gpt/model/layers.py"),
+AT_RUN_TIME: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "build_mlp of gpt/model/gpt.py": replacing(gpt_file, "build_mlp"),
+    "Attention of gpt/model/attention.py": replacing(Attention, "forward"),
+    "ReferenceCore of gpt/model/attention.py": replacing(ReferenceCore, "__init__"),
+    "Block of gpt/model/gpt.py": lambda patch: patch.setattr(Block.forward, "__defaults__", (1,)),
+    "Block of gpt/model": lambda patch: patch.setattr(Block, "__call__", Block.forward, raising=False),
+    "Attention of gpt/model": lambda patch: patch.setattr(gpt_file, "Attention", type("A", (Attention,), {})),
+    "ACTIVATIONS of gpt/model/layers.py": lambda patch: patch.setitem(ACTIVATIONS, "gelu", torch.sin),
+    "ACTIVATIONS of gpt/model": lambda patch: patch.setitem(ACTIVATIONS, "gelu", twice(F.gelu)),
 }
 
 
 @pytest.mark.parametrize("name", [*AT_RUN_TIME, *EDITS])
-def test_what_is_replaced_at_run_time_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    change, said = AT_RUN_TIME[name] if name in AT_RUN_TIME else (EDITS[name], " of gpt/model/")
-    change(monkeypatch)
+def test_replacement_at_run_time_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (AT_RUN_TIME | EDITS)[name](monkeypatch)
     for scope in (TRAINING, DECODING):
         found = changed_code(scope)
         assert found is not None
-        assert said in found
+        assert (name if name in AT_RUN_TIME else " of gpt/model/") in found
         assert found.endswith(" was replaced")
 
 
@@ -210,56 +165,51 @@ class Negated(SDPACore):
         return -super().forward(*arguments)
 
 
+class Mine(GPT):
+    pass
+
+
 def with_forward(module: Any) -> None:
     module.forward = twice(module.forward)
 
 
-IN_MODEL: dict[str, tuple[Callable[[Any], object], str]] = {
-    "class": (lambda model: model.h.__setitem__(1, Scaled(model.config)), "modules of class Scaled"),
-    "parameter": (lambda model: setattr(model.h[0].mlp, "c_fc", nn.Linear(64, 512, bias=False)), "the shapes of h.0"),
-    "module": (lambda model: setattr(model.h[0], "more", nn.Linear(2, 2)), "a model with h.0.more"),
-    "hook": (lambda model: model.h[1].mlp.register_forward_hook(lambda m, a, y: 2 * y), "hooks, and h.1.mlp has one"),
-    "pre-hook": (lambda model: model.h[1].register_forward_pre_hook(lambda m, a: a), "hooks, and h.1 has one"),
-    "method": (lambda model: with_forward(model.h[0].mlp), "h.0.mlp.forward, which was changed"),
-    "call": (lambda model: setattr(model.h[0], "_call_impl", model.h[0].forward), "h.0._call_impl, which was"),
-    "activation": (
-        lambda model: setattr(model.h[1].mlp, "activation", F.mish),
-        "h.1.mlp.activation, which was changed",
-    ),
-    "eps": (lambda model: setattr(model.h[1].ln_1, "eps", 0.1), "h.1.ln_1.eps, which was changed"),
-    "core": (lambda model: setattr(model.h[0].attn, "core", SDPACore(0.0)), "modules of class SDPACore"),
-    "parametrization": (
-        lambda model: parametrizations.weight_norm(model.h[0].attn.c_q),
-        "modules of class ParametrizedLinear",
-    ),
+IN_BLOCKS: dict[str, Callable[[Any], object]] = {
+    "modules of class Scaled": lambda model: model.h.__setitem__(1, Scaled(model.config)),
+    "modules of class ParametrizedLinear": lambda model: parametrizations.weight_norm(model.h[0].attn.c_q),
+    "the shapes of h.0": lambda model: setattr(model.h[0].mlp, "c_fc", nn.Linear(64, 512, bias=False)),
+    "a model with h.0.more": lambda model: setattr(model.h[0], "more", nn.Linear(2, 2)),
+    "a model without h.1": lambda model: setattr(model, "h", model.h[:1]),
+    "hooks, and h.1.mlp has one": lambda model: model.h[1].mlp.register_forward_hook(lambda m, a, y: 2 * y),
+    "hooks, and h.1 has one": lambda model: model.h[1].register_forward_pre_hook(lambda m, a: a),
+    "h.0.mlp.forward, which was changed": lambda model: with_forward(model.h[0].mlp),
+    "h.0._call_impl, which was": lambda model: setattr(model.h[0], "_call_impl", model.h[0].forward),
+    "h.1.mlp.activation, which was changed": lambda model: setattr(model.h[1].mlp, "activation", F.mish),
+    "h.1.ln_1.eps, which was changed": lambda model: setattr(model.h[1].ln_1, "eps", 0.1),
+}
+IN_DROPOUT = {"h.0.mlp.dropout.p, which was": lambda model: setattr(model.h[0].mlp.dropout, "p", 0.5)}
+AROUND_BLOCKS: dict[str, Callable[[Any], object]] = {
+    "modules of class Mine": lambda model: setattr(model, "__class__", Mine),
+    "lm_head.forward, which was": lambda model: with_forward(model.lm_head),
 }
 
 
-@pytest.mark.parametrize("name", IN_MODEL)
-def test_what_is_changed_in_a_model_is_named(name: str) -> None:
-    change, said = IN_MODEL[name]
-    model = build()
-    assert changed_module(model) is None
-    change(model)
-    assert said in str(changed_module(model))
-    with pytest.raises(DeviceError, match=r"^the native kernels do not cover ") as caught:
-        use_native_blocks(model, FLOAT32, read_settings())
-    assert said in str(caught.value)
-    assert not any(isinstance(block, NativeBlock) for block in model.h)
-
-
-def test_dropout_matters_in_training_only() -> None:
+@pytest.mark.parametrize("said", [*IN_BLOCKS, *IN_DROPOUT, *AROUND_BLOCKS])
+def test_change_in_a_model_is_named_where_it_matters(said: str) -> None:
     model = build(dropout=0.1)
-    model.h[0].mlp.dropout.p = 0.5
-    assert changed_module(model) is None
-    assert changed_module(model, trains=True) == "h.0.mlp.dropout.p, which was changed"
-
-
-def test_the_head_matters_in_decoding_only() -> None:
-    model = build()
-    with_forward(model.lm_head)
-    assert changed_module(model) == "lm_head.forward, which was changed"
+    check_native_support(model)
     assert changed_module(model, trains=True) is None
+    (IN_BLOCKS | IN_DROPOUT | AROUND_BLOCKS)[said](model)
+    if said in IN_DROPOUT:
+        check_native_support(model)
+    else:
+        with pytest.raises(DeviceError, match=f"^the native backend does not cover {said}"):
+            check_native_support(model)
+    if said in AROUND_BLOCKS:
+        assert changed_module(model, trains=True) is None
+    else:
+        with pytest.raises(DeviceError, match=f"^the native kernels do not cover {said}"):
+            use_native_blocks(model, FLOAT32, read_settings())
+        assert not any(isinstance(block, NativeBlock) for block in model.h)
 
 
 @needs_compiler
@@ -287,17 +237,18 @@ def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], ob
 
 
 @needs_compiler
-def test_an_edited_model_trains_and_decodes_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = sharp_model(**RECIPE)
-    lines: list[str] = []
+def test_edited_model_trains_and_decodes_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lines = sharp_model(**RECIPE), list[str]()
     assert build_runtime(model, report=lines.append).name == "native, fp32 cache"
     EDITS["no residual"](monkeypatch)
     assert build_runtime(model, report=lines.append).name == "eager, fp32 cache"
-    assert lines == [
-        "no native backend, which is several times faster: Block of gpt/model/gpt.py was replaced",
-    ]
+    assert lines == ["no native backend, which is several times faster: Block of gpt/model/gpt.py was replaced"]
     with pytest.raises(DeviceError, match=r"^Block of gpt/model/gpt\.py was replaced$"):
         use_native_blocks(build(), FLOAT32, read_settings())
+
+
+def same(logits: Tensor, *_: Any) -> Tensor:
+    return logits
 
 
 @needs_compiler
@@ -306,33 +257,25 @@ def test_edited_sampling_is_by_pytorch(name: str, monkeypatch: pytest.MonkeyPatc
     model, lines = sharp_model(**RECIPE), list[str]()
     params = SamplingParams.model_validate({"temperature": 0.9, name: 3, "max_new_tokens": 30})
     if name in FILTERS:
-        monkeypatch.setitem(FILTERS, name, Filter(lambda logits, value: logits, FILTERS[name].field))
+        monkeypatch.setitem(FILTERS, name, Filter(same, FILTERS[name].field))
     else:
-        monkeypatch.setattr(f"gpt.generation.sampling.{name}", lambda logits, *_: logits)
+        monkeypatch.setattr(f"gpt.generation.sampling.{name}", same)
     runtime = build_runtime(model, DecodeOptions("native"), report=lines.append)
     assert list(generate_tokens(model, [1, 2], params, runtime)) == list(reference_tokens(model, [1, 2], params))
-    (line,) = lines
     where = "FILTERS of gpt/filters.py" if name in FILTERS else "repetition_penalty of gpt/generation/sampling.py"
-    assert line == f"sampling with PyTorch's operators: {where} was replaced"
+    assert lines == [f"sampling with PyTorch's operators: {where} was replaced"]
 
 
 @needs_compiler
-def test_a_parameter_that_the_engine_does_not_know_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.generation.native_runner.SAMPLING", SAMPLED_IN_C - {"min_p"})
-    lines: list[str] = []
-    runtime = build_runtime(sharp_model(**RECIPE), report=lines.append)
-    Batch(runtime, [[1]], SamplingParams(), [0]).step()
-    assert lines == []
-    Batch(runtime, [[1]], SamplingParams(min_p=0.2), [0]).step()
-    assert lines == ["sampling with PyTorch's operators: the native engine does not know min_p"]
-
-
-@needs_compiler
-def test_what_pytorch_samples_from_the_engines_logits_is_the_text_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_parameters_are_applied_by_pytorch_to_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=0.9, top_k=5, logprobs=2, max_new_tokens=90)
-    model = sharp_model(**RECIPE, block_size=72)
+    model, lines = sharp_model(**RECIPE, block_size=72), list[str]()
     by_engine = Batch(build_runtime(model), [[1, 2], [3]], params, [7, 8])
     monkeypatch.setattr("gpt.generation.native_runner.SAMPLING", SAMPLED_IN_C - {"top_k"})
-    by_pytorch = Batch(build_runtime(model), [[1, 2], [3]], params, [7, 8])
+    runtime = build_runtime(model, report=lines.append)
+    Batch(runtime, [[1]], SamplingParams(), [0]).step()
+    assert lines == []
+    by_pytorch = Batch(runtime, [[1, 2], [3]], params, [7, 8])
     for _ in range(90):  # past the window's edge
         assert by_engine.step() == by_pytorch.step()
+    assert lines == ["sampling with PyTorch's operators: the native engine does not know top_k"]
