@@ -77,16 +77,11 @@ def gradients(stepper: Stepper, data: list[Batch]) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in stepper.model.named_parameters() if p.grad is not None}
 
 
-def norm(tensors: dict[str, Tensor]) -> float:
-    return float(torch.stack([tensor.norm() for tensor in tensors.values()]).norm())
-
-
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """Return the norm of the difference of all tensors, relative to the norm of the others."""
     assert one.keys() == other.keys()
-    return norm({name: one[name] - other[name] for name in one}) / norm(other)
-
-
-# --- training ------------------------------------------------------------------------------------
+    squares = [((one[name] - other[name]).square().sum(), other[name].square().sum()) for name in one]
+    return float((sum(off for off, _ in squares) / sum(all_of for _, all_of in squares)) ** 0.5)
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
@@ -123,8 +118,8 @@ def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernel
     assert torch.equal(run(1), run(2))
 
 
-def test_where_training_makes_gradients_of_inputs_only_in_part_nothing_breaks(kernels: Kernels) -> None:
-    """Frozen embeddings: the first block's input wants no gradient."""
+def test_frozen_embeddings_change_no_other_gradient(kernels: Kernels) -> None:
+    """The first block's input wants no gradient."""
     data, found = [batch()], []
     for blocks in (kernels, None):
         stepper = build_stepper(blocks, compute_of(kernels), tie_weights=False)
@@ -134,13 +129,8 @@ def test_where_training_makes_gradients_of_inputs_only_in_part_nothing_breaks(ke
     assert difference(*found) < 0.05
 
 
-# --- what stays ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("training", [True, False])
-def test_parameters_keep_their_names_order_and_identity_and_modules_their_mode(
-    kernels: Kernels, training: bool
-) -> None:
+def test_names_order_and_identity_of_parameters_and_modes_stay(kernels: Kernels, training: bool) -> None:
     model = build_model(None, **VARIANTS[1]).train(training)
     model.h[1].train(not training)
 
@@ -200,31 +190,26 @@ def test_copies_and_pickles_are_plain_models(kernels: Kernels) -> None:
         assert torch.equal(twin(inputs), build_model(None).eval()(inputs))
 
 
-# --- what is not covered -------------------------------------------------------------------------
-
-UNCOVERED: list[tuple[dict[str, Any], str]] = [
-    ({"mlp": "gelu_tanh"}, "model.mlp=gelu_tanh"),
-    ({"bias": True}, "biases"),
-    ({"n_kv_head": 1}, "grouped key and value heads"),
-    ({"n_embd": 96}, "heads 48 wide"),
-    ({"n_embd": 576}, "heads 288 wide"),
-    ({"mlp_width": 24}, "a hidden width of 24"),
-]
-
-
-@pytest.mark.parametrize(("changes", "what"), UNCOVERED)
-def test_what_there_is_no_kernel_for_is_named_and_the_model_left_alone(changes: dict[str, Any], what: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"mlp": "gelu_tanh"}, "model.mlp=gelu_tanh"),
+        ({"bias": True}, "biases"),
+        ({"n_kv_head": 1}, "grouped key and value heads"),
+        ({"n_embd": 96}, "heads 48 wide"),
+        ({"n_embd": 576}, "heads 288 wide"),
+        ({"mlp_width": 24}, "a hidden width of 24"),
+    ],
+)
+def test_options_without_a_kernel_are_named_and_the_model_left_alone(changes: dict[str, Any], what: str) -> None:
     model = build_model(None, n_layer=1, **changes)
     with pytest.raises(DeviceError, match=f"^the native kernels do not cover {what}[^\n]*$"):
         use_native_blocks(model, FLOAT32, read_settings())
     assert [type(block) for block in model.h] == [Block]
 
 
-def test_float16_is_refused() -> None:
+def test_types_without_kernels_are_refused() -> None:
     with pytest.raises(DeviceError, match=r"^the native kernels are for float32 and bfloat16 on a CPU$"):
         use_native_blocks(build_model(None), Compute(CPU, torch.float16), read_settings())
-
-
-def test_bfloat16_is_refused_where_the_processor_has_no_instructions_for_it() -> None:
     with pytest.raises(DeviceError, match=r"^this processor \(generic\) has no instructions for bfloat16$"):
         load_kernels(torch.bfloat16, replace(read_settings(), processor="generic"))

@@ -89,9 +89,6 @@ def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
     return x / (x.square().mean(dim=-1, keepdim=True) + options.eps).sqrt() * gain
 
 
-# --- products ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("outputs", "inputs"), [(16, 16), (48, 16), (16, 48), (64, 96), (112, 80), (32, 272)])
 def test_linear(kernels: Kernels, outputs: int, inputs: int) -> None:
     """Weights beside each other too, as one product of which each weight gets its own gradient."""
@@ -129,9 +126,6 @@ def test_weights_are_rounded_to_the_nearest_number_of_the_kernels_type(kernels: 
     assert torch.equal(linear(kernels, x, weight), linear(kernels, x, nearest))
 
 
-# --- residual sums and norms ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("adds", [True, False], ids=["sum", "alone"])
 @pytest.mark.parametrize("used", [slice(2), slice(1), slice(1, 2)], ids=["both", "stream", "normed"])
@@ -159,27 +153,13 @@ def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) ->
     assert error(normed, right) < 2**-8  # of the mean, which is a thousand times the deviation
 
 
-def test_add(kernels: Kernels) -> None:
-    x, y, dout = wide(3, 7, 48), narrow(kernels, 3, 7, 48), torch.randn(3, 7, 48)
-    out = add(kernels, x, y, NONE)
-    assert torch.equal(out, x + y.float())
-    dx, dy = gradients([out], [x, y], [dout])
-    assert torch.equal(dx, dout)
-    assert torch.equal(dy, dout.to(kernels.dtype))
-
-
 def test_gradients_that_do_not_lie_in_order_are_taken_as_they_are_meant(kernels: Kernels) -> None:
     x, y, gain = wide(32, 32), narrow(kernels, 32, 32), wide(32)
     turned = torch.randn(32, 32).t()
-    for output in (add(kernels, x, y, NONE), add_norm(kernels, x, y, gain, RMS, NONE)[0]):
-        one, other = (
-            torch.autograd.grad(output, [x, y], of.to(output.dtype), retain_graph=True, materialize_grads=True)
-            for of in (turned, turned.contiguous())
-        )
+    for function in (lambda: add(kernels, x, y, NONE), lambda: add_norm(kernels, x, y, gain, RMS, NONE)[0]):
+        one, other = (gradients([function()], [x, y], [of]) for of in (turned, turned.contiguous()))
         assert all(map(torch.equal, one, other))
 
-
-# --- activations ---------------------------------------------------------------------------------
 
 WRITTEN_OUT = {"relu": F.relu, "relu2": lambda x: F.relu(x).square(), "gelu": F.gelu}
 
@@ -199,25 +179,22 @@ def test_activations_at_every_number_up_to_a_thousand(kernels: Kernels, name: st
     torch.testing.assert_close(dx.double(), right_dx, rtol=one_rounded(kernels), atol=1e-6)
 
 
-def test_the_gate_of_swiglu_is_silu_times_the_other_half(kernels: Kernels) -> None:
+def test_swiglu_is_silu_of_the_gate_times_the_other_half(kernels: Kernels) -> None:
     x = narrow(kernels, 3, 5, 96, scale=3.0)
-    right = lambda x: F.silu(x[..., :48]) * x[..., 48:]  # noqa: E731
-    check(lambda x: activate(kernels, x, "swiglu"), right, [x], [rounded(kernels)] * 2)
+    check(
+        lambda x: activate(kernels, x, "swiglu"),
+        lambda x: F.silu(x[..., :48]) * x[..., 48:],
+        [x],
+        [rounded(kernels)] * 2,
+    )
+    for size in (90.0, 1e30):  # gates that are open or shut
+        x = torch.ones(2, 32).to(kernels.dtype)
+        x[0, :16], x[1, :16] = size, -size
+        y = activate(kernels, x.requires_grad_(), "swiglu")
+        torch.testing.assert_close(y[0], torch.full((16,), size).to(kernels.dtype))
+        torch.testing.assert_close(y[1], torch.zeros(16).to(kernels.dtype), atol=1e-7, rtol=0)
+        assert gradients([y], [x], [torch.ones_like(y)])[0].isfinite().all()
 
-
-@pytest.mark.parametrize("size", [90.0, 1e30])
-def test_the_gate_of_numbers_however_large_is_open_or_shut(kernels: Kernels, size: float) -> None:
-    x = torch.ones(2, 32).to(kernels.dtype)
-    x[0, :16], x[1, :16] = size, -size
-    x.requires_grad_()
-    y = activate(kernels, x, "swiglu")
-    (dx,) = gradients([y], [x], [torch.ones_like(y)])
-    torch.testing.assert_close(y[0], torch.full((16,), size).to(kernels.dtype))
-    torch.testing.assert_close(y[1], torch.zeros(16).to(kernels.dtype), atol=1e-7, rtol=0)
-    assert dx.isfinite().all()
-
-
-# --- attention -----------------------------------------------------------------------------------
 
 Tensors = Sequence[Tensor]
 
@@ -249,10 +226,8 @@ def written_out(
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-def attention_inputs(
-    kernels: Kernels, batch: int, length: int, heads: int, width: int, gains: bool = False, scale: float = 1.5
-) -> Tensors:
-    qkv = [narrow(kernels, batch, length, heads * width, scale=scale) for _ in range(3)]
+def attention_inputs(kernels: Kernels, batch: int, length: int, heads: int, width: int, gains: bool = False) -> Tensors:
+    qkv = [narrow(kernels, batch, length, heads * width, scale=1.5) for _ in range(3)]
     return qkv + [wide(width, scale=0.3, mean=1.5) for _ in range(2 if gains else 0)]
 
 
@@ -264,52 +239,39 @@ def attend(
     return attention(kernels, torch.cat(inputs[:3], dim=-1), heads, gains, turning, RMS.eps, dropout)
 
 
-def check_attention(
-    kernels: Kernels,
-    inputs: Tensors,
-    heads: int,
-    turning: tuple[Tensor, Tensor] | None,
-    dropout: Dropout = NONE,
-    keep: Tensor | None = None,
-) -> None:
-    """Result, gradients of q, k and v, and of the gains."""
-    limits = [6e-3, 1.2e-2, 1.2e-2, 6e-3, 1.2e-2, 1.2e-2] if kernels.dtype == torch.bfloat16 else [5e-6] * 6
-    check(
-        lambda *given: attend(kernels, given, heads, turning, dropout),
-        lambda *given: written_out(given, heads, turning, keep),
-        inputs,
-        limits[: 1 + len(inputs)],
-    )
-
-
-LENGTHS, WIDTHS, PREPARED = (
-    (1, 7, 16, 31, 32, 33, 100, 128, 256),
-    (32, 64, 96, 128),
-    ("plain", "gains", "rotated", "both"),
-)
+LENGTHS, WIDTHS = (1, 7, 16, 31, 32, 33, 100, 128, 256), (32, 64, 96, 128)
+PREPARED = ("plain", "gains", "rotated", "both")
 ATTENDED = [
-    *((w, t, PREPARED[(row + column) % 4]) for row, t in enumerate(LENGTHS) for column, w in enumerate(WIDTHS)),
-    (256, 40, "gains"),
-    (32, 1000, "gains"),
+    *((w, t, PREPARED[(row + column) % 4], 0) for row, t in enumerate(LENGTHS) for column, w in enumerate(WIDTHS)),
+    *((256, 40, "gains", 0), (32, 1000, "gains", 0)),
+    *((32, 20, "both", 0.3), (64, 33, "plain", 0.3), (128, 128, "both", 0.3)),
 ]
-"""Each two of a length, a width and what is done to queries and keys meet; the widest head and a long row."""
+"""Each two of a length, a width and what is done to queries and keys meet; the widest head, a long row, and dropout."""
 
 
-@pytest.mark.parametrize(("width", "length", "prepared"), ATTENDED)
-def test_attention(kernels: Kernels, width: int, length: int, prepared: str) -> None:
+@pytest.mark.parametrize(("width", "length", "prepared", "probability"), ATTENDED)
+def test_attention(kernels: Kernels, width: int, length: int, prepared: str, probability: float) -> None:
+    """Result, gradients of q, k and v, and of the gains; dropout drops the same weights on the way back."""
     batch, heads = (1, 1) if (length + width // 32) % 2 else (3, 4)
     turning = rotation(length, width) if prepared in ("rotated", "both") else None
+    dropout = Dropout(probability, 2**32 - 5)
+    keep = weights_mask(kernels, batch, length, heads, width, dropout) if probability else None
     inputs = attention_inputs(kernels, batch, length, heads, width, gains=prepared in ("gains", "both"))
     if length > 1:
-        return check_attention(kernels, inputs, heads, turning)
-    # one key: weights do not depend on queries and keys
-    y = attend(kernels, inputs, heads, turning)
-    dy = torch.randn_like(y)
-    dq, dk, dv, *dgains = gradients([y], inputs, [dy])
-    assert torch.equal(y, inputs[2])
-    assert error(dv, dy.double()) < rounded(kernels)
-    assert all(grad.abs().max() < 0.1 for grad in (dq, dk, *dgains))
-    return None
+        limits = [6e-3, 1.2e-2, 1.2e-2, 6e-3, 1.2e-2, 1.2e-2] if kernels.dtype == torch.bfloat16 else [5e-6] * 6
+        check(
+            lambda *given: attend(kernels, given, heads, turning, dropout),
+            lambda *given: written_out(given, heads, turning, keep),
+            inputs,
+            limits[: 1 + len(inputs)],
+        )
+    else:  # one key: weights do not depend on queries and keys
+        y = attend(kernels, inputs, heads, turning)
+        dy = torch.randn_like(y)
+        dq, dk, dv, *dgains = gradients([y], inputs, [dy])
+        assert torch.equal(y, inputs[2])
+        assert error(dv, dy.double()) < rounded(kernels)
+        assert all(grad.abs().max() < 0.1 for grad in (dq, dk, *dgains))
 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 63])
@@ -344,9 +306,6 @@ def test_scores_however_large_choose_a_key(kernels: Kernels, scale: float) -> No
     assert dv[0, 1::2].abs().max() < 1e-30
 
 
-# --- dropout -------------------------------------------------------------------------------------
-
-
 def weights_mask(kernels: Kernels, batch: int, length: int, heads: int, width: int, dropout: Dropout) -> Tensor:
     """What dropout multiplies the attention weights by, (B, H, T, T).
 
@@ -379,9 +338,7 @@ def triangle(mask: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("probability", "seed"), [(0.01, 0), (0.2, 1), (0.5, 2**32 - 1), (0.9, 1)])
-def test_so_many_elements_are_dropped_and_the_rest_are_scaled_up(
-    kernels: Kernels, probability: float, seed: int
-) -> None:
+def test_dropout_drops_so_many_and_scales_up_the_rest(kernels: Kernels, probability: float, seed: int) -> None:
     """By five standard deviations; the mean stays."""
     dropout = Dropout(probability, seed)
     stream = stream_mask(kernels, 128, 384, dropout)
@@ -389,12 +346,6 @@ def test_so_many_elements_are_dropped_and_the_rest_are_scaled_up(
         deviation = math.sqrt(probability * (1 - probability) / mask.numel())
         assert abs(float((mask == 0).double().mean()) - probability) < 5 * deviation
     assert stream[stream != 0].unique().tolist() == [pytest.approx(1 / (1 - probability))]
-
-
-def test_a_probability_of_zero_drops_nothing_whatever_the_seed(kernels: Kernels) -> None:
-    inputs = attention_inputs(kernels, 1, 20, 1, 32)
-    assert torch.equal(attend(kernels, inputs, 1, dropout=Dropout(0.0, 5)), attend(kernels, inputs, 1))
-    assert torch.equal(stream_mask(kernels, 4, 32, Dropout(0.0, 5)), torch.ones(4, 32))
 
 
 def correlation(one: Tensor, other: Tensor) -> float:
@@ -421,21 +372,11 @@ def test_masks_of_rows_columns_heads_and_seeds_have_nothing_to_do_with_each_othe
     assert all(correlation(one, two) < 5 for one, two in zip(heads, other, strict=True))
 
 
-@pytest.mark.parametrize(("length", "width", "prepared"), [(20, 32, True), (33, 64, False), (128, 128, True)])
-def test_attention_drops_the_same_weights_on_the_way_back(
-    kernels: Kernels, length: int, width: int, prepared: bool
-) -> None:
-    dropout = Dropout(0.3, 2**32 - 5)
-    keep = weights_mask(kernels, 2, length, 2, width, dropout)
-    turning = rotation(length, width) if prepared else None
-    inputs = attention_inputs(kernels, 2, length, 2, width, gains=prepared)
-    check_attention(kernels, inputs, 2, turning, dropout, keep)
-
-
+@pytest.mark.parametrize("dropout", [NONE, Dropout(0.0, 5), Dropout(0.3, 11)], ids=str)
 @pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
-def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: NormOptions) -> None:
-    dropout = Dropout(0.3, 11)
+def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: NormOptions, dropout: Dropout) -> None:
     mask = stream_mask(kernels, 21, 48, dropout).double()
+    assert (mask == 1).all() or dropout.probability > 0
     x, y, gain = wide(21, 48), narrow(kernels, 21, 48), wide(48, scale=0.3, mean=1.0)
 
     def right(x: Tensor, y: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
@@ -443,15 +384,13 @@ def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: 
 
     limits = [EXACT, rounded(kernels), EXACT, rounded(kernels), EXACT]
     check(lambda x, y, gain: add_norm(kernels, x, y, gain, options, dropout), right, [x, y, gain], limits)
-    dout = torch.randn(21, 48)
-    dx, dy = gradients([add(kernels, x, y, dropout)], [x, y], [dout])
+    out, dout = add(kernels, x, y, dropout), torch.randn(21, 48)
+    dx, dy = gradients([out], [x, y], [dout])
     (alone,) = gradients([drop_out(kernels, x, dropout)], [x], [dout])
+    assert error(out, x.double() + mask * y.double()) < EXACT
     assert torch.equal(dx, dout)
     assert error(dy, mask * dout.double()) < rounded(kernels)
     assert error(alone, mask * dout.double()) < EXACT
-
-
-# --- the same again ------------------------------------------------------------------------------
 
 
 def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
@@ -480,9 +419,6 @@ def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(kernels:
         assert all(map(torch.equal, once, again))
         for one, other in zip(sums, other_sums, strict=True):
             assert torch.equal(one, other) if threads == 1 else error(other, one.double()) < EXACT
-
-
-# --- what is not a number ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
