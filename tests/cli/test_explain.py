@@ -281,6 +281,8 @@ def test_flops_of_a_run_have_its_sizes(run: Call) -> None:
         found = run(f"explain flops --json {options}").json
         assert (found["batch"], found["seq"]) == (4, 16)
         assert (found["generation"]["prompt_tokens"], found["generation"]["new_tokens"]) == tokens
+    long = run("explain flops model.block_size=1000000000 --json").json
+    assert long["generation"]["new_tokens"] == 500_000_000  # counted at once
     line = "explain flops --config tiny.yaml model.block_size=1"  # which leaves no room
     assert run(f"{line} --json").json["generation"] is None
     out = run(line).out
