@@ -1,6 +1,6 @@
-"""Edits of the package's sources, as a reader makes them: every command computes them, or says in a line why not.
+"""Edits of a copy of the package, as a reader makes them: every command computes them, or says in a line why not.
 
-One edit of each kind; `planted_edits` has more of the model, for the tests of each fast path.
+One edit of each kind, and the diffs of docs/changing.md; `planted_edits` has more of the model, for each fast path.
 """
 
 import json
@@ -9,19 +9,20 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from native_support import needs_compiler
-from test_changing import DIFFS
 
 import gpt
+from plugin_files import plugin_of
 from tiny import CORPUS
 
-pytestmark = needs_compiler
 PACKAGE = Path(gpt.__file__).parent
+DOCUMENT = (PACKAGE.parent / "docs" / "changing.md").read_text(encoding="utf-8")
+DIFFS = dict(re.findall(r"^## An? ([a-z ]+)$.*?^```diff\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE))
+MAX_LINES = {"activation": 1, "position encoding": 16, "sampling filter": 11, "optimizer": 18, "metric": 1}
 RECIPE = """
 run: {name: tiny, device: cpu, dtype: float32, compile: false, threads: 1}
 data: {source: file, path: corpus.txt}
@@ -46,6 +47,8 @@ OF_BLOCKS = [*list(EDITS)[:2], "five new parts"]
 """Those that native training blocks do not make."""
 OF_MODEL = [*OF_BLOCKS, "scaled embeddings"]
 """Those that the native engine and an exported page do not make."""
+PARTS = ("model.mlp=mish", "model.position=alibi", "optim.name=lion", "sample.typical_p=0.3")
+"""What the diffs of the document add."""
 
 SCRIPT = """
 import contextlib, io, json, sys, threading
@@ -56,7 +59,6 @@ import torch
 import gpt
 from gpt.checkpoint import load_trained
 from gpt.cli import evaluate, explain, export, sample, train
-from gpt.config import SamplingParams
 from gpt.serving.engine import ServingEngine
 
 overrides = sys.argv[1:]
@@ -121,14 +123,45 @@ found["export"] = run(export, "--to", "html", "--checkpoint", "runs/default", "-
 print(json.dumps(found))
 """
 
+EFFECTS = """
+import sys
+from pathlib import Path
 
-@cache
-def found_after(name: str, folder: Path) -> dict[str, Any]:
-    """What the commands do in a copy of the package with an edit; "none": without."""
+import torch
+
+from gpt.checkpoint import load_trained
+from gpt.cli import sample, train
+from gpt.config import SamplingParams
+from gpt.generation.sampling import next_token_probabilities
+from gpt.model import GPT
+from gpt.training.optimizers import build_optimizer
+
+
+def logits(config):
+    torch.manual_seed(0)
+    return GPT(config).eval()(torch.arange(16).view(1, 16) % 9)
+
+
+assert train.main(["--config", "tiny.yaml", "run.kernels=torch", *sys.argv[1:]]) == 0
+whole = load_trained(Path("runs/tiny/last"), Path("runs"), torch.device("cpu"))
+words = ["--checkpoint", "runs/tiny", "--backend", "eager", "--prompt", "The", "--typical-p", "0.1"]
+assert sample.main(words) == 0
+config = whole.model.config
+for key, other in (("mlp", "gelu"), ("position", "sinusoidal")):
+    assert not torch.equal(logits(config), logits(config.model_copy(update={key: other}))), key
+x = torch.tensor([[2.0, 1.9, 1.8, 0.0]])
+assert 0 < next_token_probabilities(x, SamplingParams(typical_p=0.3)).count_nonzero() < 4
+optimizer = build_optimizer(whole.model, whole.config.optim, torch.device("cpu")).optimizers["lion"]
+assert type(optimizer).__name__ == "Lion"
+assert "train/perplexity" in Path("runs/tiny/metrics.jsonl").read_text()
+"""
+
+
+def run_copy(folder: Path, name: str, script: str) -> str:
+    """Return what a script prints in a folder with a copy of the package that has an edit, one of `EDITS` if any."""
     shutil.copytree(PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
-    overrides: list[str] = []
     if name in EDITS:
         file, old, new = EDITS[name]
         source = (folder / "gpt" / file).read_text(encoding="utf-8")
@@ -137,26 +170,27 @@ def found_after(name: str, folder: Path) -> dict[str, Any]:
     elif name == "five new parts":
         (folder / "change.diff").write_text("".join(DIFFS.values()), encoding="utf-8")
         subprocess.run(["git", "apply", "change.diff"], cwd=folder, check=True)
-        overrides = ["model.mlp=mish", "model.position=alibi", "optim.name=lion", "sample.typical_p=0.3"]
-    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT, *overrides]
+    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}  # the copy in the folder is imported
+    command = [sys.executable, "-c", script, *(PARTS if name == "five new parts" else ())]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def unedited(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return found_after("none", tmp_path_factory.mktemp("unedited"))
+    return json.loads(run_copy(tmp_path_factory.mktemp("unedited"), "none", SCRIPT).splitlines()[-1])
 
 
 def is_one_line_refusal(result: dict[str, Any]) -> bool:
     return result["code"] == 2 and re.fullmatch(r"(.*\n)*error: [^\n]+\n", result["err"]) is not None
 
 
+@needs_compiler
+@pytest.mark.compiler
 @pytest.mark.parametrize("name", [*EDITS, "five new parts"])
 def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, Any], tmp_path: Path) -> None:
-    found = found_after(name, tmp_path)
+    found = json.loads(run_copy(tmp_path, name, SCRIPT).splitlines()[-1])
     losses, plain = found["losses"], unedited["losses"]["default"]
     assert losses["default"] == pytest.approx(losses["torch"], rel=1e-4)
     assert losses["resumed"] == losses["default"][3:]
@@ -165,8 +199,6 @@ def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, An
     text = found["sample eager"]["out"]
     assert found["sample auto"]["out"] == text == "The" + found["served"]["out"] + "\n"
     assert found["sample native"]["out"] == text or is_one_line_refusal(found["sample native"])
-    if name in DECODING:
-        assert text != unedited["sample eager"]["out"]
     assert json.loads(found["evaluate"]["out"].splitlines()[-1])["loss"] == pytest.approx(found["val"], rel=1e-5)
     assert found["traced"] == pytest.approx(0.0, abs=1e-4) if isinstance(found["traced"], float) else found["traced"]
     assert found["explain"]["code"] == 0 or is_one_line_refusal(found["explain"])
@@ -177,12 +209,30 @@ def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, An
         assert any("no native backend, " in line for line in found["served"]["lines"])
         assert is_one_line_refusal(found["export"])
     if name in DECODING:
+        assert text != unedited["sample eager"]["out"]
         assert "sampling with PyTorch's operators: " in found["sample auto"]["err"]
         assert any("sampling with PyTorch's operators: " in line for line in found["served"]["lines"])
 
 
+@needs_compiler
+@pytest.mark.compiler
 def test_without_an_edit_everything_is_native(unedited: dict[str, Any]) -> None:
     assert "training blocks by native kernels" in unedited["default"]["err"]
     assert unedited["sample native"]["out"] == unedited["sample eager"]["out"]
     assert unedited["served"]["lines"] == []
     assert unedited["export"]["code"] == 0
+
+
+def test_a_diff_of_the_document_is_in_one_file_and_as_short_as_promised() -> None:
+    assert {name: len(re.findall(r"^\+(?!\+\+)", diff, re.MULTILINE)) for name, diff in DIFFS.items()} == MAX_LINES
+    assert all(diff.count("\n+++ ") + diff.startswith("+++ ") == 1 for diff in DIFFS.values())
+
+
+def test_the_diffs_of_the_document_have_effects(tmp_path: Path) -> None:
+    run_copy(tmp_path, "five new parts", EFFECTS)
+
+
+@pytest.mark.usefixtures("no_plugins")
+def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    assert plugin_of(tmp_path, code).names["gpt.model.layers:ACTIVATIONS"] == ["mish"]
