@@ -27,8 +27,7 @@ def test_every_recipe_points_to_the_schema_is_named_after_its_file_and_trains_tw
 
 def test_the_schema_in_the_repository_is_the_present_one() -> None:
     """`make schema` writes it anew."""
-    schema = json.loads((CONFIGS[0].parent / "schema.json").read_text(encoding="utf-8"))
-    assert schema == Config.model_json_schema()
+    assert json.loads((CONFIGS[0].parent / "schema.json").read_text(encoding="utf-8")) == Config.model_json_schema()
 
 
 def test_the_shakespeare_recipes_are_nanogpts() -> None:

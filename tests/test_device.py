@@ -11,7 +11,10 @@ from gpt.config import RunConfig
 from gpt.device import available_bytes, choose_compute, choose_device, require_memory
 from gpt.system.environment import Launch
 from gpt.system.errors import DeviceError
-from gpt.system.processor import AMX, AVX2, PROCESSORS, Processor
+from gpt.system.processor import AMX, AVX2, PROCESSORS
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
+TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
 
 
 def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # noqa: B008  # frozen
@@ -22,25 +25,22 @@ def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert choose_device("auto") == torch.device("cpu")
+    assert choose_device("auto") == CPU
     for name, message in (("cuda", "sees 0 CUDA devices; use device auto or cpu"), ("gpu", "expected auto, cpu")):
         with pytest.raises(DeviceError, match=message):
             choose_device(name)
 
 
-@pytest.mark.parametrize("processor", PROCESSORS.values(), ids=lambda processor: processor.name)
-def test_auto_is_the_type_that_the_processor_has_instructions_for(processor: Processor) -> None:
-    compute = choose_compute(RunConfig(device="cpu"), lambda line: None, processor)
-    assert compute.dtype == compute.fast_dtype == processor.matmul_dtype
-
-
-def test_bfloat16_without_instructions_for_it_is_said_to_be_slow() -> None:
+def test_auto_dtype_has_instructions_and_another_is_said_to_be_slow() -> None:
     lines: list[str] = []
+    for processor in PROCESSORS.values():
+        compute = choose_compute(RunConfig(device="cpu"), lines.append, processor)
+        assert compute.dtype == compute.fast_dtype == processor.matmul_dtype
+    choose_compute(RunConfig(device="cpu", dtype="bfloat16"), lines.append, AMX)
+    assert lines == []
     compute = choose_compute(RunConfig(device="cpu", dtype="bfloat16"), lines.append, AVX2)
     assert (compute.dtype, compute.fast_dtype) == (torch.bfloat16, torch.float32)
     assert lines == ["bfloat16 is far slower than float32 here: this processor (AVX2) has no instructions for it"]
-    choose_compute(RunConfig(device="cpu", dtype="bfloat16"), lines.append, AMX)
-    assert len(lines) == 1
 
 
 def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise InvalidCxxCompiler
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
-    assert device.why_not_compile(torch.device("cpu")) == "no C++ compiler was found"
+    assert device.why_not_compile(CPU) == "no C++ compiler was found"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -78,10 +78,9 @@ def test_processes_of_a_machine_share_its_cores(threads: list[int]) -> None:
     assert threads == [3, 1, 5]
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_each_process_has_the_cuda_device_of_its_local_rank(
-    monkeypatch: pytest.MonkeyPatch, threads: list[int], name: str
-) -> None:
+def test_each_process_has_the_cuda_device_of_its_local_rank(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -91,41 +90,38 @@ def test_each_process_has_the_cuda_device_of_its_local_rank(
     assert chosen == [torch.device("cuda:1")]
     with pytest.raises(DeviceError, match=r"device cuda:2: torch .* sees 2 CUDA devices"):
         choose(Launch(2, 4, 2, 4), device=name)
-
-
-def test_one_named_device_is_not_for_several_processes(threads: list[int]) -> None:
     with pytest.raises(DeviceError, match=r"^run\.device is cuda:0, but each of 2 processes needs its own; use cuda"):
         choose(Launch(0, 2, 0, 2), device="cuda:0")
 
 
-CUDA = torch.device("cuda:0")
-CPU = torch.device("cpu")
-TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
-
-
 @pytest.fixture
-def precision() -> Iterator[None]:
+def _precision() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(before)
 
 
-def fail_within(compute: device.Compute) -> str:
-    """The precision within, of matmuls that end with an error."""
+@pytest.mark.usefixtures("_precision")
+@pytest.mark.parametrize(
+    ("compute", "within", "name"),
+    [
+        (TF32, "high", "cuda:0, float32 (TF32 matmuls)"),
+        (device.Compute(CUDA, torch.bfloat16, torch.bfloat16), "highest", "cuda:0, bfloat16"),
+        (device.Compute(CUDA, torch.float32, torch.float32), "highest", "cuda:0, float32"),
+        (device.Compute(CPU, torch.float32, torch.bfloat16), "highest", "cpu, 1 threads, float32"),
+    ],
+)
+def test_float32_training_on_cuda_alone_is_in_tf32_says_so_and_restores_the_setting(
+    compute: device.Compute, within: str, name: str
+) -> None:
+    assert str(compute) == name
     with suppress(KeyError), compute.training_matmuls():
-        within = torch.get_float32_matmul_precision()
+        assert torch.get_float32_matmul_precision() == within
         raise KeyError
-    return within
-
-
-@pytest.mark.usefixtures("precision")
-def test_float32_training_on_cuda_multiplies_in_tf32_says_so_and_restores_the_setting() -> None:
-    assert fail_within(TF32) == "high"
     assert torch.get_float32_matmul_precision() == "highest"
-    assert str(TF32) == "cuda:0, float32 (TF32 matmuls)"
 
 
-@pytest.mark.usefixtures("precision")
+@pytest.mark.usefixtures("_precision")
 @pytest.mark.parametrize("setting", ["medium", "fp32_precision"])
 def test_a_precision_that_the_user_chose_stays(setting: str) -> None:
     if setting == "medium":
@@ -138,20 +134,6 @@ def test_a_precision_that_the_user_chose_stays(setting: str) -> None:
     assert str(TF32) == "cuda:0, float32"
 
 
-@pytest.mark.parametrize(
-    "compute",
-    [
-        device.Compute(CUDA, torch.bfloat16, torch.bfloat16),
-        device.Compute(CUDA, torch.float32, torch.float32),
-        device.Compute(torch.device("cpu"), torch.float32, torch.bfloat16),
-    ],
-    ids=str,
-)
-def test_other_types_and_devices_keep_the_precision(compute: device.Compute) -> None:
-    assert fail_within(compute) == "highest"
-    assert "TF32" not in str(compute)
-
-
 def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     available = available_bytes(CPU)
     assert available is None or 1 << 26 < available < 1 << 50
@@ -159,9 +141,8 @@ def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.Monkey
     require_memory(1 << 80, "it", "something", CPU)
     monkeypatch.setattr("gpt.device.available_bytes", lambda device: 3 << 30)
     require_memory(3 << 30, "it", "something", CPU)
-    with pytest.raises(
-        DeviceError, match=r"^it needs at least 4.5 GiB of memory, and cpu has 3.0 GiB available; lower s"
-    ):
+    message = r"^it needs at least 4.5 GiB of memory, and cpu has 3.0 GiB available; lower s"
+    with pytest.raises(DeviceError, match=message):
         require_memory(9 << 29, "it", "something", CPU)
 
 

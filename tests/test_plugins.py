@@ -1,7 +1,7 @@
 """Plugins: what they can add, what a checkpoint says of them, and what is wrong with a bad one."""
 
+import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -13,7 +13,6 @@ from gpt.cli import evaluate, sample, train
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.sections import SHIPPED, TABLES, names_of
-from gpt.config.sources import load_config
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.kernels.fingerprint import DECODING, TRAINING, changed_code
 from gpt.model import GPT
@@ -25,17 +24,6 @@ from plugin_files import PARTS, plugin_of, unload
 from tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("no_plugins")
-BAD = """
-from gpt.training.optimizers import OPTIMIZERS
-
-
-class Bad:
-    def __init__(self):
-        pass
-
-
-OPTIMIZERS["bad"] = Bad
-"""
 CHOSEN = ("model.mlp=mish", "model.position=alibi", "optim.name=momentum", "run.kernels=torch")
 MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['mish'] = F.mish\n"
 
@@ -45,16 +33,14 @@ def test_the_shipped_names_are_those_of_the_tables() -> None:
 
 
 def test_a_configuration_names_the_parts_of_a_plugin(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"model.mlp: got 'mish', expected one of gelu, gelu_tanh, relu, relu2, swiglu$"
-    ):
+    with pytest.raises(ConfigError, match=r"model.mlp: got 'mish', expected one of gelu, .*, swiglu$"):
         parse_config("model: {mlp: mish}", "a.yaml")
     plugin_of(tmp_path)
     config = parse_config("model: {mlp: mish, norm: double}", "a.yaml")
     assert (config.model.mlp, config.model.norm) == ("mish", "double")
 
 
-def test_a_file_is_loaded_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(tmp_path: Path) -> None:
     first = plugin_of(tmp_path, MISH)
     load_plugins([str(tmp_path / "my_parts.py")])
     assert list(PLUGINS.values()) == [first]
@@ -64,6 +50,8 @@ def test_a_file_is_loaded_again_when_it_has_changed(tmp_path: Path) -> None:
     (tmp_path / "others.py").write_text(second.path.read_text().replace("F.silu", "F.relu").replace("F.mish", "F.relu"))
     with pytest.raises(ConfigError, match=r"others\.py: silu is a name already"):
         load_plugins(tmp_path / "others.py")
+    with pytest.raises(ConfigError, match=r"cannot read the plugin .*none\.py: "):
+        load_plugins(tmp_path / "none.py")
 
 
 @pytest.mark.parametrize(
@@ -87,17 +75,6 @@ def test_a_bad_plugin_is_refused_in_one_line_and_adds_nothing(tmp_path: Path, co
     assert {key: names_of(key) for key in TABLES} == SHIPPED
 
 
-def test_a_plugin_does_not_change_the_code_that_kernels_compute(tmp_path: Path) -> None:
-    plugin_of(tmp_path)
-    assert changed_code(TRAINING) is None
-    assert changed_code(DECODING) is None
-
-
-def test_a_plugin_that_is_no_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main(["--config", "any.yaml", "--plugin", str(tmp_path / "none.py")]) == 2
-    assert "cannot read the plugin" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -117,8 +94,9 @@ def test_a_part_is_tried_when_the_model_is_built(tmp_path: Path, code: str, mess
         GPT(tiny_config(**{"position" if "POSITIONS" in code else "mlp": "odd"}))
 
 
-def test_parts_of_plugins_are_counted_and_seen(tmp_path: Path) -> None:
+def test_parts_of_plugins_are_counted_and_seen_and_leave_the_code_of_kernels(tmp_path: Path) -> None:
     plugin_of(tmp_path)
+    assert (changed_code(TRAINING), changed_code(DECODING)) == (None, None)
     config = tiny_config(mlp="bilinear", norm="double", position="alibi")
     model, idx = GPT(config), torch.arange(5).view(1, 5)
     activation = dict(GPT(tiny_config(mlp="prelu")).named_parameters())["h.1.mlp.activation.weight"]
@@ -135,20 +113,16 @@ def test_parts_of_plugins_are_counted_and_seen(tmp_path: Path) -> None:
 def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def error_of(command: ModuleType, *words: str) -> str:
-        capsys.readouterr()
-        unload()
-        assert command.main(words) == 2
-        return capsys.readouterr().err.splitlines()[-1]
-
     plugin = ("--plugin", "my_parts.py")
     Path("my_parts.py").write_text(PARTS, encoding="utf-8")
     assert train.main(["--config", "tiny.yaml", *plugin, *CHOSEN]) == 0
     checkpoint = ("--checkpoint", "runs/tiny")
     for command in (sample, evaluate):
-        error = error_of(command, *checkpoint)
-        assert error.startswith("error: ")
-        assert error.endswith("model.mlp: mish comes from the plugin my_parts.py; pass --plugin my_parts.py")
+        capsys.readouterr()
+        unload()
+        assert command.main(checkpoint) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert re.match("error: .*model.mlp: mish comes from the plugin my_parts.py; pass --plugin my_parts.py$", error)
 
     earlier = "runs/tiny/checkpoints/step-000003"
     assert train.main(["--config", "tiny.yaml", *CHOSEN, "run.name=again", *plugin, "--resume", earlier]) == 0
@@ -162,13 +136,12 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
     assert lines.count("warning: the plugin my_parts.py has changed since the checkpoint was saved") == 1
 
 
-def test_a_checkpoint_that_uses_no_part_of_a_plugin_does_not_need_it(tmp_path: Path) -> None:
+def test_a_configuration_without_parts_of_a_plugin_does_not_need_it(tmp_path: Path) -> None:
     plugin_of(tmp_path)
     assert used_plugins(Config()) == []
     text = dump_config(Config())
     unload()
-    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
-    assert load_config(tmp_path / "config.yaml").config == Config()
+    assert parse_config(text, "config.yaml") == Config()
 
 
 @pytest.mark.parametrize("recorded", [3, [3], [{}], [{"file": "a", "sha256": "b", "parts": 3}], {"file": "a"}])
@@ -181,7 +154,7 @@ def test_a_damaged_record_of_plugins_is_an_error(recorded: object) -> None:
 
 
 def test_an_optimizer_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    plugin_of(tmp_path, BAD)
+    plugin_of(tmp_path, "from gpt.training.optimizers import OPTIMIZERS\nOPTIMIZERS['bad'] = object")
     config = parse_config("optim: {name: bad}", "a.yaml").optim
     with pytest.raises(ConfigError, match=r"optim.name: bad cannot be made from groups and config: "):
         build_optimizer(GPT(tiny_config()), config, torch.device("cpu"))
