@@ -6,18 +6,15 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from tests.programs import find_axe
+from patience import PATIENCE
+from programs import find_axe
 
 LOWEST_FREE = 10
 """Above 3 and 4, the descriptors that Chromium reads commands from and writes answers to."""
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "x": 88}
 CONTROL = 2
-
-PATIENCE = 240.0
-"""As in patience.py, which the benchmarks do not see."""
 
 
 class NavigatedError(AssertionError):
@@ -25,14 +22,10 @@ class NavigatedError(AssertionError):
 
 
 class Browser:
-    """Headless Chromium, until the context ends. Its pages share a process, and no cookies, storage or cache.
-
-    Args:
-        program: Chromium or Chrome.
-        profile: an empty folder.
-    """
+    """Headless Chromium, until it is closed. Its pages share a process, and no cookies, storage or cache."""
 
     def __init__(self, program: str, profile: Path) -> None:
+        """Start Chromium or Chrome with an empty folder as its profile."""
         self._number = 0
         self._pending = b""
         self._pages: dict[str, Page] = {}
@@ -63,10 +56,7 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         os.close(self._commands)  # which ends it
         os.close(self._answers)
         self._process.wait(PATIENCE)
@@ -107,22 +97,14 @@ class Browser:
 
 
 class Page:
-    """An open page, until the context ends.
-
-    Attributes:
-        console: what was written to it, errors and exceptions included.
-        requests: addresses that the page asked for.
-    """
+    """An open page, until it is closed."""
 
     def __init__(self, browser: Browser, session: str, context: str) -> None:
-        self.console: list[str] = []
-        self.requests: list[str] = []
+        self.console: list[str] = []  # what was written to it, errors and exceptions included
+        self.requests: list[str] = []  # addresses that the page asked for
         self._browser, self._session, self._context = browser, session, context
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self._browser.send("Target.disposeBrowserContext", {"browserContextId": self._context})
 
     def load(self, url: str, width: int, height: int, dark: bool, hurry: int) -> None:

@@ -38,10 +38,10 @@ MARKED = {
         *("generation/test_sampling_against_transformers.py", "inspection/test_notebook.py"),
         *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
         "interop/test_tokenizer_json.py",
-        *("test_starts.py", "training/test_exact_resume.py"),
+        "training/test_exact_resume.py",
     ),
     "browser": ("interop/test_picture.py", "interop/test_source.py", "web"),
-    "compiler": ("fake_cuda", "kernels", "test_edits.py"),
+    "compiler": ("fake_cuda", "kernels"),
 }
 """Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""
 
@@ -77,10 +77,8 @@ def _quick_beginnings() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test sees the user's environment, or leaves torch's generator moved for the next."""
-    monkeypatch.delenv("GPT_DATA_DIR", raising=False)
-    monkeypatch.delenv("GPT_OFFLINE", raising=False)
-    monkeypatch.delenv("GPT_PROCESSOR", raising=False)
-    monkeypatch.delenv("GPT_API_KEY", raising=False)
+    for name in ("GPT_DATA_DIR", "GPT_OFFLINE", "GPT_PROCESSOR", "GPT_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("gpt.system.progress.SILENCE", PATIENCE)  # a slow machine says no more than a fast one
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -132,8 +130,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Headless Chromium, started for the first page."""
-    with Browser(find_browser(), tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
+    browser = Browser(find_browser(), tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()
 
 
 @pytest.fixture
@@ -147,5 +146,5 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     yield start
     for page in pages:
-        with page:
-            assert page.console == []
+        page.close()
+    assert [page.console for page in pages if page.console] == []

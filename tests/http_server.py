@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from gpt.serving.http.models import Models
 from gpt.serving.http.responses import Services
 from gpt.serving.http.server import bind, build_config
 from patience import PATIENCE
+from server_process import HEAD, post_bytes  # noqa: F401  # for tests of servers in this process too
 
 
 class ManualEngine:
@@ -88,16 +90,12 @@ class Served:
 
     def wait_until(self, is_true: Callable[[], bool]) -> None:
         """Wait until something is true on the event loop."""
-        settled = threading.Event()
 
-        def look() -> None:
-            if is_true():
-                settled.set()
-            else:
-                self.loop.call_later(0.01, look)
+        async def look() -> None:
+            while not is_true():
+                await asyncio.sleep(0.01)
 
-        self.loop.call_soon_threadsafe(look)
-        assert settled.wait(PATIENCE)
+        asyncio.run_coroutine_threadsafe(look(), self.loop).result(PATIENCE)
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
@@ -126,13 +124,6 @@ class Served:
 
 Serve = Callable[..., AbstractContextManager[Served]]
 CharModel = tuple[GPT, CharTokenizer]
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-def post_bytes(path: str = "/v1/completions", **body: Any) -> bytes:
-    """Return a whole request."""
-    content = json.dumps(body).encode()
-    return HEAD.replace(b"/v1/completions", path.encode()) + b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -164,8 +155,8 @@ def serve_models(
     **app_options: Any,
 ) -> Iterator[Served]:
     """Run a server in a thread until the context ends."""
-    bound = bind("127.0.0.1", 0)
-    ready, served, engines = threading.Event(), [], []
+    bound, engines = bind("127.0.0.1", 0), []
+    ready, stop = Future[Served](), threading.Event()
 
     def keep(model: Loaded) -> Any:
         engines.append(make_engine(model))
@@ -178,24 +169,22 @@ def serve_models(
         serving = asyncio.create_task(server.serve([bound]))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         connections = server.server_state.connections
-        served.append(Served(url, app.state.services, models, asyncio.get_running_loop(), connections, engines))
+        served = Served(url, app.state.services, models, asyncio.get_running_loop(), connections, engines)
         async with models.use(None):
             pass
         while not server.started:
             await asyncio.sleep(0.005)
-        ready.set()
+        ready.set_result(served)
         while not stop.is_set():
             await asyncio.sleep(0.01)
         server.should_exit = True
         await serving
         await models.close()
 
-    stop = threading.Event()
     thread = threading.Thread(target=asyncio.run, args=[run()])
     thread.start()
     try:
-        assert ready.wait(PATIENCE)
-        yield served[0]
+        yield ready.result(PATIENCE)
     finally:
         stop.set()
         thread.join()

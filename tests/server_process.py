@@ -12,10 +12,14 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "serve.py"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
+def post_bytes(path: str = "/v1/completions", **body: object) -> bytes:
+    """Return a whole request as it is sent."""
+    content = json.dumps(body).encode()
+    return HEAD.replace(b"/v1/completions", path.encode()) + b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
+
+
 def request(**body: object) -> bytes:
-    """Return a request for a completion as it is sent."""
-    content = json.dumps({"prompt": "It was", **body}).encode()
-    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
+    return post_bytes(**{"prompt": "It was", **body})
 
 
 @contextmanager
