@@ -1,101 +1,151 @@
+"""Attention, norms and positions; a test of `run_with_cache` has the formulas of the whole model."""
+
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gpt.model.layers import ACTIVATIONS, MLP, RMSNorm, SwiGLU, build_mlp, build_norm
+from gpt.model.attention import CORES, Attention, AutoCore, ReferenceCore, SDPACore, causal_mask
+from gpt.model.layers import build_norm
+from gpt.model.positions import Rotary, SinusoidalPositions, build_position, rotate
 from tiny import tiny_config
-from tolerances import SPACING, of_sums
 
-ROWS = {
-    "ordinary": torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1)),
-    "far from zero": 100 + torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(2)),
-    "tiny": 1e-4 * torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(3)),
-    "constant": torch.full((2, 3, 16), 4.0),
-    "zero": torch.zeros(2, 3, 16),
-}
+CPU = torch.device("cpu")
+RAGGED = torch.tensor([[True, True, True, False, True, True], [False, False, True, True, True, True]])
+"""Which of six keys exist, for two rows."""
 
 
-@pytest.mark.parametrize("x", ROWS.values(), ids=ROWS.keys())
-@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+def inputs(kv_heads: int = 4, queries: int = 6, keys: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = (4, queries), (kv_heads, keys), (kv_heads, keys)
+    q, k, v = (torch.randn(2, *shape, 8, requires_grad=True) for shape in shapes)
+    return q, k, v
+
+
+def mask_of(kind: str, queries: int, keys: int) -> Tensor | None:
+    causal, itself = causal_mask(queries, keys, CPU), torch.eye(keys, dtype=torch.bool)[-queries:]
+    return {
+        "none": None,
+        "causal": causal,
+        "ragged": causal & (RAGGED[:, None, None, :keys] | itself),
+        "everything": torch.ones_like(causal),
+    }[kind]
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("mask", ["none", "causal", "ragged", "everything"])
+@pytest.mark.parametrize(("queries", "keys"), [(6, 6), (1, 6), (3, 6), (1, 1)])
+def test_cores_agree_on_values_and_gradients(queries: int, keys: int, mask: str, kv_heads: int) -> None:
+    tensors, allowed = inputs(kv_heads, queries, keys), mask_of(mask, queries, keys)
+    upstream = torch.randn(2, 4, queries, 8)
+    expected, actual = (core(0.0)(*tensors, allowed) for core in (ReferenceCore, SDPACore))
+    gradients = [torch.autograd.grad(result, tensors, upstream) for result in (actual, expected)]
+    torch.testing.assert_close((actual, gradients[0]), (expected, gradients[1]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "grad", "compiling", "used"),
+    [
+        (torch.float32, True, False, "sdpa"),
+        (torch.float32, True, True, "reference"),
+        (torch.bfloat16, True, False, "reference"),
+        (torch.bfloat16, False, False, "sdpa"),
+        (torch.float32, False, True, "sdpa"),
+    ],
+)
+def test_auto_takes_the_reference_only_where_training_on_a_cpu_is_faster_so(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, grad: bool, compiling: bool, used: str
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    auto, ran = AutoCore(0.0), []
+    for name, core in auto.named_children():
+        core.register_forward_hook(lambda *_, name=name: ran.append(name))
+    with torch.set_grad_enabled(grad):
+        auto(*(tensor.to(dtype) for tensor in inputs()), None)
+    assert ran == [used]
+
+
+def test_causal_mask_is_aligned_at_the_end() -> None:
+    assert causal_mask(2, 5, CPU).tolist() == [[[[True] * 4 + [False], [True] * 5]]]
+
+
+@pytest.mark.parametrize("core", CORES.values())
+def test_attention_dropout_acts_in_training_only(core: type[nn.Module]) -> None:
+    dropping, (q, k, v) = core(0.5), (x.detach() for x in inputs())
+    expected = ReferenceCore(0.0)(q, k, v, None)
+    torch.testing.assert_close(dropping.eval()(q, k, v, None), expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(dropping.train()(q, k, v, None), expected, atol=1e-3)
+
+
+def test_query_and_key_norms_see_each_head_on_its_own_and_leave_values_alone() -> None:
+    attention = Attention(tiny_config(qk_norm=True, n_kv_head=2))
+    seen: list[Tensor] = []
+    attention.core.register_forward_pre_hook(lambda _, args: seen.extend(args[:3]))
+    attention(5 * torch.randn(2, 6, 32), None, None)
+    q, k, v = seen
+    assert (q.shape, k.shape, v.shape) == ((2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8))
+    for x in (q, k):
+        torch.testing.assert_close(x.square().mean(dim=-1), torch.ones(x.shape[:-1]), rtol=0, atol=1e-3)
+    assert v.square().mean(dim=-1).std() > 0.1
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (100.0, 1.0), (0.0, 1e-4), (4.0, 0.0)])
 @pytest.mark.parametrize(("norm", "bias"), [("layernorm", True), ("layernorm", False), ("rmsnorm", True)])
-def test_a_norm_is_its_formula(x: Tensor, eps: float, norm: str, bias: bool) -> None:
+def test_norm_computes_its_formula(mean: float, deviation: float, norm: str, bias: bool) -> None:
+    eps, x = 1e-2, mean + deviation * torch.randn(2, 3, 16, dtype=torch.float64)
     built = build_norm(tiny_config(n_embd=16, norm=norm, bias=bias, norm_eps=eps))
-    shapes = {name: tuple(parameter.shape) for name, parameter in built.named_parameters()}
-    assert shapes == dict.fromkeys(("weight", "bias") if bias and norm == "layernorm" else ("weight",), (16,))
+    names = ["weight", "bias"] if bias and norm == "layernorm" else ["weight"]
+    assert [name for name, _ in built.named_parameters()] == names
     for parameter in built.parameters():
         nn.init.normal_(parameter)
-    built, x = built.double(), x.double()
+    built = built.double()
     centered = x - x.mean(dim=-1, keepdim=True) if norm == "layernorm" else x
     expected = built.weight * centered / (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt()
-    expected = expected if len(shapes) == 1 else expected + built.bias
+    expected = expected if len(names) == 1 else expected + built.bias
     torch.testing.assert_close(built(x), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(built.float()(x.float()).double(), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm(16, 1e-5), RMSNorm(16, 1e-5)], ids=["layernorm", "rmsnorm"])
-def test_a_norm_of_bfloat16_stays_close_to_float32(norm: nn.LayerNorm | RMSNorm) -> None:
-    x = ROWS["ordinary"]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = norm(x.bfloat16())
-    torch.testing.assert_close(y.float(), norm(x), rtol=0, atol=0.03)
+WIDTHS_AND_BASES = [(2, 10000.0), (8, 10000.0), (32, 500.0)]
 
 
-FORMULAS: dict[str, Callable[[float], float]] = {
-    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "relu": lambda x: max(x, 0.0),
-    "relu2": lambda x: max(x, 0.0) ** 2,
-}
+@pytest.mark.parametrize(("width", "theta"), WIDTHS_AND_BASES)
+def test_sinusoidal_table_holds_the_formula(width: int, theta: float) -> None:
+    table = SinusoidalPositions(50, width, theta).table
+    assert table.shape == (50, width)
+    for position in range(50):
+        for pair in range(width // 2):
+            angle = position / theta ** (2 * pair / width)
+            assert table[position, 2 * pair].item() == pytest.approx(math.sin(angle), abs=3e-6)
+            assert table[position, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=3e-6)
 
 
-def silu(x: float) -> float:
-    return x / (1 + math.exp(-x))
+@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+def test_each_token_gets_the_row_of_its_position(position: str) -> None:
+    added, x = build_position(tiny_config(position=position)), torch.randn(2, 3, 32)
+    (rows,) = (*added.parameters(), *added.buffers())
+    assert rows.shape == (16, 32)
+    torch.nn.init.normal_(rows)
+    assert torch.equal(added(x, torch.tensor([4, 0, 15])), x + torch.stack((rows[4], rows[0], rows[15])))
+    per_row = added(x, torch.tensor([[0, 1, 2], [7, 7, 5]]))
+    assert torch.equal(per_row, x + torch.stack((rows[:3], rows[[7, 7, 5]])))
 
 
-def each(function: Callable[[float], float], x: Tensor) -> Tensor:
-    return torch.tensor([function(value) for value in x.flatten().tolist()], dtype=torch.float64).view(x.shape)
+@pytest.mark.parametrize(("width", "theta"), WIDTHS_AND_BASES)
+@pytest.mark.parametrize("positions", [torch.arange(6), torch.tensor([[0, 1, 2, 3, 4, 5], [9, 0, 0, 47, 3, 2]])])
+def test_rotary_multiplies_by_complex_numbers(width: int, theta: float, positions: Tensor) -> None:
+    """Column i is the real and column i + D/2 the imaginary part, times e^(i angle)."""
+    x, half = torch.randn(2, 4, 6, width), width // 2
+    frequencies = torch.tensor([theta ** (-2 * i / width) for i in range(half)], dtype=torch.float64)
+    angles = positions.double().unsqueeze(-1) * frequencies  # (T, D/2) or (B, T, D/2)
+    angles = angles.unsqueeze(1) if positions.dim() == 2 else angles
+    turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.exp(1j * angles)
+    expected = torch.cat((turned.real, turned.imag), dim=-1).float()
+    torch.testing.assert_close(rotate(x, Rotary(48, width, theta)(positions)), expected, rtol=0, atol=2e-5)
 
 
-def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """x W^T + b in float64, without torch's `linear`."""
-    y = (x.double().unsqueeze(-2) * layer.weight.double()).sum(dim=-1)
-    return y if layer.bias is None else y + layer.bias.double()
-
-
-def randomized(mlp: nn.Module) -> nn.Module:
-    for parameter in mlp.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return mlp
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activation_is_its_formula(name: str) -> None:
-    x = torch.linspace(-6, 6, 241)
-    # 1 + erf, or 1 + tanh, leaves a few spacings of 1 where it cancels, times x
-    atol = 4 * SPACING * float(x.max())
-    torch.testing.assert_close(ACTIVATIONS[name](x).double(), each(FORMULAS[name], x), rtol=1e-6, atol=atol)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("name", FORMULAS)
-def test_plain_network_is_two_matrices_around_the_activation(name: str, bias: bool) -> None:
-    mlp = randomized(build_mlp(tiny_config(mlp=name, bias=bias, mlp_width=50)))
-    assert isinstance(mlp, MLP)
-    assert mlp.c_fc.weight.shape == mlp.c_proj.weight.T.shape == (50, 32)
-    x = torch.randn(2, 3, 32)
-    expected = linear(mlp.c_proj, each(FORMULAS[name], linear(mlp.c_fc, x)))
-    torch.testing.assert_close(mlp(x).double(), expected, rtol=0, atol=of_sums(expected, 32 + mlp.c_proj.in_features))
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_swiglu_is_gate_times_value_through_a_third_matrix(bias: bool) -> None:
-    mlp = randomized(build_mlp(tiny_config(mlp="swiglu", bias=bias)))
-    assert isinstance(mlp, SwiGLU)
-    matrices = (mlp.c_gate.weight, mlp.c_fc.weight, mlp.c_proj.weight.T)
-    assert [tuple(matrix.shape) for matrix in matrices] == [(88, 32)] * 3  # 8/3 of 32, up to a multiple of 8
-    x = torch.randn(2, 3, 32)
-    expected = linear(mlp.c_proj, each(silu, linear(mlp.c_gate, x)) * linear(mlp.c_fc, x))
-    torch.testing.assert_close(mlp(x).double(), expected, rtol=0, atol=of_sums(expected, 32 + mlp.c_proj.in_features))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_positions_keep_the_type_of_what_they_are_applied_to(dtype: torch.dtype) -> None:
+    heads, positions = torch.randn(2, 4, 3, 8, dtype=dtype), torch.arange(3)
+    assert SinusoidalPositions(16, 8, 10000.0)(heads[:, 0], positions).dtype == dtype
+    assert rotate(heads, Rotary(16, 8, 10000.0)(positions)).dtype == dtype
