@@ -31,11 +31,10 @@ collect_ignore = list(NOT_COLLECTED)
 TESTS = Path(__file__).parent
 MARKED = {
     "slow": (
-        *("accounting/test_memory.py", "api/test_python_page.py", "benchmarks", "cache/test_paged.py"),
+        *("accounting/test_memory.py", "api/test_python_page.py", "benchmarks"),
         *("checkpoint/test_failed_writing.py", "cli/test_processes.py", "data/test_resident_memory.py"),
         *("distributed", "drills"),
-        *("generation/test_window.py", "generation/test_speculative.py"),
-        *("generation/test_sampling_against_transformers.py", "inspection/test_notebook.py"),
+        *("generation/test_speculative.py", "inspection/test_notebook.py"),
         *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
         "interop/test_tokenizer_json.py",
         "training/test_exact_resume.py",

@@ -1,10 +1,68 @@
-"""Block tables and their pool, beside a plain model: a list of tokens for each sequence, and what each block holds."""
+"""Caches: one of a batch, and block tables beside a plain model, a list of tokens and what each block holds."""
+
+import gc
+import weakref
 
 import hypothesis.strategies as st
+import pytest
+import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gpt.cache.kv_cache import KVCache, cache_bytes
 from gpt.cache.paged import BlockPool, BlockTable, OutOfBlocksError
+from gpt.cache.paged_store import KV_DTYPES
+from gpt.model import GPT
+from gpt.system.errors import InputError
+from tiny import tiny_config
+
+CONFIG = tiny_config(n_kv_head=2)  # 2 layers, 4 query heads on 2 of keys and values, 8 wide, 16 positions
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_cache_gives_back_what_was_appended_rounded_also_after_a_truncation(kv_dtype: str) -> None:
+    cache, x = KVCache(CONFIG, 3, kv_dtype), torch.randn(2, 3, 4, 16, 8)  # of each layer, keys and values
+    places = set()
+
+    def append(start: int, end: int) -> None:
+        for layer in range(2):
+            keys, values = cache.append(layer, *x[layer, :, :, start:end].split(2, dim=1))
+            assert torch.equal(torch.cat((keys, values), dim=1), x[layer, :, :, :end].to(KV_DTYPES[kv_dtype]).float())
+        places.add((cache.keys.data_ptr(), cache.values.data_ptr()))
+        assert cache.positions(end - start).tolist() == list(range(start, end))
+        cache.advance(end - start)
+
+    append(0, 5)
+    append(5, 6)
+    cache.truncate(3)
+    x[:, :, :, 3:].neg_()
+    append(3, 16)
+    assert len(places) == 1, "memory was moved"
+    with pytest.raises(InputError, match="1 tokens after 16 do not fit into a cache of 16 positions"):
+        cache.positions(1)
+    with pytest.raises(AssertionError):
+        cache.truncate(17)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize(("batch", "n_kv_head"), [(1, 4), (3, 2), (3, 1)])
+def test_bytes_are_known_before_a_cache_is_made(kv_dtype: str, batch: int, n_kv_head: int) -> None:
+    config, size = tiny_config(n_kv_head=n_kv_head), KV_DTYPES[kv_dtype].itemsize
+    cache = KVCache(config, batch, kv_dtype)
+    assert cache.nbytes == cache_bytes(config, batch, 16, kv_dtype) == 2 * batch * 16 * 2 * n_kv_head * 8 * size
+
+
+def test_memory_is_freed_with_the_last_reference_without_the_garbage_collector(tiny_model: GPT) -> None:
+    gc.disable()
+    try:
+        cache = KVCache(tiny_model.config, batch=2)
+        tiny_model(torch.zeros(2, 3, dtype=torch.long), cache=cache)
+        freed = weakref.ref(cache)
+        del cache
+        assert freed() is None
+    finally:
+        gc.enable()
+
 
 SIZE, BLOCKS = 3, 9
 texts = st.lists(st.integers(0, 1), max_size=2 * SIZE + 1)
@@ -20,9 +78,8 @@ class PagedCache(RuleBasedStateMachine):
         self.sequences: list[tuple[BlockTable, list[int]]] = []
         self.memory: list[list[tuple[int, ...]]] = [[()] * SIZE for _ in range(BLOCKS)]
 
-    def _store(self, table: BlockTable, expected: list[int], tokens: list[int]) -> bool:
-        """Append tokens, or find that there is no room and that nothing has changed."""
-        length = len(expected) + len(tokens)
+    def _reserve(self, table: BlockTable, length: int) -> bool:
+        """Reserve room, or find that there is none and that nothing has changed."""
         before, free = (list(table.blocks), list(table.tokens)), self.pool.free
         try:
             copies = table.reserve(length)
@@ -32,6 +89,12 @@ class PagedCache(RuleBasedStateMachine):
             return False
         for target, source in copies:
             self.memory[target] = list(self.memory[source])
+        return True
+
+    def _store(self, table: BlockTable, expected: list[int], tokens: list[int]) -> bool:
+        length = len(expected) + len(tokens)
+        if not self._reserve(table, length):
+            return False
         expected += tokens
         for position in range(length - len(tokens), length):
             self.memory[table.blocks[position // SIZE]][position % SIZE] = tuple(expected[: position + 1])
@@ -78,13 +141,8 @@ class PagedCache(RuleBasedStateMachine):
     def reserve_in_vain(self, data: st.DataObject, length: int) -> None:
         """Room that is not used is no room that is lost."""
         table, expected = self._pick(data)
-        if self._store(table, expected, []) and length > len(expected):
-            try:
-                copies = table.reserve(length)
-            except OutOfBlocksError:
-                return
-            for target, source in copies:
-                self.memory[target] = list(self.memory[source])
+        if length > len(expected) and self._store(table, expected, []):
+            self._reserve(table, length)
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())
@@ -126,24 +184,12 @@ def stored(pool: BlockPool, tokens: list[int]) -> BlockTable:
     return table
 
 
-def test_a_common_prompt_is_held_once_and_its_last_block_once_for_each_that_writes() -> None:
-    pool = BlockPool(40, 64)
-    first = stored(pool, [1] * 200)
-    others = [first.fork() for _ in range(31)]
-    assert pool.in_use == 4
-    copies = [pair for table in (first, *others) for pair in table.reserve(201)]
-    assert pool.in_use == 3 + 32
-    assert {source for _, source in copies} == {others[-1].blocks[3]}  # the last one to write keeps it
-    assert len({target for target, _ in copies}) == 31
-
-
-def test_what_was_released_first_is_overwritten_first_and_the_beginning_of_a_sequence_last() -> None:
+def test_blocks_released_first_are_overwritten_first_and_the_beginning_of_a_sequence_last() -> None:
     pool = BlockPool(4, 1)
     stored(pool, [1, 2]).truncate(0)
     stored(pool, [3, 4]).truncate(0)
     for left in ([1], [], [3]):
         pool.release(pool.allocate())  # of a block that is found by nothing any more
-        assert pool.free == 4
         held = pool.allocate()
         for prefix in ([1, 2], [3, 4]):
             table = BlockTable(pool)
