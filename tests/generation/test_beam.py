@@ -1,11 +1,10 @@
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
 import torch
-from generation.scripted import Scripted
+from generation.support import Scripted
 from hypothesis import given
 from hypothesis import strategies as st
 from native_support import needs_compiler
@@ -22,7 +21,6 @@ from tiny import sharp_model
 from variants import draw_model
 
 Tokens = tuple[int, ...]
-NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
 def scripted(probabilities: Callable[[Tokens], list[float]]) -> Scripted:
@@ -32,15 +30,6 @@ def scripted(probabilities: Callable[[Tokens], list[float]]) -> Scripted:
 
 def runner_of(model: GPT, beam: int = 100, kind: str = "eager") -> Runner:
     return build_runtime(model, DecodeOptions(kind)).runner(beam)
-
-
-class Uncached(Scripted):
-    """The whole window through the model for every token."""
-
-    def __init__(self, model: GPT) -> None:
-        window = Window(model.config.block_size)
-        super().__init__(lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist())
-        self.block_size = model.config.block_size
 
 
 def ends_with_2(tokens: Sequence[int]) -> bool:
@@ -87,82 +76,46 @@ def test_hypotheses_are_those_of_the_rules_written_out(seed: int, beam: int, len
         assert each.finished is ends_with_2(each.tokens)
 
 
-@torch.inference_mode()
-def test_a_beam_as_wide_as_all_texts_ranks_every_text_of_a_model() -> None:
-    model, prompt = sharp_model(vocab_size=4), [1, 0]
-    texts = {}
-    for tokens in itertools.product(range(4), repeat=3):
-        logprobs = model(torch.tensor([[*prompt, *tokens]]))[0].double().log_softmax(dim=-1)
-        texts[tokens] = sum(float(logprobs[1 + i, token]) for i, token in enumerate(tokens))
-    found = beam_search(runner_of(model, 4**3), prompt, 4**3, 3)
-    assert [each.tokens for each in found] == sorted(texts, key=lambda tokens: -texts[tokens])
-    assert [each.logprob for each in found] == pytest.approx([texts[each.tokens] for each in found], abs=3e-5)
-
-
-def test_a_beam_finds_what_greedy_misses() -> None:
-    table = {(): [0.6, 0.4], (0,): [0.5, 0.5], (1,): [0.9, 0.1]}
-    assert beam_search(scripted(table.__getitem__), [0], 1, 2)[0].tokens == (0, 0)  # is greedy
-    best = beam_search(scripted(table.__getitem__), [0], 2, 2)[0]
-    assert best.tokens == (1, 0)
-    assert best.logprob == pytest.approx(math.log(0.36))
+def test_beam_wider_than_all_texts_gives_all_of_the_ids_that_may_be_had() -> None:
+    model = sharp_model(vocab_size=4)
+    assert len(beam_search(runner_of(model), [1], 100, 3)) == 4**3
+    assert {token for each in beam_search(runner_of(model), [1], 100, 3, ids=2) for token in each.tokens} == {0, 1}
+    assert beam_search(runner_of(model), [1], 4, 0) == [Hypothesis((), 0.0, 0.0, finished=False)]
 
 
 @pytest.mark.parametrize(("beam", "length"), [(1, 30), (8, 5)])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["eager", pytest.param("native", marks=needs_compiler)])
-def test_a_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: int) -> None:
+def test_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: int) -> None:
     model = draw_model(Random(seed))
+    window = Window(model.config.block_size)
+    uncached = Scripted(lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist(), window.size)
     cached, plain = (
         beam_search(each, [2, 1, 2], beam, length, is_finished=ends_with_2)
-        for each in (runner_of(model, beam, kind), Uncached(model))
+        for each in (runner_of(model, beam, kind), uncached)
     )
     assert [each.tokens for each in cached] == [each.tokens for each in plain]
     assert [each.logprob for each in cached] == pytest.approx([each.logprob for each in plain], abs=1e-5 * length)
 
 
-def test_among_equals_the_one_that_was_better_before_comes_first_then_the_lower_id() -> None:
+def test_equals_are_ranked_by_who_was_better_before_then_by_the_lower_id() -> None:
     found = beam_search(scripted(lambda _: [0.25] * 4), [0], 6, 2)
     assert [hypothesis.tokens for hypothesis in found] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
-    table = {(): [0.25, 0.5, 0.25], (1,): [0.25, 0.5, 0.25], (0,): [0.0, 0.5, 0.5], (2,): [0.5, 0.5, 0.0]}
-    tiny = {tokens: [max(value, 1e-30) for value in values] for tokens, values in table.items()}
-    found = beam_search(scripted(tiny.__getitem__), [0], 3, 2)
+    table = {(): [0.25, 0.5, 0.25], (1,): [0.25, 0.5, 0.25], (0,): [1e-30, 0.5, 0.5], (2,): [0.5, 0.5, 1e-30]}
+    found = beam_search(scripted(table.__getitem__), [0], 3, 2)
     assert [hypothesis.tokens for hypothesis in found] == [(1, 1), (1, 0), (1, 2)]
 
 
-def test_the_search_ends_once_as_many_as_the_beam_are_finished_and_gives_no_half_done_text() -> None:
-    asked: list[int] = []
-
-    def probabilities(tokens: Tokens) -> list[float]:
-        asked.append(len(tokens))
-        return [0.6, 0.1, 0.3]
-
-    found = beam_search(scripted(probabilities), [0], 2, 50, is_finished=ends_with_2)
-    assert [hypothesis.tokens for hypothesis in found] == [(0, 2), (2,)]
-    assert asked == [0, 1]
+@pytest.mark.parametrize("length_penalty", [-0.5, math.nan, math.inf])
+def test_length_penalties_that_rank_nothing_are_refused(length_penalty: float) -> None:
+    with pytest.raises(GenerationError, match=r"length_penalty is .*, expected a number of at least 0"):
+        beam_search(runner_of(sharp_model()), [1], 2, 3, length_penalty)
 
 
-def test_a_beam_wider_than_all_texts_gives_all_of_them() -> None:
-    assert len(beam_search(runner_of(sharp_model(vocab_size=3)), [1], 100, 2)) == 9
-    assert len(beam_search(runner_of(sharp_model(vocab_size=3)), [1], 100, 2, ids=2)) == 4
-    assert beam_search(runner_of(sharp_model()), [1], 4, 0) == [Hypothesis((), 0.0, 0.0, finished=False)]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "beam", "length_penalty", "message"),
-    [
-        *(([1], 2, value, "length_penalty is .*, expected a number of at least 0") for value in (-0.5, *NOT_FINITE)),
-        ([], 2, 1.0, "at least one token"),
-    ],
-)
-def test_what_ranks_nothing_is_refused(prompt: list[int], beam: int, length_penalty: float, message: str) -> None:
-    with pytest.raises(GenerationError, match=message):
-        beam_search(runner_of(sharp_model()), prompt, beam, 3, length_penalty)
-    assert len(beam_search(runner_of(sharp_model()), [1], 3, 3, 1e9)) == 3
-
-
-@pytest.mark.parametrize("weight", [math.nan, math.inf])
-def test_logits_that_are_not_finite_are_an_error(weight: float) -> None:
+def test_empty_prompts_and_logits_that_are_not_finite_are_refused() -> None:
     model = sharp_model()
-    nn.init.constant_(model.ln_f.weight, weight)
+    with pytest.raises(GenerationError, match="at least one token"):
+        beam_search(runner_of(model), [], 2, 3)
+    nn.init.constant_(model.ln_f.weight, math.nan)
     with pytest.raises(GenerationError, match="not finite"):
         beam_search(runner_of(model), [1], 2, 3)

@@ -1,28 +1,41 @@
-"""Logits of every runner are those of the whole window without a cache."""
+"""Logits of every runner are those of the whole window without a cache, and answers those of a request alone."""
 
+from collections.abc import Iterable
 from functools import cache
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from generation.support import LETTERS, random_ids
+from generation.support import LETTERS, Drive, Text, complete
 from hypothesis import given
 from hypothesis import strategies as st
 from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.generation import Batch
+from gpt.generation import Batch, generate_tokens
+from gpt.generation.engine import Engine
+from gpt.generation.reference import reference_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.sequence import Window
 from gpt.model import GPT
+from gpt.model.quantized import quantize
 from patience import examples
 from tiny import sharp_model
 from tolerances import LOGITS
 from variants import VARIANTS, draw_model, keys_of
 
-every_backend = pytest.mark.parametrize("kind", ["eager", pytest.param("native", marks=needs_compiler)])
+every_backend = pytest.mark.parametrize("backend", ["eager", pytest.param("native", marks=needs_compiler)])
+
+
+@cache
+def model_of(position: str, **changes: Any) -> GPT:
+    return sharp_model(std=0.25, position=position, n_kv_head=2, **changes)
+
+
+def random_prompts(model: GPT, lengths: Any, seed: int = 0) -> list[list[int]]:
+    return [Random(seed).choices(range(model.vocab_size), k=length) for length in lengths]
 
 
 @torch.inference_mode()
@@ -44,25 +57,13 @@ def largest_error(runtime: Runtime, prompts: list[list[int]], steps: int, **para
 
 
 @every_backend
-@pytest.mark.parametrize("changes", [*map(keys_of, VARIANTS)], ids=str)
-def test_cached_logits_are_the_uncached_ones_for_every_model(kind: str, changes: dict[str, Any]) -> None:
-    runtime = build_runtime(sharp_model(std=0.25, **changes), DecodeOptions(kind))
-    assert largest_error(runtime, [random_ids(length) for length in (1, 15, 10)], steps=8) < LOGITS
-
-
-@every_backend
-@pytest.mark.parametrize("seed", range(8))
-def test_logits_of_random_models_are_the_uncached_ones_within_and_beyond_the_window(kind: str, seed: int) -> None:
-    chance = Random(seed)
-    model = draw_model(chance)
+@pytest.mark.parametrize("changes", [*map(keys_of, VARIANTS), *range(8)], ids=str)
+def test_logits_are_the_uncached_ones_within_and_beyond_the_window(backend: str, changes: dict[str, Any] | int) -> None:
+    """Of every choice, and of 8 random models."""
+    model = draw_model(Random(changes)) if isinstance(changes, int) else sharp_model(std=0.25, **changes)
     window = model.config.block_size
-    prompts = [chance.choices(range(model.vocab_size), k=length) for length in (1, window // 2, window + 3)]
-    assert largest_error(build_runtime(model, DecodeOptions(kind)), prompts, steps=8) < LOGITS
-
-
-@cache
-def model_of(position: str) -> GPT:
-    return sharp_model(std=0.25, position=position, n_kv_head=2)
+    prompts = random_prompts(model, (1, window // 2, window - 1, window + 3))
+    assert largest_error(build_runtime(model, DecodeOptions(backend)), prompts, steps=8) < LOGITS
 
 
 @every_backend
@@ -73,17 +74,15 @@ def model_of(position: str) -> GPT:
     steps=st.integers(1, 40),
 )
 def test_logits_are_the_uncached_ones_while_windows_slide_and_rows_leave(
-    kind: str, position: str, lengths: list[int], steps: int
+    backend: str, position: str, lengths: list[int], steps: int
 ) -> None:
-    prompts, runtime = (
-        [random_ids(length) for length in lengths],
-        build_runtime(model_of(position), DecodeOptions(kind)),
-    )
+    model = model_of(position)
+    runtime, prompts = build_runtime(model, DecodeOptions(backend)), random_prompts(model, lengths, steps)
     assert largest_error(runtime, prompts, steps, stop=("a", "bc")) < LOGITS
 
 
 @pytest.mark.parametrize(
-    ("kind", "kv_dtype", "tolerance"),
+    ("backend", "kv_dtype", "tolerance"),
     [
         ("eager", "bf16", 0.02),
         ("eager", "fp16", 0.003),
@@ -91,22 +90,31 @@ def test_logits_are_the_uncached_ones_while_windows_slide_and_rows_leave(
         pytest.param("native", "int8", 0.04, marks=needs_compiler),
     ],
 )
-def test_a_smaller_cache_changes_the_logits_by_its_rounding_only(kind: str, kv_dtype: str, tolerance: float) -> None:
-    runtime = build_runtime(sharp_model(std=0.25), DecodeOptions(kind, kv_dtype))
-    assert tolerance / 10 < largest_error(runtime, [random_ids(5)], 40) < 3 * tolerance
+def test_smaller_cache_changes_the_logits_by_its_rounding_only(backend: str, kv_dtype: str, tolerance: float) -> None:
+    runtime = build_runtime(sharp_model(std=0.25), DecodeOptions(backend, kv_dtype))
+    assert tolerance / 10 < largest_error(runtime, [[3, 1, 4, 1, 5]], 40) < 3 * tolerance
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
 @pytest.mark.parametrize("kv_dtype", ["bf16", "fp32"])
-def test_a_model_in_bfloat16_gives_the_same_logits_with_and_without_a_cache(position: str, kv_dtype: str) -> None:
+def test_model_in_bfloat16_has_the_same_logits_with_and_without_a_cache(position: str, kv_dtype: str) -> None:
     model = sharp_model(std=0.25, position=position, n_kv_head=2).to(torch.bfloat16)
-    assert largest_error(build_runtime(model, DecodeOptions("eager", kv_dtype)), [random_ids(1)], 39) < 0.1
+    assert largest_error(build_runtime(model, DecodeOptions("eager", kv_dtype)), [[7]], 39) < 0.1
+
+
+@every_backend
+@pytest.mark.parametrize("given", [{}, {"temperature": 0}, {"top_k": 5}, {"repetition_penalty": 1.5}])
+@pytest.mark.parametrize("prompt", [[3], [3, 1, 4] * 5, list(range(20))], ids=len)
+def test_tokens_are_those_of_the_reference(backend: str, given: dict[str, Any], prompt: list[int]) -> None:
+    model, params = model_of("rope"), SamplingParams(max_new_tokens=40, seed=5, **given)
+    found = generate_tokens(model, prompt, params, build_runtime(model, DecodeOptions(backend)))
+    assert list(found) == list(reference_tokens(model, prompt, params))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("backend", ["auto", "eager"])
-def test_a_text_is_the_same_streamed_batched_and_alone(backend: str, temperature: float) -> None:
-    model = sharp_model(std=0.25, position="rope", n_kv_head=2, tie_weights=False)
+def test_text_is_the_same_streamed_batched_and_alone(backend: str, temperature: float) -> None:
+    model = model_of("rope")
     prompts, runtime = ["abc", "v", "", "hjklmnopqrstu"], build_runtime(model, DecodeOptions(backend))
     options = {"runtime": runtime, "max_new_tokens": 30, "temperature": temperature, "top_p": 0.95, "seed": 3}
     texts = gpt.generate(model, LETTERS, prompts, **options)
@@ -116,3 +124,117 @@ def test_a_text_is_the_same_streamed_batched_and_alone(backend: str, temperature
     assert texts == [gpt.generate(model, LETTERS, prompt or "\n", **options) for prompt in prompts]
     assert len(set(texts)) == 4
     assert all(len(text) == 30 for text in texts)
+
+
+# --- many requests -------------------------------------------------------------------------------
+
+WIDE = [
+    {"position": "rope", "n_kv_head": 2, "qk_norm": True},
+    {"norm": "rmsnorm", "mlp": "swiglu"},
+    {"position": "sinusoidal", "n_kv_head": 1, "bias": True},
+]
+"""Models with a window of 200, which is 4 blocks of a cache."""
+
+
+@cache
+def wide_model(variant: int = 0) -> GPT:
+    return sharp_model(std=0.25, block_size=200, **WIDE[variant])
+
+
+@cache
+def native_runtime(variant: int) -> Runtime:
+    return build_runtime(wide_model(variant), DecodeOptions("native"))
+
+
+def engine_of(runtime: Runtime, blocks: int | None = None) -> Engine:
+    return runtime.engine(LETTERS, 6, 64, blocks)
+
+
+def finish(drive: Drive, runtime: Runtime, answers: Iterable[Text]) -> None:
+    """Answers are those given alone: the text, the reason to end, and the log-probabilities, natively to the bit."""
+    drive.finish()
+    for answer in answers:
+        assert answer.request is not None
+        prompt, params = LETTERS.decode(answer.request.prompt_ids), answer.request.params
+        (expected,) = complete(runtime.model, [prompt], params, runtime=runtime)
+        assert (answer.text, answer.finish, answer.ids) == (expected.text, expected.finish, expected.ids)
+        found, right = ([token.logprob for token in each.tokens] for each in (answer, expected))
+        assert found == (pytest.approx(right, abs=1e-4) if "eager" in runtime.name else right)
+
+
+params = st.builds(
+    SamplingParams,
+    max_new_tokens=st.integers(1, 90),
+    temperature=st.sampled_from([0.0, 0.8, 1.3]),
+    top_k=st.sampled_from([0, 5]),
+    top_p=st.sampled_from([1.0, 0.9]),
+    min_p=st.sampled_from([0.0, 0.05]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    seed=st.integers(0, 2**32 - 1),
+    stop=st.sampled_from([(), ("a",), ("bc", "cab")]),
+    end_id=st.sampled_from([None, 7]),
+    logprobs=st.sampled_from([None, 0, 3]),
+    overflow=st.sampled_from(["slide", "stop"]),
+)
+prompts = st.tuples(st.sampled_from(["abcdefghij", "vut", "k"]), st.integers(1, 200)).map(
+    lambda pair: (pair[0] * 200)[: pair[1]]
+)
+
+
+@needs_compiler
+@examples(0.25)
+@given(
+    asked=st.lists(st.tuples(prompts, params, st.integers(0, 20)), min_size=2, max_size=10),
+    blocks=st.integers(4, 16),
+    variant=st.integers(0, len(WIDE) - 1),
+)
+def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
+    asked: list[tuple[str, SamplingParams, int]], blocks: int, variant: int
+) -> None:
+    drive = Drive(engine_of(native_runtime(variant), blocks))
+    for prompt, each, steps in asked:
+        drive.add(prompt, **each.model_dump())
+        drive.step(steps)
+    finish(drive, native_runtime(variant), drive.answers.values())
+
+
+@pytest.mark.parametrize(
+    ("backend", "weights", "kv_dtype"),
+    [
+        ("eager", None, "fp32"),
+        *(
+            pytest.param("native", *formats, marks=needs_compiler)
+            for formats in (("bf16", "fp32"), ("int8", "bf16"), ("int4", "int8"))
+        ),
+    ],
+)
+def test_formats_of_weights_and_cache_give_the_answers_given_alone(
+    backend: str, weights: str | None, kv_dtype: str
+) -> None:
+    model = wide_model() if weights is None else quantize(wide_model(), weights)
+    runtime = build_runtime(model, DecodeOptions(backend, kv_dtype))
+    drive = Drive(engine_of(runtime, 9))
+    answers = [drive.add(("abc" * 50)[: 17 * n], max_new_tokens=100, seed=n, logprobs=2) for n in range(1, 9)]
+    drive.step()
+    drive.cancel(answers.pop(3))
+    finish(drive, runtime, answers)
+
+
+@every_backend
+def test_logits_that_are_not_finite_fail_their_request_and_no_other(backend: str) -> None:
+    model = sharp_model(std=0.25, block_size=200)
+    text = gpt.generate(model, LETTERS, "abc", max_new_tokens=5, temperature=0.0)
+    bad = next(letter for letter in "opqrstuv" if letter not in text)
+    with torch.no_grad():
+        model.wte.weight[int(LETTERS.encode(bad)[0])] = float("nan")
+    drive = Drive(engine_of(build_runtime(model, DecodeOptions(backend))))
+    broken = drive.add("abc" + bad, max_new_tokens=5)
+    sound = drive.add("abc", max_new_tokens=5, temperature=0.0)
+    drive.finish()
+    assert (broken.finish, broken.tokens) == ("error", [])
+    assert broken.request is not None
+    assert "after position 3 are not finite" in str(broken.request.error)
+    assert (sound.finish, sound.text) == ("length", text)
+    next_one = drive.add("abc", max_new_tokens=5, temperature=0.0)  # may lie in the blocks that held NaN
+    drive.finish()
+    assert next_one.text == text

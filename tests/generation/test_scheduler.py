@@ -1,34 +1,98 @@
 """Which requests run, what they share, and who gives way, with tokens in place of keys and values."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
-from generation.support import LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
+from generation.support import LETTERS, Drive, Text
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.cache.paged import BLOCK
+from gpt.generation import SampledToken
+from gpt.generation.engine import Engine
+from gpt.generation.runner import Runner, Sampled
 from gpt.generation.scheduler import TURN
+from gpt.generation.sequence import Chunk, SequenceState, Window
 
+BLOCK_SIZE, WINDOW_BLOCKS = 200, 4
 PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]
 
 
-def expected(answer: Answer) -> list[int]:
-    params = answer.request.params
-    uniforms = torch.rand(params.max_new_tokens, generator=torch.Generator().manual_seed(params.seed)).tolist()
-    return expected_tokens(answer.request.prompt_ids, params, uniforms)
+class MemoryRunner(Runner):
+    """Stores tokens where keys and values would lie, and samples from all that a sequence finds in its blocks.
+
+    Attributes:
+        computed: tokens of each step.
+    """
+
+    ahead = 1
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(BLOCK_SIZE, blocks, 0)
+        self.computed: list[int] = []
+        self._memory = [[-1] * BLOCK for _ in range(blocks)]
+
+    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], torch.Tensor]:
+        raise NotImplementedError
+
+    def run(self, chunks: Sequence[Chunk]) -> Sampled:
+        self.computed.append(sum(len(chunk.tokens) for chunk in chunks))
+        for target, source in (pair for chunk in chunks for pair in chunk.copies):
+            self._memory[target] = list(self._memory[source])
+        written: list[tuple[int, int]] = []
+        for sequence, tokens, _, _ in chunks:
+            written += self._write(sequence, sequence.stored, tokens)
+        sampled: Sampled = {}
+        for sequence, tokens, steps, _ in chunks:
+            found = self._read(sequence, sequence.stored + len(tokens))
+            assert found == sequence.window()[: len(found)]
+            if steps:
+                sampled[sequence] = []
+            for uniform in sequence.random.peek(steps):
+                sampled[sequence].append(SampledToken(token_after(found, uniform)))
+                if len(sampled[sequence]) < steps:
+                    written += self._write(sequence, len(found), [sampled[sequence][-1].id])
+                    found = self._read(sequence, len(found) + 1)
+        assert len(set(written)) == len(written)
+        return sampled
+
+    def _write(self, sequence: SequenceState, start: int, tokens: Sequence[int]) -> list[tuple[int, int]]:
+        places = [(sequence.table.blocks[i // BLOCK], i % BLOCK) for i in range(start, start + len(tokens))]
+        for (block, offset), token in zip(places, tokens, strict=True):
+            self._memory[block][offset] = token
+        return places
+
+    def _read(self, sequence: SequenceState, length: int) -> list[int]:
+        return [self._memory[sequence.table.blocks[i // BLOCK]][i % BLOCK] for i in range(length)]
+
+
+def token_after(window: Sequence[int], uniform: float) -> int:
+    """What the model in memory says next: anything that depends on every token and on the number."""
+    return hash((*window, uniform)) % 23
+
+
+def drive_of(blocks: int, max_sequences: int = 4, prefill_chunk: int = 32, ahead: int = 1) -> tuple[Drive, list[int]]:
+    """An engine, and the tokens that it computes in each step."""
+    runner = MemoryRunner(blocks)
+    runner.ahead = ahead
+    return Drive(Engine(runner, LETTERS, max_sequences, prefill_chunk)), runner.computed
 
 
 def finish(drive: Drive) -> None:
     """Every answer is the one given alone, or the beginning of that."""
     drive.finish()
-    for answer in drive.answers.values():
-        tokens, right = [token.id for token in answer.tokens], expected(answer)
+    for request, answer in drive.answers.items():
+        count, window, right = request.params.max_new_tokens, Window(BLOCK_SIZE), list(request.prompt_ids)
+        for uniform in torch.rand(count, generator=torch.Generator().manual_seed(request.params.seed)).tolist():
+            right.append(token_after(window.of(right), uniform))
+        del right[: len(request.prompt_ids)]
         assert [chunk.finish for chunk in answer.chunks[:-1]] == [None] * (len(answer.chunks) - 1)
         if answer.finish == "cancelled":
-            assert tokens == right[: len(tokens)]
-            assert len(tokens) < answer.request.params.max_new_tokens
+            assert answer.ids == right[: len(answer.ids)]
+            assert len(answer.ids) < count
         else:
-            assert (tokens, answer.text, answer.finish) == (right, LETTERS.decode(right), "length")
+            assert (answer.ids, answer.text, answer.finish) == (right, LETTERS.decode(right), "length")
 
 
 requests = st.tuples(st.sampled_from(PROMPTS), st.integers(0, 150), st.integers(0, 5))
@@ -44,11 +108,11 @@ schedules = st.lists(
     prefill_chunk=st.sampled_from([5, 40, 64, 100]),
     ahead=st.sampled_from([1, 1, 3, 64]),
 )
-def test_every_answer_is_the_one_given_alone_whatever_comes_goes_and_gives_way(
+def test_answers_are_those_given_alone_whatever_comes_goes_and_gives_way(
     schedule: list[object], blocks: int, max_sequences: int, prefill_chunk: int, ahead: int
 ) -> None:
-    drive = Drive(MemoryRunner(blocks, max_sequences, prefill_chunk, ahead))
-    answers: list[Answer] = []
+    drive, _ = drive_of(blocks, max_sequences, prefill_chunk, ahead)
+    answers: list[Text] = []
     for event in schedule:
         match event:
             case int(steps):
@@ -61,11 +125,9 @@ def test_every_answer_is_the_one_given_alone_whatever_comes_goes_and_gives_way(
     finish(drive)
 
 
-def test_the_oldest_sequence_never_gives_way() -> None:
-    drive = Drive(MemoryRunner(WINDOW_BLOCKS, max_sequences=4, prefill_chunk=64))
-    oldest = drive.add("a" * 60, max_new_tokens=130)
-    for letter in "bcd":
-        drive.add(letter * 60, max_new_tokens=130)
+def test_oldest_sequence_never_gives_way() -> None:
+    drive, _ = drive_of(WINDOW_BLOCKS, prefill_chunk=64)
+    oldest, *_ = [drive.add(letter * 60, max_new_tokens=130) for letter in "abcd"]
     while not oldest.finish:
         before = len(oldest.tokens)
         drive.step(2)  # one of the two may be for the first tokens of others
@@ -74,17 +136,16 @@ def test_the_oldest_sequence_never_gives_way() -> None:
 
 
 def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
-    drive = Drive(MemoryRunner(40, max_sequences=2))
+    drive, _ = drive_of(40, max_sequences=2)
     answers = [drive.add("abc", max_new_tokens=10 + seed, seed=seed) for seed in range(7)]
-    for _ in range(200):
+    while drive.engine.requests:
         drive.step()
         begun = [bool(answer.tokens) for answer in answers]
         assert begun == sorted(begun, reverse=True)
-    finish(drive)
 
 
-def test_a_short_request_does_not_wait_for_long_ones_to_end() -> None:
-    drive = Drive(MemoryRunner(4 * WINDOW_BLOCKS))
+def test_short_request_does_not_wait_for_long_ones_to_end() -> None:
+    drive, _ = drive_of(4 * WINDOW_BLOCKS)
     long = [drive.add("abc"[: 1 + n % 3], max_new_tokens=1000, seed=n) for n in range(6)]
     drive.step(TURN)
     short = [drive.add("cab", max_new_tokens=5, seed=n) for n in range(3)]
@@ -99,46 +160,40 @@ def test_a_short_request_does_not_wait_for_long_ones_to_end() -> None:
     finish(drive)
 
 
-def test_a_long_prompt_does_not_stall_the_others() -> None:
-    runner = MemoryRunner(40, max_sequences=4, prefill_chunk=16)
-    drive = Drive(runner)
+def test_long_prompt_does_not_stall_the_others() -> None:
+    drive, computed = drive_of(40, prefill_chunk=16)
     others = [drive.add(letter, max_new_tokens=100) for letter in "abc"]
     drive.step()
     long = drive.add("k" * 190, max_new_tokens=5)
-    for _ in range(190 // 16):
-        before = [len(answer.tokens) for answer in others]
+    for number in range(190 // 16):
         drive.step()
-        assert [len(answer.tokens) for answer in others] == [count + 1 for count in before]
-        assert runner.computed[-1] == 16 + 3
+        assert [len(answer.tokens) for answer in others] == [2 + number] * 3
+        assert computed[-1] == 16 + 3
     drive.step()
-    assert (len(long.tokens), runner.computed[-1]) == (1, 190 % 16)
-    finish(drive)
+    assert (len(long.tokens), computed[-1]) == (1, 190 % 16)
 
 
-def test_a_new_request_gets_its_first_token_before_the_others_get_their_next_but_not_always() -> None:
+def test_new_request_gets_its_first_token_before_the_others_get_their_next_but_not_always() -> None:
     """A batch of 32 takes several times as long as a short prompt, which would wait for all of it."""
-    runner = MemoryRunner(200, max_sequences=64, prefill_chunk=64)
-    drive = Drive(runner)
+    drive, computed = drive_of(200, max_sequences=64, prefill_chunk=64)
     others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(20)]
     drive.step(4)
     for seed in range(10):
         new, before = drive.add("cd", max_new_tokens=100, seed=seed), len(others[0].tokens)
         drive.step()
-        assert (len(new.tokens), len(others[0].tokens), runner.computed[-1]) == (1, before, 2)
+        assert (len(new.tokens), len(others[0].tokens), computed[-1]) == (1, before, 2)
         drive.add("ef", max_new_tokens=100, seed=seed)
         drive.step()
         assert {len(answer.tokens) for answer in others} == {before + 1}
-    finish(drive)
 
 
 def test_sequences_whose_windows_move_share_the_budget() -> None:
     """Each moves its window again and again, which costs more than a step has; all get on alike."""
-    drive = Drive(MemoryRunner(64, max_sequences=8, prefill_chunk=16))
+    drive, _ = drive_of(64, max_sequences=8, prefill_chunk=16)
     answers = [drive.add(letter * 190, max_new_tokens=400) for letter in "abcdefgh"]
     drive.step(1500)
     counts = [len(answer.tokens) for answer in answers]
     assert min(counts) > 0.6 * max(counts) > 60
-    finish(drive)
 
 
 @pytest.mark.parametrize(
@@ -150,49 +205,38 @@ def test_sequences_whose_windows_move_share_the_budget() -> None:
         (["ab" * 20] * 8, 39, 7 * 39, 8),
     ],
 )
-def test_what_prompts_begin_with_is_computed_and_held_once(
+def test_beginnings_that_prompts_share_are_computed_and_held_once(
     prompts: list[str], computed: int, reused: int, held: int
 ) -> None:
-    runner = MemoryRunner(200, max_sequences=32, prefill_chunk=4000)
-    drive = Drive(runner)
+    drive, in_steps = drive_of(200, max_sequences=32, prefill_chunk=4000)
     for seed, prompt in enumerate(prompts):
         drive.add(prompt, max_new_tokens=10, seed=seed)
     most = 0
     while drive.engine.requests:
         drive.step()
         most = max(most, drive.engine.stats().blocks_in_use)
-    assert sum(runner.computed) == computed + 10 * len(prompts)
+    assert sum(in_steps) == computed + 10 * len(prompts)
     assert (most, drive.engine.stats().prompt_tokens_reused) == (held, reused)
+    in_steps.clear()  # of a prompt that was seen before, full blocks are found
+    drive.add(prompts[0], max_new_tokens=4, seed=3)
     finish(drive)
+    assert sum(in_steps) == len(prompts[0]) - len(prompts[0]) // BLOCK * BLOCK + 3
 
 
 def test_several_tokens_a_step_are_sampled_where_nobody_waits() -> None:
-    runner = MemoryRunner(40, max_sequences=2, ahead=16)
-    drive = Drive(runner)
+    drive, computed = drive_of(40, max_sequences=2, ahead=16)
     for seed in range(2):
         drive.add("ab" * 30, max_new_tokens=50, seed=seed)
     finish(drive)
-    assert len(runner.computed) == 2 + 4
+    assert len(computed) == 2 + 4
     waiting = [drive.add("ab" * 30, max_new_tokens=20, seed=seed) for seed in range(3)]
-    runner.computed.clear()
     drive.step(2)
     assert {len(answer.tokens) for answer in waiting} <= {0, 1}
     finish(drive)
 
 
-def test_a_prompt_that_was_seen_before_is_not_computed_again() -> None:
-    runner = MemoryRunner(40)
-    drive = Drive(runner)
-    drive.add("abcdefghij" * 15, max_new_tokens=4)
-    finish(drive)
-    runner.computed.clear()
-    drive.add("abcdefghij" * 15, max_new_tokens=4, seed=3)
-    finish(drive)
-    assert sum(runner.computed) == 150 - 2 * BLOCK + 3
-
-
-def test_a_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -> None:
-    drive = Drive(MemoryRunner(40, max_sequences=2))
+def test_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -> None:
+    drive, _ = drive_of(40, max_sequences=2)
     running = [drive.add("ab" * 40, max_new_tokens=90), drive.add("cd" * 40, max_new_tokens=90)]
     queued = [drive.add("ef", max_new_tokens=9), drive.add("gh", max_new_tokens=9)]
     drive.step(10)
@@ -205,9 +249,20 @@ def test_a_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -
 
 
 def test_tokens_found_are_counted_once_however_often_a_request_is_looked_at() -> None:
-    drive = Drive(MemoryRunner(WINDOW_BLOCKS, max_sequences=4))
+    drive, _ = drive_of(WINDOW_BLOCKS)
     drive.add("a" * 150, max_new_tokens=40)
     drive.step()
     drive.add("a" * 150, max_new_tokens=40)
     finish(drive)
     assert drive.engine.stats().prompt_tokens_reused <= 150
+
+
+@given(block_size=st.integers(1, 40), length=st.integers(1, 200))
+def test_window_holds_all_that_fits_and_moves_by_quarters(block_size: int, length: int) -> None:
+    window = Window(block_size)
+    start, held = window.start(length), window.of(range(length))
+    assert window.chunk == max(1, block_size // 4)
+    assert list(held) == list(range(start, length))
+    assert (start == 0) is (length <= block_size)
+    assert min(length, block_size - window.chunk + 1) <= len(held) <= block_size
+    assert start % window.chunk == 0

@@ -1,92 +1,67 @@
-"""How many positions go through the model, counted at its first block."""
+"""How many positions go through the model, or a call of the native engine, and which weights they meet."""
 
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from generation.support import complete
+import torch
+from generation.support import LETTERS, complete
 from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation import Batch, generate_tokens
+from gpt.generation.native_runner import MAX_STEPS, NativeRunner, prepare
+from gpt.generation.request import Request
+from gpt.generation.runner import Sampled
 from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.sequence import Chunk
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
-from tiny import tiny_config
+from gpt.system.environment import read_settings
+from gpt.system.progress import silent
+from tiny import sharp_model, tiny_config
 
 
-def count_calls(model: GPT) -> list[tuple[int, int]]:
-    """A list that grows by the batch and the time of every call."""
-    calls: list[tuple[int, int]] = []
-
-    def count(_: object, arguments: tuple[Tensor, ...], __: object) -> None:
-        calls.append((arguments[0].size(0), arguments[0].size(1)))
-
-    model.h[0].register_forward_hook(count)
+@pytest.fixture
+def calls(tiny_model: GPT) -> list[tuple[int, ...]]:
+    """The batch and the time of every call of the tiny model, which is run in PyTorch for that."""
+    calls: list[tuple[int, ...]] = []
+    tiny_model.h[0].register_forward_hook(lambda _, inputs, __: calls.append(tuple(inputs[0].shape[:2])))
     return calls
 
 
-def eager_batch(model: GPT, prompts: list[list[int]]) -> Batch:
-    runtime = build_runtime(model, DecodeOptions("eager"))
-    return Batch(runtime, prompts, SamplingParams(), seeds=range(len(prompts)))
-
-
-def positions(calls: list[tuple[int, int]]) -> int:
-    return sum(batch * time for batch, time in calls)
-
-
-@pytest.mark.parametrize(("prompt", "new"), [(1, 1), (1, 15), (7, 9), (15, 1)])
-def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: int) -> None:
-    model = GPT(tiny_config()).eval()
-    calls = count_calls(model)
-    batch = eager_batch(model, [[1] * prompt])
-    for _ in range(new):
+@pytest.mark.parametrize(
+    ("prompts", "steps", "expected"),
+    [
+        ([[1] * 7], 10, [(1, 7)] + [(1, 1)] * 9),  # each position once
+        ([[1] * 16], 10, [(1, 16)] + ([(1, 13)] + [(1, 1)] * 3) * 2 + [(1, 13)]),  # then a window per slide
+        ([[1] * 5, [2] * 9, [1] * 5], 1, [(1, 9), (1, 4), (1, 1), (2, 1)]),  # equal ones share all but the last token
+        ([[1] * 16, [2] * 4, [3] * 2], 2, [(1, 16), (1, 4), (1, 2), (1, 13), (2, 1)]),  # only the row that moved
+    ],
+)
+def test_positions_are_computed_once_and_anew_where_a_window_moved(
+    tiny_model: GPT, calls: list[tuple[int, ...]], prompts: list[list[int]], steps: int, expected: list[tuple[int, int]]
+) -> None:
+    runtime = build_runtime(tiny_model, DecodeOptions("eager"))
+    batch = Batch(runtime, prompts, SamplingParams(), seeds=range(len(prompts)))
+    for _ in range(steps):
         batch.step()
-    assert positions(calls) == prompt + new - 1
+    assert calls == expected
 
 
-def test_equal_prompts_are_computed_once(tiny_model: GPT) -> None:
-    calls = count_calls(tiny_model)
-    eager_batch(tiny_model, [[1] * 5, [2] * 9, [1] * 5]).step()
-    assert calls == [(1, 9), (1, 4), (1, 1), (2, 1)]  # the two share all but their last tokens
-
-
-def test_past_the_edge_a_window_is_computed_once_per_slide() -> None:
-    model, new = GPT(tiny_config(n_layer=1)).eval(), 100
-    calls = count_calls(model)
-    params = SamplingParams(max_new_tokens=new)
-    assert len(list(generate_tokens(model, [1] * 16, params))) == new
-    slides = -(-(new - 1) // 4)
-    assert positions(calls) <= 16 * (slides + 1)
-    assert sum(time > 1 for _, time in calls) <= slides + 1
-
-
-def test_only_the_rows_whose_window_moved_are_computed_anew(tiny_model: GPT) -> None:
-    calls = count_calls(tiny_model)
-    batch = eager_batch(tiny_model, [[1] * 16, [2] * 4, [3] * 2])
-    batch.step()
-    calls.clear()
-    batch.step()
-    assert calls == [(1, 13), (2, 1)]
-
-
-def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT) -> None:
-    seeds, params = range(8), SamplingParams(max_new_tokens=12, stop=("a", "b", "c", "d"), temperature=1.0)
-    calls = count_calls(tiny_model)
-    lengths = [len(row.tokens) for row in complete(tiny_model, ["hi"] * 8, params, seeds)]
+def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT, calls: list[tuple[int, ...]]) -> None:
+    params = SamplingParams(max_new_tokens=12, stop=("a", "b", "c", "d"), temperature=1.0)
+    lengths = [len(row.tokens) for row in complete(tiny_model, ["hi"] * 8, params, range(8))]
     assert len(set(lengths)) > 2
     assert calls == [(1, 1)] + [(sum(length >= step for length in lengths), 1) for step in range(1, max(lengths) + 1)]
 
 
-def test_no_new_tokens_are_no_work(tiny_model: GPT) -> None:
-    calls = count_calls(tiny_model)
-    (completion,) = complete(tiny_model, ["hi"], SamplingParams(max_new_tokens=0))
-    assert (completion.text, completion.tokens, completion.finish) == ("", [], "length")
-    assert calls == []
-
-
 @needs_compiler
-def test_the_engine_computes_each_position_once_and_past_the_edge_a_window_per_slide(
+def test_native_engine_computes_each_position_once_and_past_the_edge_a_window_per_slide(
     monkeypatch: pytest.MonkeyPatch, tiny_model: GPT
 ) -> None:
     computed: list[int] = []
@@ -113,3 +88,74 @@ def test_the_engine_computes_each_position_once_and_past_the_edge_a_window_per_s
     computed.clear()
     Batch(runtime, [[3] * 9] * 64, SamplingParams(max_new_tokens=1), range(64)).step()
     assert computed == [8, 64]
+
+
+@needs_compiler
+def test_more_sequences_get_fewer_tokens_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int]] = []
+    generate = NativeRunner._generate
+
+    def watched(runner: NativeRunner, chunks: Sequence[Chunk], steps: int) -> Sampled:
+        calls.append((len(chunks), steps))
+        return generate(runner, chunks, steps)
+
+    monkeypatch.setattr(NativeRunner, "_generate", watched)
+    # as on a fast machine, on which one sequence alone comes to the most tokens
+    monkeypatch.setattr("gpt.generation.native_runner.PATIENCE", 1e9)
+    model = sharp_model(std=0.1, block_size=200, n_layer=1, position="rope")
+    engine = build_runtime(model, DecodeOptions("native")).engine(LETTERS, max_sequences=16)
+    params = SamplingParams(max_new_tokens=150)
+    engine.add(Request([1], params))
+    while not calls or calls[-1][1] < MAX_STEPS:
+        engine.step()
+    for row in range(15):
+        engine.add(Request([row], params))
+    while calls[-1][0] < 16:
+        engine.step()
+    assert max(rows * steps for rows, steps in calls) <= 2 * MAX_STEPS
+
+
+@needs_compiler
+def test_pass_has_room_for_the_prompt_tokens_of_a_step(tiny_model: GPT) -> None:
+    """Of more tokens than it has room for, every weight would be read once more."""
+    runner = build_runtime(tiny_model, DecodeOptions("native")).runner(4, 1000)
+    assert runner._engine.max_tokens >= 1000  # type: ignore[attr-defined]
+
+
+def swap_rows(model: Any) -> None:
+    weight = model.h[1].mlp.c_fc.weight
+    weight.data[[0, 1]] = weight.data[[1, 0]]
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "rows": swap_rows,
+    "by NumPy": lambda model: model.ln_f.weight.detach().numpy().__setitem__(3, 1 + 1e-6),
+    "all": lambda model: model.lm_head.weight.data.mul_(-1),
+    "a buffer": lambda model: model.register_buffer("scalar", torch.tensor(1.0)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changed_weights_are_decoded_except_by_a_runtime_from_before(
+    tiny_model: GPT, change: Callable[[Any], object]
+) -> None:
+    params, runtime = SamplingParams(max_new_tokens=20), build_runtime(tiny_model)
+    before = list(generate_tokens(tiny_model, [1], params))
+    change(tiny_model)
+    expected = list(generate_tokens(copy.deepcopy(tiny_model), [1], params))
+    assert list(generate_tokens(tiny_model, [1], params)) == expected
+    assert list(generate_tokens(tiny_model, [1], params, runtime)) == before
+
+
+@needs_compiler
+def test_model_is_freed_with_its_last_reference() -> None:
+    model = GPT(tiny_config()).eval()
+    prepare(model, read_settings(), silent)
+    reference = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert reference() is None
+    finally:
+        gc.enable()
