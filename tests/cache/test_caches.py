@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpt.cache.kv_cache import KVCache, cache_bytes
-from gpt.cache.paged import BlockPool, BlockTable
+from gpt.cache.paged import BlockPool, BlockTable, OutOfBlocksError
 from gpt.cache.paged_store import KV_DTYPES
 from gpt.model import GPT
 from gpt.system.errors import InputError
@@ -68,6 +68,17 @@ def stored(pool: BlockPool, tokens: list[int]) -> BlockTable:
     table.reserve(len(tokens))
     table.append(tokens[len(table.tokens) :])
     return table
+
+
+def test_reserving_more_than_there_is_changes_nothing() -> None:
+    pool = BlockPool(3, 2)
+    table = stored(pool, [1, 2, 3])
+    other = table.fork()
+    with pytest.raises(OutOfBlocksError):  # a copy of the shared block and another one, where one is free
+        other.reserve(5)
+    assert (other.blocks, other.tokens, pool.free) == (table.blocks, [1, 2, 3], 1)
+    assert len(other.reserve(4)) == 1
+    assert pool.free == 0
 
 
 def test_blocks_released_first_are_overwritten_first_and_the_beginning_of_a_sequence_last() -> None:
