@@ -1,10 +1,12 @@
-"""The book: what all chapters have in common, and every block of each, executed."""
+"""The book and the notebooks beside it: what all chapters have in common, and every block and cell, executed."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems
 from docs.site.pages import page
@@ -30,25 +32,15 @@ def chapter(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_chapters_are_built_alike(path: Path) -> None:
-    assert list(problems(path)) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_chapters_are_built_alike_and_what_is_not_is_found(tmp_path: Path) -> None:
+    assert [problem for path in CHAPTERS for problem in problems(path)] == []
+    for text, problem in (
         ("A loss of 1.52, as `0.1` in Python 3.11 is not.", "1_sample.md:3: 1.52 in the text"),
         ("# Another title", "not one title"),
         (EXERCISE.format("pass").replace("solution", "answer"), "unknown tag 'answer'"),
         (EXERCISE.format("pass").rpartition("\n\n")[0], "1_sample.md:4: an exercise is three cells"),
-    ],
-)
-def test_what_breaks_the_contract_is_found(text: str, problem: str, tmp_path: Path) -> None:
-    assert problem in "\n".join(problems(chapter(tmp_path, text)))
-
-
-def test_a_chapter_without_its_last_section_is_found(tmp_path: Path) -> None:
+    ):
+        assert problem in "\n".join(problems(chapter(tmp_path, text)))
     path = chapter(tmp_path, "Text.")
     path.write_text(path.read_text(encoding="utf-8").replace("have read", "will read"), encoding="utf-8")
     assert "no section" in "\n".join(problems(path))
@@ -57,7 +49,7 @@ def test_a_chapter_without_its_last_section_is_found(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # it may wait for a chapter that another process executes
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_every_block_of_a_chapter_runs(path: Path, executed, work: Path) -> None:  # type: ignore[no-untyped-def]
+def test_every_block_runs(path: Path, executed, work: Path) -> None:  # type: ignore[no-untyped-def]
     text = page(executed(path), path.stem)
     assert ELSEWHERE.findall(text) == []
     assert str(work) not in text
@@ -65,30 +57,28 @@ def test_every_block_of_a_chapter_runs(path: Path, executed, work: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_check_must_fail_after_the_stub_and_pass_after_the_solution(tmp_path: Path) -> None:
+def test_check_must_fail_after_the_stub_and_a_failing_cell_is_named(tmp_path: Path) -> None:
     cells = execute(chapter(tmp_path, EXERCISE.format("answer = ...")), tmp_path).cells
     assert not any(cell.get("outputs") for cell in cells)
     with pytest.raises(ChapterError, match=r"1_sample\.md:4: the check passes with the stub"):
         execute(chapter(tmp_path, EXERCISE.format("answer = 2")), tmp_path)
     with pytest.raises(ChapterError, match="NameError: name 'answer'"):
         execute(chapter(tmp_path, EXERCISE.format("pass")), tmp_path)
-
-
-@pytest.mark.slow
-def test_a_cell_that_fails_is_named_by_its_line(tmp_path: Path) -> None:
     path = chapter(tmp_path, "```python\nfine = 1\n```\n\n```sh\ngpt --version\nfalse\n```")
     with pytest.raises(ChapterError, match=r"1_sample\.md:8: (?s:.*)non-zero exit status 1"):
         execute(path, tmp_path)
 
 
-def test_notebooks_are_those_of_the_chapters() -> None:
-    assert [path.stem for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))] == [path.stem for path in CHAPTERS]
+def test_notebooks_are_those_of_the_chapters_without_outputs() -> None:
+    kept = {path.stem: nbformat.read(path, as_version=4) for path in NOTEBOOKS.glob("*.ipynb")}
+    assert sorted(name for name in kept if name[0].isdigit()) == [path.stem for path in CHAPTERS]
     for path in CHAPTERS:
-        kept = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4)
-        assert kept == notebook(path), f"{path.name} has changed: run make site"
+        assert kept[path.stem] == notebook(path), f"{path.name} has changed: run make site"
+    cells = [cell for each in kept.values() for cell in each.cells]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
-def test_a_notebook_folds_solutions_and_links_to_notebooks(tmp_path: Path) -> None:
+def test_notebook_folds_solutions_and_links_to_notebooks(tmp_path: Path) -> None:
     links = "[next](2_next.md#there), [training](../training.md), [source](../../gpt/model/gpt.py)"
     hidden = '```python tags=["hide-input"]\nplot()\n```'
     cells = notebook(chapter(tmp_path, f"{links}\n\n{hidden}\n\n{EXERCISE.format('...')}")).cells
@@ -97,3 +87,23 @@ def test_a_notebook_folds_solutions_and_links_to_notebooks(tmp_path: Path) -> No
     assert cells[2].metadata["jupyter"] == {"source_hidden": True}
     assert [cell.cell_type for cell in cells[3:6]] == ["code", "markdown", "code"]
     assert cells[4].source.startswith("<details><summary>Solution</summary>\n\n```python\nanswer = 2\n")
+
+
+@pytest.mark.slow
+def test_other_notebooks_run_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PYTHONPATH", str(NOTEBOOKS.parent)), ("GPT_OFFLINE", "1"), ("OMP_NUM_THREADS", "1")):
+        monkeypatch.setenv(name, value)
+    outputs: dict[str, list[dict[str, Any]]] = {}
+    for name in ("a_head_that_copies", "your_own_parts"):
+        read = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        resources = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(read, timeout=120, kernel_name="python3", resources=resources).execute()
+        outputs[name] = [output for cell in read.cells if cell.cell_type == "code" for output in cell.outputs]
+    copies = outputs["a_head_that_copies"]
+    printed = "".join(output["text"] for output in copies if output.get("name") == "stdout")
+    whole, without = map(float, re.findall(r"([\d.]+) bits", printed))
+    assert whole < 0.5
+    assert without > whole + 1
+    assert sum("<iframe" in output.get("data", {}).get("text/html", "") for output in copies) == 2
+    assert (tmp_path / "my_parts.py").is_file()
+    assert any("image/png" in output.get("data", {}) for output in outputs["your_own_parts"])
