@@ -1,7 +1,8 @@
-"""Recorded calls, repeated with the library that was recorded, and with others that compute something else."""
+"""What builds wheels: what one has to contain, and recorded calls that are repeated with a library."""
 
 import ctypes
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,29 @@ extern "C" int scale(void* made, float* out) {
 """
 
 
+@pytest.fixture(autouse=True)
+def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "packaging"))
+
+
+def test_wheel_with_too_little_or_too_much_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import checks
+
+    def problems(*names: str) -> list[str]:
+        with zipfile.ZipFile(tmp_path / "package.whl", "w") as archive:
+            for name in names:
+                archive.writestr(name, name)
+        return list(checks.check_contents(tmp_path / "package.whl"))
+
+    whole = [name if name.startswith("gpt/") else f"package-1{name}" for name in checks.EXPECTED]
+    assert problems(*whole) == []
+    assert problems(*whole[1:]) == [f"{whole[0]} is missing"]
+    assert problems(*whole, "tests/test_it.py") == ["tests/test_it.py is outside the package"]
+    assert problems(*whole, "gpt/it.pyc") == ["gpt/it.pyc should not be there"]
+    monkeypatch.setattr(checks, "MAX_BYTES", 100)
+    assert problems(*whole)[0].startswith("it has more than ")
+
+
 class Inner(ctypes.Structure):
     _fields_ = [("x", ctypes.c_void_p), ("n", ctypes.c_int32)]
 
@@ -42,11 +66,10 @@ def compiled(folder: Path, name: str, source: str, *flags: str) -> Path:
 
 @pytest.mark.compiler
 @needs_compiler
-def test_a_library_agrees_with_its_recording_and_another_one_does_not(tmp_path: Path) -> None:
+def test_library_agrees_with_its_recording_and_another_does_not(tmp_path: Path) -> None:
     from recording import Recorder
 
-    path = compiled(tmp_path, "right.so", SOURCE, "-shared", "-fPIC", "-DFACTOR=2")
-    library = ctypes.CDLL(str(path))
+    library = ctypes.CDLL(str(compiled(tmp_path, "right.so", SOURCE, "-shared", "-fPIC", "-DFACTOR=2")))
     library.make.restype = ctypes.c_void_p
     recorder = Recorder(library)
     x, out = torch.randn(10), torch.full((10,), torch.nan)
