@@ -9,14 +9,13 @@ import pytest
 import gpt
 from gpt.web.document import STYLES
 
-WEB = Path(gpt.__file__).parent / "web"
-ROOT = WEB.parent.parent
-ESBUILD = ROOT / "node_modules" / ".bin" / "esbuild"
+PACKAGE = Path(gpt.__file__).parent
+WEB, ROOT = PACKAGE / "web", PACKAGE.parent
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ESBUILD.exists(), reason="this test needs esbuild: make web")
-def test_the_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
+@pytest.mark.skipif(not (ROOT / "node_modules/.bin/esbuild").exists(), reason="this test needs esbuild: make web")
+def test_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
     command = ["npm", "run", "--silent", "build", "--", f"--outdir={tmp_path}", "--log-level=warning"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=120)
     committed = {path.name: path.read_text(encoding="utf-8") for path in (WEB / "built").iterdir()}
@@ -24,15 +23,11 @@ def test_the_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
     assert committed == made, "gpt/web/built is stale: make web"
 
 
-def test_every_style_sheet_is_applied() -> None:
+def test_every_style_sheet_is_applied_and_all_that_pages_are_made_of_is_packaged() -> None:
     assert sorted(STYLES) == sorted(path.stem for path in (WEB / "styles").iterdir())
-
-
-def test_an_installed_package_has_what_its_pages_are_made_of() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["gpt"]
-    package = WEB.parent
-    packaged = {path for pattern in patterns for path in package.glob(pattern)}
+    packaged = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     needed = [*(WEB / "built").rglob("*"), WEB / "shell.html", *(WEB / "styles").glob("*.css")]
-    needed += [*(package / "kernels" / "src").rglob("*.*")]
+    needed += [*(PACKAGE / "kernels" / "src").rglob("*.*")]
     assert {path for path in needed if path.is_file()} <= packaged

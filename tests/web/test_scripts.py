@@ -1,5 +1,6 @@
-"""What heads are named after, on weights that look at one kind of place only."""
+"""Scripts of the pages, under Node: what heads are named after, and the colors of probabilities."""
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 
@@ -13,14 +14,22 @@ from interop.node import run_page
 
 TEXT = "the cat⏎sat on the⏎catsup then"
 Keys = Callable[[int], list[int]]
-
-
-def earlier(query: int) -> list[int]:
-    return [key for key in range(query) if TEXT[key] == TEXT[query]]
+PAINTED = """
+globalThis.matchMedia = () => ({ matches: DARK, addEventListener() {} });
+return Array.from({ length: 201 }, (_, step) => {
+  const style = {};
+  paint({ style }, step / 200);
+  return [style.color, colorOf(step / 200)];
+});
+"""
 
 
 def around(start: int, query: int) -> list[int]:
     return [key for key in (start - 1, start) if 0 <= key <= query - 1]
+
+
+def earlier(query: int) -> list[int]:
+    return [key for key in range(query) if TEXT[key] == TEXT[query]]
 
 
 def line_start(query: int) -> list[int]:
@@ -64,16 +73,14 @@ def measure(
     return run_page("", f"{known} return {code};")
 
 
-def test_a_head_has_the_name_of_what_it_looks_at() -> None:
-    assert measure([head(keys) for keys in HEADS.values()]) == list(HEADS)
+def test_head_has_the_name_of_what_it_looks_at() -> None:
+    weak = [head(keys, 0.1) for keys in HEADS.values()]  # which look mostly elsewhere
+    found = measure([*(head(keys) for keys in HEADS.values()), head(lambda _: []), *weak])
+    assert found == [*HEADS, *[None] * 8]
+    assert measure([torch.eye(3)], labels="aaa") == [None]  # too few queries
 
 
-def test_a_head_that_looks_everywhere_or_mostly_elsewhere_has_no_name() -> None:
-    weak = [head(keys, 0.1) for keys in HEADS.values()]
-    assert measure([head(lambda _: []), *weak]) == [None] * 8
-
-
-def test_the_measure_is_an_average_over_the_queries_that_have_such_a_key() -> None:
+def test_measure_averages_over_queries_that_have_such_a_key() -> None:
     """ "abab": two queries have the same letter before them, each with one key."""
     text = "abababxy"
     weights = torch.eye(8)
@@ -84,7 +91,7 @@ def test_the_measure_is_an_average_over_the_queries_that_have_such_a_key() -> No
     assert measures == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_has_no_glyph_is_no_part_of_a_word_and_a_line_may_start_with_white_space() -> None:
+def test_words_have_glyphs_and_lines_may_start_with_white_space() -> None:
     labels = ["a", "b", "CR⏎", "⏎␣", "c", "d", "e", "f", "U+200B", "#12", "g", "h", "i", "j"]
     found = measure(
         [torch.eye(len(labels))],
@@ -96,12 +103,29 @@ def test_what_has_no_glyph_is_no_part_of_a_word_and_a_line_may_start_with_white_
     assert found == pytest.approx([lines, words])
 
 
-def test_too_few_queries_name_nothing() -> None:
-    assert measure([torch.eye(3)], labels="aaa") == [None]
-
-
-def test_the_most_telling_head_leads_by_most_but_not_by_looking_at_the_first_or_at_itself() -> None:
+def test_most_telling_head_leads_but_not_at_the_first_or_itself() -> None:
     heads = [head(HEADS["first"]), head(HEADS["itself"]), head(HEADS["previous"], 0.5), head(HEADS["previous"], 0.75)]
     assert measure(heads, "mostTelling(measured, [0, 1, 2, 3])") == 3
     assert measure(heads, "mostTelling(measured, [0, 1, 2])") == 2
     assert measure(heads, "mostTelling(measured, [1])") == 1
+
+
+def luminance(channels: list[int]) -> float:
+    """The relative luminance of WCAG 2."""
+    shares = [value / 255 for value in channels]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(("dark", "page"), [(False, 1.0), (True, luminance([0x11, 0x14, 0x1A]))])
+def test_text_is_legible_on_every_color(dark: bool, page: float) -> None:
+    painted = run_page("", PAINTED.replace("DARK", str(dark).lower()))
+    found = [luminance(channels) for _, channels in painted]
+    for ink, value in zip((ink for ink, _ in painted), found, strict=True):
+        contrast = 1.05 / (value + 0.05) if ink == "#fff" else (value + 0.05) / 0.05
+        assert contrast >= 4.5
+    lighter, darker = max(found[0], page), min(found[0], page)
+    assert (lighter + 0.05) / (darker + 0.05) < 1.2
+    steps = [after - before for before, after in itertools.pairwise(found)]
+    assert all(step > 0 for step in steps) == dark
+    assert all(step < 0 for step in steps) != dark
