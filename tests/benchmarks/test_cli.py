@@ -1,4 +1,4 @@
-"""The command line: mistakes, then each measurement once, at a size that costs seconds."""
+"""The command line: mistakes, then each measurement once, at a size that costs seconds; what `make cuda` runs."""
 
 import json
 import subprocess
@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from native_support import needs_compiler
 
+from benchmarks import cuda
 from benchmarks.cli import main
 from patience import PATIENCE
 
@@ -27,24 +29,21 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-TRAININGS = ("recipe", "step", "race")
-COMMANDS = ("", "train", *(f"train {name}" for name in TRAININGS), "decode", "serve")
-
-
-def test_help_ends_with_an_example_and_needs_no_torch() -> None:
+def test_help_has_examples_and_needs_no_torch() -> None:
+    commands = ("", "train", "train recipe", "train step", "train race", "decode", "serve")
     code = (
         "import sys\nfrom benchmarks.cli import main\n"
         "for command in sys.argv[1:]:\n"
         "    try: main([*command.split(), '--help'])\n    except SystemExit: pass\n"
         "sys.exit('torch' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, *COMMANDS]
+    command = [sys.executable, "-c", code, *commands]
     result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    for name in COMMANDS:
+    for name in commands:
         assert f"example:\n  python scripts/bench.py {name or 'train'}" in result.stdout
 
 
-STEP, RACE, RECIPE = (f"train {kind} --config tiny.yaml" for kind in ("step", "race", "recipe"))
+STEP, RECIPE = (f"train {kind} --config tiny.yaml" for kind in ("step", "recipe"))
 LLAMA = "decode --architecture llama"
 
 
@@ -62,51 +61,44 @@ LLAMA = "decode --architecture llama"
         (f"{LLAMA} --llama-cpp nowhere", "pip install llama-cpp-python"),
         (f"{LLAMA} --llama-cpp x --window 20", "does not move its window of 20"),
         ("decode --checkpoint nowhere --hf", "--checkpoint has no peers"),
+        ("serve --window 100", "--prompt-lengths and --tokens do not fit into the model's window of 100"),
+        ("serve --shape 1/2", "--shapes 1/2: expected layers/heads/width"),
+        ("cuda", "sees no CUDA device, and this needs one"),
+        ("cuda --stages step,nonsense", "--stages: 'nonsense' is none of tests, decoding"),
+        ("cuda --nanogpt nowhere", "--nanogpt nowhere is not a checkout of nanoGPT"),
+        (f"{STEP} --variants native {' '.join(QUICK)}", "native: run.kernels is native, but "),
+        ("decode --hf", "--hf needs transformers; pip install transformers"),
     ],
 )
-def test_mistakes_are_one_line(command: str, message: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    command: str, message: str, workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a variant for another machine, and a peer that is not installed."""
+    monkeypatch.setattr("benchmarks.cli_options.find_spec", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    name, *words = command.split()
     try:
-        code = main(command.split())
+        code = cuda.main(words) if name == "cuda" else main([name, *words])
     except SystemExit as error:
         code = error.code
-    error_line = capsys.readouterr().err
+    error_line = capsys.readouterr().err.splitlines()[-1]
     assert code == 2
     assert error_line.startswith("error: ")
     assert message in error_line
-    assert error_line.count("\n") == 1
-
-
-def test_what_cannot_run_here_is_one_line(
-    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A variant for another machine, and a peer that is not installed."""
-    monkeypatch.setattr("benchmarks.cli_options.find_spec", lambda name: None)
-    for command, message in (
-        (f"{STEP} --variants native {' '.join(QUICK)}", "error: native: run.kernels is native, but "),
-        ("decode --hf", "error: --hf needs transformers; pip install transformers"),
-    ):
-        assert main(command.split()) == 2
-        assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("no_plugins")
-def test_a_recipe_is_timed_and_judged(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipe_and_step_are_timed(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (workplace / "my_parts.py").write_text(MISH, encoding="utf-8")
-    command = ["train", "recipe", "--config", "tiny.yaml", "--plugin", "my_parts.py", "--json", "out.json"]
-    assert main([*command, "train.max_steps=4", *PARTS, "--seeds", "5"]) == 0
+    command = ["--config", "tiny.yaml", "--plugin", "my_parts.py", "--json", "out.json"]
+    assert main(["train", "recipe", *command, "train.max_steps=4", *PARTS, "--seeds", "5"]) == 0
     found = last_line(capsys)
     assert found == json.loads((workplace / "out.json").read_text())
     assert found["overrides"] == ["train.max_steps=4", *PARTS]
     assert [one["seed"] for one in found["runs"]["gpt"]] == [5]
     assert 0 < found["total"]["gpt"]["loss"]["mean"] < 5
     assert not (workplace / "runs").exists()
-
-
-@pytest.mark.usefixtures("no_plugins")
-def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (workplace / "my_parts.py").write_text(MISH, encoding="utf-8")
-    command = ["--config", "tiny.yaml", "--variants", "torch", "--nanogpt", str(checkout), *QUICK]
-    assert main(["train", "step", *command, "--plugin", "my_parts.py"]) == 0
+    assert main(["train", "step", *command, "--variants", "torch", "--nanogpt", str(checkout), *QUICK]) == 0
     found = last_line(capsys)
     assert list(found["variants"]) == ["torch", "nanoGPT float32", "nanoGPT bfloat16"]
     for row in found["variants"].values():
@@ -117,7 +109,7 @@ def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsy
     assert found["tokens_per_step"] == 4 * 16
 
 
-def test_a_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--config", "tiny.yaml", "--nanogpt", str(checkout), "--peer-steps", "3"]
     assert main(["train", "race", *command]) == 0
     found = last_line(capsys)
@@ -131,45 +123,62 @@ def test_a_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytes
     assert found["times"]["nanoGPT"] == [theirs["seconds"] / ours["seconds"]]
 
 
-# --- decoding ------------------------------------------------------------------------------------
-
 SMALL = ["--tokens", "5", "--rounds", "1"]
 
 
 @needs_compiler
-def test_decoding_is_timed_beside_peers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_decoding_is_timed_beside_peers(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     variants = "native,eager,native-int8,native-int4"
     command = ["--shapes", "1/2/16", "2/2/32", "--window", "24", "--batch", "1", "3", "--variants", variants, *SMALL]
     assert main(["decode", *command, *HF]) == 0
-    found = last_line(capsys)
-    assert [(result["model"], result["batch"]) for result in found["results"]] == [
-        ("gpt2 1/2/16", 1),
-        ("gpt2 1/2/16", 3),
-        ("gpt2 2/2/32", 1),
-        ("gpt2 2/2/32", 3),
-    ]
-    for result in found["results"]:
+    found = last_line(capsys)["results"]
+    models = ("gpt2 1/2/16", "gpt2 2/2/32")
+    assert [(row["model"], row["batch"]) for row in found] == [(name, batch) for name in models for batch in (1, 3)]
+    for result in found:
         assert list(result["rows"]) == [*variants.split(","), *(["Hugging Face"] if HF else [])]
         assert all(row["tokens_per_second"] > 0 for row in result["rows"].values())
         assert result["rows"]["native"]["times"] == [1.0]
         assert result["rows"]["native"]["first_seconds"] > 0
+    variants = "native,native-lookup,native-int8-lookup"  # with drafts, by a trained model
+    assert main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL]) == 0
+    (result,) = last_line(capsys)["results"]
+    assert list(result["rows"]) == variants.split(",")
+    assert result["rows"]["native-int8-lookup"]["weights"] == "int8"
 
 
 @pytest.mark.skipif(not HF, reason="transformers is not installed")
-@pytest.mark.parametrize("temperature", ["0", "0.8"])
-def test_llamas_shape_is_prefilled_beside_hugging_face(temperature: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_llama_is_prefilled_beside_hugging_face(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--shapes", "2/2/32", "--window", "32", "--prompt-length", "20", "--batch", "2", "--tokens", "1"]
-    command = ["--architecture", "llama", *sizes, "--variants", "eager", "--hf", "--temperature", temperature]
+    command = ["--architecture", "llama", *sizes, "--variants", "eager", "--hf", "--temperature", "0.8"]
     assert main(["decode", *command, "--rounds", "1"]) == 0
     (result,) = last_line(capsys)["results"]
     assert (result["model"], result["prompt"]) == ("llama 2/2/32", 20)
     assert all(row["prompt_tokens_per_second"] > 0 for row in result["rows"].values())
 
 
-@needs_compiler
-def test_a_trained_model_is_decoded_with_and_without_drafts(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    variants = "native,native-lookup,native-int8-lookup"
-    assert main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL]) == 0
-    (result,) = last_line(capsys)["results"]
-    assert list(result["rows"]) == variants.split(",")
-    assert result["rows"]["native-int8-lookup"]["weights"] == "int8"
+def test_failing_or_endless_command_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = {
+        "tests": [["-c", "print('error: a device-side assert', file=__import__('sys').stderr); exit(134)"]],
+        "decoding": [["-c", "print('a table'); print('{}')"]],
+        "step": [["-c", "import time; time.sleep(60)"]],
+    }
+    monkeypatch.setitem(cuda.MINUTES, "step", 1 / 120)
+    assert cuda.run_all(commands, list(commands), tmp_path) == 1
+    text = (tmp_path / "cuda.md").read_text(encoding="utf-8")
+    assert text in capsys.readouterr().out
+    assert "... ended with 134: a device-side assert" in text
+    assert "```\na table\n```" in text
+    assert "**Failed:** it took more than 0.0 minutes" in text
+    assert "## race\n\nNot run." in text
+
+
+def test_commands_for_a_gpu_are_those_that_there_are(checkout: Path) -> None:
+    stages = cuda.commands_of(checkout)
+    assert list(stages) == list(cuda.MINUTES)
+    for script, *words in (command for commands in stages.values() for command in commands):
+        if script == "scripts/bench.py":
+            with pytest.raises(SystemExit) as ended:
+                main([*words, "--help"])
+            assert ended.value.code == 0

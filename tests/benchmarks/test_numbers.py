@@ -1,0 +1,140 @@
+"""What is made of times, by hand: statistics, rows of decoding and training steps, what nanoGPT prints."""
+
+import argparse
+import io
+import json
+
+import pytest
+import torch
+
+from benchmarks import decode, training_step
+from benchmarks.decoders import Entrant
+from benchmarks.measure import describe_machine, interleave, processor_class, ratios, show_ratios, summarize
+from benchmarks.processes import Line
+from benchmarks.training_runs import Run, read_log
+from benchmarks.training_step import step_flops
+from benchmarks.training_worker import StepTimer
+from gpt.cache.kv_cache import cache_bytes
+from gpt.config import Config
+from gpt.system.processor import AMX, GENERIC
+from tiny import tiny_config
+
+
+def test_every_other_round_runs_backwards() -> None:
+    lines: list[str] = []
+    assert "".join(name for _, name in interleave("abc", 3, lines.append)) == "abccbaabc"
+    assert lines == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
+
+
+def test_statistics_and_ratios_of_rounds() -> None:
+    expected = {"mean": 4.0, "deviation": 12.5**0.5, "median": 3, "low": 1.4, "high": 7.6}
+    assert summarize([1, 2, 3, 4, 10]) == pytest.approx(expected)
+    assert summarize([7.0])["deviation"] is None
+    assert ratios([10, 20], [15, 60]) == [1.5, 3.0]
+    assert show_ratios([1.5]) == "1.50"
+    assert show_ratios([1.5, 2.0, 1.0]) == "1.50 (1.00-2.00)"
+
+
+def test_machine_has_the_class_of_its_best_instructions_or_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.system.processor.supported_processors", lambda: [AMX, GENERIC])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device}")
+    names = []
+    for acts_as in ("", "AMX", "AVX2"):
+        monkeypatch.setenv("GPT_PROCESSOR", acts_as)
+        names.append(processor_class("cpu"))
+    assert [*names, processor_class("cuda:1")] == ["AMX", "AMX", "AMX as AVX2", "CUDA card cuda:1"]
+    found = json.loads(json.dumps(describe_machine()))
+    assert found["machine"]["cores"] >= 1
+    assert found["machine"]["cpu"]
+    assert found["versions"]["torch"] in torch.__version__
+
+
+def entrant(weights: str, is_peer: bool = False) -> Entrant:
+    return Entrant(lambda idx, params: [], weights, 1000, is_peer)
+
+
+def row(name: str, ticks: dict[str, list[list[float]]], entrants: dict[str, Entrant], prompt: int, tokens: int) -> dict:
+    sizes = argparse.Namespace(device="cpu", prompt_length=prompt, tokens=tokens)
+    return decode.row_of(name, entrants, ticks, tiny_config(), 2, sizes)
+
+
+def test_peer_is_compared_with_our_row_of_as_many_bits() -> None:
+    found = {
+        "native": (entrant("float32"), [1.0, 2.0], "native", [1.0, 1.0]),
+        "native-int8": (entrant("int8"), [0.5, 0.5], "native", [0.5, 0.25]),
+        "eager": (entrant("float32"), [8.0, 8.0], "native", [8.0, 4.0]),
+        "llama.cpp Q8_0": (entrant("int8", is_peer=True), [1.0, 2.0], "native-int8", [2.0, 4.0]),
+        "other": (entrant("int4", is_peer=True), [1.0, 2.0], "native", [1.0, 1.0]),
+    }
+    ticks = {name: [[0.0, one] for one in seconds] for name, (_, seconds, _, _) in found.items()}
+    for name, (_, _, baseline, times) in found.items():
+        one = row(name, ticks, {key: each[0] for key, each in found.items()}, 3, 4)
+        assert (name, one["times_of"], one["times"]) == (name, baseline, times)
+        assert one["prompt_tokens_per_second"] is None
+
+
+def test_row_of_a_decoder_that_shows_its_steps_or_only_prefills() -> None:
+    one = row("a", {"a": [[10.0, 12.0, 13.0, 13.5, 13.5]]}, {"a": entrant("float32")}, 8, 3)
+    assert one["first_seconds"] == 2.0
+    assert one["prompt_tokens_per_second"] == 2 * 8 / 2.0
+    assert one["tokens_per_second"] == pytest.approx(2 * 3 / 3.5)
+    assert one["bytes_per_second"] == pytest.approx(3 / 3.5 * (1000 + cache_bytes(tiny_config(), 2, 9, "fp32")))
+    one = row("a", {"a": [[0.0, 0.5]]}, {"a": entrant("float32")}, 8, 1)
+    assert one["prompt_tokens_per_second"] == 2 * 8 / 0.5
+
+
+def test_steps_are_timed_without_the_wait_between_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked, answers = 0.0, iter(["\n", "\n", ""]), io.StringIO()
+
+    def wait() -> str:
+        nonlocal now
+        now += 100  # other variants run
+        return next(asked)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr("sys.stdin.readline", wait, raising=False)
+    rounds = StepTimer(1, 2, answers)
+    rounds.begin(torch.nn.Linear(2, 3), "float32", "eager")
+    for step in range(1, 5):
+        now += step
+        rounds.progress(step, None)
+    now += 5
+    with pytest.raises(SystemExit):
+        rounds.progress(5, None)
+    lines = [json.loads(line) for line in answers.getvalue().splitlines()]
+    assert [line["milliseconds"] for line in lines] == [[1000], [2000, 3000], [4000, 5000]]
+    assert lines[0]["parameters"] == 9
+    assert lines[0]["peak_bytes"] > 10_000_000
+
+
+def test_row_of_a_training_step_and_a_peer_has_gpt2s_parts() -> None:
+    config = Config.model_validate({"train": {"batch_size": 3, "grad_accum_steps": 2}})
+    config = config.model_copy(update={"model": tiny_config(mlp="swiglu")})
+    shared = {"dtype": "bfloat16", "blocks": "eager", "parameters": 5, "peak_bytes": 350}
+    rounds = [{**shared, "milliseconds": [10, 30, 20]}, {**shared, "milliseconds": [40, 40, 40]}]
+    rates = {"bfloat16": {256: 2e9, 512: 4e9}, "float32": {256: 1e9, 512: 0.5e9}}
+    row = training_step.row_of(config, rates, False, rounds)
+    assert row["round_medians"] == [20, 40]
+    assert row["milliseconds"]["median"] == 35
+    assert row["tokens_per_second"] == pytest.approx(3 * 2 * 16 / 0.035)
+    assert row["share_of_matmul_rate"] == pytest.approx(row["model_flops"] / 0.035 / 4e9)
+    assert row["share_of_float32_rate"] == pytest.approx(row["model_flops"] / 0.035 / 1e9)
+    assert row["peak_bytes"] == 350
+    ours = Config().model_copy(update={"model": tiny_config(mlp="relu2", position="rope", n_kv_head=2)})
+    gpt2 = Config().model_copy(update={"model": tiny_config()})
+    assert step_flops(ours, True) == step_flops(gpt2, False) != step_flops(ours, False)
+
+
+def test_output_of_nanogpt_is_read() -> None:
+    lines = [
+        Line(1.0, "tokens per iteration will be: 16,384"),
+        Line(9.0, "step 0: train loss 4.2, val loss 4.3"),
+        Line(9.1, "iter 0: loss 4.2, time 8000.00ms, mfu -100.00%"),
+        Line(9.2, "iter 10: loss 3.2, time 10.00ms, mfu 1.00%"),
+        Line(9.3, "iter 20: loss 3.1, time 12.00ms, mfu 1.00%"),
+        Line(20.0, "step 250: train loss 1.9, val loss 2.1"),
+    ]
+    model = torch.nn.Identity()
+    found = read_log(30.0, lines, model)
+    assert found == Run(30.0, model, [(9.0, 4.3), (20.0, 2.1)], 16384 / 0.012)
+    assert (found.seconds_to(4.0), found.seconds_to(1.0)) == (20.0, None)
