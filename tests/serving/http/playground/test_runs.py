@@ -1,4 +1,4 @@
-"""/api/runs: every number as the run wrote it, and nothing but runs."""
+"""/api/runs: every number as the run wrote it, its snapshots, and nothing but runs."""
 
 import json
 import shutil
@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpt.checkpoint import RunFolder
+from gpt.data.tokenizers import CharTokenizer
+from gpt.inspection.views.snapshots import map_embedding, nearest_tokens
+from gpt.training.snapshots import take_snapshot
 from http_server import Serve, Served
 from patience import PATIENCE
+from tiny import sharp_model
 
 
 @pytest.fixture
@@ -34,39 +39,35 @@ def get(site: Served, path: str, status: int = 200) -> Any:
     return answer.json()
 
 
-def test_a_finished_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
+def test_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
+    shutil.copytree(next((folder / "tiny/checkpoints").iterdir()), folder / "quantized")  # a checkpoint without a run
     assert get(site, "/api/runs") == {"runs": ["tiny"], "training": None}
+    get(site, "/api/runs/quantized", status=404)
     run = get(site, "/api/runs/tiny")
     best = json.loads((folder / "tiny" / "best.json").read_text())
     assert (run["name"], run["training"], run["step"], run["max_steps"]) == ("tiny", False, 6, 6)
     assert (run["best_step"], run["best_val_loss"]) == (best["step"], best["val_loss"])
     assert run["tokenizer"] == "char"
     assert "corpus.txt" not in json.dumps(run)
-
-
-def test_a_checkpoint_without_a_run_has_nothing_to_show(site: Served, folder: Path) -> None:
-    shutil.copytree(next((folder / "tiny/checkpoints").iterdir()), folder / "quantized")
-    assert get(site, "/api/runs")["runs"] == ["tiny"]
-    get(site, "/api/runs/quantized", status=404)
+    for pointer in ("{", "[]", '{"step": "x"}', '{"step": 3, "val_loss": "low"}', '{"step": 1e999}'):
+        (folder / "tiny" / "best.json").write_text(pointer)
+        assert get(site, "/api/runs/tiny")["best_val_loss"] is None
 
 
 def test_samples_are_listed_and_read_by_step(site: Served, folder: Path) -> None:
     assert get(site, "/api/runs/tiny")["samples"] == [3, 6]
-    text = (folder / "tiny" / "samples" / "step-000003.txt").read_text()
+    samples = folder / "tiny" / "samples"
+    text = (samples / "step-000003.txt").read_text()
     assert get(site, "/api/runs/tiny/samples/3") == {"step": 3, "text": text[:-1], "truncated": False}
-    (folder / "tiny" / "samples" / "step-000003.txt").write_text("é" * 20_000)
+    (samples / "step-000003.txt").write_text("é" * 20_000)
     assert get(site, "/api/runs/tiny/samples/3") == {"step": 3, "text": "é" * 10_000, "truncated": True}
     get(site, "/api/runs/tiny/samples/4", status=404)
-
-
-def test_many_samples_are_thinned_and_the_last_one_stays(site: Served, folder: Path) -> None:
     for step in range(1000):
-        (folder / "tiny" / "samples" / f"step-{step:06d}.txt").write_text("a")
-    steps = get(site, "/api/runs/tiny")["samples"]
-    assert steps == [*range(0, 1000, 6), 999]
+        (samples / f"step-{step:06d}.txt").write_text("a")
+    assert get(site, "/api/runs/tiny")["samples"] == [*range(0, 1000, 6), 999]
 
 
-def test_a_run_that_trains_says_so_and_how_far_it_is(site: Served, folder: Path) -> None:
+def test_training_run_says_so_and_how_far_it_is(site: Served, folder: Path) -> None:
     metrics, run, other = folder / "tiny" / "metrics.jsonl", RunFolder(folder / "tiny"), RunFolder(folder / "tiny")
     lines = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= 4]
     damaged = ['{"step": 5, "train/loss": 1', "[" * 100_000, '{"train/loss": 2}', ""]
@@ -94,29 +95,46 @@ OTHER_FOLDERS = (
 )
 
 
-@pytest.mark.parametrize("name", OTHER_FOLDERS)
-def test_no_other_folder_can_be_named(site: Served, folder: Path, name: str) -> None:
-    (folder.parent / "config.yaml").touch()
-    (folder / ".hidden").mkdir()
-    (folder / ".hidden" / "config.yaml").touch()
-    for path in (f"/api/runs/{name}", f"/api/runs/{name}/samples/0"):
+def test_no_other_folder_can_be_named_and_damage_is_said(site: Served, folder: Path) -> None:
+    for other in (folder.parent, folder / ".hidden", folder / "broken", folder / "empty"):
+        other.mkdir(exist_ok=True)
+    for other in (folder.parent, folder / ".hidden"):
+        (other / "config.yaml").touch()
+    (folder / "broken" / "config.yaml").write_text("modle: {}")
+    for path in (f"/api/runs/{name}{rest}" for name in OTHER_FOLDERS for rest in ("", "/samples/0")):
         # which sends the path as it is
         with closing(HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
-            assert answer.status == 404
+            assert (answer.status, path) == (404, path)
             assert b"model.n_embd" not in answer.read()
-
-
-def test_a_damaged_run_says_what_is_wrong(site: Served, folder: Path) -> None:
-    (folder / "broken").mkdir()
-    (folder / "broken" / "config.yaml").write_text("modle: {}")
-    (folder / "empty").mkdir()
     assert set(get(site, "/api/runs")["runs"]) == {"tiny", "broken"}
     assert "did you mean model" in get(site, "/api/runs/broken", status=500)["error"]["message"]
 
 
-@pytest.mark.parametrize("pointer", ["{", "[]", '{"step": "x"}', '{"step": 3, "val_loss": "low"}', '{"step": 1e999}'])
-def test_a_damaged_pointer_is_no_best_loss(site: Served, folder: Path, pointer: str) -> None:
-    (folder / "tiny" / "best.json").write_text(pointer)
-    assert get(site, "/api/runs/tiny")["best_val_loss"] is None
+def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) -> None:
+    run = RunFolder(folder / "tiny")
+    shutil.rmtree(run.snapshots)
+    run.snapshots.mkdir()
+    tokenizer = CharTokenizer("abcdef")
+    models = [sharp_model(seed=seed, vocab_size=6) for seed in (0, 1)]
+    for step, model in zip((0, 7), models, strict=True):
+        run.snapshot(step).write_bytes(take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc"))
+    run.snapshot(8).write_bytes(b"damaged")
+    other = take_snapshot(sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), "")
+    run.snapshot(9).write_bytes(other)
+    assert get(site, "/api/runs/tiny")["snapshots"] == [0, 7, 8, 9]
+    shown = get(site, "/api/runs/tiny/snapshots/0?basis=7")
+    assert (shown["step"], shown["sample"], shown["line"], shown["tokens"]) == (0, "abc", [*"abc"], [*"abcdef"])
+    first, last = (model.wte.weight.detach().half().float() for model in models)
+    assert torch.allclose(torch.tensor(shown["points"]), map_embedding(first, last), atol=1e-3)
+    assert shown["nearest"] == nearest_tokens(first, 4)
+    assert [len(heads) for heads in shown["attention"]] == [models[0].config.n_head] * models[0].config.n_layer
+    assert shown["points"] == [[round(x, 3), round(y, 3)] for x, y in shown["points"]]
+    for path, status in {"0?basis=3": 404, "3?basis=0": 404, "0?basis=9": 400}.items():
+        get(site, f"/api/runs/tiny/snapshots/{path}", status)
+    for path in ("9" * 260 + "?basis=0", "0?basis=" + "9" * 260, "0?basis=-1", "-1?basis=0", "x?basis=0"):
+        get(site, f"/api/runs/tiny/snapshots/{path}", 400)
+    error = get(site, "/api/runs/tiny/snapshots/8?basis=7", 500)["error"]["message"]
+    assert "damaged snapshot" in error
+    assert str(folder) not in error

@@ -1,0 +1,292 @@
+"""What the page asks of a model: what it is, a text with what else was possible at each token, and its readings."""
+
+import json
+import math
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.checkpoint import Loaded
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import CharTokenizer
+from gpt.generation import SampledToken
+from gpt.generation.sampling import next_token_probabilities
+from gpt.inspection.rendering.pages import page_data
+from gpt.inspection.views.attention import attention_view, without_heads
+from gpt.inspection.views.continuation import continuation_view
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.picture import picture_view
+from gpt.inspection.views.surprisal import surprisal
+from gpt.inspection.views.tokens import View, labels_of, most_likely
+from gpt.model import GPT
+from gpt.serving.http import playground
+from gpt.serving.http.limits import Limits
+from gpt.serving.http.playground import generate, inspection
+from gpt.serving.http.playground.generate import MAX_FED, DetailStream
+from http_server import CharModel, Serve, Served, assert_is_error, make_loaded
+from patience import PATIENCE
+
+SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
+FIXED = {"min_p": 0.0, "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
+TEXT = "It was the best"
+HEADS = [[1, 2], [0, 0], [1, 2]]
+
+
+def test_model_is_described_and_its_example_found_once(
+    server: Served, byte_server: Served, char_model: CharModel, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = char_model
+    described = server.get("/api/models/first").json()
+    assert 1 < len(tokenizer.encode(described.pop("example"))) <= 64
+    assert described == {
+        "model": "first",
+        "step": 5,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "n_layer": 2,
+        "n_head": 4,
+        "block_size": 64,
+        "vocab_size": tokenizer.vocab_size,
+        "token": "character",
+        "sample": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    }
+    of_bytes = byte_server.get("/api/models/first").json()
+    assert (of_bytes["token"], of_bytes["vocab_size"]) == ("byte", 256)
+    asked: list[Loaded] = []
+    monkeypatch.setattr(playground, "example_of", lambda loaded: asked.append(loaded) or "It was")
+    with serve() as served:
+        assert [served.get("/api/models/second").json()["example"] for _ in range(2)] == ["It was"] * 2
+    assert len(asked) == 1
+
+
+def tokens(served: Served, **body: Any) -> list[dict[str, Any]]:
+    answer = served.post("/api/generate", **body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *found, done = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert done == "[DONE]"
+    return [token for event in found for token in json.loads(event)["tokens"]]
+
+
+def text_of(found: list[dict[str, Any]]) -> str:
+    return "".join(token["text"] for token in found)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings"), [("It was", {}), ("", SETTINGS), ("e" * 100, SETTINGS), ("It was", {"temperature": 0.0})]
+)
+def test_text_is_that_of_completions(server: Served, prompt: str, settings: dict[str, Any]) -> None:
+    found = tokens(server, prompt=prompt, max_tokens=90, seed=5, **settings)
+    asked = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **settings, **FIXED}
+    answer = server.post(prompt=prompt, max_tokens=90, seed=5, **asked)
+    assert text_of([token for token in found if not token["isGiven"]]) == answer.json()["choices"][0]["text"]
+    assert text_of([token for token in found if token["isGiven"]]) == (prompt or "\n")
+
+
+def test_probabilities_are_those_of_model_and_sampling(server: Served, char_model: CharModel) -> None:
+    model, tokenizer = char_model
+    found = tokens(server, prompt="It was", max_tokens=40, seed=3, **SETTINGS)
+    ids = [token["id"] for token in found]
+    assert ids[:6] == tokenizer.encode("It was").tolist()
+    labels = labels_of(tokenizer, range(model.vocab_size))
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids]))[0]
+    assert (found[0]["probability"], found[0]["own"], found[0]["sampled"]) == (None, [], [])
+    for position, token in enumerate(found[1:]):
+        own = logits[position].softmax(-1)
+        sampled = next_token_probabilities(logits[position], SamplingParams(**SETTINGS))
+        assert token["label"] == labels[token["id"]]
+        assert token["probability"] == pytest.approx(float(own[token["id"]]), rel=1e-3, abs=1e-5)
+        assert token["chance"] == pytest.approx(float(sampled[token["id"]]), rel=1e-3, abs=1e-5)
+        for name, expected in (("own", own), ("sampled", sampled)):
+            count = min(10, int((expected > 0).sum()))
+            assert [p for _, _, p in token[name]] == pytest.approx(
+                expected.sort(descending=True).values[:count].tolist(), rel=1e-3, abs=1e-5
+            )
+            assert all(label == labels[index] for index, label, _ in token[name])
+            assert all(p == pytest.approx(float(expected[index]), rel=1e-3, abs=1e-5) for index, _, p in token[name])
+    sampled_ids = [index for token in found[6:] for index, _, _ in token["sampled"] if index == token["id"]]
+    assert sampled_ids == ids[6:]
+
+
+def test_prompt_may_be_ids_and_known(server: Served, char_model: CharModel) -> None:
+    whole = tokens(server, prompt="It was", max_tokens=8)
+    assert tokens(server, prompt=char_model[1].encode("It was").tolist(), max_tokens=8) == whole
+    assert tokens(server, prompt="It was", max_tokens=8, known=4) == whole[4:]
+    assert tokens(server, prompt="It was", max_tokens=0, known=5) == whole[5:6]
+    assert len(tokens(server, prompt="It was")) == 306
+    size = char_model[0].vocab_size
+    (token,) = tokens(server, prompt="It was", max_tokens=1, known=6, alternatives=size)
+    assert sorted(index for index, _, _ in token["own"]) == list(range(size))
+    assert sum(p for _, _, p in token["own"]) == pytest.approx(1, abs=1e-3)
+    found = tokens(server, prompt="It was\n" * 10, max_tokens=2)  # the first of which lie before the window
+    assert [index for index, token in enumerate(found) if token["probability"] is None] == list(range(70 - 64 + 1))
+    assert text_of(found[:70]) == "It was\n" * 10
+
+
+def test_bytes_that_begin_a_character_have_no_text(byte_server: Served) -> None:
+    found = tokens(byte_server, prompt="é€", max_tokens=30, seed=1)
+    assert [(token["label"], token["text"]) for token in found[:5]] == [
+        ("c3", ""), ("a9", "é"), ("e2", ""), ("82", ""), ("ac", "€")
+    ]  # fmt: skip
+    assert len(found) == 5 + 30
+    unfinished = tokens(byte_server, prompt=[0xE2, 0x82], max_tokens=1)
+    assert [(token["label"], token["text"]) for token in unfinished[:2]] == [("e2", ""), ("82", "")]
+
+
+def test_slow_reader_holds_ten_alternatives_of_described_tokens(
+    char_model: CharModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = char_model
+    listed: list[int] = []
+
+    def count(probabilities: torch.Tensor, alternatives: int) -> list[list[tuple[int, float]]]:
+        listed.append(len(probabilities))
+        return most_likely(probabilities, alternatives)
+
+    monkeypatch.setattr(generate, "most_likely", count)
+    details = DetailStream(tokenizer, model.vocab_size, SamplingParams(top_k=5), given=200, known=150)
+    top = tuple((index, -1.0 - index) for index in range(model.vocab_size))
+    for _ in range(10):
+        details.feed([SampledToken(0, -1.0, top)] * 50)
+    assert sum(len(token.top) for token in details._fed) <= MAX_FED * model.vocab_size
+    found = details.take(0)
+    assert [(len(token["own"]), len(token["sampled"])) for token in found] == [(10, 5)] * 350
+    assert sum(listed) == 2 * 350  # by the model, and by sampling
+    assert details.take(0) == []
+
+
+def test_token_is_described_by_the_likeliest_and_itself() -> None:
+    def describe(size: int, temperature: float, *top: tuple[int, float], sampled: int = 0) -> dict[str, Any]:
+        """Describe a token of a vocabulary of this size that comes with these probabilities of ids."""
+        tokenizer = CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + size))))
+        details = DetailStream(tokenizer, size, SamplingParams(temperature=temperature), given=0, known=0)
+        logprobs = tuple((index, math.log(p)) for index, p in top)
+        details.feed([SampledToken(sampled, dict(logprobs).get(sampled, math.log(0.1)), logprobs)])
+        return details.take(0)[0]
+
+    token = describe(3, 0.5, (0, 0.7), (1, 0.2), sampled=2)  # which is not among them
+    assert token["chance"] == pytest.approx(0.1**2 / (0.7**2 + 0.2**2 + 0.1**2), rel=1e-4)
+    token = describe(50, 2.0, (3, 0.5), (7, 0.3), sampled=3)
+    assert [(index, p) for index, _, p in token["own"]] == [(3, pytest.approx(0.5)), (7, pytest.approx(0.3))]
+    share = 0.5**0.5 / (0.5**0.5 + 0.3**0.5)
+    assert [p for _, _, p in token["sampled"]] == pytest.approx([share, 1 - share], rel=1e-4)
+    for size in (1, 3):
+        token = describe(size, 1.0, *((index, 1 / size) for index in range(size)))
+        assert len(token["own"]) == len(token["sampled"]) == size
+
+
+def ask(served: Served, name: str, **body: Any) -> Any:
+    return served.post(f"/api/{name}", **{"text": TEXT, **body})
+
+
+def view_of(name: str, model: GPT, tokenizer: CharTokenizer, heads: list[list[int]]) -> View:
+    idx = torch.tensor(tokenizer.encode(TEXT).tolist())
+    edits = without_heads([(layer, head) for layer, head in heads])
+    if name == "surprisal":
+        found = surprisal(model, idx, edits=edits)
+        labels = labels_of(tokenizer, idx.tolist())
+        return {"labels": labels, "bits": [None, *found.bits.tolist()], "mean_bits": found.mean_bits}
+    if name in ("lens", "continue"):
+        view, count = {"lens": (lens_view, 10), "continue": (continuation_view, 5)}[name]
+        return view(model, tokenizer, idx, count, edits)
+    return {"attention": attention_view, "picture": picture_view}[name](model, tokenizer, idx, edits)
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    """Equal, but for the last digits of numbers."""
+    if isinstance(wanted, dict | list | tuple):
+        assert len(found) == len(wanted)
+        for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
+            assert_close(found[key], wanted[key])
+    else:
+        assert found == (pytest.approx(wanted, rel=1e-3, abs=1e-6) if isinstance(wanted, float) else wanted)
+
+
+@pytest.mark.parametrize("name", ["attention", "lens", "surprisal", "picture", "continue"])
+def test_readings_are_the_views(server: Served, char_model: CharModel, name: str) -> None:
+    for heads in ([], HEADS):
+        answer = ask(server, name, model="first", ablate=heads, **({"count": 5} if name == "continue" else {}))
+        assert answer.status_code == 200, answer.text
+        assert_close(answer.json(), page_data(name, view_of(name, *char_model, heads)))
+
+
+@pytest.mark.parametrize(
+    ("name", "param", "value", "words"),
+    [
+        ("lens", "text", "", "at least 1"),
+        ("lens", "text", "Zürich", "ü"),
+        ("picture", "text", "It" * 32 + "I", "65"),
+        ("surprisal", "text", "I", "1 token"),
+        ("attention", "ablate", [[2, 0]], "2 layers of 4"),
+        ("attention", "ablate", [[0, 4]], "no head 4"),
+        ("attention", "ablate", [[0, -1]], "greater"),
+        ("attention", "ablate", [[0]], "2 items"),
+        ("continue", "count", 129, "128"),
+        ("picture", "heads", [], "not permitted"),
+        ("generate", "alternatives", 5000, "4096"),
+        *(("generate", "prompt", prompt, "") for prompt in (5, "\u0416", [10**6])),
+        *(("generate", "max_tokens", count, "") for count in (10**6, -1)),
+        *(("generate", name, -1, "") for name in ("top_k", "top_p", "known")),
+        ("generate", "temperature", 3.0, ""),
+        ("generate", "stop", ["a"], "not permitted"),
+    ],
+)
+def test_wrong_field_is_named(server: Served, name: str, param: str, value: Any, words: str) -> None:
+    text = "prompt" if name == "generate" else "text"
+    assert_is_error(server.post(f"/api/{name}", **{text: "It was", param: value}), 400, param, words)
+
+
+def test_text_fills_the_window_and_is_continued_from_its_end(server: Served, byte_server: Served) -> None:
+    for name in ("attention", "lens", "surprisal", "picture"):
+        assert ask(server, name, text="It" * 32).status_code == 200
+    whole, end = (ask(server, "continue", text=text, count=4).json()["ids"] for text in ("It" * 40, "It" * 32))
+    assert whole == end
+    for text in ("é" * 40, "a" * 70):
+        assert_is_error(ask(byte_server, "lens", text=text), 400, "text", "64")
+
+
+def test_given_limits_are_kept_and_no_reading_is_infinite(serve: Serve, char_model: CharModel) -> None:
+    with serve(limits=Limits(view_tokens=5, view_bytes=1 << 20)) as served:
+        for name in ("lens", "continue"):
+            assert ask(served, name, text="It wa").status_code == 200
+            assert_is_error(ask(served, name, text="It was"), 400, "text", "6", "5")
+    for name, limit in (("attention", 1000), ("lens", 10_000), ("picture", 9000)):  # more than its weights alone have
+        with serve(limits=Limits(view_bytes=limit)) as served:
+            assert_is_error(ask(served, name), 400, "text", f"more than this server's limit of {limit:,}", "shorten")
+    broken = GPT(char_model[0].config).eval()
+    broken.lm_head.weight.data.fill_(float("nan"))
+    with serve(loaded=make_loaded(broken, char_model[1])) as served:
+        assert_is_error(ask(served, "lens"), 400, "text", "not finite")
+
+
+def test_one_reading_is_computed_at_a_time_and_few_wait(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is computed, the event loop answers others, another one waits, and a third is refused."""
+    running, proceed, most = threading.Semaphore(0), threading.Event(), []
+    alone = threading.Lock()
+
+    def slow(*arguments: Any) -> View:
+        most.append(alone.acquire(blocking=False))
+        running.release()
+        assert proceed.wait(PATIENCE)
+        alone.release()
+        return {"labels": []}
+
+    monkeypatch.setattr(inspection, "lens_view", slow)
+    with serve(limits=Limits(views=2)) as served:
+        answers: list[Any] = []
+        threads = [threading.Thread(target=lambda: answers.append(ask(served, "lens"))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert running.acquire(timeout=PATIENCE)
+        while len(answers) < 2:
+            assert served.get("/health").status_code == 200
+        for answer in answers:
+            assert_is_error(answer, 429, None, "wait")
+            assert int(answer.headers["Retry-After"]) >= 1
+        proceed.set()
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [429, 429, 200, 200]
+        assert most == [True, True]

@@ -1,0 +1,195 @@
+"""The playground's other views in a browser: what a model does with a text, how a run learned, and one that trains."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from browser import CONTROL, Page
+from gpt.checkpoint import RunFolder
+from gpt.inspection.views.attention import attention_view, without_heads
+from gpt.inspection.views.continuation import continuation_view
+from gpt.inspection.views.surprisal import surprisal
+from http_server import CharModel, Serve
+from patience import PATIENCE
+from tiny import CORPUS
+
+TEXT = "It was the best of rooms"
+Open = Callable[..., Page]
+IDLE = "/^(Only .*)?$/.test(document.querySelector('.view .status').textContent)"
+"""Nothing is computed, or only the end of the text was."""
+
+
+def read(page: Page, view: str, text: str = TEXT) -> None:
+    """Open a view, type a text, and let the model of `char_model` read it, by keyboard."""
+    page.wait_for("document.querySelector('#model option') !== null")
+    choose_model(page, "first")
+    page.run(f"location.hash = '#{view}'")
+    page.wait_for(f"document.querySelector('.view-{view} textarea') !== null")
+    page.run(f"document.querySelector('.view-{view} textarea').select()")
+    page.type(text)
+    page.press("Enter", CONTROL)
+    page.wait_for(f"document.querySelector('.view-{view} .reading-body').children.length > 1 && {IDLE}")
+
+
+def choose_model(page: Page, name: str) -> None:
+    model = "document.getElementById('model')"
+    page.run(f"{model}.value = '{name}'; {model}.dispatchEvent(new Event('change'))")
+    page.wait_for("!document.getElementById('facts').textContent.startsWith('Loading')")  # its example is then read
+
+
+def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model: CharModel) -> None:
+    """What is shown beside each other is what both models give; giving all heads back shows the first one again."""
+    model, tokenizer = char_model
+    ids = torch.tensor(tokenizer.encode(TEXT).tolist())
+    page = open_page("attention")
+    read(page, "attention")
+    done = "document.querySelector('.ablation .status').textContent === ''"
+    page.point("document.querySelectorAll('#heads .thumbnail')[0]", click=True)
+    page.press("x")
+    page.wait_for(f"!document.querySelector('.effects').hidden && {done}")
+    assert page.run("document.getElementById('ablate').checked")
+    page.point("document.querySelectorAll('#heads .thumbnail')[5]", click=True)
+    assert not page.run("document.getElementById('ablate').checked")
+    page.point("document.getElementById('ablate')", click=True)
+    page.wait_for(f"document.querySelectorAll('.chip').length === 2 && {done}")
+    edits = without_heads([(0, 0), (1, 1)])
+    whole, left = (surprisal(model, ids, edits=given).mean_bits for given in ({}, edits))
+    change = f"{left - whole:+.3f}".replace("-", "\N{MINUS SIGN}")
+    assert page.text(".effect") == (
+        f"{left:.3f} bits per character without them, {whole:.3f} with all heads ({change})."
+    )
+    for part, given in (("with-all", {}), ("without", edits)):
+        written = continuation_view(model, tokenizer, ids, 48, given)["labels"]
+        shown = f"[...document.querySelectorAll('.{part} .continued')].map((item) => item.textContent)"
+        assert page.run(shown) == written
+    page.point("document.querySelector('.clear')", click=True)
+    page.wait_for(f"document.querySelector('.effects').hidden && {done}")
+    assert page.run("document.querySelectorAll('.ablated-head').length") == 0
+    whole_layer = attention_view(model, tokenizer, ids)["weights"][1, 1]
+    page.point("document.querySelectorAll('#text .token')[22]", click=True)
+    assert page.text("#readout").endswith(f": {whole_layer[22].max():.3f}")
+
+
+def test_another_model_reads_the_same_text_and_what_cannot_be_read_is_said(open_page: Open) -> None:
+    page = open_page("lens")
+    read(page, "lens")
+    shown = "document.getElementById('readout').textContent"
+    first = page.run(shown)
+    choose_model(page, "second")
+    page.wait_for(f"{IDLE} && {shown} !== {json.dumps(first)}")
+    page.run("document.querySelector('textarea').value = ''")
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('.view .status').textContent === 'There is no text to read.'")
+    assert page.run("document.querySelector('.reading-body').children.length") == 0
+    page.type("It \u0416")
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('.status.wrong')?.textContent.includes('\u0416')")
+    assert ["400" in line for line in page.console] == [True]  # the browser itself notes every refused request
+    page.console.clear()
+    page.run("globalThis.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('.status.wrong')?.textContent === 'the server does not answer'")
+
+
+def test_long_text_is_read_from_the_start_of_a_word_near_its_end(open_page: Open) -> None:
+    page = open_page("lens")
+    page.wait_for("document.getElementById('facts').textContent.includes('sees')")
+    read(page, "lens", TEXT * 3)
+    assert page.text(".view .status") == "Only the last 61 of 72 characters are read."
+    assert page.run("document.querySelectorAll('#lens-table thead th').length") == 62
+    read(page, "lens", "o" * 80 + " I")  # not where that loses a long word
+    assert page.text(".view .status") == "Only the last 64 of 82 characters are read."
+    read(page, "attention", "rooms " * 12 + "best")
+    page.run("location.hash = 'lens'")
+    page.wait_for("document.querySelectorAll('.view-lens #lens-table').length === 1")
+    assert page.run("document.querySelector('.view-lens textarea').value") == "rooms " * 10 + "best"
+
+
+PART = "document.querySelector('[data-part={}]')"
+AT = PART.format("sample-at") + "?.textContent"
+SAMPLE = PART.format("sample-text") + "?.textContent"
+STATE = PART.format("state") + "?.textContent"
+
+
+def test_run_is_looked_at_along_a_slider(trained: Path, serve: Serve, visit: Open) -> None:
+    with serve(folder=trained / "runs") as served:
+        page = visit(f"{served.url}/#learning")
+        page.wait_for(f"{AT} === 'step 6'", PATIENCE)  # by itself
+        drawn = PART.format("mapped") + "?.dataset.step"
+        page.wait_for(f"{drawn} === '6'", PATIENCE)
+        assert page.run("document.querySelectorAll('.map-token').length") == len(set(CORPUS))
+        assert page.run("document.querySelector('.growth-heads').width") == 2 * 17 - 1
+        where = "document.querySelector('.map-token').style.transform"
+        last = json.dumps(page.run(where))
+        page.run(f"{PART.format('map')}.focus()")
+        page.press("ArrowRight")
+        assert page.run("document.querySelectorAll('.map-token.near').length") == 4
+        page.run(f"{PART.format('sample-step')}.focus()")
+        for _ in range(4):
+            page.press("ArrowLeft")
+        page.wait_for(f"{AT} === 'step 0' && {drawn} === '0' && {where} !== {last}", PATIENCE)
+        page.point(PART.format("play"), click=True)
+        page.wait_for(f"{AT} === 'step 6' && {where} === {last}", PATIENCE)
+
+
+def test_training_run_is_followed_and_another_can_be_chosen(
+    trained: Path, tmp_path: Path, serve: Serve, visit: Open
+) -> None:
+    for name in ("tiny", "other"):
+        shutil.copytree(trained / "runs" / "tiny", tmp_path / name)
+    run = RunFolder(tmp_path / "tiny")
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] <= 2]
+    run.metrics.write_text("".join(kept))
+    for step in (3, 6):
+        (run.samples / f"step-{step:06d}.txt").rename(tmp_path / f"{step}.txt")
+    (tmp_path / "other" / "metrics.jsonl").touch()
+    run.lock()
+    try:
+        with serve(folder=tmp_path) as served:
+            page = visit(f"{served.url}/#learning", width=400, dark=True, hurry=25)
+            page.wait_for(f"{STATE}?.startsWith('training: step 2 of 6')")  # the one that trains is chosen
+            (tmp_path / "3.txt").rename(run.samples / "step-000003.txt")
+            run.metrics.write_text("".join(lines))
+            page.wait_for(f"{STATE}.startsWith('training: step 6 of 6')")
+            run.metrics.write_text("".join(kept))  # as going on from an earlier checkpoint does
+            page.wait_for(f"{STATE}.startsWith('training: step 2 of 6')")
+            chosen = PART.format("runs")
+            page.run(f"{chosen}.value = 'other'; {chosen}.dispatchEvent(new Event('change'))")
+            best = json.loads((tmp_path / "other" / "best.json").read_text())["val_loss"]
+            page.wait_for(f"{STATE}.startsWith('step 6 of 6')")
+            assert f"best validation loss {best:.4f}" in page.run(STATE)
+            assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        run.unlock()
+
+
+def test_last_sample_is_shown_and_damage_is_said(trained: Path, tmp_path: Path, serve: Serve, visit: Open) -> None:
+    shutil.copytree(trained / "runs" / "tiny", tmp_path / "watched")
+    with serve(folder=tmp_path) as served:
+        run = RunFolder(tmp_path / "watched")
+        sample = run.samples / "step-000006.txt"
+        written = sample.read_text()
+        sample.unlink()  # as it is while the last evaluation lasts
+        page = visit(f"{served.url}/#learning", hurry=25)
+        page.wait_for(f"{AT} === 'step 6'", PATIENCE)
+        sample.write_text(written)
+        page.wait_for(f"{SAMPLE} === {json.dumps(written[:-1])}", PATIENCE)  # of the step that is shown already
+        whole = run.snapshot(6).read_bytes()
+        run.snapshot(6).write_bytes(b"damaged")
+        page.run("location.reload()")
+        page.wait_for(f"{PART.format('failed')}?.textContent.includes('damaged')", PATIENCE)
+        assert page.run(SAMPLE) == written[:-1]
+        run.snapshot(6).write_bytes(whole)
+        page.wait_for(f"{PART.format('failed')}.textContent === ''", PATIENCE)
+        page.point(PART.format("play"), click=True)
+        for file in (*run.samples.iterdir(), *run.snapshots.iterdir()):
+            file.unlink()
+        page.wait_for(f"{PART.format('growth')}.hidden && {PART.format('play')}.textContent === 'Play'", PATIENCE)
+        assert page.run(STATE).endswith("no sample yet")
+        # which the browser reports, too
+        assert all("/snapshots/" in line or "/samples/" in line for line in page.console)
+        page.console.clear()
