@@ -29,7 +29,7 @@ def alone(model: tuple[GPT, Any], prompt: str = PROMPT, **params: object) -> str
 
 
 def create(served: Served, **options: Any) -> Any:
-    return served.client().completions.create(**{"model": "second", "prompt": PROMPT, **options})
+    return served.client().completions.create(**{"model": "first", "prompt": PROMPT, **options})
 
 
 def joined(chunks: list[Any]) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def joined(chunks: list[Any]) -> list[dict[str, Any]]:
     logprobs=st.sampled_from([None, 0, 1, 5]),
     echo=st.booleans(),
 )
-def test_a_completion_is_what_generate_writes_at_once_and_in_a_stream(
+def test_completion_equals_generate_at_once_and_in_a_stream(
     server: Served,
     char_model: CharModel,
     prompts: list[str],
@@ -102,38 +102,35 @@ def test_a_completion_is_what_generate_writes_at_once_and_in_a_stream(
     assert "stop" in sampling or usage.completion_tokens == len(prompts) * n * count
 
 
-def test_without_a_seed_the_text_differs_and_the_answer_says_which_it_was(server: Served) -> None:
-    first, second = (create(server, max_tokens=40) for _ in range(2))
-    assert first.choices[0].text != second.choices[0].text
-    again = create(server, max_tokens=40, seed=first.choices[0].model_extra["seed"])
-    assert again.choices[0].text == first.choices[0].text
+def test_seed_is_random_and_answered_where_it_is_left_out(server: Served) -> None:
+    first, second = (create(server, max_tokens=40).choices[0] for _ in range(2))
+    assert first.text != second.text
+    assert create(server, max_tokens=40, seed=first.model_extra["seed"]).choices[0].text == first.text
+    choices = create(server, n=2, seed=2**32 - 1).choices
+    assert [choice.model_extra["seed"] for choice in choices] == [2**32 - 1, 0]
 
 
-@pytest.mark.parametrize("ids", [[0xC3], [0x61, 0xE2, 0x82], [0xFF, 0x61]])
-@pytest.mark.parametrize("logprobs", [None, 2])
-def test_ids_that_are_those_of_no_text_are_prompts_too(byte_server: Served, ids: list[int], logprobs: Any) -> None:
-    body = {"prompt": ids, "max_tokens": 30, "seed": 3, "logprobs": logprobs}
-    plain, echoed = (byte_server.post(**body, echo=echo).json()["choices"][0] for echo in (False, True))
-    shown = TextStream(ByteTokenizer()).begin(ids)
-    assert echoed["text"] == shown + plain["text"]
-    if logprobs is not None:
+def test_bytes_of_no_text_are_prompts_and_no_character_is_cut(
+    byte_server: Served, byte_model: tuple[GPT, ByteTokenizer]
+) -> None:
+    for ids in ([0xC3], [0x61, 0xE2, 0x82], [0xFF, 0x61]):
+        body = {"prompt": ids, "max_tokens": 30, "seed": 3, "logprobs": 2}
+        plain, echoed = (byte_server.post(**body, echo=echo).json()["choices"][0] for echo in (False, True))
+        shown = TextStream(ByteTokenizer()).begin(ids)
+        assert echoed["text"] == shown + plain["text"]
         assert echoed["logprobs"]["tokens"][len(ids) :] == plain["logprobs"]["tokens"]
         offsets = [offset - len(shown) for offset in echoed["logprobs"]["text_offset"][len(ids) :]]
         assert offsets == plain["logprobs"]["text_offset"]
-
-
-def test_a_prompt_that_is_cropped_is_shown_whole(server: Served, char_model: CharModel) -> None:
-    prompt = CORPUS[:80]
-    answer = server.post(prompt=prompt, max_tokens=5, seed=2, echo=True, logprobs=1, long_prompt="crop")
-    choice = answer.json()["choices"][0]
-    assert choice["text"] == prompt + alone(char_model, prompt[-64:], max_new_tokens=5, seed=2)
-    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
-    known = [logprob is not None for logprob in choice["logprobs"]["token_logprobs"]]
-    assert known == [False] * 17 + [True] * 68
+    request = {"prompt": "é", "max_tokens": 200, "seed": 4, "logprobs": 0}
+    whole = create(byte_server, **request).choices[0]
+    assert [whole.model_dump()] == joined(list(create(byte_server, **request, stream=True)))
+    assert whole.text == alone(byte_model, "é", max_new_tokens=200, seed=4)
+    assert len(whole.logprobs.tokens) == 200
+    assert any(token.startswith("bytes:\\x") for token in whole.logprobs.tokens)
 
 
 @pytest.mark.parametrize("places", [[(9, 10)], [(90, 95), (40, 43)], [(30, 33), (31, 33)]])
-def test_a_stop_string_ends_a_text_and_is_not_in_it(
+def test_stop_string_ends_text_and_is_left_out(
     server: Served, char_model: CharModel, places: list[tuple[int, int]]
 ) -> None:
     whole = alone(char_model, max_new_tokens=300, seed=1)
@@ -147,41 +144,41 @@ def test_a_stop_string_ends_a_text_and_is_not_in_it(
     assert choice.finish_reason == "stop"
 
 
-def test_a_window_that_is_full_ends_a_text_where_that_is_asked_for(server: Served) -> None:
-    choice = create(server, max_tokens=300, extra_body={"overflow": "stop"}).choices[0]
-    assert len(PROMPT + choice.text) == 65  # the last token is sampled, and not read
-    assert choice.finish_reason == "length"
+def test_window_crops_a_prompt_that_is_echoed_whole_and_ends_text_on_request(
+    server: Served, char_model: CharModel
+) -> None:
+    prompt = CORPUS[:80]
+    answer = server.post(prompt=prompt, max_tokens=5, seed=2, echo=True, logprobs=1, long_prompt="crop")
+    choice = answer.json()["choices"][0]
+    assert choice["text"] == prompt + alone(char_model, prompt[-64:], max_new_tokens=5, seed=2)
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    known = [logprob is not None for logprob in choice["logprobs"]["token_logprobs"]]
+    assert known == [False] * 17 + [True] * 68
+    full = create(server, max_tokens=300, extra_body={"overflow": "stop"}).choices[0]
+    assert len(PROMPT + full.text) == 65  # the last token is sampled, and not read
+    assert full.finish_reason == "length"
 
 
-@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
-def test_the_usage_of_a_stream_comes_last_and_only_where_it_is_asked_for(server: Served, options: dict | None) -> None:
-    request = {"max_tokens": 12, "stream": True}
-    plain = list(create(server, **request, stream_options=options))
-    assert all(chunk.usage is None and len(chunk.choices) == 1 for chunk in plain)
-    *chunks, last = create(server, **request, stream_options={"include_usage": True})
+def test_stream_ends_with_its_usage_on_request(server: Served) -> None:
+    for options in (None, {"include_usage": None}):
+        plain = list(create(server, stream=True, stream_options=options))
+        assert all(chunk.usage is None and len(chunk.choices) == 1 for chunk in plain)
+    *chunks, last = create(server, max_tokens=12, stream=True, stream_options={"include_usage": True})
     assert all(chunk.usage is None for chunk in chunks)
     assert last.choices == []
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (9, 12, 21)
 
 
-def test_fields_that_are_null_are_as_if_left_out(server: Served) -> None:
+def test_null_and_neutral_fields_are_as_if_left_out(server: Served) -> None:
     nulls = dict.fromkeys(set(CompletionRequest.model_fields) - {"prompt", "seed"})
-    plain, given = (server.post(prompt=PROMPT, seed=3, **fields).json() for fields in ({}, nulls))
-    assert given["choices"] == plain["choices"]
-    assert len(given["choices"][0]["text"]) == 16  # as the protocol says
-
-
-def test_no_character_is_cut_in_a_stream(byte_server: Served, byte_model: tuple[GPT, ByteTokenizer]) -> None:
-    request = {"prompt": "é", "max_tokens": 200, "seed": 4, "logprobs": 0}
-    whole = create(byte_server, **request).choices[0]
-    assert [whole.model_dump()] == joined(list(create(byte_server, **request, stream=True)))
-    assert whole.text == alone(byte_model, "é", max_new_tokens=200, seed=4)
-    assert len(whole.logprobs.tokens) == 200
-    assert any(token.startswith("bytes:\\x") for token in whole.logprobs.tokens)
+    neutral = {"logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0, "best_of": 1, "suffix": "", "user": "I"}
+    texts = [server.post(prompt=PROMPT, seed=3, **fields).json()["choices"] for fields in ({}, nulls, neutral)]
+    assert texts[0] == texts[1] == texts[2]
+    assert len(texts[0][0]["text"]) == 16  # as the protocol says
 
 
 @pytest.mark.slow
-def test_64_streams_at_a_time_are_what_each_would_be_alone(server: Served, char_model: CharModel) -> None:
+def test_64_streams_at_a_time_equal_each_alone(server: Served, char_model: CharModel) -> None:
     together = threading.Barrier(64)
     prompts = ("It was the", "Who keeps the keys? asked", "every door had a key, every key", "T")
 

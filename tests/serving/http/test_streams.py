@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from http.client import HTTPResponse
 from typing import Any
 
 import pytest
@@ -48,9 +49,8 @@ def events(connection: socket.socket) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("path", "stream"), [("/v1/completions", False), ("/v1/completions", True), ("/api/generate", True)]
 )
-@pytest.mark.parametrize("tokens", [0, 3])
-@pytest.mark.parametrize("leave", [vanish, socket.socket.close])
-def test_a_client_that_goes_away_is_cancelled_at_once(
+@pytest.mark.parametrize(("tokens", "leave"), [(0, vanish), (3, socket.socket.close)])
+def test_client_that_goes_away_is_cancelled_at_once(
     manual: Served, path: str, stream: bool, tokens: int, leave: Any
 ) -> None:
     connection = ask(manual, stream, path)
@@ -61,18 +61,7 @@ def test_a_client_that_goes_away_is_cancelled_at_once(
     assert manual.engine.cancelled == manual.engine.requests
 
 
-def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.serving.http.responses.CHUNK_SECONDS", 1000.0)
-    with ask(manual) as connection:
-        manual.engine.say("a")
-        chunks = events(connection)
-        assert next(chunks)["text"] == "a"
-        manual.engine.say("b")
-        manual.engine.say("c", "length")
-        assert [chunk["text"] for chunk in chunks] == ["bc"]
-
-
-def test_prompts_are_not_scored_for_a_client_that_has_gone(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_not_scored_for_a_client_that_left(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     scored, begun, go_on = [], threading.Event(), threading.Event()
 
     def score(model: object, ids: list[int], count: int) -> list[SampledToken]:
@@ -92,7 +81,7 @@ def test_prompts_are_not_scored_for_a_client_that_has_gone(manual: Served, monke
     assert manual.engine.requests == []
 
 
-def test_many_clients_that_vanish_are_cancelled_and_no_other(manual: Served) -> None:
+def test_many_vanished_clients_are_cancelled_and_no_other(manual: Served) -> None:
     """A choice that has ended is not cancelled, nor is one of a client that stays."""
     connections = [ask(manual, stream=bool(number % 2)) for number in range(50)]
     first, *leaving, last = connections
@@ -110,7 +99,7 @@ def test_many_clients_that_vanish_are_cancelled_and_no_other(manual: Served) -> 
     assert set(map(id, manual.engine.cancelled)) == set(map(id, manual.engine.requests[1:-1]))
 
 
-def test_a_token_is_sent_when_it_comes_and_an_end_is_sent_once(manual: Served) -> None:
+def test_token_is_sent_when_it_comes_and_the_end_once(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     with ask(manual) as connection:
         stream = events(connection)
         for text in ("a", "", "bc"):
@@ -120,11 +109,19 @@ def test_a_token_is_sent_when_it_comes_and_an_end_is_sent_once(manual: Served) -
                 assert (choice["text"], choice["finish_reason"]) == (text, None)
         manual.engine.say("", "length")
         assert [choice["finish_reason"] for choice in stream] == ["length"]
+    monkeypatch.setattr("gpt.serving.http.responses.CHUNK_SECONDS", 1000.0)
+    with ask(manual) as connection:  # neither the first token nor the end waits for a chunk
+        manual.engine.say("a", request=1)
+        chunks = events(connection)
+        assert next(chunks)["text"] == "a"
+        manual.engine.say("b", request=1)
+        manual.engine.say("c", "length", 1)
+        assert [chunk["text"] for chunk in chunks] == ["bc"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/api/generate"])
 @pytest.mark.parametrize("finish", ["error", "cancelled"])
-def test_a_failure_in_a_stream_is_an_event_after_the_text(manual: Served, path: str, finish: str) -> None:
+def test_failure_in_a_stream_is_an_event_after_the_text(manual: Served, path: str, finish: str) -> None:
     with ask(manual, path=path) as connection:
         manual.engine.say("abc")
         manual.engine.requests[0].error = ValueError("no more numbers") if finish == "error" else None
@@ -134,6 +131,15 @@ def test_a_failure_in_a_stream_is_an_event_after_the_text(manual: Served, path: 
     assert path.startswith("/api") or "".join(chunk["text"] for chunk in chunks) == "abc"
     assert last["error"]["type"] == "server_error"
     assert ("no more numbers" in last["error"]["message"]) is (finish == "error")
+
+
+def test_failure_of_an_answer_is_500(manual: Served) -> None:
+    with ask(manual, stream=False) as connection:
+        manual.engine.requests[0].error = ValueError("no more numbers")
+        manual.engine.say("", "error")
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert (answer.status, b"no more numbers" in answer.read()) == (500, True)
 
 
 @pytest.mark.parametrize(("streams", "seconds"), [(1, 0.03), (8, 0.03), (32, 0.12)])
@@ -150,7 +156,7 @@ def test_chunks_come_less_often_with_many_streams(
     assert given == pytest.approx([seconds])
 
 
-def test_a_reader_that_does_not_read_holds_up_nobody_else(manual: Served) -> None:
+def test_reader_that_does_not_read_holds_up_nobody_else(manual: Served) -> None:
     with ask(manual):
         for _ in range(200):
             manual.engine.say("a" * 10_000)
