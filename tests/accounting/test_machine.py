@@ -1,33 +1,40 @@
+"""What is measured: rates, bandwidth, memory of the process and of an allocator."""
+
 import pytest
 import torch
+from torch import nn
 
 from gpt.accounting import machine
+from gpt.accounting.allocations import AllocationMode, rehearsal
 from gpt.accounting.bandwidth import measure_bandwidth
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 
+CPU = torch.device("cpu")
 
-def test_the_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr(machine.time, "perf_counter", lambda: float(next(ticks)))  # every matmul takes one second
-    assert measure_matmul_rate(torch.device("cpu"), torch.float32, size=10) == 2 * 10**3
+    assert measure_matmul_rate(CPU, torch.float32, size=10) == 2 * 10**3
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1e9, 512), (1e12, 2048), (1e6, 128)])
-def test_the_matmul_rate_is_measured_in_bounded_time(monkeypatch: pytest.MonkeyPatch, rate: float, size: int) -> None:
-    """With smaller matrices where the type is slow."""
+def test_matmul_rate_of_a_slow_type_takes_smaller_matrices(
+    monkeypatch: pytest.MonkeyPatch, rate: float, size: int
+) -> None:
     sizes: list[int] = []
 
-    def time_matmul(where: torch.device, dtype: torch.dtype, rows: int, repeats: int) -> float:
+    def timed(device: torch.device, dtype: torch.dtype, rows: int, repeats: int) -> float:
         sizes.append(rows)
         return 2 * rows**3 / rate
 
-    monkeypatch.setattr(machine, "_time_matmul", time_matmul)
-    assert measure_matmul_rate(torch.device("cpu"), torch.bfloat16) == pytest.approx(rate)
+    monkeypatch.setattr(machine, "_time_matmul", timed)
+    assert measure_matmul_rate(CPU, torch.bfloat16) == pytest.approx(rate)
     assert max(sizes) == sizes[-1] == size
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "cpu"])
-def test_a_clock_waits_for_the_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_waits_for_the_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append("cuda"))
     monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
@@ -35,19 +42,70 @@ def test_a_clock_waits_for_the_device(kind: str, monkeypatch: pytest.MonkeyPatch
     assert waited == [kind] * (kind != "cpu")
 
 
-def test_the_bandwidth_is_the_bytes_of_the_matrix_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bandwidth_is_the_bytes_of_the_matrix_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1e8 < measure_bandwidth(CPU, 8 << 20) < 1e13
     ticks = iter([0, 0, 9, 10, 10, 14, 15, 15, 17, 18, 18, 21, 22])  # products of 9, 4, 2 and 3 seconds
     monkeypatch.setattr(machine.time, "perf_counter", lambda: float(next(ticks)))
-    assert measure_bandwidth(torch.device("cpu"), 3 * 4096 + 5, seconds=20) == 3 * 4096 / 2
+    assert measure_bandwidth(CPU, 3 * 4096 + 5, seconds=20) == 3 * 4096 / 2
     assert list(ticks) == []
 
 
-def test_a_real_bandwidth_is_that_of_a_computer() -> None:
-    assert 1e8 < measure_bandwidth(torch.device("cpu"), 8 << 20) < 1e13
-
-
 def test_peak_memory_grows_with_what_is_held() -> None:
-    before = peak_memory_bytes(torch.device("cpu"))
+    before = peak_memory_bytes(CPU)
     held = torch.ones(before // 4 + (16 << 20), dtype=torch.float32)  # more than the process has ever held
-    assert peak_memory_bytes(torch.device("cpu")) > before
+    assert peak_memory_bytes(CPU) > before
     assert held.sum() > 0
+
+
+def test_storage_counts_once_until_it_is_freed() -> None:
+    with AllocationMode() as mode:
+        a = torch.ones(10)
+        view = a.view(2, 5)[1]
+        alias = a.detach()
+        del a
+        assert mode.live == 40  # the views hold it
+        b = alias + 1
+        assert (mode.live, mode.peak) == (80, 80)
+        del view, alias, b
+        assert (mode.live, mode.peak) == (0, 80)
+        mode.restart_peak()
+        torch.ones(5)
+        assert (mode.live, mode.peak) == (0, 20)
+
+
+def test_allocated_bytes_are_those_of_new_storages_with_their_gaps() -> None:
+    before = torch.ones(100)
+    with AllocationMode() as mode:
+        before.add_(1)
+        view = before[:50]
+        assert mode.live == 0
+        strided = torch.empty_strided((2,), (4,))
+        assert (view.nbytes, strided.nbytes, mode.live) == (200, 8, 20)
+        wide = torch.ones(1, 8).expand(100, 8)
+        assert mode.live == 20 + 8 * 4
+        copies = wide.contiguous(), before.clone()
+        assert mode.live == 20 + 8 * 4 + sum(copy.nbytes for copy in copies)
+
+
+def test_rehearsal_counts_what_real_tensors_take_in_both_passes() -> None:
+    def work() -> torch.Tensor:
+        model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 4))
+        model(torch.ones(5, 8)).sum().backward()
+        return model[0].weight
+
+    with AllocationMode() as real:
+        kept = work()
+    with rehearsal() as fake:
+        kept_fake = work()
+    assert fake.peak == real.peak > real.live
+    assert fake.live == real.live == kept.nbytes * 2 == kept_fake.nbytes * 2
+
+
+def test_rehearsal_allocates_nothing_and_ends_where_an_error_leaves_it() -> None:
+    with rehearsal() as allocations:
+        huge = torch.zeros(1 << 40, dtype=torch.float64)  # 8 TiB
+        assert int(huge.max()) == 0
+        assert allocations.live == 8 << 40
+    with pytest.raises(RuntimeError), rehearsal():
+        torch.ones(2) @ torch.ones(3)
+    assert (torch.ones(2) + 1).tolist() == [2.0, 2.0]
