@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpt.model import GPT
-
 VARIANTS: dict[str, dict[str, object]] = {
     "gpt2": {"bias": True, "mlp": "gelu_tanh"},
     "original": {"position": "sinusoidal", "mlp": "relu", "bias": True, "tie_weights": True},
@@ -24,7 +22,7 @@ def some_ids(batch: int = 2, length: int = 7) -> Tensor:
     return torch.randint(23, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def state_of(model: GPT) -> list[object]:
+def state_of(model: nn.Module) -> list[object]:
     """All that looking into a model could leave behind: hooks, modules, modes and weights."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return [
@@ -32,8 +30,3 @@ def state_of(model: GPT) -> list[object]:
         [len(getattr(module, kind)) for module in model.modules() for kind in hooks],
         [(name, id(p), p.requires_grad, p.detach().sum().item()) for name, p in model.named_parameters()],
     ]
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether any hook is left on a module or below it."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())

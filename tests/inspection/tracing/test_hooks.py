@@ -1,20 +1,26 @@
+"""Hooks and the edits that are made by them, against changes of the weights."""
+
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-import gpt
+from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.activation_names import activations
+from gpt.inspection.tracing.edits import Edit, replace, scale, zero
 from gpt.inspection.tracing.hooks import HookedCore, with_hooks
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
-from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.system.errors import InputError
-from inspection.variants import every_variant, has_hooks, some_ids, state_of
+from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from planted_edits import EDITS
 from tiny import sharp_model
+
+D = 8  # of a head
+Z = "blocks.0.attn.hook_z"
 
 
 def unchanged(name: str, x: Tensor) -> Tensor:
@@ -26,27 +32,20 @@ def everything(model: GPT) -> list[str]:
 
 
 @every_variant
-def test_every_name_is_visited_once_in_the_order_of_the_table(variant: dict[str, object]) -> None:
-    model, visited = sharp_model(**variant), []
-    with_hooks(model, everything(model), lambda name, x: (visited.append(name), x)[1])(some_ids())
-    order = [name for name in everything(model) if not name.endswith(("hook_v", "hook_rot_q", "hook_rot_k"))]
-    assert [name for name in visited if name in order] == order
-    assert sorted(visited) == sorted(everything(model))
-
-
-@every_variant
-def test_the_model_itself_is_not_touched(variant: dict[str, object]) -> None:
-    """Not even while its copy runs, so that others can use it at the same time."""
-    model, idx = sharp_model(**variant), some_ids()
+def test_hooks_visit_every_name_once_in_order_and_leave_the_model_alone(variant: dict[str, object]) -> None:
+    """Not even touched while its copy runs, so that others can use it at the same time."""
+    model, idx, visited = sharp_model(**variant), some_ids(), []
     before, cores, logits = state_of(model), [block.attn.core for block in model.h], model(idx)
 
     def use_model(name: str, x: Tensor) -> Tensor:
+        visited.append(name)
         assert torch.equal(model(idx), logits)
         return x * 2
 
-    copy = with_hooks(model, everything(model), use_model)
-    assert has_hooks(copy)
-    copy(idx)
+    with_hooks(model, everything(model), use_model)(idx)
+    order = [name for name in everything(model) if not name.endswith(("hook_v", "hook_rot_q", "hook_rot_k"))]
+    assert [name for name in visited if name in order] == order
+    assert sorted(visited) == sorted(everything(model))
     assert state_of(model) == before
     assert all(block.attn.core is core for block, core in zip(model.h, cores, strict=True))
 
@@ -55,27 +54,18 @@ def test_attention_is_written_out_only_in_the_layers_looked_into() -> None:
     model = sharp_model()
     copy = with_hooks(model, ["blocks.1.attn.hook_pattern", "blocks.0.attn.hook_z"], unchanged)
     assert [isinstance(block.attn.core, HookedCore) for block in copy.h] == [False, True]
-    assert not has_hooks(with_hooks(model, [], unchanged))
+    assert state_of(with_hooks(model, [], unchanged))[1] == state_of(model)[1]  # no hooks
 
 
-def test_changes_of_a_copy_of_a_copy_add_up() -> None:
+def test_hooks_of_a_copy_of_a_copy_add_up() -> None:
     model, idx = sharp_model(), some_ids()
     doubled = with_hooks(model, ["logits"], lambda name, x: x * 2)
     both = with_hooks(doubled, ["logits"], lambda name, x: x + 1)
     torch.testing.assert_close(both(idx), model(idx) * 2 + 1)
-    torch.testing.assert_close(doubled(idx), model(idx) * 2)
+    torch.testing.assert_close(doubled(idx[:1]), model(idx[:1]) * 2)
 
 
-def test_two_passes_of_one_copy_see_their_own_stream() -> None:
-    model, seen = sharp_model(), []
-    first, second = some_ids(1, 5), some_ids(2, 9)
-    copy = with_hooks(model, ["blocks.0.hook_attn_out"], lambda name, x: (seen.append(x.shape), x)[1])
-    copy(first)
-    copy(second)
-    assert seen == [(1, 5, 32), (2, 9, 32)]
-
-
-def test_looking_into_a_model_that_trains_draws_no_dropout() -> None:
+def test_hooks_draw_no_dropout_of_a_model_that_trains() -> None:
     model, idx, before = sharp_model(dropout=0.5).train(), some_ids(), torch.get_rng_state()
     copy = with_hooks(model, ["blocks.0.attn.hook_pattern"], unchanged)
     assert torch.equal(copy(idx), copy(idx))
@@ -83,29 +73,10 @@ def test_looking_into_a_model_that_trains_draws_no_dropout() -> None:
     assert all(module.training for module in model.modules())
 
 
-def test_the_written_out_core_is_the_reference() -> None:
-    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
-    cores = HookedCore(ReferenceCore(0.5), unchanged).eval(), ReferenceCore(0.5).eval()
-    assert torch.equal(*(core(q, k, v, None) for core in cores))
-
-
-@every_variant
-def test_training_goes_on_under_taps(variant: dict[str, object]) -> None:
-    """The gradients of the weights are the plain ones."""
-    model, idx = sharp_model(**variant).train(), some_ids()
-    model(idx).square().mean().backward()
-    plain = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    with_hooks(model, everything(model), unchanged)(idx).square().mean().backward()
-    largest = max(float(gradient.abs().max()) for gradient in plain)
-    for parameter, expected in zip(model.parameters(), plain, strict=True):
-        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5 * largest)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("whole", [False, True], ids=["blocks", "model"])
 @pytest.mark.parametrize("name", ["blocks.0.attn.hook_z", "blocks.1.hook_attn_out", "blocks.0.attn.hook_pattern"])
-def test_what_is_compiled_is_tapped_too(name: str, whole: bool) -> None:
+def test_hooks_reach_a_compiled_model(name: str, whole: bool) -> None:
     """Each name once, and what the hook gives reaches the logits; the compiled one itself stays as it is."""
     model, idx, visited = sharp_model(), some_ids(), []
     plain = model(idx)
@@ -120,7 +91,7 @@ def test_what_is_compiled_is_tapped_too(name: str, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_model_that_trains_by_native_kernels_is_tapped_too(training: bool) -> None:
+def test_hooks_reach_a_model_that_trains_by_native_kernels(training: bool) -> None:
     """With gradients its blocks do not call the modules inside, which the hooks are on; no kernel is called here."""
     model = sharp_model(dropout=0.1).train(training)
     names, idx = everything(model), some_ids()
@@ -135,18 +106,18 @@ def test_a_model_that_trains_by_native_kernels_is_tapped_too(training: bool) -> 
     assert torch.equal(logits, plain)
 
 
-def test_attention_is_written_out_as_an_edited_model_computes_it_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_of_another_formula_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "block_size": 72}
     model, idx = sharp_model(**recipe), torch.arange(72).remainder(23).unsqueeze(0)
-    gpt.run_with_cache(model, idx)
+    run_with_cache(model, idx)
     EDITS["a window of 64"](monkeypatch)
     with pytest.raises(InputError, match=r"attention cannot be shown.*softmax\(q k\^T / sqrt\(D\)\) v"):
-        gpt.run_with_cache(model, idx, "blocks.*.attn.hook_pattern")
-    logits, _ = gpt.run_with_cache(model, idx, "*resid_post")
+        run_with_cache(model, idx, "blocks.*.attn.hook_pattern")
+    logits, _ = run_with_cache(model, idx, "*resid_post")
     assert torch.equal(logits, model(idx))
 
 
-def test_blocks_of_a_class_of_ones_own_are_run_as_they_are() -> None:
+def test_blocks_of_another_class_run_as_they_are() -> None:
     class Doubled(Block):
         def forward(self, *args: Any) -> Tensor:
             return 2 * super().forward(*args)
@@ -154,6 +125,101 @@ def test_blocks_of_a_class_of_ones_own_are_run_as_they_are() -> None:
     model, idx = sharp_model(), some_ids()
     plain = model(idx)
     model.h[0].__class__ = Doubled  # the norm after the last one would hide a factor
-    logits, _ = gpt.run_with_cache(model, idx, "*resid_post")
+    logits, _ = run_with_cache(model, idx, "*resid_post")
     assert torch.equal(logits, model(idx))
     assert not torch.allclose(logits, plain)
+
+
+def edited_logits(model: GPT, edits: Edits) -> Tensor:
+    with torch.no_grad():
+        return run_with_cache(model, some_ids(), [], edits)[0]
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("name", "edit", "weights", "part", "factor"),
+    [
+        ("blocks.1.attn.hook_z", zero(0), "h.1.attn.c_proj.weight", np.s_[:, :D], 0.0),
+        ("blocks.1.attn.hook_z", scale(-2.0, 3), "h.1.attn.c_proj.weight", np.s_[:, 3 * D :], -2.0),
+        ("blocks.0.attn.hook_v", zero(0), "h.0.attn.c_v", np.s_[:D], 0.0),  # query heads may share it
+        ("blocks.1.hook_attn_out", scale(0.5), "h.1.attn.c_proj", ..., 0.5),
+    ],
+)
+def test_edit_equals_a_change_of_the_weights_that_make_the_activation(
+    variant: dict[str, object], name: str, edit: Edit, weights: str, part: Any, factor: float
+) -> None:
+    model = sharp_model(**{**variant, "tie_weights": False})
+    edited = edited_logits(model, {name: edit})
+    for path, parameter in model.named_parameters():
+        if path.startswith(weights):
+            parameter.data[part] *= factor
+    torch.testing.assert_close(edited, model(some_ids()), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("value", "head"),
+    [(0.25, None), (torch.arange(8.0), None), (torch.arange(8.0), 2), (torch.randn(7, 4, 8), None), (1, 3)],
+    ids=["number", "vector", "vector, one head", "no batch", "one head"],
+)
+def test_replace_broadcasts_a_value(value: Tensor | float, head: int | None) -> None:
+    model = sharp_model()
+    expected = run_with_cache(model, some_ids(), Z)[1][Z].clone()
+    expected[:, :, slice(None) if head is None else head] = value
+    torch.testing.assert_close(run_with_cache(model, some_ids(), Z, {Z: replace(value, head)})[1][Z], expected)
+
+
+@pytest.mark.parametrize("head", [None, 1])
+def test_zero_replaces_infinity(head: int | None) -> None:
+    name = "blocks.0.attn.hook_attn_scores"
+    with torch.no_grad():
+        logits, cache = run_with_cache(sharp_model(), some_ids(), name, {name: zero(head)})
+    assert cache[name][:, slice(None) if head is None else head].count_nonzero() == 0
+    assert logits.isfinite().all()
+
+
+def test_edit_may_change_its_argument_in_place() -> None:
+    model, name = sharp_model(), "blocks.0.hook_resid_pre"
+    with torch.no_grad():
+        cache = run_with_cache(model, some_ids(), ["hook_embed", name], {name: Tensor.zero_})[1]
+        assert cache[name].count_nonzero() == 0
+        assert torch.equal(cache["hook_embed"], model.wte(some_ids()))
+        assert run_with_cache(model, some_ids(), [name])[1][name].count_nonzero() > 0
+
+
+def test_gradients_flow_through_an_edit() -> None:
+    value = torch.zeros(8, requires_grad=True)
+    run_with_cache(sharp_model(), some_ids(), [], {Z: replace(value, 1)})[0].sum().backward()
+    assert value.grad is not None
+    assert value.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "words"),
+    [
+        (Z, zero(4), "has heads 0 to 3, not 4"),
+        (Z, zero(-1), "has heads 0 to 3, not -1"),
+        ("blocks.0.attn.hook_k", zero(2), "has heads 0 to 1, not 2"),
+        ("blocks.0.hook_resid_pre", zero(0), "blocks.0.hook_resid_pre has no heads; its axes are B T C"),
+        ("blocks.0.attn.hook_pattern", lambda x: x[:1], "gave (1, 4, 7, 7) torch.float32 for (2, 4"),
+        (Z, Edit(lambda x: x.unsqueeze(0), 1), "gave (1, 2, 7, 8) torch.float32 for (2, 7, 8)"),
+        ("logits", lambda x: None, "an edit of logits gave NoneType, not a tensor"),
+        ("hook_embed", lambda x: x.double(), "an edit of hook_embed gave (2, 7, 32) torch.float64 for (2, 7, 32)"),
+        ("blocks.0.attn.hook_zz", zero(), "did you mean blocks.0.attn.hook_z?"),
+    ],
+)
+def test_edit_that_does_not_fit_is_refused(name: str, edit: Edit, words: str) -> None:
+    model = sharp_model(**VARIANTS["written out"])
+    before = state_of(model)
+    with pytest.raises(InputError) as error:
+        run_with_cache(model, some_ids(), edits={name: edit})
+    assert words in str(error.value)
+    assert state_of(model) == before
+
+
+def test_several_edits_of_one_activation_are_all_made() -> None:
+    """Two heads, named by a pattern and by name, and by a list."""
+    model = sharp_model()
+    kept = torch.tensor([0.0, 0.0, 1.0, 1.0])[:, None]
+    both = edited_logits(model, {Z: lambda x: x * kept, "blocks.1.attn.hook_z": zero(0)})
+    for edits in ({"blocks.*.attn.hook_z": zero(0), Z: zero(1)}, {Z: [zero(0), zero(1)], "*1.attn.hook_z": zero(0)}):
+        torch.testing.assert_close(edited_logits(model, edits), both)

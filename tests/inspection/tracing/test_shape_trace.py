@@ -1,18 +1,24 @@
+"""The shapes of a forward pass against a specification and formulas, and the recorder that they come from."""
+
+import math
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpt.accounting.flops import forward_flops
 from gpt.config.sources import load_config
-from gpt.inspection.tracing.shape_trace import TensorRow, trace_shapes
+from gpt.inspection.tracing.operation_descriptions import describe
+from gpt.inspection.tracing.recorder import Operation, Recorder
+from gpt.inspection.tracing.shape_trace import trace_shapes
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from gpt.system.errors import InputError
-from inspection.variants import VARIANTS, some_ids, state_of
+from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from tiny import sharp_model, tiny_config
 
+VIEWING = ("view", "transpose", "unsqueeze", "chunk", "expand")
 ROOT = Path(__file__).resolve().parents[3]
 BEFORE = [
     ("token ids", "B T", (1, 7)),
@@ -55,18 +61,7 @@ SPECIFICATION = [*BEFORE, *BLOCK, *BLOCK, *AFTER]
 """Of 7 tokens through configs/reference_shapes.yaml, 2 blocks, in flow order."""
 
 
-@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS.keys())
-def traced(request: pytest.FixtureRequest) -> tuple[GPT, list[TensorRow]]:
-    """A model of each variant, and its trace over ids (2, 7)."""
-    with torch.random.fork_rng(devices=[]):
-        model = sharp_model(**request.param)
-    return model, trace_shapes(model, some_ids())
-
-
-Traced = tuple[GPT, list[TensorRow]]
-
-
-def test_the_reference_model_has_the_shapes_of_its_specification() -> None:
+def test_reference_model_has_the_shapes_of_its_specification() -> None:
     with torch.device("meta"):
         model = GPT(load_config(ROOT / "configs" / "reference_shapes.yaml").config.model).eval()
         rows = trace_shapes(model, torch.zeros(1, 7, dtype=torch.long))
@@ -74,29 +69,39 @@ def test_the_reference_model_has_the_shapes_of_its_specification() -> None:
     assert [(row.about, row.symbols, row.shape) for row in rows if row.about in known] == SPECIFICATION
 
 
-def test_every_parameter_is_read_once_and_a_tied_one_twice_by_linear_layers_transposed(traced: Traced) -> None:
-    model, rows = traced
+@every_variant
+@pytest.mark.parametrize("length", [1, 7])
+def test_rows_agree_with_the_model(variant: dict[str, object], length: int) -> None:
+    """Its FLOPs, parameters and sizes; every row has a name of its own and words."""
+    model = sharp_model(**variant)
+    c, rows = model.config, trace_shapes(model, some_ids(2, length))
+    assert sum(row.flops for row in rows) == forward_flops(c, 2, length)
+    assert len({row.name for row in rows}) == len(rows)
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     expected = [
         (f"{name}.T", tuple(parameter.shape)[::-1]) if name in linear else (name, tuple(parameter.shape))
         for name, parameter in model.named_parameters()
     ]
-    tied = [("wte.weight.T", (32, 23))] if model.config.tie_weights else []
+    tied = [("wte.weight.T", (32, 23))] if c.tie_weights else []
     assert sorted((use.name, use.shape) for row in rows for use in row.parameters) == sorted(expected + tied)
-
-
-def test_symbols_say_the_size_of_every_dimension(traced: Traced) -> None:
-    """No bare number but 1, and each letter means one size throughout."""
-    model, rows = traced
-    c = model.config
     sizes = {
-        "B": 2, "T": 7, "S": 7, "C": c.n_embd, "H": c.n_head, "K": c.kv_heads, "D": c.head_dim,
+        "B": 2, "T": length, "S": length, "C": c.n_embd, "H": c.n_head, "K": c.kv_heads, "D": c.head_dim,
         "D/2": c.head_dim // 2, "K*D": c.kv_heads * c.head_dim, "F": c.mlp_hidden, "V": c.vocab_size,
         "block_size": c.block_size, "1": 1,
     }  # fmt: skip
     for row in rows:
         for symbols, shape in ((row.symbols, row.shape), *((use.symbols, use.shape) for use in row.parameters)):
             assert tuple(sizes[letter] for letter in symbols.split()) == shape, row.name
+        assert not row.about.endswith(f": {row.name.rsplit('.', 1)[-1].rstrip('_0123456789')}")
+        assert not row.about.startswith("tensor")
+        assert row.nbytes == math.prod(row.shape) * getattr(torch, row.dtype).itemsize
+        if length > 1 and "getitem" not in row.name:  # which is a view of a slice only
+            assert row.is_view == row.name.rpartition(".")[2].startswith(VIEWING), row.name
+        for letter, word in (("q", "queries"), ("k", "keys"), ("v", "values")):
+            if f"c_{letter}." in row.name or f"{letter}_norm." in row.name:
+                assert row.about.startswith(word)
+    with torch.device("meta"):
+        assert trace_shapes(GPT(c).eval(), torch.zeros(2, length, dtype=torch.long)) == rows
 
 
 def test_sizes_that_are_equal_keep_their_own_letters() -> None:
@@ -107,25 +112,9 @@ def test_sizes_that_are_equal_keep_their_own_letters() -> None:
         assert rows[about].symbols == symbols, about
 
 
-def test_the_meta_device_gives_the_same_rows(traced: Traced) -> None:
-    with torch.device("meta"):
-        rows = trace_shapes(GPT(traced[0].config).eval(), torch.zeros(2, 7, dtype=torch.long))
-    assert rows == traced[1]
-
-
-def test_flops_are_those_of_the_formula(traced: Traced) -> None:
-    model, rows = traced
-    assert sum(row.flops for row in rows) == forward_flops(model.config, 2, 7)
-
-
-def test_names_are_unique(traced: Traced) -> None:
-    assert len({row.name for row in traced[1]}) == len(traced[1])
-
-
-@pytest.mark.parametrize("variant", ["grouped", "fused"])
 @pytest.mark.parametrize("training", [False, True])
-def test_the_model_is_left_as_it_was(variant: str, training: bool) -> None:
-    model = sharp_model(**VARIANTS[variant]).train(training)
+def test_trace_leaves_the_model_as_it_was(training: bool) -> None:
+    model = sharp_model(**VARIANTS["grouped"]).train(training)
     before, logits = state_of(model), model(some_ids())
     trace_shapes(model, some_ids())
     with pytest.raises(InputError, match="outside the vocabulary"):
@@ -135,20 +124,68 @@ def test_the_model_is_left_as_it_was(variant: str, training: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_model_of_another_type_can_be_traced(dtype: torch.dtype) -> None:
+def test_model_of_another_type_is_traced(dtype: torch.dtype) -> None:
     rows = trace_shapes(sharp_model(position="rope").to(dtype), torch.zeros(2, 5, dtype=torch.long))
     assert (rows[-1].symbols, rows[-1].shape, rows[-1].dtype) == ("B T V", (2, 5, 23), "float32")
 
 
-@pytest.mark.parametrize("kind", ["compiled", "native kernels"])
-def test_a_model_that_runs_otherwise_is_traced_as_written(kind: str) -> None:
+def test_compiled_and_native_models_are_traced_as_written() -> None:
     model, idx = sharp_model(dropout=0.1).train(), some_ids(1, 4)
     plain = trace_shapes(model, idx)
-    if kind == "compiled":
-        for block in model.h:
-            block.compile(backend="eager")
-        with torch.no_grad():
-            model(idx)
-    else:
-        replace_blocks(model, kernels=None)
-    assert [trace_shapes(model, idx) for _ in range(2)] == [plain, plain]
+    for block in model.h:
+        block.compile(backend="eager")
+    with torch.no_grad():
+        model(idx)
+    assert trace_shapes(model, idx) == plain
+    model = sharp_model(dropout=0.1).train()
+    replace_blocks(model, kernels=None)
+    assert trace_shapes(model, idx) == plain
+
+
+def test_operation_without_words_is_named() -> None:
+    known = Operation("lm_head", "linear", "", (2,), "float32", 8, False, 0)
+    other = Operation("", "sin", "", (2,), "float32", 8, False, 0, inputs=(0,))
+    assert describe([known, other])[1] == "logits: sin"
+
+
+class Small(nn.Module):
+    """One of each: a view, a copy, a parameter, a write, a no-op, a dead end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 4)
+        self.gain = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        store = torch.zeros(2, 4)
+        _ = x.sum()  # leads nowhere
+        y = self.inner(x).contiguous() * self.gain
+        first, _ = y.chunk(2)
+        store[:1] = first
+        return store.t().reshape(2, 2, 2)
+
+
+def test_recorder_keeps_what_leads_to_the_result_in_order() -> None:
+    small, x = Small(), torch.ones(2, 3)
+    recorder, before = Recorder(small), state_of(small)
+    recorder.begin_with(x, "input")
+    with torch.no_grad(), recorder.recording():
+        result = small(x)
+    assert state_of(small) == before
+    operations = recorder.leading_to(result)
+    assert [(op.function, op.module, op.inputs, op.parameters, op.flops) for op in operations[:4]] == [
+        ("input", "", (), (), 0),
+        ("zeros", "", (), (), 0),
+        ("linear", "inner", (0,), ("inner.weight", "inner.bias"), 2 * 2 * 3 * 4),
+        ("mul", "", (2,), ("gain",), 0),
+    ]
+    assert [(op.function, op.inputs, op.result, op.nbytes, op.is_view) for op in operations[4:]] == [
+        ("chunk", (3,), (1, 4), 16, True),
+        ("setitem", (1, 4), (2, 4), 32, True),
+        ("t", (5,), (4, 2), 32, True),
+        ("reshape", (6,), (2, 2, 2), 32, True),
+    ]
+    assert operations[3].caller == "Small.forward"
+    with pytest.raises(RuntimeError), recorder.recording():
+        small(x.T)
+    assert state_of(small) == before
