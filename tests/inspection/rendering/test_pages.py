@@ -1,16 +1,21 @@
-"""Pages of views as text: whole, harmless, and with the numbers of the view inside."""
+"""Pages, curves and tables as text: whole, harmless, and with the numbers of the view inside."""
 
 import base64
+import html
 import json
+import math
 import re
-from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.rendering.pages import render_page
+from gpt.inspection.rendering.curves import MAX_POINTS, Point, loss_curves
+from gpt.inspection.rendering.pages import Page, render_page
+from gpt.inspection.rendering.tables import Table, render_table
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.picture import picture_view
@@ -20,69 +25,42 @@ from tiny import sharp_model
 
 TEXT = "the key,\nthe door"
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- $data ${title} &amp; \u2028 \ud800"
-every_kind = pytest.mark.parametrize("kind", ["attention", "lens", "picture"])
+VIEWS = {"attention": attention_view, "lens": lens_view, "picture": picture_view}
+every_kind = pytest.mark.parametrize("kind", VIEWS)
 
 
 def view_of(kind: str, text: str = TEXT) -> View:
     tokenizer = CharTokenizer(TEXT)
     model = sharp_model(vocab_size=tokenizer.vocab_size, block_size=len(TEXT))
-    idx = torch.as_tensor(tokenizer.encode(text)).long()
-    views = {"attention": attention_view, "lens": lens_view, "picture": picture_view}
-    return views[kind](model, tokenizer, idx)
+    return VIEWS[kind](model, tokenizer, torch.as_tensor(tokenizer.encode(text)).long())
 
 
-class Document(HTMLParser):
-    """What a browser would find; fails on an element that is closed wrongly or not at all."""
-
-    def __init__(self, kind: str, view: View, title: str = "A title", note: str = "a note") -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, str] = {}
-        self.open: list[str] = []
-        self.text = render_page(kind, view, title, note)
-        self.feed(self.text)
-        self.close()
-        assert not self.open
-        self.data = json.loads(self.texts["data"])
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in {"meta", "link"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            place = (self.tags[-1][1].get("id") or "") if self.open[-1] == "script" else self.open[-1]
-            self.texts[place] = self.texts.get(place, "") + data
+def data_of(kind: str, view: View) -> View:
+    """What the script of a page reads."""
+    (data,) = re.findall(r'id="data">([^<]*)</script>', render_page(kind, view, "A title", "a note"))
+    return json.loads(data)
 
 
 @every_kind
-def test_a_page_is_one_whole_document_that_asks_nothing_of_anyone(kind: str) -> None:
-    document = Document(kind, view_of(kind))
-    names = [tag for tag, _ in document.tags]
-    assert document.text.startswith("<!DOCTYPE html>\n")
-    once = ("html", "head", "title", "style", "body", "main", "h1")
-    assert [names.count(tag) for tag in (*once, "script")] == [*[1] * 7, 2]
-    assert document.tags[0] == ("html", {"lang": "en"})
-    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in document.tags
-    assert (document.texts["title"], document.texts["h1"], document.texts["p"][:6]) == ("A title", "A title", "a note")
-    asked = {"src", "href", "srcset", "action", "data", "poster"}
-    assert {value for _, own in document.tags for name, value in own.items() if name in asked} == {"data:,"}  # the icon
-    code = document.text.replace(document.texts["data"], "")
+def test_page_is_one_whole_document_that_asks_nothing_of_anyone(kind: str) -> None:
+    page = render_page(kind, view_of(kind), "A title", "a note")
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+    for tag in ("html", "head", "title", "style", "body", "main", "h1"):
+        assert (len(re.findall(rf"<{tag}[ >]", page)), page.count(f"</{tag}>")) == (1, 1), tag
+    assert page.count("<script") == page.count("</script>") == 2
+    assert page.count("A title</") == 2
+    assert set(re.findall(r'\s(?:src|href|srcset|action|data|poster)="([^"]*)"', page)) == {"data:,"}  # the icon
+    code = re.sub(r'id="data">[^<]*', "", page)
     assert not re.search(r"""https?:|["'(=]\s*//|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|eval\(""", code)
-    policy = next(own["content"] for _, own in document.tags if own.get("http-equiv") == "Content-Security-Policy")
-    assert policy is not None
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy.startswith("default-src 'none';")
     assert "connect-src" not in policy
 
 
 @pytest.mark.parametrize("text", [TEXT, TEXT[:1]], ids=["text", "one token"])
-def test_attention_weights_come_through(text: str) -> None:
+def test_page_keeps_attention_weights(text: str) -> None:
     view = view_of("attention", text)
-    data = Document("attention", {**view, "layer": 1, "head": 3}).data
+    data = data_of("attention", {**view, "layer": 1, "head": 3})
     assert (data["labels"], data["layer"], data["head"]) == (view["labels"], 1, 3)
     rows, columns = torch.tril_indices(len(text), len(text)).unbind()
     expected = view["weights"][:, :, rows, columns].flatten()
@@ -90,53 +68,100 @@ def test_attention_weights_come_through(text: str) -> None:
     torch.testing.assert_close(torch.tensor(packed / 65535), expected.double(), atol=0.5001 / 65535, rtol=0)
 
 
-def test_vectors_of_a_picture_come_through() -> None:
+def test_page_keeps_the_vectors_of_a_picture() -> None:
     view = view_of("picture")
     view["added"][:, 0] *= 1000  # as the first token of a trained model often has it
-    data = Document("picture", view).data
+    data = data_of("picture", view)
     steps = torch.tensor(np.frombuffer(base64.b64decode(data["added"]), dtype="<i2").astype(np.float32))
     found = steps.view(view["added"].shape) * torch.tensor(data["scales"]).view(*view["added"].shape[:2], 1)
     largest = view["added"].abs().amax(dim=2, keepdim=True)
     torch.testing.assert_close(found / largest, view["added"] / largest, atol=1e-4, rtol=0)
-    assert data["weights"] == Document("attention", {key: view[key] for key in ("labels", "weights")}).data["weights"]
+    assert data["weights"] == data_of("attention", {key: view[key] for key in ("labels", "weights")})["weights"]
 
 
 @pytest.mark.parametrize("text", [TEXT, "t"])
-def test_views_come_through(text: str) -> None:
-    view = view_of("lens", text)
-
+def test_page_keeps_a_lens(text: str) -> None:
     def rounded(value: object) -> object:
-        if isinstance(value, dict):
-            return {key: rounded(entry) for key, entry in value.items()}
         if isinstance(value, (list, tuple)):
             return [rounded(entry) for entry in value]
         return pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
 
-    assert Document("lens", view).data == rounded(view)
+    view = view_of("lens", text)
+    assert data_of("lens", view) == {key: rounded(value) for key, value in view.items()}
 
 
 @every_kind
 def test_hostile_text_stays_text(kind: str) -> None:
     labels = [HOSTILE] * len(TEXT)
     shown = HOSTILE.replace("\ud800", "")  # what a command line can pass on
-    document = Document(kind, {**view_of(kind), "labels": labels}, shown, shown)
-    assert document.tags == Document(kind, view_of(kind)).tags
-    assert (document.data["labels"], document.texts["title"], document.texts["h1"]) == (labels, shown, shown)
-
-
-@pytest.mark.parametrize(("name", "value", "last"), [("layer", 2, 1), ("head", 4, 3), ("head", -1, 3)])
-def test_a_head_that_is_not_there_is_named(name: str, value: int, last: int) -> None:
-    with pytest.raises(InputError, match=f"no {name} {value}; they go from 0 to {last}"):
-        Document("attention", {**view_of("attention"), name: value})
+    page, harmless = (
+        render_page(kind, {**view_of(kind), "labels": labels}, title, title) for title in (shown, "A title")
+    )
+    assert page.replace(html.escape(shown), "A title") == harmless
+    assert "<img" not in page
+    assert data_of(kind, {**view_of(kind), "labels": labels})["labels"] == labels
 
 
 @pytest.mark.parametrize(
-    ("kind", "broken"),
+    ("kind", "changes", "message"),
     [
-        ("attention", {"weights": torch.full((1, 1, 2, 2), torch.nan)}),
-        ("lens", {"next_probability": [[float("nan")]]}),
+        ("attention", {"layer": 2}, "no layer 2; they go from 0 to 1"),
+        ("attention", {"head": -1}, "no head -1; they go from 0 to 3"),
+        ("attention", {"weights": torch.full((1, 1, 2, 2), torch.nan)}, "not finite"),
+        ("lens", {"next_probability": [[float("nan")]]}, "not finite"),
     ],
 )
-def test_values_that_are_not_finite_are_refused(kind: str, broken: View) -> None:
-    with pytest.raises(InputError, match="not finite"):
-        Document(kind, {**view_of(kind), **broken})
+def test_page_refuses_what_cannot_be_shown(kind: str, changes: View, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        data_of(kind, {**view_of(kind), **changes})
+
+
+def test_view_is_saved_as_a_page_that_is_no_frame(tmp_path: Path) -> None:
+    page = Page("lens", "A title", "a note", view_of("lens"))
+    page.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8") == (shown := render_page("lens", page.view, "A title", "a note"))
+    assert not re.search(r'<body class="[^"]*framed', shown)
+    assert repr(page) == "Page(kind='lens', title='A title', note='a note')"  # short, for a terminal
+
+
+def lines_of(svg: str) -> list[list[tuple[float, float]]]:
+    """The points of each curve, in pixels."""
+    lines = [line.get("points", "") for line in ElementTree.fromstring(svg).findall("polyline")]
+    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+),([\d.]+)", line)] for line in lines]
+
+
+def texts_of(svg: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(svg).findall("text")]
+
+
+def test_curves_fall_with_the_loss_and_go_right_with_the_steps() -> None:
+    points: list[Point] = [(1, 4.0), (2, 3.0), (3, math.nan), (3, math.inf), (4, 2.0)]
+    svg = loss_curves(points, [(0, 4.2), (4, 1.5)], 4)
+    training, validation = lines_of(svg)
+    assert len(training) == 3  # without those that are not finite
+    assert [x for x, _ in training] == sorted(x for x, _ in training)
+    assert [y for _, y in training] == sorted(y for _, y in training)
+    assert training[-1][0] == validation[-1][0]  # both at step 4
+    assert training[-1][1] < validation[-1][1]  # pixels count from the top, and 1.5 is below 2.0
+    assert {"training loss 2.000", "validation loss 1.500"} <= set(texts_of(svg))
+    assert lines_of(loss_curves(points, [], 8))[0][-1][0] < training[-1][0]  # room for the rest of the run
+    assert lines_of(loss_curves([], [], 100)) == [[], []]
+
+
+def test_curves_are_thinned_to_means_and_have_ticks_that_differ() -> None:
+    noisy: list[Point] = [(step, 2.0 + (-1) ** step) for step in range(20 * MAX_POINTS)]
+    (line, _) = lines_of(loss_curves(noisy, [], len(noisy)))
+    assert len(line) == MAX_POINTS
+    assert len({y for _, y in line}) == 1
+    ticks = [text for text in texts_of(loss_curves([(1, 1.4201), (2, 1.4209)], [], 2)) if text.startswith("1.4")]
+    assert len(ticks) == len(set(ticks)) >= 3
+
+
+def test_table_shows_itself_as_text_and_as_html_that_a_cell_cannot_break() -> None:
+    table = Table("Fruit", ("kind", "count"), [("apple", "1"), ("  fig", "1,000")], "<>", "Eat them.")
+    assert repr(table) == "Fruit\nkind   count\n-----  -----\napple      1\n  fig  1,000\nEat them."
+    assert render_table(("a", "b"), [("wide cell", ""), ("x", "y")], "<<").splitlines()[2] == "wide cell"
+    shown = Table("<Fruit>", ("kind",), [("<b>&",)], ">", "a < b")._repr_html_()
+    assert "&lt;Fruit&gt;" in shown
+    assert "<td style='text-align:right'>&lt;b&gt;&amp;</td>" in shown
+    assert "a &lt; b" in shown
