@@ -36,10 +36,9 @@ MARKED = {
         *("distributed", "drills"),
         *("generation/test_speculative.py", "inspection/test_notebook.py"),
         *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
-        "interop/test_tokenizer_json.py",
         "training/test_exact_resume.py",
     ),
-    "browser": ("interop/test_picture.py", "interop/test_source.py", "web"),
+    "browser": ("interop/test_source.py", "web"),
     "compiler": ("fake_cuda", "kernels"),
 }
 """Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""

@@ -1,31 +1,27 @@
-"""What a format does not cover, and what an edit changes, is refused."""
+"""What a format does not cover, and what an edit changes, is refused; which recipes can be exported, as README says."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
+from gpt.config.sources import RECIPES, load_config
 from gpt.data.tokenizers import CharTokenizer
 from gpt.interop.coverage import require_as_configured
 from gpt.interop.gguf_file import write_gguf
 from gpt.interop.html import render_model_page
 from gpt.interop.hugging_face import export_files
 from gpt.model import GPT
-from gpt.model.attention import Attention
 from gpt.model.quantized import quantize
 from gpt.system.errors import InputError
 from planted_edits import EDITS
 from tiny import sharp_model
-from variants import VARIANTS, keys_of, name_of
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
-GPT2: dict[str, object] = {"mlp": "gelu_tanh"}
-LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu", "n_kv_head": 2}
-QWEN = LLAMA | {"qk_norm": True, "tie_weights": True, "norm_eps": 0.1, "rope_theta": 50.0}
-EDITED = r"^the model is not what its configuration builds: \w+ of gpt/model/\w+\.py was replaced$"
+SMALLER = {"n_layer": 1, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23, "mlp_width": None}
 EXPORTS: dict[str, Callable[[GPT, Path], object]] = {
     "html": lambda model, _: render_model_page(model, CHARS, "float32", SamplingParams(), "A title", "a note"),
     "hf": lambda model, _: export_files(model, CHARS, SamplingParams()),
@@ -33,37 +29,14 @@ EXPORTS: dict[str, Callable[[GPT, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_an_untouched_model_is_as_configured(variant: tuple[Any, ...]) -> None:
-    model = sharp_model(**keys_of(variant))
+def test_model_is_refused_where_the_code_is_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = sharp_model(position="rope", norm="rmsnorm", qk_norm=True, mlp="gelu")
     require_as_configured(model)
     require_as_configured(quantize(model, "int8"))
-
-
-@pytest.mark.parametrize(
-    ("edit", "changes"),
-    [
-        ("attention times zero", GPT2),
-        ("another activation", {"mlp": "gelu", "mlp_width": 120}),
-        ("another eps", QWEN),
-        ("another scale", LLAMA | {"n_kv_head": 4}),
-    ],
-)
-def test_an_edit_of_the_code_is_refused(edit: str, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    EDITS[edit](monkeypatch)
-    with pytest.raises(InputError, match=EDITED):
-        require_as_configured(sharp_model(**changes))
-
-
-class Scaled(Attention):
-    def forward(self, *arguments: Any) -> Tensor:
-        return 0.5 * super().forward(*arguments)
-
-
-def test_a_module_that_the_configuration_does_not_build_is_refused() -> None:
-    model = sharp_model(**GPT2)
-    model.h[1].attn.__class__ = Scaled
-    with pytest.raises(InputError, match=r"^the model is not what its configuration builds: .* Scaled"):
+    EDITS["attention times zero"](monkeypatch)
+    with pytest.raises(
+        InputError, match=r"^the model is not what its configuration builds: \w+ of gpt/model/\w+\.py was"
+    ):
         require_as_configured(model)
 
 
@@ -83,13 +56,31 @@ class WiderConfig(ModelConfig):
         ({"alibi_slope": 0.5}, r"; train one with model\.alibi_slope=0\.0"),
     ],
 )
-def test_an_option_that_is_not_listed_is_refused_by_name(
+def test_option_that_is_not_listed_is_refused_by_name(
     changes: dict[str, object], message: str, export: Callable[[GPT, Path], object], tmp_path: Path
 ) -> None:
-    model = sharp_model(**GPT2)
+    model = sharp_model(mlp="gelu_tanh")
     model.config = WiderConfig(**model.config.model_dump())
     export(model, tmp_path)  # the new key has its default
     model.config = model.config.model_copy(update=changes)
     with pytest.raises(InputError, match=message) as error:
         export(model, tmp_path)
     assert "\n" not in str(error.value)
+
+
+def exports_of(recipe: Path, folder: Path) -> str:
+    """What a recipe's row in README has to have in the last column."""
+    model, possible = sharp_model(**load_config(recipe).config.model.model_dump() | SMALLER), []
+    for name, export in EXPORTS.items():
+        try:
+            export(model, folder)
+            possible.append(name)
+        except InputError:
+            continue
+    return ", ".join(possible)
+
+
+def test_readme_says_where_each_recipe_can_be_exported(tmp_path: Path) -> None:
+    rows = re.findall(r"^\| (`\w+\.yaml`.*) \| (html.*) \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    table = {name: exports for names, exports in rows for name in re.findall(r"`(\w+)\.yaml`", names)}
+    assert table == {path.stem: exports_of(path, tmp_path) for path in RECIPES.glob("*.yaml")}

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.generation import generate_tokens
 from gpt.interop.gguf_file import gguf_tokens, write_gguf
 from gpt.model import GPT
@@ -28,37 +27,24 @@ from tiny import CORPUS, sharp_model
 CHARS = CharTokenizer("abcdefghijklmnopqrs\né?")
 BPE = learn_bpe([CORPUS], 300)
 LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
-VARIANTS: dict[str, dict[str, object]] = {
-    "gpt2": {"mlp": "gelu_tanh"},
-    "llama": LLAMA | {"n_kv_head": 2, "tie_weights": True},
-    "qwen3": LLAMA | {"qk_norm": True, "n_kv_head": 1},
-}
+GPT2, TIED = {"mlp": "gelu_tanh"}, LLAMA | {"n_kv_head": 2, "tie_weights": True}
+VARIANTS: list[tuple[str, dict[str, object]]] = [
+    ("gpt2", GPT2),
+    ("gpt2", GPT2 | {"position": "sinusoidal", "bias": True, "tie_weights": True}),
+    ("llama", TIED),
+    ("llama", LLAMA | {"bias": True, "mlp_width": 96}),
+    ("qwen3", LLAMA | {"qk_norm": True, "n_kv_head": 1}),
+    ("qwen3", TIED | {"qk_norm": True, "norm_eps": 0.1, "rope_theta": 50.0}),
+]
+TEXT_OF_PAIRS = "The keeper's ROOM'S 12345\n\n  It was  naïve, 你好 🎭 she'll...\t\n x "
 
 
-@pytest.mark.parametrize(("kind", "changes"), VARIANTS.items(), ids=VARIANTS.keys())
-@pytest.mark.parametrize("weights", ["float32", "q8_0"])
-def test_the_library_reads_back_what_was_written(
-    kind: str, changes: dict[str, object], weights: str, tmp_path: Path
-) -> None:
-    model = sharp_model(**changes)
-    write_gguf(tmp_path / "x.gguf", model, CHARS, weights, "keys")
-    reader: Any = gguf.GGUFReader(tmp_path / "x.gguf")
-    assert reader.fields["general.architecture"].contents() == kind
-    assert reader.fields["general.name"].contents() == "keys"
-    assert reader.fields[f"{kind}.context_length"].contents() == model.config.block_size
-    tensors = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
-    assert ("output.weight" in tensors) == (not model.config.tie_weights)
-    tolerance = 0.0 if weights == "float32" else 0.01  # half a step of 1/127 of the largest of 32 values
-    for theirs, ours in (("token_embd", "wte"), ("blk.1.ffn_down", "h.1.mlp.c_proj"), ("output_norm", "ln_f")):
-        expected = model.get_parameter(f"{ours}.weight").detach().numpy()
-        np.testing.assert_allclose(tensors[f"{theirs}.weight"], expected, atol=tolerance * abs(expected).max())
-
-
-def logits_of(file: Path, idx: Tensor) -> Tensor:
+def logits_of(file: Path, idx: Tensor, expected_kind: str) -> Tensor:
     """What the file's architecture, in transformers, computes of its sizes and tensors."""
     reader: Any = gguf.GGUFReader(file)
     fields = {name.partition(".")[2]: field.contents() for name, field in reader.fields.items()}
     kind, layers, vocab = fields["architecture"], fields["block_count"], fields["vocab_size"]
+    assert (kind, fields["name"], fields["context_length"]) == (expected_kind, "a name", idx.size(1))
     if kind == "gpt2":  # whose activation is the tanh form there
         sizes = {"n_positions": fields["context_length"], "n_embd": fields["embedding_length"], "n_layer": layers}
         sizes |= {"n_head": fields["attention.head_count"], "n_inner": fields["feed_forward_length"]}
@@ -96,35 +82,28 @@ def rounded(model: GPT) -> GPT:
     return model
 
 
-SINUSOIDAL: dict[str, object] = {"position": "sinusoidal", "mlp": "gelu_tanh", "bias": True, "tie_weights": True}
-QWEN3 = LLAMA | {"qk_norm": True, "n_kv_head": 2, "tie_weights": True, "norm_eps": 0.1, "rope_theta": 50.0}
-
-
-@pytest.mark.parametrize("changes", [*VARIANTS.values(), SINUSOIDAL, LLAMA | {"bias": True, "mlp_width": 96}, QWEN3])
+@pytest.mark.parametrize(("kind", "changes"), VARIANTS)
 @torch.no_grad()
-def test_a_file_computes_what_its_model_does(changes: dict[str, object], tmp_path: Path) -> None:
+def test_file_computes_what_its_model_does(kind: str, changes: dict[str, object], tmp_path: Path) -> None:
     model = sharp_model(std=0.1, **changes)
     idx = torch.randint(model.vocab_size, (2, model.config.block_size), generator=torch.Generator().manual_seed(1))
     for weights, expected in (("float32", model), ("q8_0", rounded(model))):
-        write_gguf(tmp_path / "x.gguf", model, CHARS, weights, "x")
-        torch.testing.assert_close(logits_of(tmp_path / "x.gguf", idx), expected(idx), atol=1e-5, rtol=0)
+        write_gguf(tmp_path / "x.gguf", model, CHARS, weights, "a name")
+        torch.testing.assert_close(logits_of(tmp_path / "x.gguf", idx, kind), expected(idx), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_gelu_is_its_tanh_form_in_llama_cpp(tmp_path: Path) -> None:
     model = sharp_model(mlp="gelu")
     idx = torch.randint(model.vocab_size, (2, model.config.block_size), generator=torch.Generator().manual_seed(1))
-    write_gguf(tmp_path / "x.gguf", model, CHARS, "float32", "x")
+    write_gguf(tmp_path / "x.gguf", model, CHARS, "float32", "a name")
     expected = model(idx)
-    assert 1e-5 < (logits_of(tmp_path / "x.gguf", idx) - expected).std() / expected.std() < 1e-3
+    assert 1e-5 < (logits_of(tmp_path / "x.gguf", idx, "gpt2") - expected).std() / expected.std() < 1e-3
 
 
-def test_tokens_are_escaped_bytes() -> None:
+def test_tokens_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None:
     assert gguf_tokens(CharTokenizer("aé\n")).texts == [b"\\x0a", b"\\x61", b"\\xc3\\xa9"]
     assert gguf_tokens(ByteTokenizer()).texts[255] == b"\\xff"
-
-
-def test_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None:
     model = sharp_model(vocab_size=BPE.vocab_size + 2, mlp="gelu_tanh")
     write_gguf(tmp_path / "x.gguf", model, BPE, "float32", "x")
     reader: Any = gguf.GGUFReader(tmp_path / "x.gguf")
@@ -136,7 +115,7 @@ def test_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None:
     assert gguf_tokens(BPE, end_id=7).end_id == 7
 
 
-DIGITS = {"type": "Digits", "individual_digits": True}
+SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 STRIPPING = {"id": 300, "content": "<x>", "special": True, "normalized": False, "lstrip": True}
 STRIPPING |= {"rstrip": False, "single_word": False}
 
@@ -145,12 +124,10 @@ STRIPPING |= {"rstrip": False, "single_word": False}
     "changes",
     [
         {"pre_tokenizer": None},
-        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}},
-        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [DIGITS, DIGITS]}},
+        {"pre_tokenizer": SPACED},
         {"normalizer": {"type": "NFC"}},
         {"added_tokens": [STRIPPING]},
     ],
-    ids=str,
 )
 def test_words_that_llama_cpp_does_not_split_are_refused(changes: dict[str, object]) -> None:
     tokenizer = BPETokenizer(BPE.to_dict()["tokenizer"] | changes)
@@ -158,24 +135,16 @@ def test_words_that_llama_cpp_does_not_split_are_refused(changes: dict[str, obje
         gguf_tokens(tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mlp": "relu2"}, r"train one with model\.mlp=gelu_tanh, as"),
-        ({"mlp": "relu2", "qk_norm": True}, r"with model\.mlp=gelu_tanh model\.qk_norm=false, as"),
-        ({"qk_norm": True}, r"^llama\.cpp has .* with model\.qk_norm=false, as .*, or export it --to html$"),
-    ],
-)
-def test_what_llama_cpp_cannot_run_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_file_is_refused_without_the_library_or_an_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = r"^llama\.cpp has .* with model\.mlp=gelu_tanh model\.qk_norm=false, as .*, or export it --to html$"
     with pytest.raises(InputError, match=message):
-        write_gguf(tmp_path / "x.gguf", sharp_model(**changes), CHARS, "float32", "x")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_gguf(tmp_path / "x.gguf", sharp_model(mlp="relu2", qk_norm=True), CHARS, "float32", "x")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(InputError, match=re.escape("glassgpt[gguf]")):
         write_gguf(tmp_path / "x.gguf", sharp_model(), CHARS, "float32", "x")
+    assert list(tmp_path.iterdir()) == []
 
 
 RUN = """
@@ -187,33 +156,23 @@ print(json.dumps({"ids": ids, "text": text["choices"][0]["text"]}))
 """
 
 
-def run_llama_cpp(file: Path, prompt: str) -> Any:
-    command = [sys.executable, "-c", RUN, str(file), prompt]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-
-
 @pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'glassgpt[llama]'")
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
-def test_llama_cpp_writes_the_same_greedy_text(changes: dict[str, object], tmp_path: Path) -> None:
-    model, prompt = sharp_model(block_size=256, **changes), "abadcabé#"
-    write_gguf(tmp_path / "x.gguf", model, CHARS, "float32", "x")
-    answer = run_llama_cpp(tmp_path / "x.gguf", prompt)
-    ids = CHARS.encode(prompt.replace("#", "?")).tolist()  # it is not in the vocabulary
-    assert answer["ids"] == ids
-    greedy = generate_tokens(model, ids, SamplingParams(max_new_tokens=200, temperature=0.0))
-    assert answer["text"] == CHARS.decode(list(greedy))
-
-
-@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'glassgpt[llama]'")
-def test_llama_cpp_merges_as_we_do(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = sharp_model(block_size=256, vocab_size=300, mlp="gelu_tanh")
-    write_gguf(tmp_path / "x.gguf", model, BPE, "float32", "x")
-    prompt = "The keeper's ROOM'S 12345\n\n  It was  naïve, 你好 🎭 she'll...\t\n x "
-    answer = run_llama_cpp(tmp_path / "x.gguf", prompt)
-    ids = BPE.encode(prompt).tolist()
-    assert answer["ids"] == ids
-    end = gguf_tokens(BPE).end_id
-    params = SamplingParams(max_new_tokens=200, temperature=0.0, end_id=end)
-    greedy = [index for index in generate_tokens(model, ids, params) if index != end]
-    assert answer["text"] == b"".join(map(BPE.token_bytes, greedy)).decode(errors="ignore")
+@pytest.mark.parametrize(
+    ("tokenizer", "prompt", "changes"),
+    [
+        *((CHARS, "abadcabé?", changes) for changes in (GPT2, TIED, VARIANTS[-2][1])),
+        (BPE, TEXT_OF_PAIRS, GPT2 | {"vocab_size": 300}),
+    ],
+)
+def test_llama_cpp_writes_the_same_greedy_text(
+    tokenizer: Tokenizer, prompt: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    model, ids = sharp_model(block_size=256, **changes), tokenizer.encode(prompt).tolist()
+    write_gguf(tmp_path / "x.gguf", model, tokenizer, "float32", "x")
+    unknown = prompt.replace("?", "#") if tokenizer is CHARS else prompt  # it is not in the vocabulary
+    command = [sys.executable, "-c", RUN, str(tmp_path / "x.gguf"), unknown]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    end = gguf_tokens(tokenizer).end_id
+    greedy = generate_tokens(model, ids, SamplingParams(max_new_tokens=200, temperature=0.0, end_id=end))
+    text = b"".join(tokenizer.token_bytes(index) for index in greedy if index != end).decode(errors="ignore")
+    assert json.loads(printed.splitlines()[-1]) == {"ids": ids, "text": text}
