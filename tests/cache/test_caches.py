@@ -1,10 +1,13 @@
-"""The cache of a batch, and which blocks of a paged one are overwritten first; tests of the scheduler have the rest."""
+"""Caches: one of a batch, and block tables beside a plain model, a list of tokens and what each block holds."""
 
 import gc
 import weakref
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpt.cache.kv_cache import KVCache, cache_bytes
 from gpt.cache.paged import BlockPool, BlockTable, OutOfBlocksError
@@ -59,6 +62,117 @@ def test_memory_is_freed_with_the_last_reference_without_the_garbage_collector(t
         assert freed() is None
     finally:
         gc.enable()
+
+
+SIZE, BLOCKS = 3, 9
+texts = st.lists(st.integers(0, 1), max_size=2 * SIZE + 1)
+"""Of two tokens, so that sequences often begin alike."""
+
+
+class PagedCache(RuleBasedStateMachine):
+    """Sequences that come, grow, shrink, multiply and go; `memory` holds for each position all tokens up to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(BLOCKS, SIZE)
+        self.sequences: list[tuple[BlockTable, list[int]]] = []
+        self.memory: list[list[tuple[int, ...]]] = [[()] * SIZE for _ in range(BLOCKS)]
+
+    def _reserve(self, table: BlockTable, length: int) -> bool:
+        """Reserve room, or find that there is none and that nothing has changed."""
+        before, free = (list(table.blocks), list(table.tokens)), self.pool.free
+        try:
+            copies = table.reserve(length)
+        except OutOfBlocksError:
+            assert (table.blocks, table.tokens) == before
+            assert self.pool.free == free < -(-length // SIZE)
+            return False
+        for target, source in copies:
+            self.memory[target] = list(self.memory[source])
+        return True
+
+    def _store(self, table: BlockTable, expected: list[int], tokens: list[int]) -> bool:
+        length = len(expected) + len(tokens)
+        if not self._reserve(table, length):
+            return False
+        expected += tokens
+        for position in range(length - len(tokens), length):
+            self.memory[table.blocks[position // SIZE]][position % SIZE] = tuple(expected[: position + 1])
+        table.append(tokens)
+        return True
+
+    def _pick(self, data: st.DataObject) -> tuple[BlockTable, list[int]]:
+        return data.draw(st.sampled_from(self.sequences))
+
+    @rule(tokens=texts)
+    def join(self, tokens: list[int]) -> None:
+        table = BlockTable(self.pool)
+        table.match(tokens)
+        found = len(table.tokens)
+        assert found % SIZE == 0
+        expected = tokens[:found]
+        if self._store(table, expected, tokens[found:]):
+            self.sequences.append((table, expected))
+        else:
+            table.truncate(0)
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data(), tokens=texts)
+    def grow(self, data: st.DataObject, tokens: list[int]) -> None:
+        self._store(*self._pick(data), tokens)
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data(), length=st.integers(0, 3 * SIZE))
+    def shrink(self, data: st.DataObject, length: int) -> None:
+        table, expected = self._pick(data)
+        table.truncate(length)
+        del expected[length:]
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        table, expected = self._pick(data)
+        free = self.pool.free
+        self.sequences.append((table.fork(), list(expected)))
+        assert self.pool.free == free
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data(), length=st.integers(0, 4 * SIZE))
+    def reserve_in_vain(self, data: st.DataObject, length: int) -> None:
+        """Room that is not used is no room that is lost."""
+        table, expected = self._pick(data)
+        if length > len(expected) and self._store(table, expected, []):
+            self._reserve(table, length)
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        table, _ = self.sequences.pop(data.draw(st.integers(0, len(self.sequences) - 1)))
+        table.truncate(0)
+
+    @invariant()
+    def every_sequence_reads_its_own_tokens(self) -> None:
+        for table, expected in self.sequences:
+            assert table.tokens == expected
+            for position in range(len(expected)):
+                held = self.memory[table.blocks[position // SIZE]][position % SIZE]
+                assert held == tuple(expected[: position + 1])
+
+    @invariant()
+    def blocks_in_use_are_those_of_the_sequences(self) -> None:
+        held = {block for table, _ in self.sequences for block in table.blocks}
+        assert self.pool.in_use == len(held)
+        assert self.pool.free == BLOCKS - len(held)
+
+    def teardown(self) -> None:
+        for table, _ in self.sequences:
+            table.truncate(0)
+        assert self.pool.in_use == 0
+        assert sorted(self.pool.allocate() for _ in range(BLOCKS)) == list(range(BLOCKS))
+
+
+PagedCache.TestCase.settings = settings(stateful_step_count=30)
+TestPagedCache = PagedCache.TestCase
 
 
 def stored(pool: BlockPool, tokens: list[int]) -> BlockTable:

@@ -1,7 +1,6 @@
 """Which requests run, what they share, and who gives way, with tokens in place of keys and values."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -9,15 +8,14 @@ from generation.support import LETTERS, Drive, Text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.cache.paged import BLOCK, BlockPool
+from gpt.cache.paged import BLOCK
 from gpt.generation import SampledToken
 from gpt.generation.engine import Engine
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.scheduler import TURN
 from gpt.generation.sequence import Chunk, SequenceState, Window
 
-WINDOW_BLOCKS = 4
-SHORT_PROMPTS = ["a", "ab", "aba", "abab", "abaaba", "aba" * 4, "abaabb", "abaabbaba", "bab"]
+BLOCK_SIZE, WINDOW_BLOCKS = 200, 4
 PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]
 
 
@@ -30,10 +28,10 @@ class MemoryRunner(Runner):
 
     ahead = 1
 
-    def __init__(self, blocks: int, size: int) -> None:
-        super().__init__(3 * size + max(2, size // 8), blocks, 0)  # 200 of large blocks, 11 of small ones
-        self.pool, self.computed = BlockPool(blocks, size), list[int]()
-        self._memory = [[-1] * size for _ in range(blocks)]
+    def __init__(self, blocks: int) -> None:
+        super().__init__(BLOCK_SIZE, blocks, 0)
+        self.computed: list[int] = []
+        self._memory = [[-1] * BLOCK for _ in range(blocks)]
 
     def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], torch.Tensor]:
         raise NotImplementedError
@@ -60,17 +58,13 @@ class MemoryRunner(Runner):
         return sampled
 
     def _write(self, sequence: SequenceState, start: int, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        places = [self._place(sequence, start + offset) for offset in range(len(tokens))]
+        places = [(sequence.table.blocks[i // BLOCK], i % BLOCK) for i in range(start, start + len(tokens))]
         for (block, offset), token in zip(places, tokens, strict=True):
             self._memory[block][offset] = token
         return places
 
     def _read(self, sequence: SequenceState, length: int) -> list[int]:
-        return [self._memory[block][offset] for block, offset in (self._place(sequence, i) for i in range(length))]
-
-    def _place(self, sequence: SequenceState, position: int) -> tuple[int, int]:
-        index, offset = divmod(position, self.pool.block_size)
-        return sequence.table.blocks[index], offset
+        return [self._memory[sequence.table.blocks[i // BLOCK]][i % BLOCK] for i in range(length)]
 
 
 def token_after(window: Sequence[int], uniform: float) -> int:
@@ -78,11 +72,9 @@ def token_after(window: Sequence[int], uniform: float) -> int:
     return hash((*window, uniform)) % 23
 
 
-def drive_of(
-    blocks: int, max_sequences: int = 4, prefill_chunk: int = 32, ahead: int = 1, size: int = BLOCK
-) -> tuple[Drive, list[int]]:
-    """An engine with blocks of some size, and the tokens that it computes in each step."""
-    runner = MemoryRunner(blocks, size)
+def drive_of(blocks: int, max_sequences: int = 4, prefill_chunk: int = 32, ahead: int = 1) -> tuple[Drive, list[int]]:
+    """An engine, and the tokens that it computes in each step."""
+    runner = MemoryRunner(blocks)
     runner.ahead = ahead
     return Drive(Engine(runner, LETTERS, max_sequences, prefill_chunk)), runner.computed
 
@@ -90,9 +82,8 @@ def drive_of(
 def finish(drive: Drive) -> None:
     """Every answer is the one given alone, or the beginning of that."""
     drive.finish()
-    window = Window(drive.engine._runner.block_size)
     for request, answer in drive.answers.items():
-        count, right = request.params.max_new_tokens, list(request.prompt_ids)
+        count, window, right = request.params.max_new_tokens, Window(BLOCK_SIZE), list(request.prompt_ids)
         for uniform in torch.rand(count, generator=torch.Generator().manual_seed(request.params.seed)).tolist():
             right.append(token_after(window.of(right), uniform))
         del right[: len(request.prompt_ids)]
@@ -104,36 +95,34 @@ def finish(drive: Drive) -> None:
             assert (answer.ids, answer.text, answer.finish) == (right, LETTERS.decode(right), "length")
 
 
-requests = st.tuples(st.integers(0, 30), st.integers(0, 150), st.integers(0, 5))
-cancellations = st.tuples(st.just("cancel"), st.integers(0, 30))
+requests = st.tuples(st.sampled_from(PROMPTS), st.integers(0, 150), st.integers(0, 5))
+schedules = st.lists(
+    st.one_of(requests, st.integers(1, 40), st.tuples(st.just("cancel"), st.integers(0, 30))), min_size=5, max_size=30
+)
 
 
-@pytest.mark.parametrize(("size", "prompts"), [(BLOCK, PROMPTS), (3, SHORT_PROMPTS)], ids=["large", "small"])
 @given(
-    schedule=st.lists(st.one_of(requests, st.integers(1, 40), cancellations), min_size=5, max_size=30),
+    schedule=schedules,
     blocks=st.integers(WINDOW_BLOCKS, 14),
     max_sequences=st.integers(1, 6),
     prefill_chunk=st.sampled_from([5, 40, 64, 100]),
     ahead=st.sampled_from([1, 1, 3, 64]),
 )
 def test_answers_are_those_given_alone_whatever_comes_goes_and_gives_way(
-    size: int, prompts: list[str], schedule: list[Any], blocks: int, max_sequences: int, prefill_chunk: int, ahead: int
+    schedule: list[object], blocks: int, max_sequences: int, prefill_chunk: int, ahead: int
 ) -> None:
-    """Small blocks of few letters are shared, copied and given back at almost every step."""
-    drive, _ = drive_of(blocks, max_sequences, prefill_chunk, ahead, size)
+    drive, _ = drive_of(blocks, max_sequences, prefill_chunk, ahead)
     answers: list[Text] = []
     for event in schedule:
         match event:
             case int(steps):
                 drive.step(steps)
-            case ("cancel", which):
+            case ("cancel", int(which)):
                 if answers:
                     drive.cancel(answers[which % len(answers)])
-            case (which, tokens, seed):
-                answers.append(drive.add(prompts[which % len(prompts)], max_new_tokens=tokens, seed=seed))
+            case (str(prompt), int(tokens), int(seed)):
+                answers.append(drive.add(prompt, max_new_tokens=tokens, seed=seed))  # type: ignore[has-type]
     finish(drive)
-    pool = drive.engine._runner.pool
-    assert sorted(pool.allocate() for _ in range(blocks)) == list(range(blocks))
 
 
 def test_oldest_sequence_never_gives_way() -> None:
