@@ -143,6 +143,7 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
         return pages[-1]
 
     yield start
+    consoles = [[*page.console] for page in pages]  # before they are closed: a server may have ended meanwhile
     for page in pages:
         page.close()
-    assert [page.console for page in pages if page.console] == []
+    assert [lines for lines in consoles if lines] == []
