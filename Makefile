@@ -58,7 +58,7 @@ serve: setup $(SERVE) ## serve the newest run: a playground and the OpenAI proto
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup $(DEV) ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, Node, compiler or network
+test: setup $(DEV) ## run the quick tests in 2 minutes, a worker on each core; they need no browser, Node, compiler or network
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile quick -m "not slow and not browser and not compiler"
 
 test-all: setup $(DEV) ## run all tests; what is missing here, such as Chromium, is skipped with the reason
