@@ -84,7 +84,7 @@ def tests_by_line(file: Path) -> dict[str, dict[int, list[str]]]:
 def environment(root: Path) -> dict[str, str]:
     """Return an environment in which everything comes from one copy of the project."""
     own = {"PYTHONPATH": f"{root}:{root / 'tests'}", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**os.environ, **own, "XDG_CACHE_HOME": str(root / ".cache")}
+    return {**os.environ, **own, "XDG_CACHE_HOME": str(root / "build" / "cache")}
 
 
 def failing(root: Path, tests: list[str], first: bool, seconds: int) -> list[str]:
