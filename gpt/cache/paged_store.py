@@ -22,7 +22,6 @@ class PagedStore:
         self.block_size, self.device = block_size, device
         shape = (config.n_layer, config.kv_heads, blocks * block_size, config.head_dim)
         self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
-        self.block_bytes = 2 * self.keys[:, :, :block_size].numel() * self.keys.itemsize
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy blocks: the first of each pair becomes a copy of the second."""

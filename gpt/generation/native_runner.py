@@ -72,7 +72,7 @@ class NativeRunner(Runner):
     ) -> None:
         tokens = max(tokens_per_sequence, 1 + MAX_DRAFTS * speculate)
         self._engine, model = Engine(*prepared, sequences, tokens, kv_dtype, blocks), prepared[1].model
-        super().__init__(model.block_size, blocks, self._engine.block_bytes)
+        super().__init__(model.block_size, blocks)
         self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self.speculation = Speculation() if speculate else None

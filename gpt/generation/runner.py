@@ -23,8 +23,8 @@ class Runner(ABC):
 
     speculation: Speculation | None = None
 
-    def __init__(self, block_size: int, blocks: int, block_bytes: int) -> None:
-        self.pool, self.block_size, self.block_bytes = BlockPool(blocks, BLOCK), block_size, block_bytes
+    def __init__(self, block_size: int, blocks: int) -> None:
+        self.pool, self.block_size = BlockPool(blocks, BLOCK), block_size
 
     @property
     def ahead(self) -> int:
@@ -49,7 +49,7 @@ class TorchRunner(Runner):
     def __init__(self, model: GPT, blocks: int, dtype: torch.dtype = torch.float32) -> None:
         self._model = model
         self._store = PagedStore(model.config, blocks, BLOCK, dtype, next(model.parameters()).device)
-        super().__init__(model.config.block_size, blocks, self._store.block_bytes)
+        super().__init__(model.config.block_size, blocks)
 
     def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
         self._store.copy_blocks([pair for chunk in chunks for pair in chunk.copies])

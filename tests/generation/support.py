@@ -34,7 +34,7 @@ class Scripted(Runner):
     """A runner whose logits are a function of the tokens so far."""
 
     def __init__(self, logits: Callable[[Sequence[int]], list[float]], block_size: int = 64) -> None:
-        super().__init__(block_size, blocks=400, block_bytes=0)
+        super().__init__(block_size, blocks=400)
         self._logits = logits
 
     def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:

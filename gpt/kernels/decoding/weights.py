@@ -80,7 +80,7 @@ class _Copies:
 
     def _matrix(self, *layers: Any) -> CMatrix:
         """Return linear layers that share their input as one matrix."""
-        if len({type(layer) for layer in layers}) > 1:
+        if len({(type(layer), getattr(layer, "bits", None)) for layer in layers}) > 1:
             raise DeviceError("the native backend needs queries, keys and values in the same format")
 
         def joined(name: str) -> Tensor:

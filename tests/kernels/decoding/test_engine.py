@@ -328,8 +328,9 @@ def test_engine_has_a_copy_of_weights_in_formats_that_are_covered(weights: str) 
     assert all(map(torch.equal, tensors, before))
 
 
-def test_queries_keys_and_values_in_different_formats_are_refused() -> None:
-    model: Any = sharp_model()
-    model.h[0].attn.c_q = quantize(model, "int8").h[0].attn.c_q
+@pytest.mark.parametrize("others", ["float32", "int4"])
+def test_queries_keys_and_values_in_different_formats_are_refused(others: str) -> None:
+    model: Any = in_format(sharp_model(), others)
+    model.h[0].attn.c_q = quantize(sharp_model(), "int8").h[0].attn.c_q
     with pytest.raises(DeviceError, match="needs queries, keys and values in the same format"):
         lay_out_weights(model)
