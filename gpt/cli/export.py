@@ -55,6 +55,8 @@ def main(arguments: argparse.Namespace) -> int:
             staged = folder / output.name
             with announced(report, f"writing {output}"):
                 remedy = WRITERS[arguments.to](arguments, loaded, staged)
+            if staged.is_dir():
+                sync_folder(staged)
             files = [file for file in (staged, *staged.rglob("*")) if file.is_file()]
             for file in files:
                 sync_file(file)

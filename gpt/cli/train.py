@@ -83,7 +83,7 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
     texts = [word for word in arguments.overrides if exists(word) or not ("=" in word or _is_key(word))]
     text = next(iter(texts), None)
     if arguments.config is not None:
-        if text is not None:
+        if text is not None and exists(text):
             raise ConfigError(f"--config and the text {text} are given; leave one of them out")
         return None
     if text is None:

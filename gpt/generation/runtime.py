@@ -85,10 +85,11 @@ class Runtime:
 
         Raises:
             DeviceError: this is a forked process with several threads.
-            GenerationError: the blocks are too few for one window, or no sequences are allowed.
+            GenerationError: the blocks are too few for one window, or no sequences or tokens are allowed.
         """
-        if max_sequences < 1:
-            raise GenerationError(f"max_sequences is {max_sequences}, expected at least 1")
+        for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
+            if value is not None and value < 1:
+                raise GenerationError(f"{name} is {value}, expected at least 1")
         return Engine(self.runner(max_sequences, prefill_chunk or 0, blocks), tokenizer, max_sequences, prefill_chunk)
 
 

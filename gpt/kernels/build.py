@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -42,6 +43,8 @@ def load_usable(
     """Load the library of a source for the first of some classes that may be used here, and return both."""
     if loaded := _LOADED.get(key := (source, *processors, settings.cache_dir)):
         return loaded
+    with suppress(OSError):  # where it cannot be made, every start tries a wheel's library anew
+        (settings.cache_dir / "kernels").mkdir(parents=True, exist_ok=True)
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
         verdict = Verdict(library, source, processor.name, settings.cache_dir / "kernels")

@@ -43,6 +43,8 @@ def read_launch() -> Launch:
         rank, size, local_rank, local_size = (int(os.environ[name]) for name in LAUNCH_VARIABLES)
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        if not (0 <= rank < size and 0 <= local_rank < local_size <= size and os.environ["MASTER_ADDR"]):
+            raise ValueError("a rank or the address is wrong")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"WORLD_SIZE is set, but not as torchrun does it ({error}); start with torchrun") from None
     return Launch(rank, size, local_rank, local_size, address, restarts)

@@ -22,6 +22,7 @@ from gpt.training.resume import (
     ResumePoint,
     check_fits,
     find_resume_point,
+    refuse_copy,
     resolve_init_from,
     with_architecture,
 )
@@ -117,6 +118,8 @@ def _find_start(
 ) -> tuple[ResumePoint | None, ResumePoint | None, Replaced | None]:
     """Return the checkpoint to resume from, that to begin with, and the run that gives way, if there are any."""
     replaced = None
+    if request.resume in (None, AUTO):
+        refuse_copy(loaded.folder, run)
     if request.resume is None or not request.allow_config_change:
         replaced = find_replaced(run, request.resume, loaded.config, data)
     with announced(request.report, "reading the checkpoint"):

@@ -1,5 +1,6 @@
 """The checkpoint that a run resumes from, or begins with (`train.init_from`), and what may differ from it."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, load_weights, read_checkpoint
 from gpt.config import Config, ModelConfig
 from gpt.config.loading import checked
-from gpt.config.sources import LoadedConfig
+from gpt.config.sources import LoadedConfig, override
 from gpt.data import CharTokenizer, Tokenizer
 from gpt.data.dataset import Dataset
 from gpt.model import GPT
@@ -45,6 +46,22 @@ class ResumePoint:
             raise CheckpointError(
                 f"{self.folder} has {weights} weights, which cannot be trained; use the float32 checkpoint"
             )
+
+
+def refuse_copy(folder: Path | None, run: RunFolder) -> None:
+    """Raise CheckpointError if a configuration lies in the folder of a run, but names another one, which is there.
+
+    The folder is a copy then, and the original would be continued or take another name.
+    """
+    if folder is None or not all((each / "last.json").is_file() for each in (folder, run.path)):
+        return
+    written = RunFolder(folder).config()
+    if folder.resolve() != run.path.resolve() and written is not None and written.run.name == run.path.name:
+        own = override("run.dir", str(folder.resolve().parent)), override("run.name", folder.resolve().name)
+        raise CheckpointError(
+            f"the configuration in {folder} names the run {run.path}; add {shlex.join(own)} to continue that folder, "
+            "or choose another name with run.name=NAME"
+        )
 
 
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:

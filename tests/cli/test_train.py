@@ -19,6 +19,20 @@ AUTO = f"{TRAIN} --resume auto"
 RUN = Path("runs/tiny")
 
 
+@pytest.mark.parametrize("resume", ["", " --resume auto"])
+def test_copy_of_a_run_does_not_touch_the_original(workplace: Path, run: Call, refuse: Refuse, resume: str) -> None:
+    run(TRAIN)
+    shutil.copytree(RUN, "runs/copy")
+    original = (RUN / "metrics.jsonl").read_bytes()
+    said = refuse(f"train --config runs/copy/config.yaml train.max_steps=9{resume}")
+    assert "the configuration in runs/copy names the run runs/tiny" in said
+    own = said.partition("; add ")[2].partition(" to continue")[0]
+    assert "step 9" in run(f"train --config runs/copy/config.yaml train.max_steps=9 --resume auto {own}").err
+    assert (RUN / "metrics.jsonl").read_bytes() == original
+    assert sorted(path.name for path in Path("runs").iterdir() if path.is_dir()) == ["copy", "tiny"]
+    assert "at step 6" in run("train --config runs/tiny/config.yaml --resume auto").err
+
+
 def test_finished_run_has_the_files_of_the_readme(trained: Path) -> None:
     run = trained / RUN
     names = {path.name.split(".")[0] if "tfevents" in path.name else path.name for path in run.iterdir()}

@@ -137,8 +137,11 @@ def test_calls_refuse_what_they_cannot_generate_before_anything_is_asked_for(tin
         Batch(runtime, [[1, 2], []], params, [1, 1])
     with pytest.raises(GenerationError, match="0 blocks of 64 positions; one window needs 1"):
         runtime.engine(LETTERS, 4, 64, 0)
-    with pytest.raises(GenerationError, match="max_sequences is 0, expected at least 1"):
-        runtime.engine(LETTERS, 0)
+    with pytest.raises(GenerationError, match="3 blocks of 64 positions; one window needs 4"):
+        build_runtime(GPT(tiny_config(block_size=200)), DecodeOptions("eager")).engine(LETTERS, 4, 64, 3)
+    for arguments, name in (((0, 64), "max_sequences"), ((1, 0), "prefill_chunk")):
+        with pytest.raises(GenerationError, match=f"{name} is 0, expected at least 1"):
+            runtime.engine(LETTERS, *arguments)
     with pytest.raises(GenerationError, match="more than the window of 16"):
         TextBatch(runtime, LETTERS, ["a", "b" * 20], params)
     with pytest.raises(GenerationError, match="seed 4294967296: expected"):  # which would be seed 0

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from native_support import needs_compiler
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.overrides import TorchFunctionMode
 
 from gpt.config import SamplingParams
 from gpt.device import Compute
@@ -145,6 +146,21 @@ def test_replacement_at_run_time_is_named(name: str, monkeypatch: pytest.MonkeyP
         assert found is not None
         assert (name if name in AT_RUN_TIME else " of gpt/model/") in found
         assert found.endswith(" was replaced")
+
+
+class Doubling(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return 2 * func(*args, **(kwargs or {}))
+
+
+def test_hooks_of_all_modules_and_modes_of_all_functions_are_named() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, y: None)
+    assert changed_code(TRAINING) == "torch has _global_forward_hooks"
+    handle.remove()
+    with Doubling():
+        assert "Doubling" in str(changed_code(TRAINING))
+    with torch.device("cpu"):
+        assert changed_code(TRAINING) is None
 
 
 RECIPE = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "n_embd": 64, "n_head": 2}

@@ -20,6 +20,9 @@ from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.system.errors import DeviceError
 from gpt.system.processor import TILES, Processor
 
+DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
+"""Of the weights as C++ reads them; integers of all kinds are bytes."""
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -93,7 +96,7 @@ class _Copies:
             rounded = isinstance(layers[0], BFloat16Linear)
             matrix = Matrix.from_floats(joined("rounded") if rounded else joined("weight").float(), bias)
         matrix = matrix.in_tiles() if self._in_tiles else matrix
-        weights = self._keep(matrix.weights, matrix.weights.dtype)
+        weights = self._keep(matrix.weights, DTYPES.get(matrix.kind, torch.int8))
         factors, sizes = self._keep(matrix.scales), (matrix.outputs, matrix.inputs, matrix.group)
         return CMatrix(weights, factors, self._keep(_padded(matrix.bias)), matrix.kind, *sizes)
 

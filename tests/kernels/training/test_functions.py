@@ -388,6 +388,8 @@ def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: 
     dx, dy = gradients([out], [x, y], [dout])
     (alone,) = gradients([drop_out(kernels, x, dropout)], [x], [dout])
     assert error(out, x.double() + mask * y.double()) < EXACT
+    if dropout is NONE:
+        assert torch.equal(out, x + y.float())
     assert torch.equal(dx, dout)
     assert error(dy, mask * dout.double()) < rounded(kernels)
     assert error(alone, mask * dout.double()) < EXACT
