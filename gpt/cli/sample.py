@@ -118,7 +118,6 @@ def _check_options(arguments: argparse.Namespace) -> None:
     ):
         if is_on and chosen & ignored:
             option = min(chosen & ignored).replace("_", "-")
-            option = "temperature or --greedy" if option == "temperature" else option
             raise GenerationError(f"--{option} has no effect with {mode}; leave one of them out")
 
 

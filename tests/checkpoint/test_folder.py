@@ -7,6 +7,7 @@ import random
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ class Payload:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("pickled", [saved, pickle.dumps])
+@pytest.mark.parametrize("pickled", [saved, pickle.dumps, partial(pickle.dumps, protocol=2)])
 @pytest.mark.parametrize("name", ["optimizer_pt", "model_safetensors"])
 def test_pickle_that_would_run_code_is_refused_and_does_not_run(
     tmp_path: Path, folder: Path, pickled: Callable[[Payload], bytes], name: str

@@ -12,7 +12,7 @@ from native_support import PROCESSORS_HERE, needs_compiler
 from gpt.checkpoint import read_checkpoint
 from gpt.model import GPT
 from gpt.model.gpt import Block
-from gpt.system.errors import DeviceError
+from gpt.system.errors import DeviceError, NonFiniteError
 from gpt.system.processor import AMX, AVX2, NEON
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile, without_compilation
 from tiny import tiny_config
@@ -39,7 +39,34 @@ def test_run_by_native_kernels_says_so_learns_and_goes_on_without_them(tmp_path:
     there = start(tmp_path, *NATIVE, "run.kernels=torch", resume=str(folder))
     present = there.model.state_dict()
     assert all(torch.equal(present[name], weight) for name, weight in read_checkpoint(folder).model.items())
+    assert [type(block) for block in there.model.h] == [Block]
     assert there.run().step == 6
+
+
+@needs_compiler
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("place", ["loss", "gradient", "weight"])
+def test_native_step_that_is_not_finite_changes_nothing(tmp_path: Path, place: str, optimizer: str) -> None:
+    trainer = start(tmp_path, *NATIVE, f"optim.name={optimizer}", "train.eval_interval=1000")
+    weight = trainer.model.h[0].attn.c_proj.weight
+    seen: list[list[torch.Tensor]] = []
+    step = trainer.stepper.step
+
+    def spoiled(number: int, *arguments: Any) -> Any:
+        if number == 2 and place == "weight":
+            weight.data[0, 0] = torch.inf
+        seen.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+        return step(number, *arguments)
+
+    def spoil(name: str, value: torch.Tensor) -> torch.Tensor:
+        return value * torch.nan if place == name and trainer.state.step == 2 else value
+
+    trainer.stepper.step = spoiled  # type: ignore[method-assign]
+    trainer.model.register_forward_hook(lambda module, inputs, logits: spoil("loss", logits))
+    weight.register_hook(lambda gradient: spoil("gradient", gradient))
+    with pytest.raises(NonFiniteError, match="step 2"):
+        trainer.run()
+    assert all(torch.equal(*pair) for pair in zip(seen[-1], trainer.model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(
