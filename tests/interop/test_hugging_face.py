@@ -196,6 +196,10 @@ def test_model_saved_without_its_head_is_imported(tmp_path: Path) -> None:
         ({"vocab_size": 2**62}, "is not what it should be|has shape"),
         ({"max_position_embeddings": 10**7}, "absurd block_size|has shape"),
         ({"rope_parameters": {"rope_theta": "abc"}}, "is not what it should be"),
+        ({"rope_parameters": {"rope_theta": 10**400}}, "is not what it should be"),
+        ({"architectures": None}, "is not supported"),
+        ({"vocab_size": None}, "the model None"),
+        ({"max_position_embeddings": 2**62}, "is not what it should be|has shape"),
         ({"intermediate_size": 24}, r"gate_proj.weight has shape .* which does not fit the configuration"),
     ],
 )

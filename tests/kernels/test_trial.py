@@ -179,6 +179,21 @@ def losses(folder: Path) -> list[float]:
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
+def test_library_of_a_wheel_is_tried_once_where_the_cache_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = candidates()[0]
+    shutil.copy(find_library(SOURCE, best, read_settings().cache_dir), tmp_path / "library")
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    build.PREBUILT.mkdir()
+    CachedLibrary(build.PREBUILT, build.prebuilt_key(SOURCE, best)).store(tmp_path / "library")
+    for _ in range(2):
+        monkeypatch.setattr(build, "_LOADED", {})
+        assert loaded(tmp_path / "cache")[0].processor == best
+    assert records(tmp_path / "cache") == [""]
+    assert [path.suffix for path in (tmp_path / "cache/kernels").iterdir()] == [".trial"]
+
+
 def test_crash_in_mid_training_is_not_tried_again(cache: Path, tmp_path: Path) -> None:
     best, following, *_ = candidates()
     assert gpt(tmp_path, cache, "train", *RECIPE, GPT_FAULT="middle").returncode == -signal.SIGSEGV

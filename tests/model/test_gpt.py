@@ -247,3 +247,11 @@ def test_score_bias_of_minus_infinity_hides_a_key(monkeypatch: pytest.MonkeyPatc
     pattern = seen["blocks.0.attn.hook_pattern"][0]
     assert pattern[:, 9, :7].eq(0).all()
     assert pattern[:, 9, 7:10].gt(0).all()
+    cache = KVCache(model.config, 2)
+    parts = [model(part, cache=cache) for part in idx.split([5, 11], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(idx), **CLOSE)
+
+
+def test_sizes_that_no_memory_has_cost_nothing() -> None:
+    with meta_device():
+        assert GPT(tiny_config(position="rope", block_size=2**40)).rotation.cos.shape == (2**40, 8)

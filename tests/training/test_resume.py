@@ -271,6 +271,13 @@ def test_base_that_does_not_fit_is_refused(tmp_path: Path, base: Path, options: 
     assert not (tmp_path / "runs/run").exists()
 
 
+def test_byte_pairs_are_those_of_the_base_where_no_number_is_given(tmp_path: Path) -> None:
+    start(tmp_path, "data.tokenizer=bpe", "data.bpe_vocab_size=280").run()
+    (tmp_path / "runs/run").rename(tmp_path / "bytes")
+    trainer = start(tmp_path, f"train.init_from={tmp_path / 'bytes'}", "data.tokenizer=bpe")
+    assert trainer.dataset.tokenizer.vocab_size == 280
+
+
 def test_windows_of_the_base_that_cannot_be_cut_are_refused(base: Path) -> None:
     loaded = LoadedConfig(parse_config("", "mine.yaml", ["train.length_warmup=[0.4, 0.4]"]), "mine")
     point = ResumePoint(base, read_checkpoint(find_checkpoint(base, base.parent, prefer="last")))
