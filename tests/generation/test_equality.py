@@ -199,22 +199,25 @@ def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
 
 
 @pytest.mark.parametrize(
-    ("backend", "weights", "kv_dtype"),
+    ("backend", "variant", "weights", "kv_dtype"),
     [
-        ("eager", None, "fp32"),
+        *(("eager", variant, None, "fp32") for variant in range(len(WIDE))),
         *(
-            pytest.param("native", *formats, marks=needs_compiler)
+            pytest.param("native", 0, *formats, marks=needs_compiler)
             for formats in (("bf16", "fp32"), ("int8", "bf16"), ("int4", "int8"))
         ),
     ],
 )
 def test_formats_of_weights_and_cache_give_the_answers_given_alone(
-    backend: str, weights: str | None, kv_dtype: str
+    backend: str, variant: int, weights: str | None, kv_dtype: str
 ) -> None:
-    model = wide_model() if weights is None else quantize(wide_model(), weights)
+    model = wide_model(variant) if weights is None else quantize(wide_model(variant), weights)
     runtime = build_runtime(model, DecodeOptions(backend, kv_dtype))
     drive = Drive(engine_of(runtime, 9))
-    answers = [drive.add(("abc" * 50)[: 17 * n], max_new_tokens=100, seed=n, logprobs=2) for n in range(1, 9)]
+    answers = [
+        drive.add(("abc" * 50)[: 17 * n], max_new_tokens=100, seed=n, logprobs=2, temperature=0.9 * (n % 2))
+        for n in range(1, 9)
+    ]
     drive.step()
     drive.cancel(answers.pop(3))
     finish(drive, runtime, answers)

@@ -17,6 +17,7 @@ from gpt.system.processor import supported_processors as supported
 EMPTY = Settings(data_dir=None, cache_dir=Path("/somewhere/.cache/gpt"), offline=False)
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 TORCHRUN |= {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2"}
+WRONG = (("RANK", "8"), ("RANK", "-1"), ("LOCAL_RANK", "4"), ("LOCAL_WORLD_SIZE", "9"), ("MASTER_ADDR", ""))
 HAS_AVX2 = ("avx2", "fma3")
 HAS_AVX512 = (*HAS_AVX2, "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl")
 HAS_AMX = (*HAS_AVX512, "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
@@ -60,6 +61,7 @@ def test_launch_is_that_of_torchrun_whole_or_refused(monkeypatch: pytest.MonkeyP
         ("LOCAL_RANK", None, r"^WORLD_SIZE is set, .* \('LOCAL_RANK'\); start with torchrun$"),
         ("MASTER_ADDR", None, "'MASTER_ADDR'"),
         ("RANK", "first", "'first'"),
+        *((name, value, "a rank or the address") for name, value in WRONG),
     ):
         with monkeypatch.context() as patch:
             patch.delenv(name) if value is None else patch.setenv(name, value)
