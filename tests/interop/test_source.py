@@ -123,6 +123,14 @@ def test_source_writes_what_the_package_writes(settings: str, params: dict[str, 
     assert any("#" in label for token in tokens for _, label, _ in token["own"])
 
 
+@pytest.mark.parametrize("variant", EVERY)
+def test_greedy_text_goes_on_past_the_window(variant: str) -> None:
+    model = sharp_model(std=0.25, **EVERY[variant])
+    tokens = ask(model, "return write(source, { prompt: 'the ', count: 60 });")
+    written = generate(model, CHARS, "the ", max_new_tokens=60, temperature=0.0)
+    assert "".join(token["text"] for token in tokens) == "the " + written
+
+
 @torch.no_grad()
 def test_written_token_has_its_probability_and_its_alternatives() -> None:
     model = sharp_model(std=0.1)
