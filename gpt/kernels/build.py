@@ -43,10 +43,10 @@ def load_usable(
     """Load the library of a source for the first of some classes that may be used here, and return both."""
     if loaded := _LOADED.get(key := (source, *processors, settings.cache_dir)):
         return loaded
-    with suppress(OSError):  # where it cannot be made, every start tries a wheel's library anew
-        (settings.cache_dir / "kernels").mkdir(parents=True, exist_ok=True)
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
+        with suppress(OSError):  # where it cannot be made, every start tries a wheel's library anew
+            (settings.cache_dir / "kernels").mkdir(parents=True, exist_ok=True)
         verdict = Verdict(library, source, processor.name, settings.cache_dir / "kernels")
         reason = verdict.why_not(report)
         if reason is None:
