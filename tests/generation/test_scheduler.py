@@ -29,7 +29,7 @@ class MemoryRunner(Runner):
     ahead = 1
 
     def __init__(self, blocks: int) -> None:
-        super().__init__(BLOCK_SIZE, blocks, 0)
+        super().__init__(BLOCK_SIZE, blocks)
         self.computed: list[int] = []
         self._memory = [[-1] * BLOCK for _ in range(blocks)]
 
