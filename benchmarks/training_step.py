@@ -17,7 +17,7 @@ from gpt.cli.tables import human_bytes, human_count
 from gpt.config import Config, ModelConfig
 from gpt.config.sources import load_config
 from gpt.plugins import plugin_options
-from gpt.system.environment import read_settings
+from gpt.system.environment import Launch, read_settings
 
 EAGER = ("run.kernels=torch", "run.compile=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
     from gpt.corpora import prepare
-    from gpt.training.plan import resolve
+    from gpt.training.train import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
     facts, rates = describe("train step", arguments, config.run), measure_rates(config, arguments.matmul_sizes)
@@ -92,10 +92,11 @@ def measure_rates(config: Config, sizes: Sequence[int]) -> dict[str, dict[int, f
     import torch
 
     from gpt.accounting.machine import measure_matmul_rate
-    from gpt.device import choose_compute
+    from gpt.device import choose_compute, use_threads
 
     report("measuring the rate of matmuls")
-    compute = choose_compute(config.run, report)
+    use_threads(config.run.threads, Launch())
+    compute = choose_compute(config.run.device, config.run.dtype, report)
     types = dict.fromkeys((compute.dtype, torch.bfloat16, torch.float32))
     return {str(t).removeprefix("torch."): {n: measure_matmul_rate(compute.device, t, n) for n in sizes} for t in types}
 

@@ -26,10 +26,9 @@ from gpt.kernels.training.block import NativeBlock
 from gpt.system.environment import read_settings
 from gpt.system.errors import GPTError
 from gpt.system.progress import silent
-from gpt.training.compiling import is_compiled
-from gpt.training.monitor import Monitor
-from gpt.training.plan import Request, resolve
-from gpt.training.setup import open_session
+from gpt.training.acceleration import is_compiled
+from gpt.training.monitor import Monitor, MonitorGroup
+from gpt.training.train import TrainRequest, build_trainer, resolve
 
 STEPS_ONLY = (
     *("train.max_steps=1000000", "train.eval_interval=1000000", "train.log_interval=1000000"),
@@ -78,8 +77,8 @@ class StepTimer(Monitor):
 
 def train_gpt(loaded: LoadedConfig, timer: StepTimer) -> None:
     """Run `Trainer.run`, which tells its monitor of every step."""
-    trainer = open_session(Request(loaded, read_settings(), report))
-    trainer.monitor = timer
+    trainer = build_trainer(TrainRequest(loaded, read_settings(), report))
+    trainer.monitor = MonitorGroup([timer], report)
     is_native = isinstance(trainer.model.h[0], NativeBlock)
     blocks = "native" if is_native else "compiled" if is_compiled(trainer.model) else "eager"
     timer.begin(trainer.model, str(trainer.compute.dtype).removeprefix("torch."), blocks)

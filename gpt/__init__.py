@@ -25,9 +25,9 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.config.sources import load_config as load_config
     from gpt.data import ByteTokenizer as ByteTokenizer
     from gpt.data import CharTokenizer as CharTokenizer
-    from gpt.generation import generate as generate
-    from gpt.generation import generate_tokens as generate_tokens
-    from gpt.generation import stream as stream
+    from gpt.generation.generator import generate as generate
+    from gpt.generation.generator import generate_tokens as generate_tokens
+    from gpt.generation.generator import stream as stream
     from gpt.generation.runtime import build_runtime as build_runtime
     from gpt.inspection import show as show
     from gpt.inspection.tracing import edits as edits
@@ -60,7 +60,7 @@ _NAMES = {
     "gpt.config.sources": "load_config",
     "gpt.data": "ByteTokenizer CharTokenizer",
     "gpt.system.errors": "GPTError",
-    "gpt.generation": "generate generate_tokens stream",
+    "gpt.generation.generator": "generate generate_tokens stream",
     "gpt.generation.runtime": "build_runtime",
     "gpt.inspection": "show",
     "gpt.inspection.tracing": "edits",

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpt.config.sections import DEVICE_PATTERN, RunConfig
-from gpt.system.environment import Launch
+from gpt.system.environment import DEVICE_PATTERN, Launch
 from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor, supported_processors
 from gpt.system.progress import Report
@@ -67,32 +66,33 @@ class Compute:
         return f"{self.device}{threads}, {name}{tf32}"
 
 
+def use_threads(threads: int | None, launch: Launch) -> None:
+    """Set torch's number of threads; None: the processes of a machine share its cores."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif launch.local_size > 1:
+        # torchrun sets OMP_NUM_THREADS to 1
+        torch.set_num_threads(max(1, _usable_cores() // launch.local_size))
+
+
 def choose_compute(
-    config: RunConfig,
+    name: str,
+    dtype: str,
     report: Report,
     processor: Processor | None = None,
     launch: Launch = Launch(),  # noqa: B008  # frozen
 ) -> Compute:
-    """Resolve `auto` settings, and set torch's thread count and CUDA device.
-
-    The processes of a launch share a machine's cores, and have a CUDA device each.
-    """
+    """Return a device by its name, and a dtype: `auto` or a name; each process of a launch has a CUDA device."""
     processor = processor or supported_processors()[0]
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    elif launch.local_size > 1:
-        # torchrun sets OMP_NUM_THREADS to 1
-        torch.set_num_threads(max(1, _usable_cores() // launch.local_size))
-    device = choose_device(config.device if launch.size == 1 else _device_of_rank(config.device, launch))
+    device = choose_device(name if launch.size == 1 else _device_of_rank(name, launch))
     if launch.size > 1 and device.type == "cuda":
         torch.cuda.set_device(device)
     fast = _fast_dtype(device, processor)
     auto = torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
-    dtype: torch.dtype = auto if config.dtype == "auto" else getattr(torch, config.dtype)
-    if device.type == "cpu" and dtype != torch.float32 and dtype != fast:
-        name = str(dtype).removeprefix("torch.")
-        report(f"{name} is far slower than float32 here: this processor ({processor.name}) has no instructions for it")
-    return Compute(device, dtype, fast)
+    chosen: torch.dtype = auto if dtype == "auto" else getattr(torch, dtype)
+    if device.type == "cpu" and chosen not in (torch.float32, fast):
+        report(f"{dtype} is far slower than float32 here: this processor ({processor.name}) has no instructions for it")
+    return Compute(device, chosen, fast)
 
 
 def choose_device(name: str) -> torch.device:

@@ -18,7 +18,8 @@ import uvicorn
 from gpt.checkpoint import Loaded
 from gpt.config import Config, SamplingParams
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.generation import SampledToken, TextChunk
+from gpt.generation.request import TextChunk
+from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
 from gpt.serving.http.app import create_app

@@ -8,7 +8,7 @@ import torch
 
 from gpt import device
 from gpt.config import RunConfig
-from gpt.device import available_bytes, choose_compute, choose_device, require_memory
+from gpt.device import available_bytes, choose_compute, choose_device, require_memory, use_threads
 from gpt.system.environment import Launch
 from gpt.system.errors import DeviceError
 from gpt.system.processor import AMX, AVX2, PROCESSORS
@@ -18,7 +18,9 @@ TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
 
 
 def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # noqa: B008  # frozen
-    return choose_compute(RunConfig.model_validate(values), lambda line: None, None, launch)
+    run = RunConfig.model_validate(values)
+    use_threads(run.threads, launch)
+    return choose_compute(run.device, run.dtype, lambda line: None, None, launch)
 
 
 def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,11 +36,11 @@ def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: 
 def test_auto_dtype_has_instructions_and_another_is_said_to_be_slow() -> None:
     lines: list[str] = []
     for processor in PROCESSORS.values():
-        compute = choose_compute(RunConfig(device="cpu"), lines.append, processor)
+        compute = choose_compute("cpu", "auto", lines.append, processor)
         assert compute.dtype == compute.fast_dtype == processor.matmul_dtype
-    choose_compute(RunConfig(device="cpu", dtype="bfloat16"), lines.append, AMX)
+    choose_compute("cpu", "bfloat16", lines.append, AMX)
     assert lines == []
-    compute = choose_compute(RunConfig(device="cpu", dtype="bfloat16"), lines.append, AVX2)
+    compute = choose_compute("cpu", "bfloat16", lines.append, AVX2)
     assert (compute.dtype, compute.fast_dtype) == (torch.bfloat16, torch.float32)
     assert lines == ["bfloat16 is far slower than float32 here: this processor (AVX2) has no instructions for it"]
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gpt.api.metrics import read_metrics
-from gpt.api.run import Run
 from gpt.system.errors import CheckpointError, GPTError
 from gpt.system.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+class HasFolder(Protocol):
+    """A `Run`."""
+
+    @property
+    def folder(self) -> Path: ...
+
 
 ENDINGS = (".png", ".svg", ".pdf")
 AXES = {
@@ -23,7 +30,7 @@ AXES = {
 """By the value of `x`: the name of a metric, and its description."""
 
 
-def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step") -> Figure:
+def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str = "step") -> Figure:
     """Plot the training and validation loss of runs, in nats per token.
 
     Args:
@@ -50,7 +57,7 @@ def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
     for number, run in enumerate(runs):
-        _draw(axes, run.folder if isinstance(run, Run) else Path(run), x, f"C{number}")
+        _draw(axes, Path(run) if isinstance(run, str | Path) else run.folder, x, f"C{number}")
     axes.set_xlabel(AXES[x][1])
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)

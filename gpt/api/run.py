@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.evaluation import Windows, evaluate_corpus
 from gpt.api.metrics import read_metrics
+from gpt.api.plotting import plot
 from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state
-from gpt.config import Config, RunConfig
+from gpt.config import Config
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
 from gpt.device import choose_compute, choose_device
-from gpt.generation import generate
+from gpt.generation.generator import generate
 from gpt.inspection.rendering.curves import loss_curves, points_of
 from gpt.model import GPT
 from gpt.system.errors import CheckpointError, GPTError
@@ -47,7 +48,7 @@ class Run:
         try:
             state = read_state(find_checkpoint(self.folder, self.folder.parent))
             loss = f", validation loss {state['val_loss']:.4f} at step {state['step']}"
-        except (GPTError, KeyError, TypeError, ValueError):  # there is none yet, as in a model of one's own loop
+        except (GPTError, KeyError, TypeError, ValueError):  # none yet, as in a model saved by user code
             loss = ""
         return f"Run({str(self.folder)!r}{loss})"
 
@@ -56,7 +57,7 @@ class Run:
         name = f"<p><code>{escape(repr(self))}</code></p>"
         try:
             rows, last = self.metrics, self.config.train.max_steps
-        except GPTError:  # there are none, as in a model of one's own loop
+        except GPTError:  # none, as in a model saved by user code
             return name
         return name + loss_curves(points_of(rows, "train/loss"), points_of(rows, "val/loss"), last)
 
@@ -107,15 +108,13 @@ class Run:
         """
         loaded = self._loaded
         device = next(loaded.model.parameters()).device
-        compute = choose_compute(RunConfig(device=str(device), dtype="float32"), print_line)
+        compute = choose_compute(str(device), "float32", print_line)
         summary = evaluate_corpus(loaded, compute, print_line, split)
         return {"checkpoint": str(loaded.folder), "protocol": Windows().protocol, **summary}
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the training and validation loss; see `gpt.plot`."""
-        from gpt.api.plotting import plot  # which takes runs
-
-        return plot(self, path=path)
+        return plot(self.folder, path=path)
 
     @cached_property
     def _loaded(self) -> Loaded:

@@ -22,9 +22,8 @@ from gpt.system.environment import Settings, expand_home, read_launch, read_sett
 from gpt.system.errors import ConfigError, DataError
 from gpt.system.progress import Report, in_notebook, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
-from gpt.training.plan import Request
-from gpt.training.setup import open_session
 from gpt.training.signals import Interrupted
+from gpt.training.train import TrainRequest, build_trainer
 from gpt.training.trainer import Trainer
 
 
@@ -79,10 +78,10 @@ def train(
         tell = report if report is not None and world.is_main else silent
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
-        request = Request(loaded, settings, tell, start, allow_config_change, world)
         shown = tell is not silent and in_notebook()
         display = LiveCurve(loaded.name, loaded.config.train.max_steps) if shown else None
-        return _finish(open_session(request, listeners, display), tell)
+        request = TrainRequest(loaded, settings, tell, start, allow_config_change, world, listeners, display)
+        return _finish(build_trainer(request), tell)
 
 
 def _configure(

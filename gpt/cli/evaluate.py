@@ -14,7 +14,6 @@ from gpt.cli.shared_options import (
     read_text,
     to_path,
 )
-from gpt.config import RunConfig
 from gpt.system.errors import ConfigError
 from gpt.system.progress import announced
 
@@ -69,7 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.device import choose_compute
     from gpt.evaluation.online import OPTIMIZER
 
-    compute = choose_compute(RunConfig(device=arguments.device, dtype="float32"), report)
+    compute = choose_compute(arguments.device, "float32", report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
     names = ("protocol", "batch_size", "stride", "rate")
     windows = Windows(**{name: getattr(arguments, name) for name in names})

@@ -1,4 +1,4 @@
-"""`gpt new`: write a configuration for one's own text."""
+"""`gpt new`: write a configuration for your own text."""
 
 import argparse
 import shlex

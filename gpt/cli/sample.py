@@ -34,7 +34,7 @@ from gpt.system.signals import handling
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
-    from gpt.generation.runtime import Runtime
+    from gpt.generation.eager import Runtime
 
 GROUP = 64
 """Sequences per batch."""
@@ -140,7 +140,7 @@ def _sample(
 ) -> None:
     """Generate `num_samples` continuations of every prompt, in batches of `GROUP`."""
     from gpt.cli.sample_writers import JSONWriter, TextWriter
-    from gpt.generation import TextBatch
+    from gpt.generation.batch import TextBatch
 
     if params.seed + arguments.num_samples > SEEDS:
         raise GenerationError(
@@ -159,7 +159,7 @@ def _sample(
             tokens += piece.token is not None
         first = False
         if arguments.stats:
-            seconds, share = time.perf_counter() - start, batch.speculation and batch.speculation.acceptance
+            seconds, share = time.perf_counter() - start, batch.acceptance
             accepted = "" if share is None else f"; {share:.0%} of drafts accepted"
             report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s{accepted}")
 
@@ -205,7 +205,7 @@ def _converse(runtime: "Runtime", tokenizer: "Tokenizer", params: SamplingParams
         GPTError: standard input cannot be read.
     """
     from gpt.cli.sample_writers import TextWriter
-    from gpt.generation import TextBatch
+    from gpt.generation.batch import TextBatch
 
     lines = standard_input()
     if isinstance(lines, io.TextIOWrapper):

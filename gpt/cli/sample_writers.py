@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt.data import Tokenizer
-from gpt.generation import SampledToken, TextChunk
+from gpt.generation.request import TextChunk
 from gpt.generation.text import decode_text
+from gpt.generation.tokens import SampledToken
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
 _STEERING = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

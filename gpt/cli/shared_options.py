@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpt.cli.command import CommandParser, run_command
-from gpt.config.sections import DEVICE_PATTERN
+from gpt.system.environment import DEVICE_PATTERN
 from gpt.system.errors import GPTError
 
 STANDARD_INPUT = Path("-")
@@ -51,7 +51,7 @@ def number(least: float, most: float = LARGEST, kind: Callable[[str], float] = i
             raise argparse.ArgumentTypeError(f"{text}, expected {expected}")
         return value
 
-    parse.__name__ = kind.__name__  # argparse names it where the text is no number
+    parse.__name__ = kind.__name__  # argparse names it where the text is not a number
     return parse
 
 

@@ -139,13 +139,12 @@ def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> No
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
     from gpt.accounting.flops import run_flops
-    from gpt.training.plan import Request
-    from gpt.training.setup import open_session
     from gpt.training.signals import Interrupted
+    from gpt.training.train import TrainRequest, build_trainer
 
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
-    request = Request(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
-    trainer = open_session(request)
+    request = TrainRequest(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
+    trainer = build_trainer(request)
     folder = trainer.run_folder.path
     try:
         state = trainer.run()

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from gpt.filters import FILTERS
+from gpt.system.environment import DEVICE_PATTERN
 
 SEEDS = 2**32
 """Number of seeds; torch's generator on a CPU reads the lowest 32 bits, so that larger ones would be repetitions."""
@@ -36,7 +37,6 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 SHORTEST = 8
 """Least tokens of a sequence into which `train.length_warmup` cuts a window."""
-DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with its value."""
 

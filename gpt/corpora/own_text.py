@@ -61,7 +61,7 @@ TIERS = (
 
 
 def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, dict[str, Any]]:
-    """Return the sections of a configuration, without the path in `data`, for a text of so many characters.
+    """Return the sections of a configuration, without the path in `data`, for a text of `characters` characters.
 
     Args:
         shorter_split: characters of its training or validation split, whichever has less, which has to fill a block.

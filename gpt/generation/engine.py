@@ -10,7 +10,6 @@ from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.runner import Runner
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import SequenceState
-from gpt.generation.speculative import Speculation
 from gpt.generation.tokens import not_finite
 from gpt.system.errors import GenerationError
 
@@ -54,8 +53,8 @@ class Engine:
         return list(self._sequences)
 
     @property
-    def speculation(self) -> Speculation | None:
-        return self._runner.speculation
+    def acceptance(self) -> float | None:
+        return self._runner.acceptance
 
     def stats(self) -> EngineStats:
         scheduler, pool = self._scheduler, self._runner.pool

@@ -16,7 +16,7 @@ from gpt.generation.tokens import OF_TEXTS, to_sampled_tokens
 from gpt.kernels import fingerprint
 from gpt.kernels.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
-from gpt.kernels.decoding.weights import Weights, check_native_support, lay_out_weights
+from gpt.kernels.decoding.weights import BLOCK, Weights, check_native_support, lay_out_weights
 from gpt.kernels.fingerprint import changed_code
 from gpt.model import GPT
 from gpt.system.environment import Settings
@@ -73,11 +73,16 @@ class NativeRunner(Runner):
         tokens = max(tokens_per_sequence, 1 + MAX_DRAFTS * speculate)
         self._engine, model = Engine(*prepared, sequences, tokens, kv_dtype, blocks), prepared[1].model
         super().__init__(model.block_size, blocks)
+        assert self.pool.block_size == BLOCK
         self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self.speculation = Speculation() if speculate else None
         self._steps, self._width = 1, 0
         self._drafts: WeakKeyDictionary[SequenceState, Drafts] = WeakKeyDictionary()
+
+    @property
+    def acceptance(self) -> float | None:
+        return None if self.speculation is None else self.speculation.acceptance
 
     @property
     def ahead(self) -> int:

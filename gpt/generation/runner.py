@@ -10,7 +10,6 @@ from gpt.cache.paged import BLOCK, BlockPool
 from gpt.cache.paged_store import PagedStore, PagedView
 from gpt.device import to_device
 from gpt.generation.sequence import Chunk, SequenceState
-from gpt.generation.speculative import Speculation
 from gpt.generation.tokens import SampledToken, SamplingKey, sample_tokens
 from gpt.model import GPT, eval_mode
 
@@ -21,10 +20,13 @@ Sampled = dict[SequenceState, list[SampledToken]]
 class Runner(ABC):
     """Computes steps, with keys and values in the blocks of `pool`; `block_size` is the model's window."""
 
-    speculation: Speculation | None = None
-
     def __init__(self, block_size: int, blocks: int) -> None:
         self.pool, self.block_size = BlockPool(blocks, BLOCK), block_size
+
+    @property
+    def acceptance(self) -> float | None:
+        """Return the fraction of drafts that were accepted; None without speculation."""
+        return None
 
     @property
     def ahead(self) -> int:

@@ -1,24 +1,19 @@
-"""A model prepared for decoding: by the C++ engine, or by PyTorch."""
+"""The fastest way to decode a model on this machine: by the C++ engine, or by PyTorch."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from gpt.cache.paged import BLOCK
 from gpt.cache.paged_store import KV_DTYPES
-from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_own_threads
-from gpt.generation.engine import REMEDY, Engine
-from gpt.generation.runner import Runner, TorchRunner
+from gpt.generation.eager import Runtime
+from gpt.generation.engine import REMEDY
+from gpt.generation.native_runner import NativeRunner, Prepared, prepare
+from gpt.generation.runner import Runner
 from gpt.model import GPT
-from gpt.model.quantized import weights_format
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError, GenerationError
 from gpt.system.progress import Report, print_line, silent
-
-if TYPE_CHECKING:
-    from gpt.generation.native_runner import Prepared
 
 BACKENDS = ("auto", "eager", "native")
 """`eager` is PyTorch; `native` the C++ engine, on a CPU; `auto` is native where it is available, else eager."""
@@ -45,52 +40,18 @@ class DecodeOptions:
             raise GenerationError(f"the {self.backend} backend has no cache of {self.kv_dtype}; take another kv_dtype")
 
 
-class Runtime:
-    """A model prepared for decoding; `build_runtime` makes one. `name` has backend, weights and cache, for messages."""
+class NativeRuntime(Runtime):
+    """A model prepared for decoding by the C++ engine."""
 
-    def __init__(self, model: GPT, kv_dtype: str, prepared: "Prepared | None", speculate: bool, report: Report) -> None:
-        self.model, self._kv_dtype, self._prepared = model, kv_dtype, prepared
-        self._speculate, self._report = speculate, report
-        weights = weights_format(model)
-        parts = ["eager" if prepared is None else "native", f"{weights} weights", f"{kv_dtype} cache"]
-        self.name = ", ".join(part for part in parts if part != "float32 weights")
+    backend = "native"
 
-    def runner(self, sequences: int, prefill_chunk: int = 0, blocks: int | None = None) -> Runner:
-        """Return what computes the steps of at most so many sequences; see `engine`."""
-        require_own_threads(torch.get_num_threads(), REMEDY)
-        window = -(-self.model.config.block_size // BLOCK)
-        blocks = sequences * window if blocks is None else blocks
-        if blocks < window:
-            raise GenerationError(f"{blocks} blocks of {BLOCK} positions; one window needs {window}")
-        if self._prepared is None:
-            return TorchRunner(self.model, blocks, KV_DTYPES[self._kv_dtype])
-        # imported here, so that decoding by PyTorch does without the kernels
-        from gpt.generation.native_runner import NativeRunner
+    def __init__(self, model: GPT, kv_dtype: str, prepared: Prepared, speculate: bool, report: Report) -> None:
+        super().__init__(model, kv_dtype)
+        self._prepared, self._speculate, self._report = prepared, speculate, report
 
+    def _runner(self, sequences: int, prefill_chunk: int, blocks: int) -> Runner:
         tokens = 1 + -(-prefill_chunk // sequences)
-        return NativeRunner(self._prepared, sequences, tokens, self._kv_dtype, blocks, self._speculate, self._report)
-
-    def engine(
-        self,
-        tokenizer: Tokenizer | None,
-        max_sequences: int,
-        prefill_chunk: int | None = None,
-        blocks: int | None = None,
-    ) -> Engine:
-        """Return an engine for requests that join and leave; see `Scheduler`.
-
-        Args:
-            tokenizer: of the model; None: ids are wanted, and no text.
-            blocks: number of blocks in the cache; None: enough for full windows of all sequences.
-
-        Raises:
-            DeviceError: this is a forked process with several threads.
-            GenerationError: the blocks are too few for one window, or no sequences or tokens are allowed.
-        """
-        for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
-            if value is not None and value < 1:
-                raise GenerationError(f"{name} is {value}, expected at least 1")
-        return Engine(self.runner(max_sequences, prefill_chunk or 0, blocks), tokenizer, max_sequences, prefill_chunk)
+        return NativeRunner(self._prepared, sequences, tokens, self.kv_dtype, blocks, self._speculate, self._report)
 
 
 def build_runtime(
@@ -113,18 +74,16 @@ def build_runtime(
     """
     options, hint = options or DecodeOptions(), report or silent
     require_own_threads(torch.get_num_threads(), REMEDY)
-    prepared = None
     if options.backend != "eager" and options.kv_dtype != OTHERS_ONLY["native"]:
-        from gpt.generation.native_runner import prepare
-
         try:
             prepared = prepare(model, read_settings(), report or print_line)
+            return NativeRuntime(model, options.kv_dtype, prepared, speculate, hint)
         except DeviceError as error:
             if options.backend == "native" or options.kv_dtype == OTHERS_ONLY["eager"]:
                 remedy = "backend auto or eager" if options.kv_dtype != OTHERS_ONLY["eager"] else "another kv_dtype"
                 raise DeviceError(f"no native backend: {error}; take {remedy}") from None
             if next(model.parameters()).device.type == "cpu":
                 hint(f"no native backend, which is several times faster: {error}")
-    if speculate and prepared is None:
+    if speculate:
         hint("decoding without speculation, which only the native backend can do; the text is the same")
-    return Runtime(model, options.kv_dtype, prepared, speculate, hint)
+    return Runtime(model, options.kv_dtype)

@@ -71,7 +71,7 @@ class Lookup:
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in LOOKUP_LENGTHS]
 
     def draft(self, sequence: TokenIds, count: int) -> list[int]:
-        """Return at most so many tokens that may come next; the sequence only grows between calls."""
+        """Return at most `count` draft tokens; the sequence only grows between calls."""
         # suffixes before the present one, and where they end
         for end in range(self._done + 1, len(sequence)):
             for length, ends in zip(LOOKUP_LENGTHS, self._ends, strict=True):

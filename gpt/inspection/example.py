@@ -1,8 +1,8 @@
 """A short text to look into a model with: a line or so that it writes."""
 
 from gpt.checkpoint import Loaded
-from gpt.generation import generate
-from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.eager import Runtime
+from gpt.generation.generator import generate
 from gpt.system.errors import GenerationError
 
 MOST_CHARACTERS = 100
@@ -14,10 +14,9 @@ def example_of(loaded: Loaded) -> str:
     It fits the window, and ends with a word where it has several.
     """
     model, tokenizer = loaded.model, loaded.tokenizer
-    runtime = build_runtime(model, DecodeOptions(backend="eager"))  # what is short needs no kernels to be made ready
     settings = {"max_new_tokens": MOST_CHARACTERS, "temperature": 0.8, "seed": 1337}
     try:
-        text = generate(model, tokenizer, "", runtime=runtime, **settings).strip()
+        text = generate(model, tokenizer, "", runtime=Runtime(model), **settings).strip()
     except GenerationError:
         return ""
     most = min(model.config.block_size, MOST_CHARACTERS)
@@ -27,6 +26,6 @@ def example_of(loaded: Loaded) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return the beginning of a text, at most so many characters, up to the end of a word if there is one."""
+    """Return the beginning of a text, at most `most` characters, up to the end of a word if there is one."""
     ends = [place for place in range(min(most + 1, len(text))) if text[place].isspace()]
     return text if len(text) <= most else text[: max(ends, default=most)].rstrip()

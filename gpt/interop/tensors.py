@@ -66,7 +66,7 @@ def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: M
 
 
 def check_layers(tensors: Mapping[str, Tensor], pattern: str, layers: int) -> None:
-    """Raise InputError where tensors are not of so many layers; `pattern` has the number of a layer as its group."""
+    """Raise InputError unless tensors are of `layers` layers; `pattern` has the number of a layer as its group."""
     found = {match[1] for name in tensors if (match := re.match(pattern, name))}
     if len(found) != layers:
         raise InputError(f"the configuration has {layers} layers, the weights {len(found)}")

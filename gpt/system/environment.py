@@ -6,6 +6,8 @@ from pathlib import Path
 
 from gpt.system.errors import ConfigError
 
+DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
+"""Names of devices."""
 _TRUE = {"1", "true", "yes", "on"}
 
 

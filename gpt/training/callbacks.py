@@ -1,20 +1,21 @@
-"""Functions of one's own that a training calls after steps, evaluations and checkpoints."""
+"""User callbacks: called after steps, evaluations and checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+from gpt.config import Config
+from gpt.data.dataset import Dataset
 from gpt.distributed import World
+from gpt.model import GPT
 from gpt.system.errors import ConfigError, InputError, PeerError
+from gpt.training.monitor import Monitor
 from gpt.training.step import StepResult
 
-if TYPE_CHECKING:
-    from gpt.training.trainer import Trainer
-
-OURS = ("train/", "val/", "speed/")
+RESERVED_PREFIXES = ("train/", "val/", "speed/")
 """What the names of a training's own metrics begin with."""
 
 
@@ -34,16 +35,31 @@ class Callback:
         """React to a checkpoint that was written."""
 
 
+class Training(Protocol):
+    """What a callback may look at of a `Trainer`."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def model(self) -> GPT: ...
+    @property
+    def dataset(self) -> Dataset: ...
+    @property
+    def monitor(self) -> Monitor: ...
+    @property
+    def callbacks(self) -> CallbackGroup: ...
+
+
 @dataclass(frozen=True)
 class Event:
     """What a callback receives; `step` is the number of optimizer steps done so far."""
 
-    trainer: Trainer  # with its `model`, `dataset` and `config`, to look at
+    trainer: Training
     step: int
 
     def log(self, name: str, value: float) -> None:
         """Record a number of this step in metrics.jsonl and TensorBoard, by a name that the training does not use."""
-        if not isinstance(name, str) or not name or name == "step" or name.startswith(OURS):
+        if not isinstance(name, str) or not name or name == "step" or name.startswith(RESERVED_PREFIXES):
             raise InputError(f"log: the name {name!r} is taken; expected another one, such as 'mine/{name}'")
         try:
             number = float(value)
@@ -121,7 +137,7 @@ def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
 class CallbackGroup:
     """Calls the callbacks of rank 0, and tells all processes of a training what they ask for.
 
-    After an error no callback is called any more; `agree` raises it.
+    After an error no callback is called any more; `sync_across_ranks` raises it.
     """
 
     def __init__(self, callbacks: Sequence[Callback], world: World) -> None:
@@ -142,7 +158,7 @@ class CallbackGroup:
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 self._error = error
 
-    def agree(self, then_raise: bool = True) -> None:
+    def sync_across_ranks(self, then_raise: bool = True) -> None:
         """Set `stopped` and `failed` in all processes; raise a callback's error, in others than rank 0 a PeerError."""
         if not self._is_used:
             return

@@ -5,15 +5,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from tqdm import tqdm
 
+from gpt.accounting.flops import training_flops
+from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
 from gpt.config.loading import dump_config
+from gpt.device import Compute
 from gpt.system.files import parse_json, write_atomic
 from gpt.system.progress import Report
 
@@ -47,7 +49,7 @@ class MonitorGroup(Monitor):
     """Passes everything on to each monitor; one that cannot write causes a warning, and the run continues."""
 
     def __init__(self, monitors: Sequence[Monitor], report: Report) -> None:
-        self._monitors, self._report = monitors, report
+        self._monitors, self.report = monitors, report
         self._failed: set[Monitor] = set()
 
     def start(self, step: int, evaluated: bool = True) -> None:
@@ -73,7 +75,7 @@ class MonitorGroup(Monitor):
             except OSError as error:
                 if monitor not in self._failed:
                     self._failed.add(monitor)
-                    self._report(
+                    self.report(
                         f"warning: {type(monitor).__name__} cannot write: {error.strerror or error}; training continues"
                     )
 
@@ -183,25 +185,18 @@ def _preformatted(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())
 
 
-@dataclass
 class SpeedMeter:
-    """Measures the throughput of a run between readings.
+    """Measures the throughput of a run between readings; several processes share its steps."""
 
-    Attributes:
-        flops_per_step: of the model's forward and backward passes, for sequences of a length.
-        matmul_rate: measures the machine's FLOP/s.
-        peak_memory: measures that of this process, in bytes.
-    """
-
-    tokens_per_step: int
-    flops_per_step: Callable[[int], int]
-    matmul_rate: Callable[[], float]
-    peak_memory: Callable[[], int]
-    clock: Callable[[], float] = time.perf_counter
+    def __init__(
+        self, config: Config, compute: Compute, processes: int = 1, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.config, self._compute, self._processes, self.clock = config, compute, processes, clock
+        self.tokens_per_step = config.train.sequences * config.model.block_size
 
     def start(self, seconds_before: float) -> None:
-        """Begin to measure, after so many seconds of the run in earlier processes."""
-        self._rate = self.matmul_rate()
+        """Begin to measure, after `seconds_before` of the run in earlier processes."""
+        self._rate = self._processes * measure_matmul_rate(self._compute.device, self._compute.dtype)
         self._begin = self.clock() - seconds_before
         self.restart()
 
@@ -215,9 +210,9 @@ class SpeedMeter:
         self._interval, self._steps, self._flops = self.clock(), 0, 0
 
     def count_step(self, length: int) -> None:
-        """Count a step whose sequences have so many tokens."""
+        """Count a step with sequences of `length` tokens."""
         self._steps += 1
-        self._flops += self.flops_per_step(length)
+        self._flops += training_flops(self.config.model, self.tokens_per_step // length, length)
 
     def read(self) -> dict[str, float]:
         """Return the metrics since the last reading or restart, by name, and begin a new interval.
@@ -230,6 +225,6 @@ class SpeedMeter:
         return {
             "speed/tokens_per_second": tokens / seconds,
             "speed/mfu": flops / seconds / self._rate,
-            "speed/memory_bytes": self.peak_memory(),
+            "speed/memory_bytes": peak_memory_bytes(self._compute.device),
             "speed/seconds": self.total_seconds,
         }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from inspect import signature
 from itertools import islice
 
@@ -16,7 +16,7 @@ from gpt.distributed import World
 from gpt.evaluation.loss import IGNORE, Batch, Evaluation, batch_losses
 from gpt.model import GPT
 from gpt.system.errors import ConfigError
-from gpt.training.step import NoSync
+from gpt.training.step import Parallelism
 
 
 def check_parallel(config: Config, world: World) -> None:
@@ -37,16 +37,14 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
     return rows.view(config.grad_accum_steps, world.size, -1)[:, world.rank].flatten()
 
 
-def parallelize(model: GPT, method: str, world: World, compute: Compute) -> tuple[nn.Module, NoSync]:
+def parallelize(model: GPT, method: str, world: World, compute: Compute) -> Parallelism:
     """Move a model to the device and let its processes train it together, with the weights of rank 0.
-
-    Return what to call for a forward pass that communicates, and a context whose backward passes do not.
 
     With FSDP2 its parameters become sharded, in place, one block after another. Under DDP (Li et al. 2020,
     2006.15704) every process keeps all of them.
     """
     if world.size == 1:
-        return model.to(compute.device), nullcontext
+        return Parallelism(world, model.to(compute.device))
     if method == "fsdp":
         return _shard(model, world, compute)
     # in torch 2.13
@@ -54,10 +52,10 @@ def parallelize(model: GPT, method: str, world: World, compute: Compute) -> tupl
     # tables, which do not change
     buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     replica = DistributedDataParallel(model.to(compute.device), gradient_as_bucket_view=True, **buffers)  # type: ignore[arg-type]
-    return replica, replica.no_sync
+    return Parallelism(world, replica, replica.no_sync)
 
 
-def _shard(model: GPT, world: World, compute: Compute) -> tuple[nn.Module, NoSync]:
+def _shard(model: GPT, world: World, compute: Compute) -> Parallelism:
     """Shard the parameters of every block, and those outside blocks (FSDP, Zhao et al. 2023, 2304.11277).
 
     The root is sharded again after its forward pass too: it would otherwise keep whole weights after an evaluation.
@@ -76,7 +74,7 @@ def _shard(model: GPT, world: World, compute: Compute) -> tuple[nn.Module, NoSyn
         yield
         sharded.set_requires_gradient_sync(True)
 
-    return model, no_sync
+    return Parallelism(world, model, no_sync)
 
 
 def evaluate_together(

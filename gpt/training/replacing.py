@@ -1,4 +1,4 @@
-"""Keep the run of another configuration or text aside, where a new one takes its name: nothing of it is deleted."""
+"""Rename a run of another configuration or text out of the way of one that takes its name; nothing is deleted."""
 
 import itertools
 import os
@@ -23,19 +23,19 @@ OTHER_TEXT = "data: another text"
 
 
 @dataclass(frozen=True)
-class Replaced:
-    """A run that gives way to one of another configuration or text."""
+class DisplacedRun:
+    """A run that is renamed, since one of another configuration or text takes its name."""
 
     folder: Path
     changes: list[str]  # `key: old -> new` for what differs
 
-    def holds(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint is in the folder that gives way."""
+    def contains(self, checkpoint: Path) -> bool:
+        """Return whether a checkpoint is in the folder that is renamed."""
         return self.folder.resolve() in checkpoint.resolve().parents
 
 
-def find_replaced(run: RunFolder, resume: str | None, config: Config, data: Dataset | None) -> Replaced | None:
-    """Return the run in a folder if it will give way to the one that begins there, on `data` if that is known yet.
+def find_displaced(run: RunFolder, resume: str | None, config: Config, data: Dataset | None) -> DisplacedRun | None:
+    """Return the run in a folder if the one that begins there, on `data` if that is known yet, displaces it.
 
     None where there is none, or where it stays: a run of the same configuration and data, one that `auto` could
     continue since it is not finished or only to be longer, a model that was written by another command, or a link.
@@ -54,10 +54,10 @@ def find_replaced(run: RunFolder, resume: str | None, config: Config, data: Data
     changes = differences_of_existing(existing, config, is_resumed=resume == AUTO)
     if data is not None and state.get("data", data.fingerprint) != data.fingerprint:
         changes.append(OTHER_TEXT)
-    return Replaced(run.path, changes) if changes else None
+    return DisplacedRun(run.path, changes) if changes else None
 
 
-def keep_aside(old: Replaced, report: Report) -> None:
+def keep_aside(old: DisplacedRun, report: Report) -> None:
     """Rename a run `NAME`, which is locked, to a free `NAME.1`.
 
     Raises:

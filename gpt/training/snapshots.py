@@ -14,14 +14,14 @@ from gpt.config import Config
 from gpt.config.sections import SEEDS
 from gpt.data.dataset import Dataset
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation import TextBatch
-from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.batch import TextBatch
+from gpt.generation.eager import Runtime
 from gpt.model import GPT, eval_mode
 from gpt.model.attention import masked_scores, weighted_sum
 from gpt.system.errors import InputError, explained
 from gpt.system.files import write_atomic
 from gpt.system.progress import Report
-from gpt.training.compiling import without_compilation
+from gpt.training.acceleration import without_compilation
 from gpt.training.monitor import Monitor
 
 MOST = 40
@@ -38,9 +38,9 @@ TOLERANCE = 0.02
 class Snapshots(Monitor):
     """Writes `snapshots/step-000250.safetensors`.
 
-    There is one before the first step, one at each evaluation, of many every so many, one at the end of the run, and
-    early ones, which also have a sample. One that cannot be taken is reported and is the last, and the training goes
-    on.
+    There is one before the first step, one at each evaluation (where these are many, at every N-th), one at the end
+    of the run, and early ones, which also have a sample. One that cannot be taken is reported and is the last, and the
+    training continues.
     """
 
     def __init__(self, run: RunFolder, config: Config, model: GPT, dataset: Dataset, report: Report) -> None:
@@ -76,7 +76,7 @@ class Snapshots(Monitor):
             with without_compilation(self._model):
                 sample = self._sample() if step in self._early and not is_evaluated else ""
                 content = take_snapshot(self._model, tokenizer, self._line(), sample)
-        except Exception as error:  # a picture must not end a training, whatever part of one's own it meets
+        except Exception as error:  # a picture must not end a training, whatever user code it meets
             self._has_failed = True
             self._report(f"warning: no snapshots from step {step} on: {explained(error)}; training continues")
             return
@@ -91,9 +91,8 @@ class Snapshots(Monitor):
     def _sample(self) -> str:
         params = self._config.sample
         short = params.params(max_new_tokens=min(SAMPLE_TOKENS, self._config.train.sample_tokens))
-        runtime = build_runtime(self._model, DecodeOptions("eager"))
         seeds, lines = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)], [""] * SAMPLE_LINES
-        for chunk in TextBatch(runtime, self._dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds):
+        for chunk in TextBatch(Runtime(self._model), self._dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds):
             lines[chunk.row] += chunk.text.replace("\n", "⏎")
         return "\n".join(lines).strip("\n")
 

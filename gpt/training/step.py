@@ -23,7 +23,18 @@ if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
     from gpt.training.optimizers import CombinedOptimizer
 
 
-NoSync = Callable[[], AbstractContextManager[None]]
+@dataclass(frozen=True)
+class Parallelism:
+    """How the processes of a training run a model together.
+
+    Attributes:
+        forward: called for the forward pass, token ids (B, T) -> logits (B, T, V).
+        no_sync: a context whose backward passes leave gradients in this process: all but the last of a step.
+    """
+
+    world: World
+    forward: nn.Module
+    no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -68,14 +79,23 @@ class NonFiniteGuard:
             )
 
 
+class LossScaler(torch.amp.GradScaler):
+    """Scales the loss of float16, whose gradients would underflow (Micikevicius et al. 2017, 1710.03740)."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state; an empty one is of a run that was not in float16."""
+        if not all(isinstance(value, int | float) for value in state_dict.values()):
+            raise ValueError("the loss scale is not a number")
+        if state_dict:
+            super().load_state_dict(state_dict)
+
+
 class Stepper:
     """Updates a model: gradients of micro-batches, clipping, optimizer step.
 
     Args:
-        compute: with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
-        forward: called for the forward pass, token ids (B, T) -> logits (B, T, V); None: the model.
-        no_sync: a context whose backward passes leave gradients in this process: all but the last of a step.
+        parallelism: None: this process trains alone.
     """
 
     def __init__(
@@ -85,14 +105,12 @@ class Stepper:
         compute: Compute,
         grad_clip: float,
         objective: Objective = Objective(),  # noqa: B008  # without state
-        world: World = World(),  # noqa: B008  # without state
-        forward: nn.Module | None = None,
-        no_sync: NoSync = nullcontext,
+        parallelism: Parallelism | None = None,
     ) -> None:
         self.model, self.optimizer, self.compute, self.objective = model, optimizer, compute, objective
-        self._world, self._forward, self._no_sync = world, forward or model, no_sync
+        self.parallelism = parallelism or Parallelism(World(), model)
         self.max_norm = grad_clip or math.inf
-        self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
+        self.scaler = LossScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device)
 
     def step(self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]) -> StepResult:
@@ -130,24 +148,13 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         # with several processes this is their mean, since their gradients are averaged
         own_tokens = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
-        tokens = self._world.all_reduce_sum(own_tokens) / self._world.size
+        world, forward, no_sync = self.parallelism.world, self.parallelism.forward, self.parallelism.no_sync
+        tokens = world.all_reduce_sum(own_tokens) / world.size
         losses = []
         with self.compute.training_matmuls():
             for number, batch in enumerate(micro_batches, start=1):
-                with nullcontext() if number == len(micro_batches) else self._no_sync():
-                    minimized, loss = self.objective(self._forward, batch, self.compute, step)
+                with nullcontext() if number == len(micro_batches) else no_sync():
+                    minimized, loss = self.objective(forward, batch, self.compute, step)
                     self.scaler.scale(minimized / tokens).backward()  # type: ignore[no-untyped-call]
                 losses.append(loss / tokens)
-        return self._world.all_reduce_mean(torch.stack(losses).sum())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the states, but keep the hyperparameters of the present configuration."""
-        self.optimizer.load_state_dict(state["optimizer"])
-        # empty if the run was not in float16
-        if scaler := state["scaler"]:
-            if not all(isinstance(value, int | float) for value in scaler.values()):
-                raise ValueError("the loss scale is not a number")
-            self.scaler.load_state_dict(scaler)
+        return world.all_reduce_mean(torch.stack(losses).sum())

@@ -3,7 +3,7 @@
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,56 +19,89 @@ from gpt.plugins import used_plugins
 from gpt.system.errors import CheckpointError, NonFiniteError
 from gpt.system.progress import Report, announced
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
-from gpt.training.monitor import Monitor, SpeedMeter
+from gpt.training.monitor import MonitorGroup, SpeedMeter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
-from gpt.training.training_state import TrainingState, gather_generator_states, restore_generator_states, seed_process
-from gpt.training.validation import Validation
+from gpt.training.training_state import Generators, TrainingState, seed_process
+from gpt.training.validation import Poll, Validation
+
+
+class Stateful(Protocol):
+    """What a checkpoint keeps the state of."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any) -> object: ...
 
 
 @dataclass(eq=False, repr=False)  # a callback may print what refers to it
 class Trainer:
     """Trains one model in one run folder.
 
+    `config` is resolved; `model` is in training mode, on the device.
+
     Attributes:
-        config: resolved: `model.vocab_size` is set.
-        model: in training mode, on the device.
-        dataset: both splits have at least `block_size + 1` tokens.
         run_folder: locked; `run` unlocks it at its end.
     """
 
-    config: Config
-    model: GPT
-    dataset: Dataset
-    compute: Compute
     stepper: Stepper
     batches: MicroBatches
     validation: Validation
     run_folder: RunFolder
-    monitor: Monitor
+    monitor: MonitorGroup
     meter: SpeedMeter
-    signals: SignalWatch
-    report: Report
-    world: World
     callbacks: CallbackGroup
     state: TrainingState = field(default_factory=TrainingState)
-    _failed_saves: int = 0
+
+    @property
+    def config(self) -> Config:
+        return self.validation.config
+
+    @property
+    def model(self) -> GPT:
+        return self.stepper.model
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.validation.dataset
+
+    @property
+    def compute(self) -> Compute:
+        return self.stepper.compute
+
+    @property
+    def world(self) -> World:
+        return self.stepper.parallelism.world
+
+    @property
+    def report(self) -> Report:
+        return self.monitor.report
+
+    @property
+    def stateful(self) -> dict[str, Stateful]:
+        """The parts whose states a checkpoint has beside the weights and the counters, by name."""
+        return {
+            "optimizer": self.stepper.optimizer,
+            "scaler": self.stepper.scaler,
+            "sampler": self.batches.sampler,
+            "generators": Generators(self.world, self.compute.device, self._reseed),
+        }
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
         self.state = TrainingState.from_dict(checkpoint.state)
-        self.stepper.load_state_dict(checkpoint.training)
+        for name, part in self.stateful.items():
+            part.load_state_dict(checkpoint.training[name])
         if self.state.step > 0 and not self.stepper.optimizer.has_moments:
             raise ValueError("the optimizer has no moments")
-        self.batches.sampler.load_state_dict(checkpoint.training["sampler"])
-        if not restore_generator_states(checkpoint.training, self.world, self.compute.device):
-            seed_process(self.config.run.seed, self.world.rank, self.state.step)
-            if self.config.model.has_dropout:
-                self.report(
-                    "another number of processes, or a run on another kind of device, saved the checkpoint: "
-                    "dropout has new random numbers"
-                )
+
+    def _reseed(self) -> None:
+        seed_process(self.config.run.seed, self.world.rank, self.state.step)
+        if self.config.model.has_dropout:
+            self.report(
+                "another number of processes, or a run on another kind of device, saved the checkpoint: "
+                "dropout has new random numbers"
+            )
 
     @torch.inference_mode(False)
     def run(self) -> TrainingState:
@@ -85,9 +118,9 @@ class Trainer:
                 self.meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
             # Signals also while saving: an echo of the first must not end that.
-            with self.signals, closing(self.monitor):
+            with SignalWatch(self.report, self.world) as signals, closing(self.monitor):
                 try:
-                    self._loop()
+                    self._loop(signals.check)
                 except BaseException as stopped:
                     if isinstance(stopped, Interrupted) or self.callbacks.failed:
                         self.stepper.check()
@@ -97,16 +130,17 @@ class Trainer:
             self.run_folder.unlock()
         return self.state
 
-    def _loop(self) -> None:
+    def _loop(self, poll: Poll) -> None:
+        """Train, and evaluate in between; `poll` raises Interrupted once a signal has arrived."""
         while True:
             if self._evaluation_is_due():
                 with announced(self.report, f"step {self.state.step}: evaluating"):
-                    self._evaluate()
+                    self._evaluate(poll)
             if self._is_finished():
                 return
             self._train_one_step()
-            self.signals.check()
-            self.callbacks.agree()
+            poll()
+            self.callbacks.sync_across_ranks()
 
     def _evaluation_is_due(self) -> bool:
         step, train = self.state.step, self.config.train
@@ -136,11 +170,11 @@ class Trainer:
         self.monitor.scalars(self.state.step, {**values, **self.meter.read()})
         return loss
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, poll: Poll) -> None:
         """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
         self.stepper.check()
         step, validation = self.state.step, self.validation
-        result, sample = validation.loss(step), validation.sample()
+        result, sample = validation.loss(step, poll), validation.sample(poll)
         is_best = self.state.record_evaluation(result.loss)
         bits_per_char = result.bits_per_char(self.dataset.chars_per_token(validation.tokens))
         values = {"val/loss": result.loss, "val/bits_per_char": bits_per_char}
@@ -148,9 +182,9 @@ class Trainer:
         if sample:
             self.monitor.sample(step, sample)
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
-        self.callbacks.agree(then_raise=False)
+        self.callbacks.sync_across_ranks(then_raise=False)
         self._save(best=is_best, required=self._is_finished())
-        self.callbacks.agree()
+        self.callbacks.sync_across_ranks()
         self.meter.restart()
 
     def _save(self, best: bool, required: bool) -> None:
@@ -161,11 +195,7 @@ class Trainer:
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
         weights = self.world.gather_to_rank_zero(weights_of(self.model))
-        training = {
-            **self.world.gather_to_rank_zero(self.stepper.state_dict()),
-            "sampler": self.batches.sampler.state_dict(),
-            **gather_generator_states(self.world, self.compute.device),
-        }
+        training = self.world.gather_to_rank_zero({name: part.state_dict() for name, part in self.stateful.items()})
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is not None:
             self.state = saved
@@ -187,8 +217,5 @@ class Trainer:
         except CheckpointError as error:
             if required:
                 raise
-            self._failed_saves += 1
-            self.report(
-                f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed_saves} failed)"
-            )
+            self.report(f"warning: {error}; training continues, and the last checkpoint is kept")
             return None

@@ -1,5 +1,6 @@
 """The progress of a run: the counters in a checkpoint, and checks of its tensors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -62,28 +63,32 @@ def check_like(name: str, value: Any, like: Tensor) -> None:
         raise ValueError(f"{name} is {found}, expected {tuple(like.shape)} {like.dtype}")
 
 
-def gather_generator_states(world: World, device: torch.device) -> dict[str, Any]:
-    """Return the states of torch's default generators, which dropout uses: of rank 0, and of the others by rank."""
-    cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    states = world.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
-    return {"generators": states[0], **({"other_generators": states[1:]} if world.size > 1 else {})}
+@dataclass
+class Generators:
+    """The states of torch's default generators, which dropout uses, of all processes.
 
-
-def restore_generator_states(training: dict[str, Any], world: World, device: torch.device) -> bool:
-    """Restore this process's generators; return False, and leave them, if the checkpoint does not have their states.
-
-    It has not if another number of processes saved it, or a run on another kind of device.
+    Attributes:
+        reseed: called where the states do not fit: another number of processes saved them, or another kind of device.
     """
-    states = [training["generators"], *training.get("other_generators", [])]
-    if len(states) != world.size:
-        return False
-    cuda = list(states[world.rank]["cuda"])
-    if len(cuda) != (device.type == "cuda"):
-        return False
-    torch.set_rng_state(states[world.rank]["cpu"])
-    for state in cuda:
-        torch.cuda.set_rng_state(state, device)
-    return True
+
+    world: World
+    device: torch.device
+    reseed: Callable[[], None]
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the states by rank."""
+        cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
+        return self.world.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Restore those of this process."""
+        if len(states) != self.world.size or len(states[0]["cuda"]) != (self.device.type == "cuda"):
+            self.reseed()
+            return
+        own = states[self.world.rank]
+        torch.set_rng_state(own["cpu"])
+        for state in own["cuda"]:
+            torch.cuda.set_rng_state(state, self.device)
 
 
 def seed_process(*numbers: int) -> None:

@@ -12,11 +12,15 @@ from gpt.data.tokens import Tokens
 from gpt.device import Compute
 from gpt.evaluation.loss import Batch, Evaluation
 from gpt.evaluation.windows import full_batches
+from gpt.generation.batch import TextBatch
+from gpt.generation.eager import Runtime
 from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
-from gpt.training.compiling import without_compilation
+from gpt.training.acceleration import without_compilation
 
-Evaluate = Callable[[nn.Module, Iterator[Batch], Compute, Callable[[], None]], Evaluation]
+Poll = Callable[[], None]
+"""Called before every batch and after every token; an exception from it ends an evaluation."""
+Evaluate = Callable[[nn.Module, Iterator[Batch], Compute, Poll], Evaluation]
 
 
 @dataclass(repr=False)
@@ -25,18 +29,14 @@ class Validation:
 
     Attributes:
         model: in training mode.
-        poll: called before every batch and after every token; an exception from it ends the evaluation.
         evaluate: computes the loss, as `gpt.evaluation.loss.evaluate`.
-        write: yields the pieces of a sample, from the decoding stack, which a trainer can be read without.
     """
 
     config: Config
     model: GPT
     dataset: Dataset
     compute: Compute
-    poll: Callable[[], None]
     evaluate: Evaluate
-    write: Callable[[], Iterator[str]]
 
     @property
     def tokens(self) -> Tokens:
@@ -44,22 +44,21 @@ class Validation:
         limit = self.config.train.eval_max_tokens
         return self.dataset.val if limit is None else self.dataset.val[: limit + 1]
 
-    def loss(self, step: int) -> Evaluation:
+    def loss(self, step: int, poll: Poll) -> Evaluation:
         """Compute the loss over `tokens`, in nats per token; NonFiniteError: it is not finite."""
         train = self.config.train
         batches = full_batches(self.tokens, self.config.model.block_size, train.batch_size)
         with without_compilation(self.model), self.compute.training_matmuls():
-            result = self.evaluate(self.model, batches, self.compute, self.poll)
+            result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):
             raise NonFiniteError(f"the validation loss is not finite at step {step}; nothing was saved")
         return result
 
-    def sample(self) -> str:
+    def sample(self, poll: Poll) -> str:
         """Return a sample; it is empty where `train.sample_tokens` is 0."""
-        pieces = list[str]()
-        if self.config.train.sample_tokens:
-            with without_compilation(self.model):  # which a short sample is not worth
-                for piece in self.write():
-                    pieces.append(piece)
-                    self.poll()
-        return "".join(pieces)
+        params, text = self.config.sample.params(max_new_tokens=self.config.train.sample_tokens), ""
+        with without_compilation(self.model):  # which a short sample is not worth
+            for chunk in TextBatch(Runtime(self.model), self.dataset.tokenizer, [""], params):
+                text += chunk.text
+                poll()
+        return text

@@ -28,7 +28,7 @@ def make_checkpoint() -> MakeCheckpoint:
         training = {
             "optimizer": {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.randn(4)}}, "lr": 1e-3},
             "sampler": {"generator": torch.Generator().manual_seed(step).get_state()},
-            "generators": {"cpu": torch.get_rng_state(), "cuda": []},
+            "generators": [{"cpu": torch.get_rng_state(), "cuda": []}],
         }
         return Checkpoint(
             weights_of(gpt),

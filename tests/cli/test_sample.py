@@ -11,7 +11,8 @@ from native_support import needs_compiler
 from cli.conftest import Call, Refuse
 from gpt.cli import sample
 from gpt.cli.sample_writers import SEPARATOR, TextWriter
-from gpt.generation import TextBatch, TextChunk
+from gpt.generation.batch import TextBatch
+from gpt.generation.request import TextChunk
 from tiny import CORPUS
 
 CHARS = sorted(set(CORPUS))
@@ -296,5 +297,5 @@ def test_ctrl_c_in_a_text_ends_that_text_only(session: Session, run: Call, monke
                     signal.raise_signal(signal.SIGINT)
                 yield piece
 
-    monkeypatch.setattr("gpt.generation.TextBatch", InterruptedOnce)
+    monkeypatch.setattr("gpt.generation.batch.TextBatch", InterruptedOnce)
     assert session(b"It\nIt\n") == (whole[: len("It") + 3] + "\n" + other, "")

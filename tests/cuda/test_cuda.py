@@ -8,12 +8,13 @@ import copy
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 import gpt
 from cuda_device import no_synchronization, stepper_of
 from gpt.config import SamplingParams
 from gpt.evaluation.loss import Batch as Texts
-from gpt.generation import Batch
+from gpt.generation.batch import Batch
 from gpt.generation.beam import beam_search
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.inspection.views.attention import attention_patterns
@@ -21,7 +22,7 @@ from gpt.inspection.views.lens import logit_lens
 from gpt.inspection.views.surprisal import surprisal
 from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
-from gpt.training.compiling import compile_blocks
+from gpt.training.acceleration import compile_blocks
 from tiny import sharp_model, tiny_config
 
 DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
@@ -63,9 +64,10 @@ def test_state_that_went_through_the_cpu_continues(dtype: torch.dtype, name: str
     stepper = stepper_of(GPT(tiny_config()).to(DEVICE), DEVICE, dtype, name=name)
     for number in range(3):
         stepper.step(number, 1e-3, [batch_of(number)])
-    state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x.cpu().clone(), stepper.state_dict())
     other = stepper_of(copy.deepcopy(stepper.model), DEVICE, dtype, name=name)
-    other.load_state_dict(state)
+    for part in ("optimizer", "scaler"):
+        state = getattr(stepper, part).state_dict()
+        getattr(other, part).load_state_dict(tree_map_only(Tensor, lambda x: x.cpu().clone(), state))
     for one in (stepper, other):
         one.step(3, 1e-3, [batch_of(3)])
     for mine, theirs in zip(stepper.model.parameters(), other.model.parameters(), strict=True):

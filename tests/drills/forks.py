@@ -72,10 +72,10 @@ def prepare_to_fork() -> None:
     from gpt.cli import evaluate, export, import_model, prepare_data, quantize, sample, train  # noqa: F401
 
     torch.set_num_threads(1)
-    import gpt.training.setup
+    import gpt.training.train
     import gpt.training.trainer
 
-    gpt.training.setup.measure_matmul_rate = lambda device, dtype: 1e9  # half a second at every start
+    gpt.training.monitor.measure_matmul_rate = lambda device, dtype: 1e9  # half a second at every start
 
 
 @dataclass(frozen=True)

@@ -32,17 +32,16 @@ from gpt.config.sources import load_config
 from gpt.data import CharTokenizer
 from gpt.device import Compute
 from gpt.evaluation.loss import evaluate as mean_loss
-from gpt.generation import Batch, TextBatch
+from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.system.environment import read_settings
-from gpt.training.compiling import compile_blocks
+from gpt.training.acceleration import compile_blocks
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
-from gpt.training.plan import Request
-from gpt.training.setup import open_session
 from gpt.training.step import Stepper
+from gpt.training.train import TrainRequest, build_trainer
 from tiny import CORPUS, tiny_config
 from variants import VARIANTS, keys_of
 
@@ -84,7 +83,7 @@ def watched(device: FakeCuda, owner: type, name: str, float32: bool = True) -> A
 def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None, end: int = 2) -> None:
     """Train: all of it is on the device, in the right types, and no step waits."""
     loaded = configured(f"run.name={name}", f"run.dtype={dtype}", f"train.max_steps={end}", *overrides)
-    trainer = open_session(Request(loaded, read_settings(), print, resume, True))
+    trainer = build_trainer(TrainRequest(loaded, read_settings(), print, resume, True))
     assert trainer.state.step == (2 if resume else 0)
     with watched(device, Stepper, "step", float32=dtype == "float32"):
         state = trainer.run()
@@ -124,7 +123,8 @@ def move(device: FakeCuda) -> None:
     ):
         for lines, place in zip(said, ("cuda", "cpu"), strict=True):
             loaded = configured(f"run.device={place}", *change)
-            trainer = open_session(Request(loaded, read_settings(), lines.append, "auto", allow_config_change=True))
+            request = TrainRequest(loaded, read_settings(), lines.append, "auto", allow_config_change=True)
+            trainer = build_trainer(request)
             trainer.run_folder.unlock()
     assert restored == ["cuda"]
     on_cuda, on_cpu = ([line.partition(" saved")[0] for line in lines if "dropout" in line] for lines in said)

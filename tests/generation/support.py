@@ -9,12 +9,13 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import Batch, SampledToken, TextBatch, TextChunk
+from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.engine import Engine
-from gpt.generation.request import Request
+from gpt.generation.request import Request, TextChunk
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import build_runtime
 from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids

@@ -14,8 +14,9 @@ from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.generation import Batch, generate_tokens
+from gpt.generation.batch import Batch
 from gpt.generation.engine import Engine
+from gpt.generation.generator import generate_tokens
 from gpt.generation.reference import reference_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.sequence import Window

@@ -16,8 +16,9 @@ from native_support import needs_compiler
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import Batch, TextBatch, generate, generate_tokens
+from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.beam import beam_search
+from gpt.generation.generator import generate, generate_tokens
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.text import UNKNOWN
@@ -264,7 +265,7 @@ def test_forked_process_is_refused_instead_of_hanging() -> None:
     program = """
 import os, sys, torch
 from gpt.config import ModelConfig, SamplingParams
-from gpt.generation import generate_tokens
+from gpt.generation.generator import generate_tokens
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 

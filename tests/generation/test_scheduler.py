@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.cache.paged import BLOCK
-from gpt.generation import SampledToken
 from gpt.generation.engine import Engine
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.scheduler import TURN
 from gpt.generation.sequence import Chunk, SequenceState, Window
+from gpt.generation.tokens import SampledToken
 
 BLOCK_SIZE, WINDOW_BLOCKS = 200, 4
 PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]

@@ -11,7 +11,8 @@ from generation.support import rows_of
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
-from gpt.generation import Batch, speculative
+from gpt.generation import speculative
+from gpt.generation.batch import Batch
 from gpt.generation.native_runner import NativeRunner
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.speculative import Lookup
@@ -144,8 +145,7 @@ def test_drafts_are_used_as_long_as_they_are_faster(
     batch = Batch(runtime_of(model, speculate=True), [[1]], params, [0])
     assert rows_of(batch, 1000) == [text]
     assert clock.passes in passes
-    assert batch.speculation is not None
-    assert share in (None, batch.speculation.acceptance)
+    assert share in (None, batch.acceptance)
 
 
 @pytest.mark.parametrize("speculate", [False, True])
@@ -167,7 +167,7 @@ def test_eager_backend_goes_on_without_drafts_and_says_so() -> None:
     model, lines = sharp_model(), list[str]()
     runtime = build_runtime(model, DecodeOptions("eager"), report=lines.append, speculate=True)
     assert lines == ["decoding without speculation, which only the native backend can do; the text is the same"]
-    assert Batch(runtime, [[1]], SamplingParams(max_new_tokens=1), [1]).speculation is None
+    assert Batch(runtime, [[1]], SamplingParams(max_new_tokens=1), [1]).acceptance is None
 
 
 def test_lookup_goes_on_as_the_text_did_after_the_same_words() -> None:

@@ -13,7 +13,8 @@ from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation import Batch, generate_tokens
+from gpt.generation.batch import Batch
+from gpt.generation.generator import generate_tokens
 from gpt.generation.native_runner import MAX_STEPS, NativeRunner, prepare
 from gpt.generation.request import Request
 from gpt.generation.runner import Sampled

@@ -18,7 +18,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.generation import generate_tokens
+from gpt.generation.generator import generate_tokens
 from gpt.interop.gguf_file import gguf_tokens, write_gguf
 from gpt.model import GPT
 from gpt.system.errors import InputError

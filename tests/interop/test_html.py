@@ -17,7 +17,7 @@ from browser import CONTROL, Page
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.generation import generate
+from gpt.generation.generator import generate
 from gpt.interop import html
 from gpt.interop.html import render_model_page
 from gpt.model import GPT

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.generation import generate_tokens
+from gpt.generation.generator import generate_tokens
 from gpt.interop.hugging_face import export_files, import_folder, read_end_id
 from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
 from gpt.model import GPT

@@ -10,7 +10,7 @@ import torch
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
-from gpt.generation import generate
+from gpt.generation.generator import generate
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.edits import zero

@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 from gpt.config import SamplingParams
 from gpt.device import Compute
 from gpt.filters import FILTERS, Filter
-from gpt.generation import Batch, generate_tokens
+from gpt.generation.batch import Batch
+from gpt.generation.generator import generate_tokens
 from gpt.generation.reference import reference_tokens
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.kernels import fingerprint

@@ -12,7 +12,7 @@ from native_support import needs_compiler
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
-from gpt.generation import TextChunk
+from gpt.generation.request import TextChunk
 from gpt.generation.text import TextStream, decode_text
 from gpt.model import GPT
 from gpt.serving import EngineClosedError, QueueFullError, ServingEngine

@@ -84,7 +84,7 @@ def test_short_or_interrupted_work_is_not_announced() -> None:
         pytest.param(*COPYING, lambda: gpt.generate(gpt.GPT(tiny_config()), LETTERS, "a"), marks=needs_compiler),
         pytest.param(*COPYING, lambda: ServingEngine(gpt.GPT(tiny_config()), LETTERS), marks=needs_compiler),
         (
-            "gpt.training.plan.find_resume_point",
+            "gpt.training.train.find_resume_point",
             "reading the checkpoint",
             lambda: gpt.train(config="tiny.yaml", resume="auto"),
         ),

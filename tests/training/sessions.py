@@ -16,8 +16,7 @@ from gpt.config.sources import LoadedConfig
 from gpt.distributed import World
 from gpt.system.environment import read_settings
 from gpt.training.callbacks import Callback
-from gpt.training.plan import Request
-from gpt.training.setup import open_session
+from gpt.training.train import TrainRequest, build_trainer
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 
@@ -48,8 +47,8 @@ def start_session(
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
     settings = replace(read_settings(offline=True), data_dir=None)
-    request = Request(LoadedConfig(config, "run"), settings, report, resume, allow_config_change, world)
-    return open_session(request, callbacks)
+    request = TrainRequest(LoadedConfig(config, "run"), settings, report, resume, allow_config_change, world, callbacks)
+    return build_trainer(request)
 
 
 def rows(folder: Path, name: str) -> dict[int, float]:
@@ -93,7 +92,7 @@ def quick_beginnings() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with (
-        patch("gpt.training.setup.measure_matmul_rate", lambda device, dtype: 1e9),
+        patch("gpt.training.monitor.measure_matmul_rate", lambda device, dtype: 1e9),
         patch("os.fsync", lambda handle: None),
     ):
         yield

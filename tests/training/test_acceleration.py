@@ -14,13 +14,13 @@ from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.system.errors import DeviceError, NonFiniteError
 from gpt.system.processor import AMX, AVX2, NEON
-from gpt.training.compiling import compile_blocks, is_compiled, should_compile, without_compilation
+from gpt.training.acceleration import compile_blocks, is_compiled, should_compile, without_compilation
 from tiny import tiny_config
 from training.sessions import start_session as start
 
 IDX = torch.arange(16).view(1, -1)
 NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
-HERE = "gpt.training.compiling.why_not_compile"
+HERE = "gpt.training.acceleration.why_not_compile"
 
 
 @needs_compiler

@@ -12,10 +12,13 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from gpt.accounting.flops import training_flops
 from gpt.checkpoint import RunFolder, step_files
-from gpt.config import Config
+from gpt.config import Config, ModelConfig
+from gpt.config.sections import TrainConfig
+from gpt.device import Compute
 from gpt.inspection.views.snapshots import read_snapshot
-from gpt.training import snapshots
+from gpt.training import monitor, snapshots
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.snapshots import Snapshots
 from training.sessions import rows, same, weights
@@ -162,17 +165,24 @@ def test_monitor_that_cannot_start_is_left_out_and_a_bug_ends_the_run() -> None:
 # --- speed ---------------------------------------------------------------------------------------
 
 
-def test_speed_counts_steps_since_the_last_reading_or_restart_and_seconds_of_the_whole_run() -> None:
-    """1000 tokens and 5000 FLOPs a step (4000 in sequences of 8), on a machine of 20,000 FLOP/s, 50 s into its run."""
+def test_speed_counts_steps_since_the_last_reading_or_restart_and_seconds_of_the_whole_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1000 tokens a step of two processes; the machine computes four steps a second; 50 s into its run."""
+    model = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=16, vocab_size=5)
+    config = Config(model=model, train=TrainConfig(batch_size=125, grad_accum_steps=1))
+    whole, short = training_flops(model, 125, 16), training_flops(model, 250, 8)
+    monkeypatch.setattr(monitor, "measure_matmul_rate", lambda device, dtype: 2.0 * whole)
+    monkeypatch.setattr(monitor, "peak_memory_bytes", lambda device: 7)
     clock = SimpleNamespace(now=100.0)
-    meter = SpeedMeter(1000, {16: 5000, 8: 4000}.__getitem__, lambda: 20_000.0, lambda: 7, lambda: clock.now)
+    meter = SpeedMeter(config, Compute(torch.device("cpu"), torch.float32), 2, lambda: clock.now)
     meter.start(seconds_before=50.0)
     assert meter.total_seconds == 50.0
     for lengths, seconds, tokens, mfu in (
-        ([16] * 4, 2, 2000.0, 0.5),
-        ([16], 4, 250.0, 0.0625),
+        ([16] * 4, 2, 4000.0, 0.5),
+        ([16], 4, 500.0, 0.0625),
         ([], 0, 0.0, 0.0),
-        ([16, 8], 1, 2000.0, 0.45),
+        ([16, 8], 1, 4000.0, (whole + short) / (4 * whole)),
     ):
         if 8 in lengths:
             meter.count_step(16)

@@ -61,13 +61,11 @@ class CountedTraining:
         self.whole = 4 * sum(weight.numel() for weight in self.model.parameters())
         self.matrices = 4 * sum(weight.numel() for weight in self.model.h.parameters() if weight.dim() == 2)
         self.block = 4 * sum(weight.numel() for weight in self.model.h[0].parameters())
-        forward, no_sync = parallelize(self.model, method, world, compute)  # type: ignore[arg-type]
+        parallelism = parallelize(self.model, method, world, compute)  # type: ignore[arg-type]
         if method == "ddp":
-            reduce_as_fake_groups_do(forward)  # type: ignore[arg-type]
+            reduce_as_fake_groups_do(parallelism.forward)  # type: ignore[arg-type]
         self._optimizer = build_optimizer(self.model, OptimConfig(name=optimizer), compute.device, compute.fast_dtype)  # type: ignore[arg-type]
-        self._stepper = Stepper(
-            self.model, self._optimizer, compute, 1.0, world=world, forward=forward, no_sync=no_sync
-        )
+        self._stepper = Stepper(self.model, self._optimizer, compute, 1.0, parallelism=parallelism)
         self._signals = SignalWatch(silent, world)
 
     def step(self, micro_batches: int = 1) -> Traffic:

@@ -157,8 +157,8 @@ def test_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path) ->
         ({"optimizer": None}, ""),
         ({"sampler": {"generator": torch.zeros(3)}}, ""),
         ({"sampler": []}, ""),
-        ({"generators": {"cpu": torch.zeros(5, dtype=torch.uint8), "cuda": []}}, ""),
-        ({"generators": {"cpu": torch.get_rng_state(), "cuda": 3}}, ""),
+        ({"generators": [{"cpu": torch.zeros(5, dtype=torch.uint8), "cuda": []}]}, ""),
+        ({"generators": [{"cpu": torch.get_rng_state(), "cuda": 3}]}, ""),
     ]
     for change, message in changes:
         write_checkpoint(folder, replace(checkpoint, training={**checkpoint.training, **change}))

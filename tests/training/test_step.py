@@ -32,6 +32,12 @@ def build_stepper(dtype: torch.dtype = torch.float32, grad_clip: float = 1.0, **
     return Stepper(model, optimizer, Compute(CPU, dtype), grad_clip)
 
 
+def resume(stepper: Stepper, stopped: Stepper) -> None:
+    """Give a stepper the states that a checkpoint has of another."""
+    for part in ("optimizer", "scaler"):
+        getattr(stepper, part).load_state_dict(copy.deepcopy(getattr(stopped, part).state_dict()))
+
+
 def batches(count: int = 1, rows: int = 4) -> list[Batch]:
     """Sequences that count upwards: easy to learn."""
     starts = torch.randint(23, (count, rows, 1))
@@ -192,7 +198,7 @@ def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_
     stepper.step(2, RATE, batches())
     assert not same(held(stepper), before)
     other = build_stepper(torch.float16, name=name)
-    other.load_state_dict(copy.deepcopy(stepper.state_dict()))
+    resume(other, stepper)
     assert stepper.scaler.state_dict() == other.scaler.state_dict()
     assert other.scaler.get_scale() == scale / 2
 
@@ -211,7 +217,7 @@ def test_state_goes_on_in_another_dtype(saved: torch.dtype, present: torch.dtype
     """With dtype auto that is what a resume on another machine is."""
     one, other = build_stepper(saved), build_stepper(present)
     one.step(0, RATE, batches())
-    other.load_state_dict(one.state_dict())
+    resume(other, one)
     other.step(1, RATE, batches())
     steps = [entry["step"] for entry in other.optimizer.state_dict()["adamw"]["state"].values()]
     assert all(float(step) == 2 for step in steps)

@@ -8,7 +8,7 @@ from gpt.cli.command import report
 from gpt.cli.explain.options import add_model_options, add_size_options, find_config, read_size
 from gpt.cli.shared_options import add_device_option
 from gpt.cli.tables import human_bytes, print_view
-from gpt.config import Config, RunConfig
+from gpt.config import Config
 from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     from gpt.device import choose_compute
     from gpt.training.optimizers import build_optimizer
 
-    compute = choose_compute(RunConfig(device=arguments.device, dtype=arguments.dtype or config.run.dtype), report)
+    compute = choose_compute(arguments.device, arguments.dtype or config.run.dtype, report)
     report("counting the bytes of a training step and of decoding: a few seconds")
 
     def prepare(model: "GPT") -> "Optimizer":

@@ -77,7 +77,7 @@ def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
         return hook(prefix + name, x) if prefix + name in wanted else x
 
     def add(name: str, path: str, register: Register) -> None:
-        if name in wanted:  # a part of one's own has other modules inside, and no such activations
+        if name in wanted:  # a plugin's part has other modules inside, and no such activations
             tap: TensorHook = partial(hook, name)
             register(copy.get_submodule(path), _by_head(copy.config.head_dim, tap) if name.endswith(BY_HEAD) else tap)
 

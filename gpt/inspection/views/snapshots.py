@@ -73,7 +73,7 @@ def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:
 
 
 def nearest_tokens(embedding: Tensor, count: int) -> list[list[int]]:
-    """Return the rows whose embeddings have the largest cosine with each row of (V, C), at most so many, best first."""
+    """Return the rows whose embeddings have the largest cosine with each row of (V, C), at most `count`, best first."""
     unit = torch.nn.functional.normalize(embedding, dim=-1)
     cosines = (unit @ unit.T).fill_diagonal_(-torch.inf)
     nearest: list[list[int]] = cosines.topk(max(0, min(count, len(unit) - 1))).indices.tolist()

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
 from gpt.kernels.build import find_library, load_usable, open_library
 from gpt.kernels.contract import Kind, check_facts, floats, pointer
 from gpt.kernels.decoding.c_structs import STRUCTURES, CBatch, CCacheOptions, CSample, integers, sampling_in_c
-from gpt.kernels.decoding.weights import Weights
+from gpt.kernels.decoding.weights import BLOCK, Weights
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor, supported_processors

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.cache.paged import BLOCK
 from gpt.kernels.contract import Kind, pointer
 from gpt.kernels.coverage import changed_module, uncovered
 from gpt.kernels.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
@@ -20,6 +19,8 @@ from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.system.errors import DeviceError
 from gpt.system.processor import TILES, Processor
 
+BLOCK = 64
+"""Outputs of a matrix, or positions of keys, that lie side by side, as in `model.h`."""
 DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
 """Of the weights as C++ reads them; integers of all kinds are bytes."""
 

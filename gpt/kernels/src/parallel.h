@@ -49,7 +49,7 @@ template <class Work> struct Call {
     Work* work;
     Barrier barrier;
 
-    [[gnu::noinline]] static void run(void* call, int index, int count) {
+    [[gnu::noinline]] static void enter(void* call, int index, int count) {
         (*((Call*)call)->work)(Worker{index, count, &((Call*)call)->barrier});
     }
 };
@@ -59,10 +59,10 @@ template <class Work> void parallel(int threads, Work work) {
     Call<Work> call = {&work, {}};
 #ifdef GPT_OPENMP
     if (GOMP_parallel) {
-        const auto run = [](void* data) { Call<Work>::run(data, omp_get_thread_num(), omp_get_num_threads()); };
+        const auto run = [](void* data) { Call<Work>::enter(data, omp_get_thread_num(), omp_get_num_threads()); };
         GOMP_parallel(run, &call, (unsigned)threads, 0);
         return;
     }
 #endif
-    run_workers(Call<Work>::run, &call, threads);
+    run_workers(Call<Work>::enter, &call, threads);
 }

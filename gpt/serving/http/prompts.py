@@ -13,9 +13,8 @@ from gpt.config import SampleConfig, SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.filters import FILTERS
-from gpt.generation import SampledToken
 from gpt.generation.text import TextStream, check_ids, fit_prompt
-from gpt.generation.tokens import to_sampled_tokens
+from gpt.generation.tokens import SampledToken, to_sampled_tokens
 from gpt.model import GPT
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.protocol import APIError, CompletionRequest, Ids

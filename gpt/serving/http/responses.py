@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpt.config import SamplingParams
-from gpt.generation import SampledToken, TextChunk
-from gpt.generation.request import EngineClosedError, QueueFullError, Request
+from gpt.generation.request import EngineClosedError, QueueFullError, Request, TextChunk
+from gpt.generation.tokens import SampledToken
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models

@@ -12,7 +12,7 @@ from gpt.checkpoint import Loaded
 from gpt.config import Config
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.evaluation.scoring import score_text
-from gpt.generation import generate
+from gpt.generation.generator import generate
 from gpt.inspection import example
 from gpt.inspection.example import example_of
 from gpt.inspection.tracing.activation_cache import Edits, run_with_cache

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpt.generation import SampledToken
+from gpt.generation.tokens import SampledToken
 from gpt.serving.http.responses import Response
 from http_server import Served, post_bytes
 from patience import PATIENCE

@@ -14,9 +14,9 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.config.sections import Seed, filter_fields
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.text import TextStream, fit_prompt
+from gpt.generation.tokens import SampledToken
 from gpt.inspection.views.tokens import labels_of, most_likely
 from gpt.serving.http.completions import stream
 from gpt.serving.http.prompts import read_prompts

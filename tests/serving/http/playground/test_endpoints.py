@@ -11,8 +11,8 @@ import torch
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
-from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
+from gpt.generation.tokens import SampledToken
 from gpt.inspection.rendering.pages import page_data
 from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view

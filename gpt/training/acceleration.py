@@ -1,15 +1,32 @@
-"""Apply torch.compile to each block of a model; blocks are alike, so their code is compiled once."""
+"""Faster blocks in training: by native kernels, or by torch.compile, which compiles once, since blocks are alike."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from gpt.device import why_not_compile
+from gpt.config import RunConfig
+from gpt.device import Compute, why_not_compile
+from gpt.kernels.training.block import use_native_blocks
 from gpt.model import GPT
+from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor
 from gpt.system.progress import Report
+
+
+def use_native_kernels(model: GPT, run: RunConfig, compute: Compute, settings: Settings, report: Report) -> None:
+    """Use native kernels if they are wanted and available; with `run.compile=true` only by their name."""
+    if run.kernels == "native" and run.compile is True:
+        raise DeviceError("run.compile is true, but torch does not compile native kernels; set run.kernels=torch")
+    if run.kernels == "native" or (run.kernels == "auto" and run.compile is not True and compute.device.type == "cpu"):
+        try:
+            instructions = use_native_blocks(model, compute, settings, report)
+            report(f"training blocks by native kernels ({instructions})")
+        except DeviceError as error:
+            if run.kernels == "native":
+                raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
+            report(f"training with PyTorch's operators: {error}")
 
 
 def should_compile(choice: str | bool, device: torch.device, processor: Processor, report: Report) -> bool:

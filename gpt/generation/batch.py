@@ -1,0 +1,108 @@
+"""A batch of prompts in, chunks of tokens and text out."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from gpt.config import SamplingParams
+from gpt.config.sections import SEEDS
+from gpt.data.tokenizers import Tokenizer
+from gpt.generation.eager import Runtime
+from gpt.generation.request import Request, TextChunk
+from gpt.generation.text import check_ids, encode_prompt
+from gpt.generation.tokens import TokenIds
+from gpt.system.errors import GenerationError
+
+
+class Batch:
+    """Sequences that are computed side by side: in each step the `active` rows, which have not ended, get a token.
+
+    Args:
+        prompts: token ids, at least one each.
+        seeds: one each, in the place of that of `params`.
+        tokenizer: the one the model was trained with; None: ids are wanted, and no text.
+
+    Raises:
+        GenerationError: a prompt is empty.
+        InputError: an id is outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        prompts: Sequence[TokenIds],
+        params: SamplingParams,
+        seeds: Sequence[int],
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        for ids in prompts:
+            check_ids(ids, runtime.model.vocab_size)
+        self.active = list(range(len(prompts)))
+        self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
+        self._engine = runtime.engine(tokenizer, max(1, len(prompts)))
+        self._requests = [
+            Request(list(ids), params.model_copy(update={"seed": seed}), row=row)
+            for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+        for request in self._requests:
+            for _, chunks in self._engine.add(request):
+                self._queues[request.row] += chunks
+
+    @property
+    def acceptance(self) -> float | None:
+        """Return the fraction of drafts that were accepted; None without speculation."""
+        return self._engine.acceptance
+
+    def step(self) -> dict[int, TextChunk]:
+        """Return the next chunk of every request that has not ended, by its row.
+
+        Raises:
+            GenerationError: the model's logits are not finite.
+        """
+        while not all(self._queues[row] for row in self.active):
+            for request, new in self._engine.step():
+                self._queues[request.row] += new
+        chunks = {row: self._queues[row].popleft() for row in self.active}
+        ended = {row for row, chunk in chunks.items() if chunk.finish is not None}
+        if ended:
+            self.active = [row for row in self.active if row not in ended]
+        for row in ended:
+            if (error := self._requests[row].error) is not None:
+                self.active = []
+                raise error
+        return chunks
+
+
+class TextBatch(Batch):
+    """Texts after several prompts, generated as one batch; iterating, once, yields their chunks as they come.
+
+    Args:
+        prompts: any lengths up to `block_size`.
+        seeds: one each; None: `params.seed` for all.
+
+    Raises:
+        DataError: a prompt has characters outside the vocabulary.
+        GenerationError: a prompt is too long and `params` refuses that, or a seed is out of its range; in an
+            iteration: the logits are not finite.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tokenizer: Tokenizer,
+        prompts: Sequence[str],
+        params: SamplingParams,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        params = params.limited_to(tokenizer.vocab_size)
+        ids = [encode_prompt(tokenizer, prompt, params, runtime.model.config.block_size) for prompt in prompts]
+        seeds = [params.seed] * len(ids) if seeds is None else seeds
+        if len(seeds) != len(ids):
+            raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
+        for seed in seeds:
+            if not 0 <= seed < SEEDS:
+                raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")
+        super().__init__(runtime, ids, params, seeds, tokenizer)
+
+    def __iter__(self) -> Iterator[TextChunk]:
+        while self.active:
+            yield from self.step().values()

@@ -1,0 +1,297 @@
+"""From a request to a trainer that is ready to run: validate what can reject the run, then build it."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from gpt.checkpoint import RunFolder, load_weights
+from gpt.config import Config
+from gpt.config.sources import LoadedConfig
+from gpt.corpora import prepare
+from gpt.data.batches import MicroBatches, build_sampler
+from gpt.data.dataset import Dataset
+from gpt.device import Compute, choose_compute, keep_freed_memory, use_threads
+from gpt.distributed import World
+from gpt.evaluation.loss import evaluate
+from gpt.kernels.training.block import NativeBlock
+from gpt.model import GPT
+from gpt.system.environment import Settings, expand_home
+from gpt.system.errors import CheckpointError, ConfigError
+from gpt.system.processor import supported_processors
+from gpt.system.progress import Report, announced, silent
+from gpt.training.acceleration import compile_blocks, is_compiled, should_compile, use_native_kernels
+from gpt.training.callbacks import Callback, CallbackGroup
+from gpt.training.distillation import load_teacher, require_probabilities_memory, resolve_teacher
+from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
+from gpt.training.objective import build_objective
+from gpt.training.optimizers import build_optimizer
+from gpt.training.parallel import check_parallel, evaluate_together, parallelize, rows_of_process
+from gpt.training.replacing import DisplacedRun, find_displaced, keep_aside
+from gpt.training.resume import (
+    AUTO,
+    ResumePoint,
+    check_fits,
+    find_resume_point,
+    load_pretrained,
+    refuse_copy,
+    resolve_init_from,
+    restore,
+    with_architecture,
+)
+from gpt.training.schedule import fit_schedule
+from gpt.training.snapshots import Snapshots
+from gpt.training.step import Stepper
+from gpt.training.trainer import Trainer
+from gpt.training.training_state import seed_process
+from gpt.training.validation import Validation
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """A training that is asked for.
+
+    Attributes:
+        resume: see `find_resume_point`.
+        allow_config_change: resume even if the configuration differs from the checkpoint's.
+        world: the processes that train together; the others take the checkpoint from rank 0.
+        display: shows progress in the place of the console.
+    """
+
+    loaded: LoadedConfig
+    settings: Settings
+    report: Report
+    resume: str | None = None
+    allow_config_change: bool = False
+    world: World = World()  # noqa: RUF009  # without state
+    callbacks: Sequence[Callback] = ()
+    display: Monitor | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can begin, or continue.
+
+    Attributes:
+        config: resolved: `model.vocab_size` and `run.name` are set, and the schedule fits.
+        run: its folder, locked.
+        dataset: both splits are long enough.
+        resume_from: the checkpoint to resume from, if any; it fits `config` and `dataset`.
+        init_from: the checkpoint of `train.init_from` whose weights a new run begins with, if any.
+        teacher: the checkpoint of `train.teacher`, if there is one.
+        displaced: the run that is to be renamed before the run's folder is made, if any.
+    """
+
+    config: Config
+    run: RunFolder
+    compute: Compute
+    dataset: Dataset
+    resume_from: ResumePoint | None
+    init_from: ResumePoint | None
+    teacher: Path | None
+    displaced: DisplacedRun | None
+
+
+def build_trainer(request: TrainRequest) -> Trainer:
+    """Validate a request, then build its trainer; the run's folder stays locked until `Trainer.run` ends.
+
+    Raises:
+        GPTError: the run can neither begin nor continue; its folder is as it was.
+    """
+    run = RunFolder(expand_home(request.loaded.config.run.dir, "run.dir") / request.loaded.name)
+    try:
+        request.world.rank_zero(run.lock)
+        return _build(validate(request, run), request)
+    except BaseException:
+        run.unlock()
+        raise
+
+
+def validate(request: TrainRequest, run: RunFolder) -> Plan:
+    """Check that the run of a locked folder can begin or continue; nothing but the corpus is written, nothing moved.
+
+    Raises:
+        GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
+    """
+    world, settings, report = request.world, request.settings, request.report
+    check_parallel(request.loaded.config, world)
+
+    def prepare_data(config: Config, origin: ResumePoint | None = None) -> Dataset:
+        tokenizer = None if origin is None else origin.checkpoint.tokenizer
+        return world.rank_zero_first(lambda: prepare(config.data, settings, report, tokenizer))
+
+    loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, report))
+    with world.together():
+        run_config, processor = loaded.config.run, supported_processors(settings.processor)[0]
+        use_threads(run_config.threads, world.launch)
+        compute = choose_compute(run_config.device, run_config.dtype, report, processor, world.launch)
+    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, run.path.parent))
+    known: Dataset | None = None
+    # a run of another text is displaced; a checkpoint that is named is compared with the text when it is known to exist
+    if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
+        known = prepare_data(loaded.config)
+    point, base, displaced = world.rank_zero(lambda: _find_start(loaded, run, request, known, teacher))
+    keep_freed_memory()
+    # a resumed run has the architecture and tokenizer too, and what it began with may be gone
+    origin = None if loaded.config.train.init_from is None else point or base
+    if origin is not None:
+        loaded = with_architecture(loaded, origin)
+    data = known or prepare_data(loaded.config, origin)
+    with world.together():
+        data.check_length(loaded.config.model.block_size)
+        # a padded vocabulary stays as large as it is
+        config = resolve(loaded, data, origin.checkpoint.config.model.vocab_size or 0 if origin else 0)
+        if teacher is not None:
+            require_probabilities_memory(data, config)
+        if point is not None:
+            check_fits(point, config, data, request.allow_config_change)
+            steps, old = config.train.max_steps, point.checkpoint.config.train.max_steps
+            if steps > old:
+                report(f"{point.folder} goes on to step {steps:,} in place of {old:,}, by the longer schedule's rates")
+    return Plan(config, run, compute, data, point, base, teacher, displaced)
+
+
+def _find_start(
+    loaded: LoadedConfig, run: RunFolder, request: TrainRequest, data: Dataset | None, teacher: Path | None
+) -> tuple[ResumePoint | None, ResumePoint | None, DisplacedRun | None]:
+    """Return the checkpoint to resume from, that to begin with, and the run to rename, if there are any."""
+    displaced = None
+    if request.resume in (None, AUTO):
+        refuse_copy(loaded.folder, run)
+    if request.resume is None or not request.allow_config_change:
+        displaced = find_displaced(run, request.resume, loaded.config, data)
+    with announced(request.report, "reading the checkpoint"):
+        if displaced is None:
+            point = find_resume_point(run, request.resume, loaded.config, request.report)
+            if point is not None:
+                return point, None, None
+        base = resolve_init_from(loaded.config, run.path.parent)
+    begins_with = None if base is None else base.folder
+    for key, needed in (("init_from begins with", begins_with), ("teacher is", teacher)):
+        if needed is not None and displaced is not None and displaced.contains(needed):
+            raise CheckpointError(
+                f"train.{key} {needed}, but the new run would take the place of {displaced.folder}; "
+                "choose another name with run.name=NAME"
+            )
+    return None, base, displaced
+
+
+def resolve(loaded: LoadedConfig, dataset: Dataset, least: int = 0) -> Config:
+    """Return the configuration with the run's name and the vocabulary size, at `least` so large, filled in."""
+    config, needed = loaded.config, dataset.tokenizer.vocab_size
+    size = config.model.vocab_size or max(least, needed)
+    if size < needed:
+        raise ConfigError(f"model.vocab_size is {size}, but the tokenizer has {needed} ids; leave vocab_size out")
+    model = config.model.model_copy(update={"vocab_size": size})
+    run = config.run.model_copy(update={"name": loaded.name})
+    return config.model_copy(update={"model": model, "run": run})
+
+
+def _build(plan: Plan, request: TrainRequest) -> Trainer:
+    """Build the trainer of a validated run, and create its folder last, when nothing else can reject the run.
+
+    The order matters: weights are loaded before FSDP shards them; native kernels replace blocks before DDP wraps the
+    model; the optimizer takes the parameters that sharding made; blocks are compiled for the device they are on; the
+    training state is restored last, since building draws from the generators that it restores.
+    """
+    config, compute, world = plan.config, plan.compute, request.world
+    run, train = config.run, config.train
+    accelerate = partial(use_native_kernels, run=run, compute=compute, settings=request.settings)
+    teacher = None
+    with world.together():
+        if plan.teacher is not None:
+            quiet = partial(accelerate, report=silent)
+            teacher = load_teacher(plan.teacher, config, plan.dataset, compute, quiet, request.report)
+        model = _build_model(plan)
+        accelerate(model, report=request.report)
+    parallelism = parallelize(model, run.parallel, world, compute)
+    optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, build_objective(train), parallelism)
+    _compile_blocks(stepper, config, request)
+    if world.rank > 0:
+        seed_process(run.seed, world.rank)
+    sampler = build_sampler(config.data.order, plan.dataset.train, config.model.block_size, run.seed)
+    rows, size = rows_of_process(train, world), train.batch_size // world.size
+    batches = MicroBatches(sampler, train.sequences, size, rows)
+    if teacher is not None:
+        batches = replace(batches, complete=teacher.with_soft_targets)
+    compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)
+    validation = Validation(config, model, plan.dataset, compute, compute_loss)
+    trainer = Trainer(
+        stepper=stepper,
+        batches=batches,
+        validation=validation,
+        run_folder=plan.run,
+        monitor=_build_monitor(plan, model, request),
+        meter=SpeedMeter(config, compute, world.size),
+        callbacks=CallbackGroup(request.callbacks, world),
+    )
+    if plan.resume_from is not None:
+        restore(trainer, plan.resume_from)
+    world.rank_zero(lambda: _create_folder(plan, request.report))
+    request.report(_summary(trainer, plan))
+    return trainer
+
+
+def _build_model(plan: Plan) -> GPT:
+    torch.manual_seed(plan.config.run.seed)
+    model = GPT(plan.config.model)
+    if plan.resume_from is not None:
+        load_weights(model, plan.resume_from.checkpoint.model, plan.resume_from.folder)
+    elif plan.init_from is not None:
+        load_pretrained(model, plan.dataset.tokenizer, plan.init_from)
+    return model
+
+
+def _compile_blocks(stepper: Stepper, config: Config, request: TrainRequest) -> None:
+    """Compile the blocks if that is wanted and works, unless native kernels compute them."""
+    model, report = stepper.model, request.report
+    if isinstance(model.h[0], NativeBlock):
+        return
+    processor = supported_processors(request.settings.processor)[0]
+    if should_compile(config.run.compile, stepper.compute.device, processor, report):
+        size = config.train.batch_size // request.world.size, config.model.block_size
+        tokens = torch.zeros(size, dtype=torch.int64)
+        with announced(report, "still compiling", seconds=10):
+            compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), config.run.compile is True, report)
+
+
+def _build_monitor(plan: Plan, model: GPT, request: TrainRequest) -> MonitorGroup:
+    run, config, report, world = plan.run, plan.config, request.report, request.world
+    if not world.is_main:
+        return MonitorGroup([], report)
+    monitors: list[Monitor] = [RunFiles(run), TensorBoard(run.path, config)]
+    if request.display is not None:
+        monitors.append(request.display)
+    elif report is not silent and sys.stderr is not None:
+        monitors.append(Console(config.train.max_steps, sys.stderr))
+    is_sharded = world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model
+    if config.run.snapshots and not is_sharded:
+        monitors.append(Snapshots(run, config, model, plan.dataset, report))
+    return MonitorGroup(monitors, report)
+
+
+def _create_folder(plan: Plan, report: Report) -> None:
+    if plan.displaced is not None:
+        keep_aside(plan.displaced, report)
+    plan.run.create(plan.config)
+    if plan.resume_from is not None:
+        plan.run.continue_from(plan.resume_from.folder, plan.resume_from.checkpoint.state)
+
+
+def _summary(trainer: Trainer, plan: Plan) -> str:
+    dataset, world, start = plan.dataset, trainer.world, "new run"
+    if plan.resume_from is not None:
+        start = f"resuming {plan.resume_from.folder}"
+    elif plan.init_from is not None:
+        start = f"beginning with {plan.init_from.folder}"
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    processes = f"{world.size} processes ({trainer.config.run.parallel}), each on " if world.size > 1 else ""
+    return (
+        f"{trainer.run_folder.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and "
+        f"{len(dataset.val):,} validation tokens; {processes}{plan.compute}"
+        + (", compiled" if is_compiled(trainer.model) else "")
+    )
