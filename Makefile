@@ -18,8 +18,8 @@ DEV := .venv/with-dev
 
 setup: $(addprefix .venv/with-,$(subst $(comma), ,$(EXTRAS))) .venv/compiled ## create .venv and compile the kernels: make setup [EXTRAS=dev,gguf] [TORCH=cpu]; does nothing the second time
 
-.venv/compiled: .venv/installed $(shell find gpt/kernels gpt/system/processor.py -type f -not -name "*.pyc")
-	$(BIN)/python -m gpt.kernels
+.venv/compiled: .venv/installed $(shell find gpt/native gpt/system/processor.py -type f -not -name "*.pyc")
+	$(BIN)/python -m gpt.native
 	@touch $@
 
 # A progress bar for a person, nothing for a log.
@@ -81,9 +81,9 @@ test-native-%: setup $(DEV)
 	chmod +x build/sanitized/$*/c++
 	PATH="$(CURDIR)/build/sanitized/$*:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized/$*" ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 -k "not zig" tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/test_work.py tests/generation/test_speculative.py
+		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 -k "not zig" tests/native/simd tests/native/training tests/native/decoding tests/generation/test_work.py tests/generation/test_speculative.py
 
-CPP = $(shell find gpt/kernels/src tests/kernels -name "*.h" -o -name "*.cpp")
+CPP = $(shell find gpt/native/src tests/native -name "*.h" -o -name "*.cpp")
 
 lint: setup $(DEV) ## check style and types
 	$(BIN)/ruff check .
@@ -98,7 +98,7 @@ format: setup $(DEV) ## fix style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-web: ## check the JavaScript and CSS of gpt/web, and bundle them into gpt/web/built (needs Node and npm)
+web: ## check the JavaScript and CSS of gpt/extras/web, and bundle them into gpt/extras/web/built (needs Node and npm)
 	npm install --silent
 	npm run --silent format
 	npm run --silent lint

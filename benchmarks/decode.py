@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     configs = {f"{arguments.architecture} {shape}": config_of(shape, arguments) for shape in shapes}
 
     from benchmarks.decoders import from_checkpoint, from_shape, ours, peers
-    from gpt.device import choose_device, keep_freed_memory
+    from gpt.system.device import choose_device, keep_freed_memory
 
     keep_freed_memory()  # for all alike, as sample.py does
     run = RunConfig(device=arguments.device)
@@ -161,9 +161,9 @@ def row_of(
     arguments: argparse.Namespace,
 ) -> Row:
     """Return what was measured of one: seconds of each round, rates, and its ratio to `times_of`."""
-    from gpt.accounting.bandwidth import measure_bandwidth
-    from gpt.cache.kv_cache import cache_bytes
-    from gpt.device import choose_device
+    from gpt.extras.accounting.bandwidth import measure_bandwidth
+    from gpt.generation.kv_cache import cache_bytes
+    from gpt.system.device import choose_device
 
     one, prompt, tokens = entrants[name], arguments.prompt_length, arguments.tokens
     device = choose_device(arguments.device)

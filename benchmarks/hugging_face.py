@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.interop.architectures import architecture_for
-from gpt.interop.hugging_face import weights_with_positions
-from gpt.interop.tensors import to_theirs
+from gpt.extras.export.architectures import architecture_for
+from gpt.extras.export.hugging_face import weights_with_positions
+from gpt.extras.export.tensors import to_theirs
 from gpt.model import GPT
 from gpt.system.errors import ConfigError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.processes import json_process
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.interop.gguf_file import write_gguf
+from gpt.extras.export.gguf_file import write_gguf
 from gpt.model import GPT
 from gpt.system.errors import ConfigError
 

@@ -18,7 +18,7 @@ import numpy as np
 from gpt.cli.command import report
 from gpt.cli.config_options import write_output
 from gpt.config import RunConfig
-from gpt.inspection.rendering.tables import Table, render_table
+from gpt.extras.inspection.rendering.tables import Table, render_table
 from gpt.system.progress import Report
 
 PAUSE = 0.3
@@ -64,7 +64,7 @@ def describe(benchmark: str, arguments: argparse.Namespace, run: RunConfig | Non
     """Return the beginning of every result; `run` chooses device and threads, None: the CPU and torch's default."""
     import torch
 
-    from gpt.device import choose_device
+    from gpt.system.device import choose_device
 
     device, threads = ("cpu", None) if run is None else (str(choose_device(run.device)), run.threads)
     shared = {name: getattr(arguments, name) for name in ("config", "overrides") if hasattr(arguments, name)}

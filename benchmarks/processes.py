@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt.plugins import plugin_options
+from gpt.config.plugins import plugin_options
 from gpt.system.errors import GPTError
 from gpt.system.progress import Report, silent
 

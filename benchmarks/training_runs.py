@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     config, peer = load_config(Path(arguments.config), arguments.overrides).config, arguments.nanogpt
 
     from benchmarks.nanogpt import prepare_nanogpt
-    from gpt.corpora import prepare
-    from gpt.device import choose_device
+    from gpt.data.preparation import prepare
+    from gpt.system.device import choose_device
 
     facts = describe("train race" if peer else "train recipe", arguments, config.run)
     dataset, window = prepare(config.data, read_settings(), report), config.model.block_size
@@ -195,9 +195,9 @@ def loss_of(model: "nn.Module", dataset: "Dataset", block_size: int, device: str
     """Compute the mean loss over the whole validation split in float32, in nats per token."""
     import torch
 
-    from gpt.device import Compute
-    from gpt.evaluation.loss import evaluate
-    from gpt.evaluation.windows import full_batches
+    from gpt.system.device import Compute
+    from gpt.training.loss import evaluate
+    from gpt.training.windows import full_batches
 
     compute = Compute(torch.device(device), torch.float32)
     return evaluate(model.to(compute.device), full_batches(dataset.val, block_size, 64), compute).loss

@@ -15,8 +15,8 @@ from benchmarks.processes import Ask, json_process
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes, human_count
 from gpt.config import Config, ModelConfig
+from gpt.config.plugins import plugin_options
 from gpt.config.sources import load_config
-from gpt.plugins import plugin_options
 from gpt.system.environment import Launch, read_settings
 
 EAGER = ("run.kernels=torch", "run.compile=false")
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_overrides(arguments)
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
-    from gpt.corpora import prepare
+    from gpt.data.preparation import prepare
     from gpt.training.train import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
@@ -91,8 +91,8 @@ def measure_rates(config: Config, sizes: Sequence[int]) -> dict[str, dict[int, f
     """Measure FLOP/s of square matmuls by dtype and size; the first dtype is the one that the run computes in."""
     import torch
 
-    from gpt.accounting.machine import measure_matmul_rate
-    from gpt.device import choose_compute, use_threads
+    from gpt.system.device import choose_compute, use_threads
+    from gpt.system.machine import measure_matmul_rate
 
     report("measuring the rate of matmuls")
     use_threads(config.run.threads, Launch())
@@ -145,7 +145,7 @@ def tokens_of(config: Config) -> int:
 
 def step_flops(config: Config, is_peer: bool) -> int:
     """Return the model FLOPs of a step; a peer has the same shape, but GPT-2's parts."""
-    from gpt.accounting.flops import training_flops
+    from gpt.model.flops import training_flops
 
     keys = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "dropout")
     model = ModelConfig(**{key: getattr(config.model, key) for key in keys}) if is_peer else config.model

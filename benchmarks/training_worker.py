@@ -15,16 +15,16 @@ from typing import TextIO
 import torch
 
 from benchmarks.nanogpt import build_nanogpt
-from gpt.accounting.machine import peak_memory_bytes
 from gpt.cli.command import report
 from gpt.cli.shared_options import load_given_plugins
 from gpt.config.sources import LoadedConfig, load_config
-from gpt.corpora import prepare
 from gpt.data.batches import BatchSampler
-from gpt.device import choose_device
-from gpt.kernels.training.block import NativeBlock
+from gpt.data.preparation import prepare
+from gpt.native.training.block import NativeBlock
+from gpt.system.device import choose_device
 from gpt.system.environment import read_settings
 from gpt.system.errors import GPTError
+from gpt.system.machine import peak_memory_bytes
 from gpt.system.progress import silent
 from gpt.training.acceleration import is_compiled
 from gpt.training.monitor import Monitor, MonitorGroup

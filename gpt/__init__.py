@@ -22,24 +22,24 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.config import Config as Config
     from gpt.config import ModelConfig as ModelConfig
     from gpt.config import SamplingParams as SamplingParams
+    from gpt.config.plugins import load_plugins as load_plugins
     from gpt.config.sources import load_config as load_config
     from gpt.data import ByteTokenizer as ByteTokenizer
     from gpt.data import CharTokenizer as CharTokenizer
+    from gpt.extras.inspection import show as show
+    from gpt.extras.inspection.tracing import edits as edits
+    from gpt.extras.inspection.tracing.activation_cache import ActivationCache as ActivationCache
+    from gpt.extras.inspection.tracing.activation_cache import run_with_cache as run_with_cache
+    from gpt.extras.inspection.tracing.shape_trace import trace_shapes as trace_shapes
+    from gpt.extras.inspection.views.attention import attention_patterns as attention_patterns
+    from gpt.extras.inspection.views.lens import logit_lens as logit_lens
+    from gpt.extras.inspection.views.surprisal import surprisal as surprisal
     from gpt.generation.generator import generate as generate
     from gpt.generation.generator import generate_tokens as generate_tokens
     from gpt.generation.generator import stream as stream
     from gpt.generation.runtime import build_runtime as build_runtime
-    from gpt.inspection import show as show
-    from gpt.inspection.tracing import edits as edits
-    from gpt.inspection.tracing.activation_cache import ActivationCache as ActivationCache
-    from gpt.inspection.tracing.activation_cache import run_with_cache as run_with_cache
-    from gpt.inspection.tracing.shape_trace import trace_shapes as trace_shapes
-    from gpt.inspection.views.attention import attention_patterns as attention_patterns
-    from gpt.inspection.views.lens import logit_lens as logit_lens
-    from gpt.inspection.views.surprisal import surprisal as surprisal
     from gpt.model import GPT as GPT
     from gpt.model.quantized import quantize as quantize
-    from gpt.plugins import load_plugins as load_plugins
     from gpt.system.errors import GPTError as GPTError
     from gpt.training.callbacks import Callback as Callback
     from gpt.training.trainer import Trainer as Trainer
@@ -62,16 +62,16 @@ _NAMES = {
     "gpt.system.errors": "GPTError",
     "gpt.generation.generator": "generate generate_tokens stream",
     "gpt.generation.runtime": "build_runtime",
-    "gpt.inspection": "show",
-    "gpt.inspection.tracing": "edits",
-    "gpt.inspection.tracing.activation_cache": "ActivationCache run_with_cache",
-    "gpt.inspection.tracing.shape_trace": "trace_shapes",
-    "gpt.inspection.views.attention": "attention_patterns",
-    "gpt.inspection.views.lens": "logit_lens",
-    "gpt.inspection.views.surprisal": "surprisal",
+    "gpt.extras.inspection": "show",
+    "gpt.extras.inspection.tracing": "edits",
+    "gpt.extras.inspection.tracing.activation_cache": "ActivationCache run_with_cache",
+    "gpt.extras.inspection.tracing.shape_trace": "trace_shapes",
+    "gpt.extras.inspection.views.attention": "attention_patterns",
+    "gpt.extras.inspection.views.lens": "logit_lens",
+    "gpt.extras.inspection.views.surprisal": "surprisal",
     "gpt.model": "GPT",
     "gpt.model.quantized": "quantize",
-    "gpt.plugins": "load_plugins",
+    "gpt.config.plugins": "load_plugins",
     "gpt.training.callbacks": "Callback",
     "gpt.training.trainer": "Trainer",
 }
@@ -93,4 +93,4 @@ def __dir__() -> list[str]:
 
 
 if "IPython" in sys.modules:
-    import_module("gpt.inspection.notebook").register()
+    import_module("gpt.extras.inspection.notebook").register()

@@ -10,9 +10,9 @@ from pathlib import Path
 MAX_BYTES = 8_000_000
 EXPECTED = (
     "gpt/py.typed",
-    "gpt/kernels/fingerprint.json",
-    "gpt/web/shell.html",
-    "gpt/kernels/src/simd.h",
+    "gpt/native/fingerprint.json",
+    "gpt/extras/web/shell.html",
+    "gpt/native/src/simd.h",
     ".dist-info/licenses/LICENSE",
 )
 """Files that are easily forgotten, by the ends of their names."""

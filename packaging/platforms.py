@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.kernels.build import CachedLibrary, prebuilt_key
-from gpt.kernels.decoding.engine import FLAGS as ENGINE_FLAGS
+from gpt.native.build import CachedLibrary, prebuilt_key
+from gpt.native.decoding.engine import FLAGS as ENGINE_FLAGS
 from gpt.system.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON, Processor
 
 ROOT = Path(__file__).parent.parent

@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
-from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.kernels.decoding.engine import Engine, load_engine
-from gpt.kernels.decoding.weights import lay_out_weights
-from gpt.kernels.training.bindings import KERNELS, load_kernels
-from gpt.kernels.training.block import replace_blocks
-from gpt.kernels.training.functions import matmul
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
+from gpt.native.decoding.engine import Engine, load_engine
+from gpt.native.decoding.weights import lay_out_weights
+from gpt.native.training.bindings import KERNELS, load_kernels
+from gpt.native.training.block import replace_blocks
+from gpt.native.training.functions import matmul
 from gpt.system.environment import Settings
 from gpt.system.processor import Processor
 

@@ -40,7 +40,7 @@ def replay_wheel(wheel: Path, platform: Platform) -> list[str]:
             archive.extractall(folder)
         for processor, source in product(platform.processors, SOURCES):
             name = f"{source} for {processor.name}"
-            library = platform.library(folder / "gpt/kernels/prebuilt", source, processor).find()
+            library = platform.library(folder / "gpt/native/prebuilt", source, processor).find()
             if library is None:
                 problems.append(f"it lacks {name}")
             elif reason := why_not_run(platform, processor):

@@ -26,7 +26,7 @@ from checks import check_wheel
 from platforms import PLATFORMS, ROOT, SOURCES, ZIG, Platform
 from replaying import replay_wheel
 
-from gpt.kernels.compiler import FLAGS, system_flags
+from gpt.native.compiler import FLAGS, system_flags
 from gpt.system.processor import Processor
 
 LINK = ("-O3", "-shared", "-s")
@@ -49,7 +49,7 @@ def compiled_library(platform: Platform, source: str, processor: Processor) -> P
         return library
     with tempfile.TemporaryDirectory() as scratch:
         compiled, linked = Path(scratch, "object.o"), Path(scratch, f"library{platform.suffix}")
-        path = Path("gpt/kernels/src", source)
+        path = Path("gpt/native/src", source)
         command = [*ZIG, "-target", platform.target, *flags, "-c", path, "-o", compiled]
         subprocess.run(command, cwd=ROOT, check=True)
         command = [*ZIG, "-target", platform.target, *LINK, compiled, "-o", linked]
@@ -73,9 +73,9 @@ def build_wheel(platform: Platform, output: Path) -> Path:
             if name.startswith(("gpt/", "configs/")) or "/" not in name:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, tree / name)
-        (tree / "gpt/kernels/prebuilt").mkdir()
+        (tree / "gpt/native/prebuilt").mkdir()
         for library in libraries:
-            shutil.copy(library, tree / "gpt/kernels/prebuilt")
+            shutil.copy(library, tree / "gpt/native/prebuilt")
             print(f"  {library.name}: {library.stat().st_size / 1e3:,.0f} kB")
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
         tag = f"--config-settings=--build-option=--plat-name={platform.tag}"

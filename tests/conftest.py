@@ -35,11 +35,11 @@ MARKED = {
         *("checkpoint/test_failed_writing.py", "cli/test_processes.py", "data/test_resident_memory.py"),
         *("distributed", "drills"),
         *("generation/test_speculative.py", "inspection/test_notebook.py"),
-        *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
+        *("export/test_gguf_file.py", "export/test_html.py", "export/test_hugging_face.py"),
         "training/test_exact_resume.py",
     ),
-    "browser": ("interop/test_source.py", "web"),
-    "compiler": ("fake_cuda", "kernels"),
+    "browser": ("export/test_source.py", "web"),
+    "compiler": ("fake_cuda", "native"),
 }
 """Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""
 

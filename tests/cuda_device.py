@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 
 from gpt.config import OptimConfig
-from gpt.device import Compute
 from gpt.model import GPT
+from gpt.system.device import Compute
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 

@@ -18,15 +18,15 @@ import uvicorn
 from gpt.checkpoint import Loaded
 from gpt.config import Config, SamplingParams
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
+from gpt.extras.serving import EngineStats, QueueFullError, Request, ServingEngine
+from gpt.extras.serving.http.app import create_app
+from gpt.extras.serving.http.limits import Limits
+from gpt.extras.serving.http.models import Models
+from gpt.extras.serving.http.responses import Services
+from gpt.extras.serving.http.server import bind, build_config
 from gpt.generation.request import TextChunk
 from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
-from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
-from gpt.serving.http.app import create_app
-from gpt.serving.http.limits import Limits
-from gpt.serving.http.models import Models
-from gpt.serving.http.responses import Services
-from gpt.serving.http.server import bind, build_config
 from patience import PATIENCE
 from server_process import HEAD, post_bytes  # noqa: F401  # for tests of servers in this process too
 

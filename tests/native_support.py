@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt.kernels.build import find_compiler
+from gpt.native.build import find_compiler
 from gpt.system.processor import TILES, Processor, supported_processors
 from programs import is_ci
 
-TILES_IN_C = Path(__file__).parent / "kernels/emulated_tiles.h"
+TILES_IN_C = Path(__file__).parent / "native/emulated_tiles.h"
 EMULATED = [
     *(Processor(f"{lanes} lanes", macros=(f"-DGPT_LANES={lanes}",)) for lanes in (4, 8, 16)),
     Processor(

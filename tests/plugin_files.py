@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpt.plugins import PLUGINS, Plugin, load_plugins, unload_plugin
+from gpt.config.plugins import PLUGINS, Plugin, load_plugins, unload_plugin
 
 PARTS = """
 import torch

@@ -36,7 +36,7 @@ EDITS: dict[str, tuple[str, str, str]] = {
     "attention times zero": ("model/gpt.py", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
     "an MLP without residual": ("model/gpt.py", "return x + self.mlp(", "return self.mlp("),
     "scaled embeddings": ("model/gpt.py", "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
-    "label smoothing": ("evaluation/loss.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)'),
+    "label smoothing": ("training/loss.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)'),
     "a slower warmup": ("training/schedule.py", "(step + 1) / config.warmup_steps", "0.1 * step / config.warmup_steps"),
     "a momentum without Nesterov": ("training/muon.py", 'momenta, group["momentum"])', "momenta, 1.0)"),
     "another temperature": ("generation/sampling.py", "max(params.temperature,", "max(0.2 * params.temperature,"),
@@ -59,7 +59,7 @@ import torch
 import gpt
 from gpt.checkpoint import load_trained
 from gpt.cli import evaluate, explain, export, sample, train
-from gpt.serving.engine import ServingEngine
+from gpt.extras.serving.engine import ServingEngine
 
 overrides = sys.argv[1:]
 

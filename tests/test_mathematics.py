@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import OptimConfig, SamplingParams
-from gpt.evaluation.loss import summed_cross_entropy
 from gpt.generation.sampling import next_token_probabilities
 from gpt.model.attention import ReferenceCore
 from gpt.model.layers import MLP, SwiGLU
+from gpt.training.loss import summed_cross_entropy
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 

@@ -26,7 +26,7 @@ FORBIDDEN = {
     *("pickle.load", "pickle.loads", "marshal.loads", "shelve.open", "dill.load"),
     *("yaml.unsafe_load", "yaml.full_load", "yaml.load_all"),
 }
-ASKED_FOR = {(name, called) for name in ("plugins.py", "kernels/fingerprint.py") for called in ("compile", "exec")}
+ASKED_FOR = {(file, call) for file in ("config/plugins.py", "native/fingerprint.py") for call in ("compile", "exec")}
 """A plugin is code that its user names; a fingerprint runs modules of this package anew, beside those in memory."""
 OUTSIDE = re.compile(
     r"""(?:src|href)\s*=\s*["']https?:|url\(\s*["']?https?:|fetch\(\s*["'`]https?:|@import\s+["']https?:"""
@@ -66,7 +66,7 @@ def problems(tree: ast.AST, name: str) -> Iterator[str]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for module in names:
-            refused = CALLERS_HOME if name == "corpora/download.py" else CALLERS_HOME | NETWORK
+            refused = CALLERS_HOME if name == "data/download.py" else CALLERS_HOME | NETWORK
             if {module, module.partition(".")[0]} & refused:
                 yield f"imports {module}"
 

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.accounting.flops import matmul_parameters
-from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import read_checkpoint
 from gpt.cli import evaluate, sample, train
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
+from gpt.config.plugins import PLUGINS, load_plugins, plugin_options, require_plugins, used_plugins
 from gpt.config.sections import SHIPPED, TABLES, names_of
-from gpt.inspection.tracing.activation_cache import run_with_cache
-from gpt.kernels.fingerprint import DECODING, TRAINING, changed_code
+from gpt.extras.accounting.parameters import count_parameters
+from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.model import GPT
+from gpt.model.flops import matmul_parameters
 from gpt.model.layers import ACTIVATIONS
-from gpt.plugins import PLUGINS, load_plugins, plugin_options, require_plugins, used_plugins
+from gpt.native.fingerprint import DECODING, TRAINING, changed_code
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.optimizers import build_optimizer
 from plugin_files import PARTS, plugin_of, unload

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpt.api.online import RATE, learning
 from gpt.checkpoint import Loaded
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.tokens import Tokens
-from gpt.device import Compute
-from gpt.evaluation.loss import IGNORE, Batch, evaluate
-from gpt.evaluation.online import RATE, learning
-from gpt.evaluation.windows import sliding_batches
+from gpt.system.device import Compute
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.progress import Report, counted
+from gpt.training.loss import IGNORE, Batch, evaluate
+from gpt.training.windows import sliding_batches
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Windows:
             it is scored.
         batch_size: sequences per batch; None: 64; online: always 1.
         stride: sliding: tokens to move by; None: a quarter of the window.
-        rate: online: learning rate; None: that of `gpt.evaluation.online`.
+        rate: online: learning rate; None: that of `gpt.api.online`.
     """
 
     protocol: str = "full"

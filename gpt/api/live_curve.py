@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gpt.inspection.rendering.curves import WIDTH, Point, loss_curves
+from gpt.extras.inspection.rendering.curves import WIDTH, Point, loss_curves
 from gpt.training.monitor import Monitor
 
 SECONDS_BETWEEN = 1.0

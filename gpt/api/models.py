@@ -5,9 +5,9 @@ from typing import Any
 
 from gpt.checkpoint import bare_checkpoint, build_model, load_trained, read_state, write_checkpoint
 from gpt.data import Tokenizer
-from gpt.device import choose_device
-from gpt.kernels.coverage import changed_module
 from gpt.model import GPT
+from gpt.native.coverage import changed_module
+from gpt.system.device import choose_device
 from gpt.system.errors import CheckpointError, InputError
 
 MARK = {"saved_by": "gpt.save"}

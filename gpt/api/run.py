@@ -14,10 +14,10 @@ from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state
 from gpt.config import Config
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
-from gpt.device import choose_compute, choose_device
+from gpt.extras.inspection.rendering.curves import loss_curves, points_of
 from gpt.generation.generator import generate
-from gpt.inspection.rendering.curves import loss_curves, points_of
 from gpt.model import GPT
+from gpt.system.device import choose_compute, choose_device
 from gpt.system.errors import CheckpointError, GPTError
 from gpt.system.progress import print_line
 

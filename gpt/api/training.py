@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from gpt.api.live_curve import LiveCurve
 from gpt.api.run import Run
 from gpt.config.composing import Source, compose_config
+from gpt.config.plugins import load_plugins
 from gpt.config.sources import LoadedConfig, name_of_text
-from gpt.corpora.locating import store_text
-from gpt.corpora.own_text import fit_recipe
-from gpt.device import require_own_threads
-from gpt.distributed import joined
-from gpt.plugins import load_plugins
+from gpt.data.locating import store_text
+from gpt.data.own_text import fit_recipe
+from gpt.system.device import require_own_threads
+from gpt.system.distributed import joined
 from gpt.system.environment import Settings, expand_home, read_launch, read_settings
 from gpt.system.errors import ConfigError, DataError
 from gpt.system.progress import Report, in_notebook, print_line, silent

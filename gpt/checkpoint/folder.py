@@ -22,10 +22,10 @@ from torch import Tensor
 
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
+from gpt.config.plugins import require_plugins
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
-from gpt.device import available_bytes
-from gpt.plugins import require_plugins
+from gpt.system.device import available_bytes
 from gpt.system.errors import CheckpointError, explained, quoted
 from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 

@@ -62,11 +62,11 @@ def _run(words: list[str]) -> int:
 
 
 def _print_unused_kernels() -> None:
-    from gpt.kernels.verdicts import any_failed
+    from gpt.native.verdicts import any_failed
     from gpt.system.environment import read_settings
 
     if any_failed(read_settings().cache_dir / "kernels"):
-        import_module("gpt.kernels.__main__").main()
+        import_module("gpt.native.__main__").main()
 
 
 def _torch_version() -> str:

@@ -64,9 +64,9 @@ def main(arguments: argparse.Namespace) -> int:
 
     load_torch()
     from gpt.api.evaluation import Windows, evaluate_corpus
+    from gpt.api.online import OPTIMIZER
     from gpt.checkpoint import load_trained
-    from gpt.device import choose_compute
-    from gpt.evaluation.online import OPTIMIZER
+    from gpt.system.device import choose_compute
 
     compute = choose_compute(arguments.device, "float32", report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
@@ -88,8 +88,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windows") -> dict[str, Any]:
     """Compute the probability of one text, in float32."""
+    from gpt.api.scoring import score_text
     from gpt.data.tokenizers import convert_newlines
-    from gpt.evaluation.scoring import score_text
 
     text = convert_newlines(read_text(arguments.text_file))
     stride = windows.stride_for(loaded.config.model.block_size)

@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
     import torch
 
     from gpt.checkpoint import load_trained
-    from gpt.interop.coverage import require_as_configured
+    from gpt.extras.export.coverage import require_as_configured
 
     loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     try:
@@ -72,8 +72,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
-    from gpt.inspection.example import example_of
-    from gpt.interop.html import render_model_page
+    from gpt.extras.export.html import render_model_page
+    from gpt.extras.inspection.example import example_of
 
     shape, sample, weights = loaded.config.model, loaded.config.sample, arguments.weights or "fp16"
     count = sum(parameter.numel() for parameter in loaded.model.parameters())
@@ -87,7 +87,7 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
 
 
 def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
-    from gpt.interop.hugging_face import export_files
+    from gpt.extras.export.hugging_face import export_files
 
     staged.mkdir()
     for name, content in export_files(loaded.model, loaded.tokenizer, loaded.config.sample).items():
@@ -96,7 +96,7 @@ def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged:
 
 
 def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
-    from gpt.interop.gguf_file import write_gguf
+    from gpt.extras.export.gguf_file import write_gguf
 
     weights, name, end_id = arguments.weights or "float32", _name(loaded), loaded.config.sample.end_id
     write_gguf(staged, loaded.model, loaded.tokenizer, weights, name, end_id)

@@ -34,8 +34,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     load_torch()
     from gpt.checkpoint import bare_checkpoint, write_checkpoint
-    from gpt.interop.hugging_face import import_folder, read_end_id
-    from gpt.interop.nanogpt import import_checkpoint
+    from gpt.extras.export.hugging_face import import_folder, read_end_id
+    from gpt.extras.export.nanogpt import import_checkpoint
 
     end_id = None
     try:

@@ -58,7 +58,7 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
         output: the file; where it is not in this folder, the text's path in it is absolute.
         overrides: values that are written too.
     """
-    from gpt.corpora.own_text import fit_recipe, unit_of
+    from gpt.data.own_text import fit_recipe, unit_of
 
     is_here = output.parent.resolve() == Path.cwd()
     path = str(Path(text) if is_here else Path(text).absolute())
@@ -87,7 +87,7 @@ def is_edited(file: Path) -> bool:
 
 def describe_reading(config: Config, dataset: "Dataset") -> str:
     """Return how often a training reads its text."""
-    from gpt.corpora.own_text import unit_of
+    from gpt.data.own_text import unit_of
 
     read = config.train.max_steps * config.train.sequences * config.model.block_size
     length = len(dataset.train) + len(dataset.val)

@@ -22,7 +22,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 )
 def main(arguments: argparse.Namespace) -> int:
     config = read_config(arguments).config
-    from gpt.corpora import prepare
+    from gpt.data.preparation import prepare
 
     settings = read_settings(arguments.offline)
     dataset = prepare(config.data, settings, report)

@@ -26,8 +26,8 @@ from gpt.cli.shared_options import (
     to_path,
 )
 from gpt.config import SamplingParams
+from gpt.config.filters import FILTERS
 from gpt.config.sections import SEEDS
-from gpt.filters import FILTERS
 from gpt.system.errors import GenerationError, GPTError
 from gpt.system.progress import announced
 from gpt.system.signals import handling
@@ -77,9 +77,9 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.data import CharTokenizer
     from gpt.data.tokenizers import convert_newlines
-    from gpt.device import choose_device, keep_freed_memory
     from gpt.generation.runtime import DecodeOptions, build_runtime
     from gpt.generation.text import encode_prompt
+    from gpt.system.device import choose_device, keep_freed_memory
 
     keep_freed_memory()
     loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)

@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt.config import SampleConfig, SamplingParams
+from gpt.config.filters import FILTERS
 from gpt.config.loading import explain
-from gpt.filters import FILTERS
 from gpt.system.errors import GenerationError
 
 

@@ -25,8 +25,8 @@ from gpt.system.progress import announced
 if TYPE_CHECKING:
     import socket
 
-    from gpt.serving.http.limits import Limits
-    from gpt.serving.http.models import Models
+    from gpt.extras.serving.http.limits import Limits
+    from gpt.extras.serving.http.models import Models
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -82,9 +82,9 @@ def main(arguments: argparse.Namespace) -> int:
     if missing:
         raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install 'glassgpt[serve]'")
     load_torch()
-    from gpt.device import keep_freed_memory
-    from gpt.serving.http.limits import Limits
-    from gpt.serving.http.server import bind
+    from gpt.extras.serving.http.limits import Limits
+    from gpt.extras.serving.http.server import bind
+    from gpt.system.device import keep_freed_memory
 
     keep_freed_memory()
     limits = Limits(max_tokens=arguments.max_tokens, running=arguments.max_sequences, waiting=arguments.max_waiting)
@@ -95,9 +95,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
     from gpt.checkpoint import Loaded, load_trained
-    from gpt.device import choose_device
-    from gpt.serving import ServingEngine
-    from gpt.serving.http.models import Models
+    from gpt.extras.serving import ServingEngine
+    from gpt.extras.serving.http.models import Models
+    from gpt.system.device import choose_device
 
     device = choose_device(arguments.device)
 
@@ -122,9 +122,9 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
     import uvicorn
 
-    from gpt.serving.http.app import create_app
-    from gpt.serving.http.protocol import APIError
-    from gpt.serving.http.server import build_config
+    from gpt.extras.serving.http.app import create_app
+    from gpt.extras.serving.http.protocol import APIError
+    from gpt.extras.serving.http.server import build_config
 
     key = arguments.api_key or read_settings().api_key
     app = create_app(models, limits, arguments.allow_host, key)

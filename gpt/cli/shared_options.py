@@ -128,7 +128,7 @@ def load_given_plugins(argv: Sequence[str] | None) -> None:
     add_plugin_option(parser)
     with contextlib.suppress(argparse.ArgumentError):  # the command's own parser reports it
         if files := parser.parse_known_args(argv)[0].plugin:
-            from gpt.plugins import load_plugins
+            from gpt.config.plugins import load_plugins
 
             load_plugins(files)
 

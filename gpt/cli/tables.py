@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpt.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

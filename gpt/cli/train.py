@@ -15,10 +15,10 @@ from gpt.cli.make_config import default_output, describe_reading, fit_text, is_e
 from gpt.cli.shared_options import load_given_plugins, not_empty
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
+from gpt.config.plugins import load_plugins, plugin_options
 from gpt.config.sections import SECTIONS
 from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
-from gpt.distributed import World, joined
-from gpt.plugins import load_plugins, plugin_options
+from gpt.system.distributed import World, joined
 from gpt.system.environment import read_launch, read_settings
 from gpt.system.errors import ConfigError
 from gpt.system.progress import silent
@@ -115,7 +115,7 @@ def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
         _check_same(load_config(output).config.leaves(), fitted.leaves(), output)
     elif not arguments.print_config:
         load_torch()
-        from gpt.device import choose_device
+        from gpt.system.device import choose_device
 
         choose_device(config.run.device)  # a training that cannot begin here leaves no file
         write_output(output, content)
@@ -138,7 +138,7 @@ def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> No
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
-    from gpt.accounting.flops import run_flops
+    from gpt.model.flops import run_flops
     from gpt.training.signals import Interrupted
     from gpt.training.train import TrainRequest, build_trainer
 

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpt.filters import FILTERS
+from gpt.config.filters import FILTERS
 from gpt.system.environment import DEVICE_PATTERN
 
 SEEDS = 2**32

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from gpt.config import SamplingParams
-from gpt.device import widest_dtype
 from gpt.generation.request import Request
 from gpt.generation.runner import Runner
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.tokens import SampledToken, check_finite
+from gpt.system.device import widest_dtype
 from gpt.system.errors import GenerationError
 
 

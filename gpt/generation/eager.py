@@ -2,14 +2,14 @@
 
 import torch
 
-from gpt.cache.paged import BLOCK
-from gpt.cache.paged_store import KV_DTYPES
 from gpt.data.tokenizers import Tokenizer
-from gpt.device import require_own_threads
 from gpt.generation.engine import REMEDY, Engine
+from gpt.generation.paged import BLOCK
+from gpt.generation.paged_store import KV_DTYPES
 from gpt.generation.runner import Runner, TorchRunner
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
+from gpt.system.device import require_own_threads
 from gpt.system.errors import GenerationError
 
 

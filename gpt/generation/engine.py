@@ -5,12 +5,12 @@ from typing import NamedTuple
 import torch
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.device import require_own_threads
 from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.runner import Runner
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import SequenceState
 from gpt.generation.tokens import not_finite
+from gpt.system.device import require_own_threads
 from gpt.system.errors import GenerationError
 
 

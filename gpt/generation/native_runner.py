@@ -13,12 +13,12 @@ from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
 from gpt.generation.tokens import OF_TEXTS, to_sampled_tokens
-from gpt.kernels import fingerprint
-from gpt.kernels.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
-from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
-from gpt.kernels.decoding.weights import BLOCK, Weights, check_native_support, lay_out_weights
-from gpt.kernels.fingerprint import changed_code
 from gpt.model import GPT
+from gpt.native import fingerprint
+from gpt.native.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
+from gpt.native.decoding.engine import Engine, NotFiniteError, load_engine
+from gpt.native.decoding.weights import BLOCK, Weights, check_native_support, lay_out_weights
+from gpt.native.fingerprint import changed_code
 from gpt.system.environment import Settings
 from gpt.system.progress import Report, announced
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt.cache.paged import BLOCK, BlockPool
-from gpt.cache.paged_store import PagedStore, PagedView
-from gpt.device import to_device
+from gpt.generation.paged import BLOCK, BlockPool
+from gpt.generation.paged_store import PagedStore, PagedView
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.tokens import SampledToken, SamplingKey, sample_tokens
 from gpt.model import GPT, eval_mode
+from gpt.system.device import to_device
 
 Sampled = dict[SequenceState, list[SampledToken]]
 """The tokens sampled after each sequence, one at least; none where its logits are not finite."""

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from gpt.cache.paged_store import KV_DTYPES
-from gpt.device import require_own_threads
 from gpt.generation.eager import Runtime
 from gpt.generation.engine import REMEDY
 from gpt.generation.native_runner import NativeRunner, Prepared, prepare
+from gpt.generation.paged_store import KV_DTYPES
 from gpt.generation.runner import Runner
 from gpt.model import GPT
+from gpt.system.device import require_own_threads
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError, GenerationError
 from gpt.system.progress import Report, print_line, silent

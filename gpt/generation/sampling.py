@@ -1,8 +1,8 @@
 """From logits to a token: pure functions, applied in one order.
 
-Repetition penalty, ids that may be sampled, temperature, the filters of `gpt.filters`, softmax, sample. A filter sets
-logits to -inf; what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the filters
-idle, but not the penalty.
+Repetition penalty, ids that may be sampled, temperature, the filters of `gpt.config.filters`, softmax, sample. A filter
+sets logits to -inf; what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the
+filters idle, but not the penalty.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.device import widest_dtype
-from gpt.filters import FILTERS
+from gpt.config.filters import FILTERS
+from gpt.system.device import widest_dtype
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:

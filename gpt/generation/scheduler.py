@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from gpt.cache.paged import BlockPool, OutOfBlocksError
+from gpt.generation.paged import BlockPool, OutOfBlocksError
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.tokens import SampledToken
 

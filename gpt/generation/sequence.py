@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpt.cache.paged import BlockPool, BlockTable
 from gpt.data.tokenizers import Tokenizer
+from gpt.generation.paged import BlockPool, BlockTable
 from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.text import TextStream
 from gpt.generation.tokens import RandomStream, SampledToken, sampling_key

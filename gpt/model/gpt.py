@@ -1,7 +1,7 @@
 """The decoder-only transformer: token ids in, next-token logits out.
 
 On a CPU, native kernels compute the blocks in training, and a C++ engine decodes, since both are faster. They are used
-only for exactly this code (`gpt/kernels/fingerprint.py`): after an edit PyTorch computes what is written here, and a
+only for exactly this code (`gpt/native/fingerprint.py`): after an edit PyTorch computes what is written here, and a
 line says so. `run.kernels=torch` in training and `--backend eager` in decoding ask for that.
 """
 

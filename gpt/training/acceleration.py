@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from gpt.config import RunConfig
-from gpt.device import Compute, why_not_compile
-from gpt.kernels.training.block import use_native_blocks
 from gpt.model import GPT
+from gpt.native.training.block import use_native_blocks
+from gpt.system.device import Compute, why_not_compile
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor

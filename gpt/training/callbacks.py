@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 from gpt.config import Config
 from gpt.data.dataset import Dataset
-from gpt.distributed import World
 from gpt.model import GPT
+from gpt.system.distributed import World
 from gpt.system.errors import ConfigError, InputError, PeerError
 from gpt.training.monitor import Monitor
 from gpt.training.step import StepResult

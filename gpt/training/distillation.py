@@ -16,12 +16,12 @@ from gpt.checkpoint import RunFolder, find_checkpoint, load_trained, read_state
 from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
-from gpt.device import Compute, require_memory, to_device
-from gpt.evaluation.loss import Batch
 from gpt.model import GPT
+from gpt.system.device import Compute, require_memory, to_device
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError
 from gpt.system.progress import Report, counted, silent
+from gpt.training.loss import Batch
 from gpt.training.objective import StepBatch
 from gpt.training.training_state import TrainingState
 

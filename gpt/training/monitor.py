@@ -10,13 +10,13 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from gpt.accounting.flops import training_flops
-from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import RunFolder
 from gpt.config import Config
 from gpt.config.loading import dump_config
-from gpt.device import Compute
+from gpt.model.flops import training_flops
+from gpt.system.device import Compute
 from gpt.system.files import parse_json, write_atomic
+from gpt.system.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.system.progress import Report
 
 

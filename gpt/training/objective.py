@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import TrainConfig
-from gpt.device import Compute, to_device
-from gpt.evaluation.loss import summed_cross_entropy
+from gpt.system.device import Compute, to_device
+from gpt.training.loss import summed_cross_entropy
 
 StepBatch = tuple[Tensor, ...]
 """Inputs and targets, each (B, T) int64, on the CPU; if there is a teacher, also the probabilities that it gives to

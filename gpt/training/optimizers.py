@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from gpt.config import OptimConfig
-from gpt.distributed.sharding import shard_like
 from gpt.model import GPT
+from gpt.system.distributed.sharding import shard_like
 from gpt.system.errors import ConfigError
 from gpt.training.muon import Muon
 from gpt.training.training_state import check_like

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpt.config import Config, TrainConfig
-from gpt.device import Compute
-from gpt.distributed import World
-from gpt.evaluation.loss import IGNORE, Batch, Evaluation, batch_losses
 from gpt.model import GPT
+from gpt.system.device import Compute
+from gpt.system.distributed import World
 from gpt.system.errors import ConfigError
+from gpt.training.loss import IGNORE, Batch, Evaluation, batch_losses
 from gpt.training.step import Parallelism
 
 
@@ -80,7 +80,7 @@ def _shard(model: GPT, world: World, compute: Compute) -> Parallelism:
 def evaluate_together(
     world: World, model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None]
 ) -> Evaluation:
-    """Compute what `gpt.evaluation.loss.evaluate` does, each process whole batches of its own.
+    """Compute what `gpt.training.loss.evaluate` does, each process whole batches of its own.
 
     Their number does not change the result, to the last bit.
     """

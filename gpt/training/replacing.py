@@ -11,8 +11,8 @@ from typing import Any
 from gpt.checkpoint import RunFolder, read_state
 from gpt.config import Config, TrainConfig
 from gpt.config.loading import dump_config
+from gpt.config.plugins import plugin_options
 from gpt.data.dataset import Dataset
-from gpt.plugins import plugin_options
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.files import sync_folder, write_atomic
 from gpt.system.progress import Report

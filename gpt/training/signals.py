@@ -5,7 +5,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Self
 
-from gpt.distributed import World
+from gpt.system.distributed import World
 from gpt.system.progress import Report
 from gpt.system.signals import WATCHED, Requests, handling
 

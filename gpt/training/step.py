@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gpt.device import Compute
-from gpt.distributed import World
-from gpt.distributed.sharding import full_tensor
-from gpt.evaluation.loss import IGNORE
 from gpt.model import GPT
+from gpt.system.device import Compute
+from gpt.system.distributed import World
+from gpt.system.distributed.sharding import full_tensor
 from gpt.system.errors import NonFiniteError
+from gpt.training.loss import IGNORE
 from gpt.training.objective import Objective, StepBatch
 
 if TYPE_CHECKING:  # whoever builds a step chooses the optimizer

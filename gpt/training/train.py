@@ -11,14 +11,13 @@ import torch
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
 from gpt.config.sources import LoadedConfig
-from gpt.corpora import prepare
 from gpt.data.batches import MicroBatches, build_sampler
 from gpt.data.dataset import Dataset
-from gpt.device import Compute, choose_compute, keep_freed_memory, use_threads
-from gpt.distributed import World
-from gpt.evaluation.loss import evaluate
-from gpt.kernels.training.block import NativeBlock
+from gpt.data.preparation import prepare
 from gpt.model import GPT
+from gpt.native.training.block import NativeBlock
+from gpt.system.device import Compute, choose_compute, keep_freed_memory, use_threads
+from gpt.system.distributed import World
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.processor import supported_processors
@@ -26,6 +25,7 @@ from gpt.system.progress import Report, announced, silent
 from gpt.training.acceleration import compile_blocks, is_compiled, should_compile, use_native_kernels
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.distillation import load_teacher, require_probabilities_memory, resolve_teacher
+from gpt.training.loss import evaluate
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
+from gpt.config.plugins import used_plugins
 from gpt.data.batches import MicroBatches
 from gpt.data.dataset import Dataset
-from gpt.device import Compute
-from gpt.distributed import World
 from gpt.model import GPT
-from gpt.plugins import used_plugins
+from gpt.system.device import Compute
+from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError, NonFiniteError
 from gpt.system.progress import Report, announced
 from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent

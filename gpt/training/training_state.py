@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from gpt.config import TrainConfig
-from gpt.distributed import World
+from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]

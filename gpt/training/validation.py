@@ -9,14 +9,14 @@ from torch import nn
 from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
-from gpt.device import Compute
-from gpt.evaluation.loss import Batch, Evaluation
-from gpt.evaluation.windows import full_batches
 from gpt.generation.batch import TextBatch
 from gpt.generation.eager import Runtime
 from gpt.model import GPT
+from gpt.system.device import Compute
 from gpt.system.errors import NonFiniteError
 from gpt.training.acceleration import without_compilation
+from gpt.training.loss import Batch, Evaluation
+from gpt.training.windows import full_batches
 
 Poll = Callable[[], None]
 """Called before every batch and after every token; an exception from it ends an evaluation."""
@@ -29,7 +29,7 @@ class Validation:
 
     Attributes:
         model: in training mode.
-        evaluate: computes the loss, as `gpt.evaluation.loss.evaluate`.
+        evaluate: computes the loss, as `gpt.training.loss.evaluate`.
     """
 
     config: Config

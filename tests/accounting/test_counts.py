@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpt.accounting.flops import flops_by_part, forward_flops, matmul_parameters, run_flops, training_flops
-from gpt.accounting.generation_flops import GenerationFlops, decode_flops
-from gpt.accounting.parameters import count_parameters
-from gpt.accounting.published import find_published
-from gpt.cache.kv_cache import KVCache
 from gpt.config import Config, TrainConfig
+from gpt.extras.accounting.generation_flops import GenerationFlops, decode_flops
+from gpt.extras.accounting.parameters import count_parameters
+from gpt.extras.accounting.published import find_published
+from gpt.generation.kv_cache import KVCache
 from gpt.model import GPT
+from gpt.model.flops import flops_by_part, forward_flops, matmul_parameters, run_flops, training_flops
 from gpt.system.errors import ConfigError
 from inspection.variants import every_variant
 from tiny import tiny_config

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from gpt.accounting import machine
-from gpt.accounting.allocations import AllocationMode, rehearsal
-from gpt.accounting.bandwidth import measure_bandwidth
-from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
+from gpt.extras.accounting.allocations import AllocationMode, rehearsal
+from gpt.extras.accounting.bandwidth import measure_bandwidth
+from gpt.system import machine
+from gpt.system.machine import measure_matmul_rate, peak_memory_bytes
 
 CPU = torch.device("cpu")
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gpt.accounting.machine import peak_memory_bytes
-from gpt.accounting.memory import inference_memory, training_memory
-from gpt.accounting.published import PUBLISHED
-from gpt.cache.kv_cache import KVCache, cache_bytes
-from gpt.cache.paged_store import KV_DTYPES
 from gpt.config import ModelConfig, OptimConfig
-from gpt.device import Compute
+from gpt.extras.accounting.memory import inference_memory, training_memory
+from gpt.extras.accounting.published import PUBLISHED
+from gpt.generation.kv_cache import KVCache, cache_bytes
+from gpt.generation.paged_store import KV_DTYPES
 from gpt.model import GPT
+from gpt.system.device import Compute
+from gpt.system.machine import peak_memory_bytes
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config

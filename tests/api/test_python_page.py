@@ -28,7 +28,7 @@ def test_every_block_of_the_page_runs(
     recipes.mkdir()
     (recipes / "shakespeare.yaml").write_text("\n".join(f"{name}: {keys}" for name, keys in SECTIONS.items()))
     monkeypatch.setattr("gpt.config.sources.RECIPES", recipes)
-    monkeypatch.setattr("gpt.corpora.own_text.recipe_for", lambda *amounts: SECTIONS)
+    monkeypatch.setattr("gpt.data.own_text.recipe_for", lambda *amounts: SECTIONS)
     (tmp_path / "my.txt").write_text("Once upon a time. " + CORPUS * 12, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     trackers = {name: MagicMock() for name in ("wandb", "mlflow")}

@@ -119,7 +119,7 @@ def test_threads_train_different_runs_and_not_the_same_one(workplace: Path) -> N
 
 
 def test_forked_process_is_refused_if_it_would_wait_for_ever(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.device.PROCESS", os.getpid() + 1)
+    monkeypatch.setattr("gpt.system.device.PROCESS", os.getpid() + 1)
     with pytest.raises(gpt.GPTError, match=r"this process was forked, .*: set run\.threads to 1"):
         gpt.train(threads=2, **TINY)
     gpt.train(threads=1, **TINY)

@@ -14,8 +14,8 @@ from benchmarks.processes import Line
 from benchmarks.training_runs import Run, read_log
 from benchmarks.training_step import step_flops
 from benchmarks.training_worker import StepTimer
-from gpt.cache.kv_cache import cache_bytes
 from gpt.config import Config
+from gpt.generation.kv_cache import cache_bytes
 from gpt.system.processor import AMX, GENERIC
 from tiny import tiny_config
 

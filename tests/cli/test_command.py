@@ -18,7 +18,7 @@ from gpt.cli.commands import COMMANDS
 from gpt.cli.shared_options import STANDARD_INPUT, number, read_text
 from gpt.cli.tables import add_json_option, human_bytes, human_count, print_view
 from gpt.config.sources import load_config
-from gpt.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table
 from gpt.system.errors import GPTError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Call, Refuse
-from gpt.evaluation.online import OPTIMIZER, RATE
+from gpt.api.online import OPTIMIZER, RATE
 from tiny import CORPUS
 
 

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from cli.conftest import Call
-from gpt.accounting.flops import forward_flops
-from gpt.accounting.memory import inference_memory, training_memory
 from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.explain.attention import heat_map
 from gpt.cli.explain.lens import _tables
 from gpt.cli.explain.options import read_edits
 from gpt.config import OptimConfig
 from gpt.config.sources import load_config
-from gpt.device import Compute
-from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.attention import ablate_heads, attention_patterns, summarize_head
-from gpt.inspection.views.lens import lens_view
+from gpt.extras.accounting.memory import inference_memory, training_memory
+from gpt.extras.inspection.tracing.edits import zero
+from gpt.extras.inspection.views.attention import ablate_heads, attention_patterns, summarize_head
+from gpt.extras.inspection.views.lens import lens_view
 from gpt.model import GPT
+from gpt.model.flops import forward_flops
+from gpt.system.device import Compute
 from gpt.training.optimizers import build_optimizer
 
 pytestmark = pytest.mark.usefixtures("here")

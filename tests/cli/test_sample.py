@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("here")
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.kernels.build._LOADED", {})
-    monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
+    monkeypatch.setattr("gpt.native.build._LOADED", {})
+    monkeypatch.setattr("gpt.native.build.find_compiler", lambda: None)
 
 
 def test_newest_run_is_used_and_named(run: Call) -> None:

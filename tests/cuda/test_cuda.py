@@ -13,16 +13,16 @@ from torch.utils._pytree import tree_map_only
 import gpt
 from cuda_device import no_synchronization, stepper_of
 from gpt.config import SamplingParams
-from gpt.evaluation.loss import Batch as Texts
+from gpt.extras.inspection.views.attention import attention_patterns
+from gpt.extras.inspection.views.lens import logit_lens
+from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.generation.batch import Batch
 from gpt.generation.beam import beam_search
 from gpt.generation.runtime import DecodeOptions, build_runtime
-from gpt.inspection.views.attention import attention_patterns
-from gpt.inspection.views.lens import logit_lens
-from gpt.inspection.views.surprisal import surprisal
 from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
 from gpt.training.acceleration import compile_blocks
+from gpt.training.loss import Batch as Texts
 from tiny import sharp_model, tiny_config
 
 DEVICE, CPU = torch.device("cuda"), torch.device("cpu")

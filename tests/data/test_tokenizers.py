@@ -19,7 +19,7 @@ from gpt.data.bpe import BPETokenizer
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.token_ids import to_batch, to_list
 from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
-from gpt.inspection.views.tokens import labels_of
+from gpt.extras.inspection.views.tokens import labels_of
 from gpt.system.errors import DataError, InputError
 from tiny import CORPUS
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gpt.checkpoint import read_checkpoint
 from gpt.cli import train
-from gpt.kernels.build import find_compiler
-from gpt.plugins import load_plugins
+from gpt.config.plugins import load_plugins
+from gpt.native.build import find_compiler
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from patience import PATIENCE

@@ -19,11 +19,11 @@ from unittest.mock import patch
 import torch
 
 from gpt.cli import train
+from gpt.config.plugins import load_plugins
 from gpt.data.batches import build_sampler
-from gpt.distributed import World, joined
-from gpt.distributed.process_group import ProcessGroup, report_once
-from gpt.kernels.build import find_compiler
-from gpt.plugins import load_plugins
+from gpt.native.build import find_compiler
+from gpt.system.distributed import World, joined
+from gpt.system.distributed.process_group import ProcessGroup, report_once
 from gpt.system.environment import Launch, read_launch
 from gpt.system.errors import DeviceError, GPTError
 from gpt.training.objective import Objective

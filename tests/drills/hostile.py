@@ -31,7 +31,7 @@ from drills.hostile_files import (
 )
 from drills.leftovers import contents, hidden_files, train_tiny
 from gpt.cli import evaluate, export, import_model, prepare_data, sample, train
-from gpt.corpora import corpus_text
+from gpt.data import corpus_text
 
 QUICK = (
     "checkpoint: optimizer.pt Payload",

@@ -18,8 +18,8 @@ from drills.forks import Death, Ending, prepare_to_fork, run_forked
 from drills.leftovers import all_runs, contents, hidden_files, lost, make_folder, train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize, train
 from gpt.cli.command import run_command
-from gpt.corpora import corpus_text, sharding
-from gpt.corpora.download import Download, fetch
+from gpt.data import corpus_text, sharding
+from gpt.data.download import Download, fetch
 from gpt.system.progress import silent
 from tiny import CORPUS
 

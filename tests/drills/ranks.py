@@ -15,8 +15,8 @@ from typing import Any
 from drills.forks import Child, Death, Ending, finish, prepare_to_fork, start_forked
 from drills.leftovers import all_runs, lost, make_folder
 from gpt.cli import train
-from gpt.distributed import process_group
-from gpt.distributed.process_group import ProcessGroup
+from gpt.system.distributed import process_group
+from gpt.system.distributed.process_group import ProcessGroup
 from patience import PATIENCE
 
 MESSAGES = ("rank_zero", "together", "gather", "all_reduce_sum", "all_reduce_max", "all_reduce_mean")

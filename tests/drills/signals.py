@@ -27,7 +27,7 @@ from drills.kill import Outcome, Subject, attack, resume, stop, undisturbed
 from drills.leftovers import train_tiny
 from gpt.cli import evaluate, sample, serve
 from gpt.cli import train as train_command
-from gpt.kernels import __main__ as kernels
+from gpt.native import __main__ as kernels
 from tiny import CORPUS
 
 ENDLESS = ("run.threads=1", "run.kernels=torch", "train.max_steps=100000")

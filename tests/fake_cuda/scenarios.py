@@ -30,14 +30,14 @@ from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams
 from gpt.config.sources import load_config
 from gpt.data import CharTokenizer
-from gpt.device import Compute
-from gpt.evaluation.loss import evaluate as mean_loss
 from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.model.gpt import Block
+from gpt.system.device import Compute
 from gpt.system.environment import read_settings
 from gpt.training.acceleration import compile_blocks
+from gpt.training.loss import evaluate as mean_loss
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper

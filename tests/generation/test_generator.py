@@ -22,8 +22,8 @@ from gpt.generation.generator import generate, generate_tokens
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.text import UNKNOWN
-from gpt.kernels.build import find_compiler
 from gpt.model import GPT
+from gpt.native.build import find_compiler
 from gpt.system.errors import DataError, DeviceError, GenerationError, InputError
 from patience import PATIENCE
 from tiny import sharp_model, tiny_config

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
-from gpt.filters import FILTERS, Filter
+from gpt.config.filters import FILTERS, Filter
 from gpt.generation.sampling import next_token_probabilities, repetition_penalty, sample
 
 LARGEST_BELOW_ONE = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0)).item()

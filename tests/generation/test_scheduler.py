@@ -8,8 +8,8 @@ from generation.support import LETTERS, Drive, Text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.cache.paged import BLOCK
 from gpt.generation.engine import Engine
+from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.scheduler import TURN
 from gpt.generation.sequence import Chunk, SequenceState, Window

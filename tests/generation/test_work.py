@@ -20,8 +20,8 @@ from gpt.generation.request import Request
 from gpt.generation.runner import Sampled
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.sequence import Chunk
-from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
+from gpt.native.decoding.engine import Engine
 from gpt.system.environment import read_settings
 from gpt.system.progress import silent
 from tiny import sharp_model, tiny_config

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gpt.inspection import notebook
+from gpt.extras.inspection import notebook
 from gpt.model import GPT
 from gpt.system.progress import in_notebook
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt.cache.kv_cache import KVCache
-from gpt.cache.paged_store import PagedStore, PagedView
 from gpt.config import ModelConfig
-from gpt.inspection.tracing.activation_cache import run_with_cache
+from gpt.extras.inspection.tracing.activation_cache import run_with_cache
+from gpt.generation.kv_cache import KVCache
+from gpt.generation.paged_store import PagedStore, PagedView
 from gpt.model import GPT
 from gpt.model.meta import meta_device
 from gpt.model.positions import POSITIONS, ScoreBias

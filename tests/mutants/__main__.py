@@ -27,17 +27,15 @@ PARTS = {
     "model/*.py": 30,
     "training/*.py": 80,
     "checkpoint/*.py": 30,
-    "generation/*.py": 50,
-    "cache/*.py": 15,
-    "data/*.py": 25,
+    "generation/*.py": 65,
+    "data/*.py": 45,
     "config/*.py": 25,
-    "corpora/*.py": 20,
-    "serving/**/*.py": 25,
+    "extras/serving/**/*.py": 25,
 }
 """Parts of the core, and how many faults are drawn from each."""
 QUICK = ("--hypothesis-profile", "quick", "-m", "not slow and not browser and not compiler")
-NATIVE = ("tests/kernels", "--hypothesis-profile", "quick", "-m", "not slow")
-OF_SOURCES = "tests/kernels/test_fingerprint.py"
+NATIVE = ("tests/native", "--hypothesis-profile", "quick", "-m", "not slow")
+OF_SOURCES = "tests/native/test_fingerprint.py"
 """Compares the files with what was recorded of them, and so would find every edit."""
 SECONDS, NATIVE_SECONDS = 60, 600
 """For a test, which has failed if it does not end; those of C++ compile."""

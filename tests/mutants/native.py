@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mutants.edits import Edit
 
-SOURCES = "gpt/kernels/src"
+SOURCES = "gpt/native/src"
 FAULTS = [
     # the scores of the last positions; the sum of the blocks before; scales of keys on values
     ("decoding/attention.h", "round_up(count, LANES) / LANES, D, false", "count / LANES, D, false"),

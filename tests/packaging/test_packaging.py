@@ -9,7 +9,7 @@ import pytest
 import torch
 from native_support import needs_compiler
 
-from gpt.kernels.build import find_compiler
+from gpt.native.build import find_compiler
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """

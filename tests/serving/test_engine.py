@@ -12,10 +12,10 @@ from native_support import needs_compiler
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
+from gpt.extras.serving import EngineClosedError, QueueFullError, ServingEngine
 from gpt.generation.request import TextChunk
 from gpt.generation.text import TextStream, decode_text
 from gpt.model import GPT
-from gpt.serving import EngineClosedError, QueueFullError, ServingEngine
 from gpt.system.errors import DataError, GenerationError, InputError
 from patience import PATIENCE
 from tiny import sharp_model

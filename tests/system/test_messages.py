@@ -11,7 +11,7 @@ import pytest
 from native_support import needs_compiler
 
 import gpt
-from gpt.serving import ServingEngine
+from gpt.extras.serving import ServingEngine
 from gpt.system.errors import GPTError, explained
 from gpt.system.progress import announced, counted
 from patience import PATIENCE

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gpt.config.loading import parse_config
 from gpt.config.sources import LoadedConfig
-from gpt.distributed import World
+from gpt.system.distributed import World
 from gpt.system.environment import read_settings
 from gpt.training.callbacks import Callback
 from gpt.training.train import TrainRequest, build_trainer

@@ -12,12 +12,12 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gpt.accounting.flops import training_flops
 from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, ModelConfig
 from gpt.config.sections import TrainConfig
-from gpt.device import Compute
-from gpt.inspection.views.snapshots import read_snapshot
+from gpt.extras.inspection.views.snapshots import read_snapshot
+from gpt.model.flops import training_flops
+from gpt.system.device import Compute
 from gpt.training import monitor, snapshots
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.snapshots import Snapshots

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from gpt.checkpoint import Checkpoint
 from gpt.config import TrainConfig
 from gpt.data.batches import BatchSampler, MicroBatches, read_windows
-from gpt.device import Compute
-from gpt.evaluation.loss import IGNORE
+from gpt.system.device import Compute
 from gpt.system.errors import CheckpointError, DeviceError
 from gpt.training.distillation import Teacher, predict, require_probabilities_memory
+from gpt.training.loss import IGNORE
 from gpt.training.objective import Objective, build_objective
 from gpt.training.signals import Interrupted
 from gpt.training.train import Plan
@@ -177,7 +177,7 @@ def test_unusable_teacher_is_refused(school: Path, tmp_path: Path, name: str, op
 def test_probabilities_beyond_the_memory_are_refused(school: Path, tmp_path: Path) -> None:
     trainer = start(tmp_path)
     with (
-        patch("gpt.device.available_bytes", lambda device: 10),
+        patch("gpt.system.device.available_bytes", lambda device: 10),
         pytest.raises(DeviceError, match=r"teacher's probabilities.*train\.teacher"),
     ):
         require_probabilities_memory(trainer.dataset, trainer.config)

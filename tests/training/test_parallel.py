@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 from collectives import Traffic, held_bytes, reduce_as_fake_groups_do
 from gpt.config import OptimConfig
-from gpt.device import Compute
-from gpt.distributed import World
-from gpt.distributed.process_group import ProcessGroup
 from gpt.model import GPT
+from gpt.system.device import Compute
+from gpt.system.distributed import World
+from gpt.system.distributed.process_group import ProcessGroup
 from gpt.system.environment import Launch
 from gpt.system.progress import silent
 from gpt.training.optimizers import build_optimizer

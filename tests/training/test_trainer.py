@@ -17,12 +17,12 @@ import torch
 
 import gpt
 from gpt.checkpoint import find_checkpoint, read_checkpoint
-from gpt.distributed import World
-from gpt.evaluation.loss import Evaluation
+from gpt.system.distributed import World
 from gpt.system.environment import Launch
 from gpt.system.errors import CheckpointError, ConfigError, GPTError, InputError, NonFiniteError, PeerError
 from gpt.system.signals import WATCHED
 from gpt.training.callbacks import Callback, CallbackGroup, EvaluationEvent, Event, StepEvent, as_callbacks
+from gpt.training.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted, SignalWatch
 from programs import full_disk

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import gpt
-from gpt.web.document import STYLES
+from gpt.extras.web.document import STYLES
 
 PACKAGE = Path(gpt.__file__).parent
-WEB, ROOT = PACKAGE / "web", PACKAGE.parent
+WEB, ROOT = PACKAGE / "extras" / "web", PACKAGE.parent
 
 
 @pytest.mark.slow
@@ -20,7 +20,7 @@ def test_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, timeout=120)
     committed = {path.name: path.read_text(encoding="utf-8") for path in (WEB / "built").iterdir()}
     made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    assert committed == made, "gpt/web/built is stale: make web"
+    assert committed == made, "gpt/extras/web/built is stale: make web"
 
 
 def test_every_style_sheet_is_applied_and_all_that_pages_are_made_of_is_packaged() -> None:
@@ -29,5 +29,5 @@ def test_every_style_sheet_is_applied_and_all_that_pages_are_made_of_is_packaged
     patterns = settings["tool"]["setuptools"]["package-data"]["gpt"]
     packaged = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     needed = [*(WEB / "built").rglob("*"), WEB / "shell.html", *(WEB / "styles").glob("*.css")]
-    needed += [*(PACKAGE / "kernels" / "src").rglob("*.*")]
+    needed += [*(PACKAGE / "native" / "src").rglob("*.*")]
     assert {path for path in needed if path.is_file()} <= packaged

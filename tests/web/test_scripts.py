@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt.inspection.rendering.pages import page_data
-from gpt.inspection.views.tokens import View
-from interop.node import run_page
+from export.node import run_page
+from gpt.extras.inspection.rendering.pages import page_data
+from gpt.extras.inspection.views.tokens import View
 
 TEXT = "the cat⏎sat on the⏎catsup then"
 Keys = Callable[[int], list[int]]

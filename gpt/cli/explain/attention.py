@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.cli.command import report
 from gpt.cli.explain.options import add_text_options, check_range, open_text
 from gpt.cli.tables import print_view
-from gpt.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table
 from gpt.system.errors import ConfigError
 from gpt.system.progress import announced
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
-    from gpt.inspection.tracing.activation_cache import Edits
-    from gpt.inspection.views.tokens import View
+    from gpt.extras.inspection.tracing.activation_cache import Edits
+    from gpt.extras.inspection.views.tokens import View
 
 SUMMARY = "Show where each head attends: a table of all heads, or the matrix of one."
 EXAMPLE = '--prompt "To be, or not" --layer 2 --head 1'
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     if head is not None:
         check_range("--head", head, 0, model.n_head - 1, "heads of a layer")
 
-    from gpt.inspection.views.attention import attention_view
+    from gpt.extras.inspection.views.attention import attention_view
 
     source = str(loaded.folder)
     with announced(report, f"computing the attention weights of {len(idx)} tokens"):
@@ -66,7 +66,7 @@ def _heads(
     arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
 ) -> list[dict[str, Any]]:
     """Return the averages of each head shown; a single token has no loss that could change."""
-    from gpt.inspection.views.attention import ablate_heads, summarize_head
+    from gpt.extras.inspection.views.attention import ablate_heads, summarize_head
 
     layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]
     changes = ablate_heads(loaded.model, idx, edits, layers).tolist() if len(idx) > 1 else None
@@ -103,7 +103,7 @@ def _table(heads: Iterable[dict[str, Any]]) -> Table:
 
 def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
     """Return a heat map of a square matrix with values from 0 to 1, each cell two characters wide."""
-    from gpt.inspection.views.tokens import one_character
+    from gpt.extras.inspection.views.tokens import one_character
 
     width = max(len(label) for label in labels)
     head = " " * (width + 1) + "".join(f"{one_character(label)} " for label in labels)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from gpt.cli.explain.options import add_model_options, add_size_options, check_range, find_config, read_size
 from gpt.cli.tables import human_count, print_view
 from gpt.config import ModelConfig
-from gpt.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table
 from gpt.system.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gpt.accounting.generation_flops import GenerationFlops
+    from gpt.extras.accounting.generation_flops import GenerationFlops
 
 SUMMARY = "Count the FLOPs of training and of generation, with and without a cache."
 EXAMPLE = "--published llama-2-7b --prompt-tokens 50 --new-tokens 100"
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     batch, length = read_size(arguments, config)
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
-    from gpt.accounting.generation_flops import GenerationFlops
+    from gpt.extras.accounting.generation_flops import GenerationFlops
 
     training, summary = _training(model, batch, length)
     tables, summary["generation"] = [training], None
@@ -59,7 +59,7 @@ def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int
 
 
 def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
-    from gpt.accounting.flops import flops_by_part, training_flops
+    from gpt.model.flops import flops_by_part, training_flops
 
     parts = flops_by_part(model, batch, length, length)
     step, forward = training_flops(model, batch, length), sum(parts.values())

@@ -8,11 +8,11 @@ from gpt.cli.command import report
 from gpt.cli.explain.options import add_text_options, check_range, open_text
 from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
-from gpt.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table
 from gpt.system.progress import announced
 
 if TYPE_CHECKING:
-    from gpt.inspection.views.tokens import View
+    from gpt.extras.inspection.views.tokens import View
 
 SUMMARY = "Show the logit lens: the most likely next token after each layer."
 EXAMPLE = '--prompt "To be, or not to be" --position 5'
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.position is not None:
         check_range("--position", arguments.position, 0, len(idx) - 1, "positions of the prompt")
 
-    from gpt.inspection.views.lens import lens_view
+    from gpt.extras.inspection.views.lens import lens_view
 
     with announced(report, f"computing the logit lens of {len(idx)} tokens"):
         view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits)
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _tables(view: "View") -> Iterator[Table]:
     """Yield tables of the most likely next tokens of every row, under the text."""
-    from gpt.inspection.views.tokens import LONGEST, mostly_characters, one_character, shorten
+    from gpt.extras.inspection.views.tokens import LONGEST, mostly_characters, one_character, shorten
 
     rows: list[tuple[str, list[str]]] = [("text", view["labels"])]
     rows.append(("actual next", [label or " " for label in view["next"]]))

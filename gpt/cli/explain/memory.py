@@ -9,10 +9,10 @@ from gpt.cli.explain.options import add_model_options, add_size_options, find_co
 from gpt.cli.shared_options import add_device_option
 from gpt.cli.tables import human_bytes, print_view
 from gpt.config import Config
-from gpt.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
-    from gpt.accounting.memory import InferenceMemory, Optimizer, TrainingMemory
+    from gpt.extras.accounting.memory import InferenceMemory, Optimizer, TrainingMemory
     from gpt.model import GPT
 
 SUMMARY = "Predict the memory of training and of generation."
@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     config, source = find_config(arguments)
     batch, length = read_size(arguments, config)
 
-    from gpt.accounting.memory import inference_memory, training_memory
-    from gpt.device import choose_compute
+    from gpt.extras.accounting.memory import inference_memory, training_memory
+    from gpt.system.device import choose_compute
     from gpt.training.optimizers import build_optimizer
 
     compute = choose_compute(arguments.device, arguments.dtype or config.run.dtype, report)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
-    from gpt.inspection.tracing.activation_cache import Edits
+    from gpt.extras.inspection.tracing.activation_cache import Edits
 
 PLACEHOLDER_VOCABULARY = 65
 """Vocabulary size assumed if the corpus determines it: that of Tiny Shakespeare."""
@@ -87,7 +87,7 @@ def check_range(option: str, value: int, least: int, most: int, reason: str) -> 
 
 
 def _published(name: str) -> NamedConfig:
-    from gpt.accounting.published import find_published
+    from gpt.extras.accounting.published import find_published
 
     return NamedConfig(Config(model=find_published(name), train=TrainConfig(batch_size=1)), f"{name}, as published")
 
@@ -130,7 +130,7 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
 
     from gpt.checkpoint import load_trained
     from gpt.data.tokenizers import convert_newlines
-    from gpt.device import choose_device
+    from gpt.system.device import choose_device
 
     loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device))
     prompt = read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt
@@ -143,7 +143,7 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
 
 def read_edits(arguments: argparse.Namespace) -> "Edits":
     """Return the edits given by `--edit`."""
-    from gpt.inspection.tracing.edits import Edit, scale, zero
+    from gpt.extras.inspection.tracing.edits import Edit, scale, zero
 
     edits: dict[str, list[Edit]] = {}
     for text in arguments.edit:

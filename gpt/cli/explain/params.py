@@ -17,8 +17,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config, source = find_config(arguments)
 
-    from gpt.accounting.parameters import count_parameters
-    from gpt.inspection.rendering.model_tables import component_table
+    from gpt.extras.accounting.parameters import count_parameters
+    from gpt.extras.inspection.rendering.model_tables import component_table
 
     count = count_parameters(config.model)
     components = [

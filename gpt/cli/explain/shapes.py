@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from gpt.cli.command import report
 from gpt.cli.explain.options import add_model_options, add_size_options, find_config, read_size
 from gpt.cli.tables import print_view
-from gpt.inspection.rendering.tables import Table
+from gpt.extras.inspection.rendering.tables import Table
 from gpt.system.progress import announced
 
 if TYPE_CHECKING:
-    from gpt.inspection.tracing.shape_trace import TensorRow
+    from gpt.extras.inspection.tracing.shape_trace import TensorRow
 
 SUMMARY = "Show every tensor of a forward pass, in the order of computation."
 EXAMPLE = "--config reference_shapes"
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     import torch
 
-    from gpt.inspection.tracing.shape_trace import trace_shapes
+    from gpt.extras.inspection.tracing.shape_trace import trace_shapes
     from gpt.model import GPT
     from gpt.model.meta import meta_device
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.rendering.curves import MAX_POINTS, Point, loss_curves
-from gpt.inspection.rendering.pages import Page, render_page
-from gpt.inspection.rendering.tables import Table, render_table
-from gpt.inspection.views.attention import attention_view
-from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.picture import picture_view
-from gpt.inspection.views.tokens import View
+from gpt.extras.inspection.rendering.curves import MAX_POINTS, Point, loss_curves
+from gpt.extras.inspection.rendering.pages import Page, render_page
+from gpt.extras.inspection.rendering.tables import Table, render_table
+from gpt.extras.inspection.views.attention import attention_view
+from gpt.extras.inspection.views.lens import lens_view
+from gpt.extras.inspection.views.picture import picture_view
+from gpt.extras.inspection.views.tokens import View
 from gpt.system.errors import InputError
 from tiny import sharp_model
 

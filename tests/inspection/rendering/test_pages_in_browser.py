@@ -8,10 +8,10 @@ import torch
 
 from browser import Page
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.rendering import pages
-from gpt.inspection.rendering.pages import render_page
-from gpt.inspection.views.picture import picture_view
-from gpt.inspection.views.tokens import View
+from gpt.extras.inspection.rendering import pages
+from gpt.extras.inspection.rendering.pages import render_page
+from gpt.extras.inspection.views.picture import picture_view
+from gpt.extras.inspection.views.tokens import View
 from tiny import sharp_model
 
 LABELS = ["a", "␣", "<b>", "⏎", "</script>", "z"]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig
-from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, run_with_cache
-from gpt.inspection.tracing.activation_names import Key, activations, capture_bytes, expand, select
+from gpt.extras.inspection.tracing.activation_cache import MEMORY_LIMIT, run_with_cache
+from gpt.extras.inspection.tracing.activation_names import Key, activations, capture_bytes, expand, select
 from gpt.model import GPT
 from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of

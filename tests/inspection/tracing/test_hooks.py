@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
-from gpt.inspection.tracing.activation_names import activations
-from gpt.inspection.tracing.edits import Edit, replace, scale, zero
-from gpt.inspection.tracing.hooks import HookedCore, with_hooks
-from gpt.kernels.training.block import replace_blocks
+from gpt.extras.inspection.tracing.activation_cache import Edits, run_with_cache
+from gpt.extras.inspection.tracing.activation_names import activations
+from gpt.extras.inspection.tracing.edits import Edit, replace, scale, zero
+from gpt.extras.inspection.tracing.hooks import HookedCore, with_hooks
 from gpt.model import GPT
 from gpt.model.gpt import Block
+from gpt.native.training.block import replace_blocks
 from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from planted_edits import EDITS

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpt.accounting.flops import forward_flops
 from gpt.config.sources import load_config
-from gpt.inspection.tracing.operation_descriptions import describe
-from gpt.inspection.tracing.recorder import Operation, Recorder
-from gpt.inspection.tracing.shape_trace import trace_shapes
-from gpt.kernels.training.block import replace_blocks
+from gpt.extras.inspection.tracing.operation_descriptions import describe
+from gpt.extras.inspection.tracing.recorder import Operation, Recorder
+from gpt.extras.inspection.tracing.shape_trace import trace_shapes
 from gpt.model import GPT
+from gpt.model.flops import forward_flops
+from gpt.native.training.block import replace_blocks
 from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from tiny import sharp_model, tiny_config

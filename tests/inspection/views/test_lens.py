@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from gpt.accounting.allocations import AllocationMode
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.tracing.activation_cache import run_with_cache
-from gpt.inspection.tracing.edits import scale, zero
-from gpt.inspection.views.lens import lens_view, logit_lens
-from gpt.inspection.views.picture import picture_view
+from gpt.extras.accounting.allocations import AllocationMode
+from gpt.extras.inspection.tracing.activation_cache import run_with_cache
+from gpt.extras.inspection.tracing.edits import scale, zero
+from gpt.extras.inspection.views.lens import lens_view, logit_lens
+from gpt.extras.inspection.views.picture import picture_view
 from gpt.model import GPT
 from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids

@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.views.attention import attention_patterns
-from gpt.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot
+from gpt.extras.inspection.views.attention import attention_patterns
+from gpt.extras.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot
 from gpt.system.errors import CheckpointError, InputError
 from gpt.training import snapshots
 from gpt.training.snapshots import take_snapshot

@@ -8,16 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpt.api.scoring import score_text
 from gpt.checkpoint import Loaded
 from gpt.config import Config
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.evaluation.scoring import score_text
-from gpt.generation.generator import generate
-from gpt.inspection import example
-from gpt.inspection.example import example_of
-from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
-from gpt.inspection.tracing.edits import Edit, replace, scale, zero
-from gpt.inspection.views.attention import (
+from gpt.extras.inspection import example
+from gpt.extras.inspection.example import example_of
+from gpt.extras.inspection.tracing.activation_cache import Edits, run_with_cache
+from gpt.extras.inspection.tracing.edits import Edit, replace, scale, zero
+from gpt.extras.inspection.views.attention import (
     HeadSummary,
     ablate_heads,
     attention_patterns,
@@ -25,10 +24,11 @@ from gpt.inspection.views.attention import (
     summarize_head,
     without_heads,
 )
-from gpt.inspection.views.continuation import continuation_view, greedy_continuation
-from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.surprisal import surprisal
-from gpt.inspection.views.tokens import View, labels_of, most_likely, one_character
+from gpt.extras.inspection.views.continuation import continuation_view, greedy_continuation
+from gpt.extras.inspection.views.lens import lens_view
+from gpt.extras.inspection.views.surprisal import surprisal
+from gpt.extras.inspection.views.tokens import View, labels_of, most_likely, one_character
+from gpt.generation.generator import generate
 from gpt.model import GPT
 from gpt.system.errors import InputError
 from inspection.variants import every_variant, some_ids, state_of

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpt
+from gpt.api.scoring import score_text
 from gpt.data.tokenizers import ByteTokenizer
-from gpt.evaluation.scoring import score_text
+from gpt.extras.serving.http.protocol import CompletionRequest
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.text import TextStream
 from gpt.model import GPT
-from gpt.serving.http.protocol import CompletionRequest
 from http_server import CharModel, Served
 from patience import examples
 from tiny import CORPUS

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gpt.serving.http.protocol import CompletionRequest
+from gpt.extras.serving.http.protocol import CompletionRequest
 from http_server import ManualEngine, Serve, Served, assert_is_error
 from patience import PATIENCE, examples
 

@@ -11,10 +11,10 @@ import openai
 import pytest
 
 from gpt.config import SamplingParams
-from gpt.serving.http.limits import HEADER_BYTES, Limits
-from gpt.serving.http.prompts import read_prompts
-from gpt.serving.http.protocol import APIError, CompletionRequest
-from gpt.serving.http.server import bind
+from gpt.extras.serving.http.limits import HEADER_BYTES, Limits
+from gpt.extras.serving.http.prompts import read_prompts
+from gpt.extras.serving.http.protocol import APIError, CompletionRequest
+from gpt.extras.serving.http.server import bind
 from gpt.system.errors import GPTError
 from http_server import HEAD, Serve, Served, assert_is_error, read_all, real_engine
 from patience import PATIENCE

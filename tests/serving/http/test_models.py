@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpt.checkpoint import Loaded
-from gpt.serving.http.models import Models
-from gpt.serving.http.protocol import APIError
+from gpt.extras.serving.http.models import Models
+from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError
 from http_server import ManualEngine, Serve, Served, add_run, assert_is_error, real_engine
 from patience import PATIENCE
@@ -76,7 +76,7 @@ def test_loaded_model_does_not_wait_for_another(runs: Path) -> None:
 
 
 def test_unused_and_failed_models_give_way(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.serving.http.models.MAX_LOADED", 1)
+    monkeypatch.setattr("gpt.extras.serving.http.models.MAX_LOADED", 1)
 
     async def ask() -> None:
         models = make_models(runs)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from gpt.extras.serving.http.responses import Response
 from gpt.generation.tokens import SampledToken
-from gpt.serving.http.responses import Response
 from http_server import Served, post_bytes
 from patience import PATIENCE
 
@@ -70,7 +70,7 @@ def test_prompts_are_not_scored_for_a_client_that_left(manual: Served, monkeypat
         assert go_on.wait(PATIENCE)
         return [SampledToken(index) for index in ids]
 
-    monkeypatch.setattr("gpt.serving.http.prompts.prompt_logprobs", score)
+    monkeypatch.setattr("gpt.extras.serving.http.prompts.prompt_logprobs", score)
     connection = manual.connect(post_bytes(prompt=["It was"] * 64, echo=True, logprobs=1))
     assert begun.wait(PATIENCE)
     vanish(connection)
@@ -109,7 +109,7 @@ def test_token_is_sent_when_it_comes_and_the_end_once(manual: Served, monkeypatc
                 assert (choice["text"], choice["finish_reason"]) == (text, None)
         manual.engine.say("", "length")
         assert [choice["finish_reason"] for choice in stream] == ["length"]
-    monkeypatch.setattr("gpt.serving.http.responses.CHUNK_SECONDS", 1000.0)
+    monkeypatch.setattr("gpt.extras.serving.http.responses.CHUNK_SECONDS", 1000.0)
     with ask(manual) as connection:  # neither the first token nor the end waits for a chunk
         manual.engine.say("a", request=1)
         chunks = events(connection)

@@ -11,20 +11,20 @@ import torch
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
+from gpt.extras.inspection.rendering.pages import page_data
+from gpt.extras.inspection.views.attention import attention_view, without_heads
+from gpt.extras.inspection.views.continuation import continuation_view
+from gpt.extras.inspection.views.lens import lens_view
+from gpt.extras.inspection.views.picture import picture_view
+from gpt.extras.inspection.views.surprisal import surprisal
+from gpt.extras.inspection.views.tokens import View, labels_of, most_likely
+from gpt.extras.serving.http import playground
+from gpt.extras.serving.http.limits import Limits
+from gpt.extras.serving.http.playground import generate, inspection
+from gpt.extras.serving.http.playground.generate import MAX_FED, DetailStream
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.tokens import SampledToken
-from gpt.inspection.rendering.pages import page_data
-from gpt.inspection.views.attention import attention_view, without_heads
-from gpt.inspection.views.continuation import continuation_view
-from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.picture import picture_view
-from gpt.inspection.views.surprisal import surprisal
-from gpt.inspection.views.tokens import View, labels_of, most_likely
 from gpt.model import GPT
-from gpt.serving.http import playground
-from gpt.serving.http.limits import Limits
-from gpt.serving.http.playground import generate, inspection
-from gpt.serving.http.playground.generate import MAX_FED, DetailStream
 from http_server import CharModel, Serve, Served, assert_is_error, make_loaded
 from patience import PATIENCE
 

@@ -9,9 +9,9 @@ import torch
 
 from browser import CONTROL, Page
 from gpt.checkpoint import RunFolder
-from gpt.inspection.views.attention import attention_view, without_heads
-from gpt.inspection.views.continuation import continuation_view
-from gpt.inspection.views.surprisal import surprisal
+from gpt.extras.inspection.views.attention import attention_view, without_heads
+from gpt.extras.inspection.views.continuation import continuation_view
+from gpt.extras.inspection.views.surprisal import surprisal
 from http_server import CharModel, Serve
 from patience import PATIENCE
 from tiny import CORPUS

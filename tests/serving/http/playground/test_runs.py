@@ -13,7 +13,7 @@ import torch
 
 from gpt.checkpoint import RunFolder
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.views.snapshots import map_embedding, nearest_tokens
+from gpt.extras.inspection.views.snapshots import map_embedding, nearest_tokens
 from gpt.training.snapshots import take_snapshot
 from http_server import Serve, Served
 from patience import PATIENCE

@@ -1,0 +1,146 @@
+"""The text of the files of a corpus as one stream, in pieces as they are read or in blocks, and its tokenizer."""
+
+import codecs
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from gpt.config import DataConfig
+from gpt.data.bpe import learn_bpe
+from gpt.data.parquet import is_table, read_parquet
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, code_points, convert_newlines
+from gpt.system.errors import DataError
+
+SEPARATOR = "\n\n"
+"""Text between documents: several files, or rows of a table."""
+PIECE = 1 << 20
+"""Bytes read at a time."""
+BLOCK = 1 << 20
+"""Characters that are encoded at a time, wherever the text comes from: the ids are a function of the text alone."""
+MAX_CHARACTERS = 2_000_000_000
+"""Length of the longest corpus: a table of kilobytes may expand to more than a disk holds."""
+SMALL = 64 << 20
+"""Bytes on disk up to which byte pairs are learned from all of a corpus."""
+SAMPLE = 16 << 20
+"""Bytes on disk that byte pairs of a larger corpus are learned from; more would take minutes."""
+SAMPLED = 1 << 14
+"""Characters of it that are handed on at a time: the library takes 200 bytes for each while it splits them."""
+
+
+class CorpusText:
+    """The text of some files, with `SEPARATOR` between documents: files of text, or rows of tables.
+
+    Every method that reads raises DataError: a file cannot be read, is not UTF-8 or not what its suffix says, or all
+    have more than `MAX_CHARACTERS`.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        self.name = f"{files[0]}{more}"
+        """What messages call it."""
+        self.size = sum(file.stat().st_size for file in files)
+        """Bytes on disk."""
+
+    def pieces(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
+        """Yield the text in pieces of any length; `advance` receives how many more bytes on disk were read."""
+        begun, length = False, 0
+        for path in self.files:
+            try:
+                with path.open("rb") as raw:
+                    position = 0
+                    for document in _documents(path, raw):
+                        separator = SEPARATOR if begun else ""
+                        for piece in filter(None, document):
+                            length += len(piece)
+                            if length > MAX_CHARACTERS:
+                                raise DataError(f"{path}: the corpus has more than {MAX_CHARACTERS:,} characters")
+                            yield separator + piece
+                            separator, begun = "", True
+                            advance(max(0, raw.tell() - position))
+                            position = max(position, raw.tell())
+            except OSError as error:
+                raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+    def blocks(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
+        """Yield the text in blocks of `BLOCK` characters; the last one may be shorter."""
+        held: list[str] = []
+        length = 0
+        for piece in self.pieces(advance):
+            held.append(piece)
+            length += len(piece)
+            if length >= BLOCK:
+                text = "".join(held)
+                whole = length - length % BLOCK
+                yield from (text[begin : begin + BLOCK] for begin in range(0, whole, BLOCK))
+                held, length = [text[whole:]], length - whole
+        if length:
+            yield "".join(held)
+
+    def characters(self) -> list[str]:
+        """Return the distinct characters, sorted."""
+        seen = np.zeros(sys.maxunicode + 1, dtype=bool)
+        for piece in self.pieces():
+            seen[code_points(piece)] = True
+        return [chr(code) for code in np.flatnonzero(seen)]
+
+    def sample(self) -> Iterator[str]:
+        """Yield what byte pairs are learned from: all of a small text, blocks at equal distances of a larger one."""
+        if self.size <= SMALL:
+            yield from self.pieces()
+            return
+        for block in islice(self.blocks(), 0, None, -(-self.size // SAMPLE)):
+            yield from (block[begin : begin + SAMPLED] for begin in range(0, len(block), SAMPLED))
+
+
+def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
+    if config.tokenizer == "byte":
+        return ByteTokenizer()
+    if config.tokenizer == "bpe":
+        return learn_bpe(corpus.sample(), config.bpe_vocab_size)
+    chars = corpus.characters()
+    if len(chars) < 2:
+        raise DataError(f"{corpus.name} has {len(chars)} distinct characters; there is nothing to learn from it")
+    return CharTokenizer(chars)
+
+
+def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
+    """Return a tokenizer with which a corpus can be encoded: the one given, or that with more characters."""
+    if not isinstance(base, CharTokenizer):
+        return base
+    missing = [char for char in corpus.characters() if char not in base.stoi]
+    return CharTokenizer([*base.itos, *missing]) if missing else base
+
+
+def _documents(path: Path, raw: BinaryIO) -> Iterator[Iterable[str]]:
+    if is_table(path):
+        yield from ([convert_newlines(row)] for row in read_parquet(raw, path))
+    else:
+        yield _decoded(path, raw)
+
+
+def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
+    """Yield a stream of UTF-8 in pieces; a byte order mark is left out, and CRLF is read as LF."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
+    while data := raw.read(PIECE):
+        if done == 0 and b"\0" in data[:4096]:
+            raise DataError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
+        text = held + _decode(path, decoder, data, done)
+        done += len(data)
+        held = "\r" if text.endswith("\r") else ""
+        yield convert_newlines(text.removesuffix("\r"))
+    yield held + _decode(path, decoder, b"", done, final=True)
+
+
+def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: int, final: bool = False) -> str:
+    try:
+        return decoder.decode(data, final)
+    except UnicodeDecodeError as error:
+        offset = done + len(data) - len(error.object) + error.start  # the object begins with pending bytes
+        wrong = f"byte {offset:,} ({error.reason})"
+        raise DataError(f"{path} is not UTF-8: {wrong}; save it as UTF-8 text first") from None

@@ -1,0 +1,153 @@
+"""Locate a corpus: a named one, or files of your own; the result is files on disk."""
+
+import glob
+import hashlib
+import os
+import shutil
+import unicodedata
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from gpt.config import DataConfig
+from gpt.data.corpus_text import MAX_CHARACTERS
+from gpt.data.download import Download, fetch
+from gpt.data.parquet import is_table
+from gpt.data.tokenizers import require_characters
+from gpt.system.environment import Settings, expand_home
+from gpt.system.errors import DataError
+from gpt.system.files import replacing, write_atomic
+from gpt.system.progress import Report
+
+_CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
+SHAKESPEARE = Download(
+    urls=(
+        f"https://raw.githubusercontent.com/{_CHAR_RNN}/data/tinyshakespeare/input.txt",
+        "https://raw.githubusercontent.com/jcjohnson/torch-rnn/master/data/tiny-shakespeare.txt",
+        "https://storage.googleapis.com/download.tensorflow.org/data/shakespeare.txt",
+    ),
+    filename="tinyshakespeare.txt",
+    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    size=1_115_394,
+)
+
+
+def _mahoney(name: str, sha256: str, size: int) -> Download:
+    urls = (f"https://mattmahoney.net/dc/{name}.zip", f"https://data.deepai.org/{name}.zip")
+    return Download(urls, f"{name}.zip", sha256, size)
+
+
+ARCHIVES = {
+    "text8": (
+        _mahoney("text8", "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232", 31_344_016),
+        "3bea1919949baf155f99411df5fada7e",
+    ),
+    "enwik8": (
+        _mahoney("enwik8", "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc", 36_445_475),
+        "a1fa5ffddb56f4953e226637dabbb36a",
+    ),
+}
+"""Mahoney's 100,000,000 bytes (http://mattmahoney.net/dc/textdata.html): a zip, and the md5 of the file in it."""
+
+
+def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list[Path]:
+    """Return the files of the corpus in order, after downloading or writing it if necessary."""
+    match config.source:
+        case "shakespeare":
+            files = [_download(SHAKESPEARE, config, settings, report)]
+        case "text8" | "enwik8":
+            files = [_unpacked(config.source, config, settings, report)]
+        case "pydocs":
+            files = [store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")]
+        case "file":
+            assert config.path is not None
+            files = find_files(expand_home(config.path, "data.path"))
+    size = sum(file.stat().st_size for file in files)
+    if not 0 < size <= 4 * MAX_CHARACTERS:
+        raise DataError(f"{config.path or files[0]} has {size:,} bytes; a corpus has 1 to {4 * MAX_CHARACTERS:,}")
+    return files
+
+
+def _unpacked(name: str, config: DataConfig, settings: Settings, report: Report) -> Path:
+    """Return the file of an archive, which is unpacked once."""
+    download, expected = ARCHIVES[name]
+    path = _folder_of(name, config, settings) / name
+    if not path.is_file():
+        packed, path = _download(download, config, settings, report), expand_home(config.dir, "data.dir") / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with zipfile.ZipFile(packed) as zipped, replacing(path) as temporary, temporary.open("wb") as file:
+                shutil.copyfileobj(zipped.open(zipped.infolist()[0]), file)
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror}; set data.dir to another folder") from None
+    with path.open("rb") as file:
+        md5 = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    if md5 != expected:
+        raise DataError(f"{path} has md5 {md5}, and {name} has {expected}; delete the file")
+    return path
+
+
+def _download(download: Download, config: DataConfig, settings: Settings, report: Report) -> Path:
+    folder = _folder_of(download.filename, config, settings)
+    return fetch(download, folder, offline=settings.offline, report=report)
+
+
+def _folder_of(name: str, config: DataConfig, settings: Settings) -> Path:
+    """Return `GPT_DATA_DIR` or `data.dir`, whichever has a file of this name; the first one if neither has."""
+    folders = [folder for folder in (settings.data_dir, expand_home(config.dir, "data.dir")) if folder is not None]
+    return next((folder for folder in folders if (folder / name).is_file()), folders[0])
+
+
+def pydocs_text() -> str:
+    """Return Python's own documentation topics, which ship with every CPython, as one text."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"
+
+
+def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
+    """Write a text to a file that is named by its hash, unless it is there; return its path."""
+    content = require_characters(text)
+    path = folder / f"{prefix}-{hashlib.sha256(content).hexdigest()[:16]}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
+            write_atomic(path, content)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; set data.dir to another folder") from None
+    return path
+
+
+def find_files(path: Path) -> list[Path]:
+    """Return a file, the files below a folder, or those that a glob pattern matches, sorted by path.
+
+    Below a folder, names that begin with a dot are left out, and links to folders are not followed.
+    """
+    if path.is_dir():
+        found = sorted(_below(path), key=Path.as_posix)
+    elif not path.exists() and glob.has_magic(str(path)):
+        matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
+        found = sorted((each for each in matches if not each.is_dir()), key=Path.as_posix)
+    else:
+        found = [path]
+    remedy = "set data.path to a text file, a folder of them or a glob pattern"
+    if not found:
+        raise DataError(f"{path} names no files; {remedy}")
+    for each in found:
+        if not each.is_file():
+            raise DataError(f"{each}: {'not a regular file' if each.exists() else 'no such file'}; {remedy}")
+        if is_table(each) != is_table(found[0]):
+            raise DataError(f"{path} mixes text and Parquet, such as {each}; choose one kind with a glob pattern")
+        if any(unicodedata.category(char) == "Cc" for char in str(each)):
+            raise DataError(f"{path} has a file with a control character in its name, {str(each)!r}; rename it")
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise DataError(f"cannot list {error.filename}: {error.strerror}")
+
+    for name, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        yield from (Path(name, each) for each in files if not each.startswith("."))

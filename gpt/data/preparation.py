@@ -1,0 +1,54 @@
+"""Prepare a corpus: locate it, and encode it unless that was done before."""
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from gpt.config import DataConfig
+from gpt.data import corpus_text, sharding
+from gpt.data.corpus_text import CorpusText, extend_tokenizer
+from gpt.data.dataset import META, Dataset, open_dataset
+from gpt.data.locating import corpus_files
+from gpt.data.parquet import is_table
+from gpt.data.tokenizers import Tokenizer
+from gpt.system.environment import Settings, expand_home
+from gpt.system.errors import DataError
+from gpt.system.files import sha256_of
+from gpt.system.progress import Report, announced
+
+FORMAT = 1
+"""Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""
+
+
+def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None = None) -> Dataset:
+    """Locate the corpus, encode it unless that was done before, and open the token files.
+
+    The tokenizer is `base` with the characters that it lacks; None: one that is built from the corpus.
+    """
+    with announced(report, "looking for the corpus, and hashing it where its hash is known"):
+        corpus = CorpusText(corpus_files(config, settings, report))
+    with announced(report, f"reading {corpus.name}"):
+        tokenizer = None if base is None else extend_tokenizer(base, corpus)
+        folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
+    if not (folder / META).is_file():
+        sharding.encode_into(folder, corpus, config, tokenizer, report)
+        report(f"encoded {corpus.name} into {folder}")
+    with announced(report, f"verifying {folder}"):
+        return open_dataset(folder)
+
+
+def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
+    """Return a hash of what the tokens and their shards depend on."""
+    try:
+        with ThreadPoolExecutor() as pool:
+            hashes = list(pool.map(sha256_of, corpus.files))
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or corpus.name}: {error.strerror}") from None
+    parts: list[Any] = [FORMAT, corpus_text.BLOCK, sharding.SHARD_BLOCKS, is_table(corpus.files[0]), hashes]
+    parts += [config.tokenizer, config.val_fraction, config.test_fraction]
+    if tokenizer is not None:
+        parts.append(tokenizer.to_dict())
+    elif config.tokenizer == "bpe":
+        parts.append(config.bpe_vocab_size)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

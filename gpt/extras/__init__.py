@@ -1,0 +1,1 @@
+"""What the core does without: pages, exports, servers, views; only `api` and `cli` import it."""

@@ -1,0 +1,87 @@
+"""nanoGPT's ckpt.pt with its meta.pkl: pickles, of which nothing is executed."""
+
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpt.checkpoint.folder import load_pickle
+from gpt.config import ModelConfig
+from gpt.data.tokenizers import CharTokenizer, Tokenizer
+from gpt.extras.export.architectures import gpt2_entries
+from gpt.extras.export.tensors import build_from_tensors, check_layers, foreign_files
+from gpt.model import GPT
+from gpt.system.errors import InputError, explained
+from gpt.system.files import MAX_JSON_BYTES, read_file
+
+COMPILED = "_orig_mod."
+"""What torch.compile puts before the names of a model."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads containers, numbers and strings, which need no import."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise InputError(f"it wants to run {module}.{name}, which a list of characters does not need")
+
+
+def import_checkpoint(file: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
+    """Return the model and the tokenizer of a run of nanoGPT: its ckpt.pt, and the meta.pkl of its data folder."""
+    content = _read_checkpoint(file)
+    meta = meta or file.with_name("meta.pkl")
+    tokenizer = _read_characters(meta)
+    with foreign_files(file):
+        sizes: Mapping[str, Any] = content["model_args"]
+        tensors = {name.removeprefix(COMPILED): tensor for name, tensor in content["model"].items()}
+        config = ModelConfig(
+            n_layer=sizes["n_layer"],
+            n_head=sizes["n_head"],
+            n_embd=sizes["n_embd"],
+            block_size=sizes["block_size"],
+            bias=sizes["bias"],
+            dropout=float(sizes.get("dropout", 0.0)),
+            vocab_size=tokenizer.vocab_size,
+        )
+        if (count := len(tensors["transformer.wte.weight"])) != tokenizer.vocab_size:
+            raise InputError(
+                f"{file} has {count} tokens, {meta} {tokenizer.vocab_size} characters; it is of another dataset: give "
+                "the one of its training with --meta"
+            )
+        check_layers(tensors, r"transformer\.h\.(\d+)\.", config.n_layer)
+        return build_from_tensors(config, gpt2_entries(config, "transformer.", False, config.bias), tensors), tokenizer
+
+
+def _read_checkpoint(file: Path) -> Any:
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is not a regular file")
+    try:
+        with file.open("rb") as opened:
+            return load_pickle(opened)
+    except FileNotFoundError:
+        raise InputError(f"there is no {file}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is refused: {explained(error)}") from None
+
+
+def _read_characters(file: Path) -> Tokenizer:
+    """Return the tokenizer of a meta.pkl, whose ids have to be those of sorted characters."""
+    try:
+        content = _PlainUnpickler(io.BytesIO(read_file(file, MAX_JSON_BYTES))).load()
+        names = content["itos"]
+        characters = [names[index] for index in range(len(names))]
+        tokenizer = CharTokenizer(characters)
+        ids = content.get("stoi", tokenizer.stoi)
+    except FileNotFoundError:
+        raise InputError(f"there is no {file}; it is in nanoGPT's data folder, and holds the characters") from None
+    except InputError as error:
+        raise InputError(f"{file} is refused: {error}") from None
+    except Exception:  # an unpickler raises anything
+        raise InputError(
+            f"{file} is not a meta.pkl of characters, a dict with itos: characters by id, from 0"
+        ) from None
+    if tokenizer.itos != characters:
+        raise InputError(f"{file} does not number its characters in sorted order")
+    if ids != tokenizer.stoi:
+        raise InputError(f"{file} contradicts itself: its stoi is not the inverse of its itos")
+    return tokenizer

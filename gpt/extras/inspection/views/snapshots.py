@@ -1,0 +1,80 @@
+"""What `training/snapshots.py` has kept of a model: its token embedding and its attention to one line."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from gpt.checkpoint.runs import MAX_VOCABULARY
+from gpt.extras.inspection.views.tokens import PLACEHOLDER, label_of
+from gpt.system.errors import CheckpointError, explained
+from gpt.system.files import parse_json
+
+MAX_BYTES = 32 * 2**20
+LARGEST = torch.finfo(torch.float16).max
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A model at one step."""
+
+    tokens: list[str]  # a label for each row of `embedding`
+    line: list[str]  # a label for each token of the line that was read
+    embedding: Tensor  # (V, C) float32; (0, C) where the vocabulary is large
+    attention: Tensor  # (n_layer, H, T, T) float32
+    sample: str  # what the model wrote; empty where an evaluation writes the sample of this step
+
+
+def read_snapshot(file: Path) -> Snapshot:
+    """Read a file of a snapshot; CheckpointError: it is damaged."""
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+        with safe_open(file, "pt") as opened:
+            words = {name: parse_json(value) for name, value in opened.metadata().items()}
+            tensors = {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
+        snapshot = Snapshot(**tensors, **words)
+        _require_whole(snapshot)
+        tokens, line = (map(bytes.fromhex, each) for each in (snapshot.tokens, snapshot.line))
+        labels = [label_of(content) or f"#{index}" for index, content in enumerate(tokens)]
+        return replace(snapshot, tokens=labels, line=[label_of(content) or PLACEHOLDER for content in line])
+    except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the snapshot {file} cannot be read: {explained(error)}") from None
+
+
+def _require_whole(shown: Snapshot) -> None:
+    """Raise ValueError where a snapshot that somebody else may have made is not what its class says."""
+    words, known, length = (shown.tokens, shown.line, [shown.sample]), len(shown.tokens), len(shown.line)
+    if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
+        raise ValueError("its words are no text")
+    embedding, attention = shown.embedding, shown.attention
+    if known > MAX_VOCABULARY or embedding.dim() != 2 or len(embedding) != known or not embedding.size(1):
+        raise ValueError("its embedding has a wrong shape")
+    if attention.dim() != 4 or attention.shape[2:] != (length, length) or not attention.numel():
+        raise ValueError("its attention has a wrong shape")
+    if not all((tensor.abs() <= LARGEST).all() for tensor in (embedding, attention)):
+        raise ValueError("its numbers are not those of float16")
+
+
+def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:
+    """Place embeddings (V, C) in the plane in which those of another step vary most: (V, 2).
+
+    That step's principal components, in a unit in which its own points reach 1, so that maps of many steps are of one
+    plane and one scale. Each component is turned so that its points are skewed to the right.
+    """
+    centered = final - final.mean(dim=0)
+    axes = torch.linalg.svd(centered, full_matrices=False).Vh[:2].T  # (C, 2)
+    own = centered @ axes
+    turned = axes * torch.where(own.pow(3).sum(dim=0) < 0, -1.0, 1.0)
+    points = (embedding - embedding.mean(dim=0)) @ turned / own.abs().max().clamp(min=1e-12)
+    return torch.nn.functional.pad(points, (0, 2 - points.size(1)))  # of one token there is one component
+
+
+def nearest_tokens(embedding: Tensor, count: int) -> list[list[int]]:
+    """Return the rows whose embeddings have the largest cosine with each row of (V, C), at most `count`, best first."""
+    unit = torch.nn.functional.normalize(embedding, dim=-1)
+    cosines = (unit @ unit.T).fill_diagonal_(-torch.inf)
+    nearest: list[list[int]] = cosines.topk(max(0, min(count, len(unit) - 1))).indices.tolist()
+    return nearest

@@ -1,0 +1,43 @@
+"""Compute how surprised a model is by each token of a text, and what it expected instead."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpt.data.token_ids import TextOrIds
+from gpt.data.tokenizers import Tokenizer
+from gpt.extras.inspection.tracing.activation_cache import Edits, one_text, run_with_cache
+from gpt.extras.inspection.views.tokens import Alternative, most_likely
+from gpt.model import GPT
+
+
+@dataclass(frozen=True)
+class Surprisal:
+    """The surprisal of one text of T tokens; entry i is about token i + 1, given the tokens before it."""
+
+    bits: Tensor  # `-log2 p` of the tokens in the text, (T - 1,) float32
+    probabilities: Tensor  # of every token, (T - 1, V)
+
+    @property
+    def mean_bits(self) -> float:
+        """Return the mean bits per token, which are bits per character if tokens are characters."""
+        return float(self.bits.mean())
+
+    def alternatives(self, count: int) -> list[list[Alternative]]:
+        """Return the most likely tokens of every entry."""
+        return most_likely(self.probabilities, count)
+
+
+@torch.no_grad()
+def surprisal(model: GPT, idx: TextOrIds, edits: Edits | None = None, tokenizer: Tokenizer | None = None) -> Surprisal:
+    """Compute the surprisal of every token but the first, which has no context (Shannon 1948).
+
+    `idx` is one text of at least two tokens: ids (T,) or (1, T), or the text; for `edits` see `run_with_cache`.
+    """
+    idx = one_text(model, idx, tokenizer, 2, "surprisal")
+    logits, _ = run_with_cache(model, idx.unsqueeze(0), names=[], edits=edits)
+    logits = logits[0, :-1]
+    logprobs = logits.log_softmax(dim=-1).gather(1, idx[1:, None]).squeeze(1)
+    return Surprisal(-logprobs / math.log(2), logits.softmax(dim=-1))

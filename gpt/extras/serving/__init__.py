@@ -1,0 +1,7 @@
+"""Serve many requests at a time with one engine, whose batch they join and leave at every step."""
+
+from gpt.extras.serving.engine import ServingEngine
+from gpt.generation.engine import EngineStats
+from gpt.generation.request import EngineClosedError, QueueFullError, Request
+
+__all__ = ["EngineClosedError", "EngineStats", "QueueFullError", "Request", "ServingEngine"]

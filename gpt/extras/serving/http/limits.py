@@ -1,0 +1,110 @@
+"""Limits of what requests may use, and the guard that checks them before anything else does: host, origin and key.
+
+A page of a stranger's site that a browser shows can send requests to a server on the same machine, also under a name of
+its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the stranger's host.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gpt.extras.serving.http.protocol import APIError, CompletionRequest
+
+HEADER_BYTES = 32 << 10
+"""Most bytes of a request's headers, unless they arrive with their end in one piece."""
+SAFE_METHODS = ("GET", "HEAD")
+"""Read-only methods; browsers hide their responses from other origins."""
+OPEN_PATHS = ("/", "/health")
+"""Paths that need no API key: the page, which asks its reader for the key, and the health check."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper limits; a request that exceeds one is refused, never trimmed.
+
+    Attributes:
+        body_bytes: bytes of a request's body.
+        max_tokens: tokens of a completion.
+        choices: completions of a request, over all its prompts.
+        logprob_values: log-probabilities of an answer.
+        values: tokens and log-probabilities of all answers that are under way: they are held until they are read.
+        running: sequences computed at a time.
+        waiting: sequences that wait besides.
+        connections: open connections.
+        view_tokens: tokens of a text to be inspected.
+        view_bytes: bytes of a view of it.
+        views: texts that are looked into or wait for it; one at a time is.
+    """
+
+    body_bytes: int = 1 << 20
+    max_tokens: int = 4096
+    choices: int = 64
+    logprob_values: int = 1 << 18
+    values: int = 1 << 22
+    running: int = 64
+    waiting: int = 256
+    connections: int = 1024
+    view_tokens: int = 1024
+    view_bytes: int = 32 << 20
+    views: int = 8
+
+    def check(self, request: CompletionRequest, prompts: int) -> None:
+        """Raise APIError if a request exceeds them."""
+        tokens, choices = request.max_tokens or 0, prompts * (request.n or 1)
+        _at_most("max_tokens", tokens, self.max_tokens)
+        _at_most("n", choices, self.choices, " completions, of all prompts")
+        if request.logprobs is not None:
+            values = choices * tokens * (1 + request.logprobs)
+            _at_most("logprobs", values, self.logprob_values, " log-probabilities in all")
+
+
+def _at_most(param: str, value: int, limit: int, what: str = "") -> None:
+    if value > limit:
+        raise APIError(400, f"{param}: {value}{what}, more than this server's limit of {limit}", param)
+
+
+class Guard:
+    """Refuses requests from pages of other sites and without the key.
+
+    Args:
+        hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
+            cannot let it resolve to something else.
+        api_key: None: none is asked for.
+        most_bytes: of a body whose length is said.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], api_key: str | None, most_bytes: int) -> None:
+        self._app, self._key, self._most = app, api_key, most_bytes
+        self._hosts = {host.lower() for host in hosts} | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._problem(scope["method"], scope["path"], Headers(scope=scope))
+        await (self._app if error is None else error.response())(scope, receive, send)
+
+    def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
+        """Return why a request is refused, or None."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._is_ours(host):
+            return APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
+        if origin is not None and method not in SAFE_METHODS and origin.partition("://")[2] != host:
+            return APIError(403, f"requests from pages of {origin[:100]} are refused")
+        if self._key is not None and path not in OPEN_PATHS:
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
+                message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
+                return APIError(401, message, code="invalid_api_key")
+        if int(headers.get("content-length", 0)) > self._most:
+            return APIError(413, f"the body has more than {self._most} bytes")
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self._hosts or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False

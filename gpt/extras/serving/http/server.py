@@ -1,0 +1,56 @@
+"""The socket of a server, and how uvicorn serves the application at it."""
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+import uvicorn
+
+from gpt.extras.serving.http.limits import HEADER_BYTES, Limits
+from gpt.system.errors import GPTError
+
+BACKLOG = 2048
+"""Connections that wait to be accepted; uvicorn's number."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens: a port that is taken is found before a model is loaded."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = f"cannot listen at {host}, port {port}: {error.strerror}"
+        raise GPTError(f"{reason}; choose another --host or --port") from None
+    # a connection inherits it; else the body of an answer waits 40 ms for the client to acknowledge its head
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return bound
+
+
+def build_config(app: Any, limits: Limits, log_level: str = "error", **options: Any) -> uvicorn.Config:
+    """Return how uvicorn serves an application of `create_app`; `options` are more of uvicorn's.
+
+    At uvicorn's default `log_level` any client can cause warnings, as often as it likes.
+    """
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        limit_concurrency=limits.connections,
+        ws="none",
+        lifespan="off",  # the application has none, and its task would be cancelled with a traceback
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # whose address a request has is what its connection says
+        **options,
+    )
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    return config
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Keep out of the log what the end of the server cancels: that is no error."""
+    if record.exc_info is None:
+        return "timeout graceful shutdown" not in str(record.msg)
+    return not isinstance(record.exc_info[1], asyncio.CancelledError)

@@ -1,0 +1,221 @@
+import { gatherPicture } from "./picture.js";
+import { bitsOf, byProbability, probabilitiesOf, Twister } from "./sampling.js";
+import { Text } from "./text.js";
+
+const SLICE_MILLISECONDS = 12;
+const ALTERNATIVES = 10;
+
+/** Calls `task(index)` for 0 to count - 1, with pauses in which the page draws, and in which `signal` can end it. */
+async function inSlices(count, task, signal, onSlice = () => {}) {
+  let until = performance.now() + SLICE_MILLISECONDS;
+  for (let index = 0; index < count; index++) {
+    if (performance.now() > until) {
+      onSlice();
+      await new Promise((done) => setTimeout(done));
+      signal?.throwIfAborted();
+      until = performance.now() + SLICE_MILLISECONDS;
+    }
+    task(index);
+  }
+  onSlice();
+}
+
+/**
+ * What the views of a page ask of a model: the model in the page computes it. Every method takes one object; views
+ * have the shape that gpt/extras/inspection/views gives them. What is asked for while another answer is computed waits for it.
+ */
+export class LocalSource {
+  /** `labels` has one for each id. */
+  constructor(model, tokenizer, labels) {
+    this.model = model;
+    this.tokenizer = tokenizer;
+    this.labels = labels;
+    this.text = new Text(model);
+    this.turns = { writing: Promise.resolve(), reading: Promise.resolve() };
+  }
+
+  /** Calls `work` when earlier work of this kind has ended: it shares a cache. */
+  inTurn(kind, work) {
+    const result = this.turns[kind].then(work);
+    this.turns[kind] = result.catch(() => {});
+    return result;
+  }
+
+  /** Ids of a text, at least one. */
+  encode(text) {
+    const { ids, unknown } = this.tokenizer.encode(text);
+    if (unknown.length) {
+      const named = unknown
+        .slice(0, 10)
+        .map((char) => `'${char}'`)
+        .join(", ");
+      throw new RangeError(`The model does not know ${named}; remove it from the text.`);
+    }
+    return ids.length ? ids : [this.tokenizer.first];
+  }
+
+  ablatedHeads(ablate) {
+    return new Set(ablate.map(([layer, head]) => this.model.headNumber(layer, head)));
+  }
+
+  /**
+   * Continues a prompt, a text or its ids, by `count` tokens. `onTokens` gets the tokens of the prompt but for the
+   * first `known`, then the new ones, several at a time. Ends with an AbortError when `signal` says so.
+   */
+  write({ prompt, count, seed, known = 0, ablate = [], signal, ...settings }, onTokens) {
+    return this.inTurn("writing", async () => {
+      const ids = typeof prompt === "string" ? this.encode(prompt) : prompt;
+      settings.ids = this.tokenizer.size;
+      this.text.keepBeginningOf(ids, this.ablatedHeads(ablate));
+      const show = this.tokenizer.stream();
+      const generator = new Twister(seed);
+      const tokens = [];
+      const write = (index) => {
+        if (index >= this.text.ids.length) {
+          if (index < ids.length) this.text.append(ids[index]);
+          else this.text.sample(settings, generator.uniform());
+        }
+        const text = show(this.text.ids[index]);
+        if (index >= known) tokens.push({ ...this.tokenAt(index, settings), text, isGiven: index < ids.length });
+      };
+      await inSlices(ids.length + count, write, signal, () => onTokens(tokens.splice(0)));
+    });
+  }
+
+  /** Logits (V) from which the token after some of the text was sampled; null where the text is another by now. */
+  async logitsAfter({ ids }) {
+    if (ids.some((id, index) => id !== this.text.ids[index])) return null;
+    return this.text.logits[ids.length]?.slice().fill(-Infinity, this.tokenizer.size) ?? null;
+  }
+
+  /** A token of the text, and what could have been there, before and after the sampling settings. */
+  tokenAt(index, settings) {
+    const id = this.text.ids[index];
+    const logits = this.text.logits[index];
+    const label = this.labels[id];
+    if (!logits) return { id, label, probability: null, chance: null, own: [], sampled: [] };
+    const own = probabilitiesOf(logits);
+    const sampled = probabilitiesOf(logits, settings);
+    const lists = { own: this.mostLikely(own), sampled: this.mostLikely(sampled) };
+    return { id, label, probability: own[id], chance: sampled[id], ...lists };
+  }
+
+  /** The most likely tokens that are possible, as triples of id, label and probability. */
+  mostLikely(probabilities) {
+    const ids = byProbability(probabilities)
+      .slice(0, ALTERNATIVES)
+      .filter((id) => probabilities[id] > 0);
+    return ids.map((id) => [id, this.labels[id], probabilities[id]]);
+  }
+
+  /** What the model writes after a text when it always takes the most likely token; the text's end is read. */
+  continuation({ text, count, ablate = [], signal }) {
+    return this.inTurn("reading", async () => {
+      const { block_size: size } = this.model.config;
+      if (count >= size) {
+        throw new RangeError(`A window of ${size} tokens has no room for ${count} new ones after a text.`);
+      }
+      const ids = this.encode(text).slice(count - size);
+      const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate) };
+      const [given, probabilities] = [ids.length, []];
+      const step = (index) => {
+        const logits = this.model.step(ids[index], index, { ...fixed, wantLogits: index >= given - 1 });
+        if (!logits) return;
+        const id = logits.indexOf(logits.reduce((most, logit) => Math.max(most, logit), -Infinity));
+        ids.push(id);
+        probabilities.push(probabilitiesOf(logits)[id]);
+      };
+      await inSlices(given + count - 1, step, signal);
+      const written = ids.slice(given);
+      return { ids: written, labels: this.labelsOf(written), probabilities };
+    });
+  }
+
+  /**
+   * Runs the model over a text that fits its window. `begin(ids)` gives `options`, from an index to those of
+   * `Model.step`; `take(index, logits)`, where there is one, for what these return; and `view`, which makes the view.
+   */
+  read({ text, ablate = [], signal }, least, begin) {
+    return this.inTurn("reading", async () => {
+      const ids = this.encode(text);
+      const { block_size: most } = this.model.config;
+      if (ids.length < least) {
+        throw new RangeError(`The text is too short; this view takes at least ${least} characters.`);
+      }
+      if (ids.length > most) throw new RangeError(`The text has ${ids.length} characters; the model reads ${most}.`);
+      const { options = () => ({}), take = null, view } = begin(ids);
+      const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate), wantLogits: take !== null };
+      const step = (index) => {
+        const logits = this.model.step(ids[index], index, { ...fixed, ...options(index) });
+        take?.(index, logits);
+      };
+      await inSlices(ids.length, step, signal);
+      return { labels: this.labelsOf(ids), ...view() };
+    });
+  }
+
+  /** Where every head looks; `weights` are the lower triangles, row after row, head after head. */
+  attention(request) {
+    const { n_layer: layers, n_head: heads } = this.model.config;
+    return this.read(request, 1, (ids) => {
+      const { weights, onWeights } = this.gatherWeights(ids.length);
+      return { options: (query) => ({ onWeights: onWeights(query) }), view: () => ({ layers, heads, weights }) };
+    });
+  }
+
+  /** Room for the weights of all heads on `size` tokens, and for each query what puts its rows there. */
+  gatherWeights(size) {
+    const { n_layer: layers, n_head: heads } = this.model.config;
+    const triangle = (size * (size + 1)) / 2;
+    const weights = new Float32Array(layers * heads * triangle);
+    const place = (layer, head, query) => (layer * heads + head) * triangle + (query * (query + 1)) / 2;
+    return { weights, onWeights: (query) => (layer, head, row) => weights.set(row, place(layer, head, query)) };
+  }
+
+  /** What the model would predict if it stopped after each block. */
+  lens(request) {
+    const { n_layer: layers } = this.model.config;
+    const rows = ["embeddings", ...Array.from({ length: layers }, (_, layer) => `block ${layer}`)];
+    return this.read(request, 1, (ids) => {
+      const [top, came] = [rows.map(() => []), rows.map(() => [])];
+      const options = (index) => ({
+        onLens: (row, logits) => {
+          const probabilities = probabilitiesOf(logits);
+          const likely = byProbability(probabilities).slice(0, ALTERNATIVES);
+          top[row].push(likely.map((id) => [this.labels[id], probabilities[id]]));
+          came[row].push(probabilities[ids[index + 1]] ?? null);
+        },
+      });
+      const next = [...this.labelsOf(ids.slice(1)), null];
+      return { options, view: () => ({ rows, top, next, next_probability: came }) };
+    });
+  }
+
+  /** What each part of the model adds to the residual stream, with the attention weights of all heads. */
+  picture(request) {
+    return this.read(request, 1, (ids) => {
+      const { weights, onWeights } = this.gatherWeights(ids.length);
+      const { options, view } = gatherPicture(this.model, this.labels, ids.length);
+      return {
+        options: (query) => ({ ...options(query), onWeights: onWeights(query) }),
+        view: () => ({ ...view, ids, weights, parameters: this.model.parameters }),
+      };
+    });
+  }
+
+  /** How surprised the model is by each character. */
+  surprisal(request) {
+    return this.read(request, 2, (ids) => {
+      const bits = [null];
+      const take = (index, logits) => {
+        if (index < ids.length - 1) bits.push(bitsOf(logits, ids[index + 1]));
+      };
+      const mean = () => bits.reduce((sum, value) => sum + value, 0) / (bits.length - 1);
+      return { take, view: () => ({ bits, mean_bits: mean() }) };
+    });
+  }
+
+  labelsOf(ids) {
+    return ids.map((id) => this.labels[id]);
+  }
+}

@@ -1,0 +1,169 @@
+"""Compile a C++ source into a shared library, once per source, compiler and processor class.
+
+The library has a C interface and is loaded by ctypes: without torch's headers it compiles in
+seconds, and it does not depend on torch's binary interface.
+"""
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import torch
+
+from gpt.native.compiler import Compiler, find_compiler
+from gpt.native.verdicts import Verdict
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.files import sha256_of, temporary_file
+from gpt.system.processor import Processor
+from gpt.system.progress import Report, announced, silent
+
+SOURCES = Path(__file__).parent / "src"
+PREBUILT = Path(__file__).parent / "prebuilt"
+"""Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
+SECONDS = 1800
+"""Longest compilation; Zig's first takes minutes on a busy machine."""
+CHECKSUM = 16
+"""Digits of a checksum in a file's name."""
+_LOADED: dict[tuple[object, ...], tuple[ctypes.CDLL, Processor]] = {}
+"""What `load_usable` has loaded in this process."""
+
+
+def load_usable(
+    source: str, processors: Sequence[Processor], settings: Settings, report: Report, flags: Sequence[str] = ()
+) -> tuple[ctypes.CDLL, Processor]:
+    """Load the library of a source for the first of some classes that may be used here, and return both."""
+    if loaded := _LOADED.get(key := (source, *processors, settings.cache_dir)):
+        return loaded
+    for processor, following in zip_longest(processors, processors[1:]):
+        library = find_library(source, processor, settings.cache_dir, report, flags)
+        with suppress(OSError):  # where it cannot be made, every start tries a wheel's library anew
+            (settings.cache_dir / "kernels").mkdir(parents=True, exist_ok=True)
+        verdict = Verdict(library, source, processor.name, settings.cache_dir / "kernels")
+        reason = verdict.why_not(report)
+        if reason is None:
+            verdict.watch()
+            _LOADED[key] = open_library(library), processor
+            return _LOADED[key]
+        unused = f"the {processor.name} kernels are not used here: {reason}"
+        if following is not None:
+            report(f"{unused}; using {following.name}")
+    raise DeviceError(unused)
+
+
+def find_library(
+    source: str,
+    processor: Processor,
+    cache: Path,
+    report: Report = silent,
+    flags: Sequence[str] = (),
+    compiler: Compiler | None = None,
+) -> Path:
+    """Return the library built from a source: that of the wheel, or of the cache, or compile it now.
+
+    That of a wheel is passed over once a source has been edited, or if a compiler is given. Two processes may compile
+    at once: each writes its own file and renames it.
+
+    Args:
+        source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
+        compiler: None: the preferred one of this machine.
+    """
+    prebuilt = None if compiler else CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
+    if prebuilt is not None:
+        return prebuilt
+    compiler = compiler or find_compiler()
+    if compiler is None:
+        raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install 'glassgpt[compiler]'")
+    command = compiler.arguments([*processor.compiler_flags, *flags])
+    cached = CachedLibrary(cache / "kernels", _key(source, *command, compiler.version))
+    try:
+        return cached.find() or _compile(
+            command, compiler.name, source, f"{source} for {processor.name}", cached, report
+        )
+    except OSError as error:
+        raise DeviceError(f"{source} cannot be compiled: {error}; XDG_CACHE_HOME may name another folder") from None
+
+
+def open_library(library: Path) -> ctypes.CDLL:
+    package = Path(torch.__file__).parent
+    try:
+        # libraries loaded from now on use torch's OpenMP library, on Linux; see `parallel.h`
+        for path in [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it compiled again") from None
+
+
+@dataclass(frozen=True)
+class CachedLibrary:
+    """The place of a library in a folder, by a key of everything it is built from; the library may be missing.
+
+    Its file is named by the key and by its checksum: loading a truncated one would end the process with a bus error,
+    and of two processes that store different ones neither can damage the other's.
+    """
+
+    folder: Path
+    key: str
+    suffix: str = ".dll" if sys.platform == "win32" else ".so"
+
+    def find(self) -> Path | None:
+        """Return the library's path; None if it is missing or has changed since it was stored."""
+        return next(filter(_is_whole, sorted(self.folder.glob(f"{self.key}-*{self.suffix}"))), None)
+
+    def store(self, built: Path) -> Path:
+        """Move a library here and return its path."""
+        library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{self.suffix}"
+        if not _is_whole(library):  # Windows does not replace a library in use
+            built.chmod(0o644)  # linkers leave a temporary file unreadable to others
+            os.replace(built, library)
+        return library
+
+
+def _is_whole(library: Path) -> bool:
+    try:
+        return library.stem.endswith(f"-{sha256_of(library)[:CHECKSUM]}")
+    except OSError:
+        return False
+
+
+def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -> str:
+    """Return the name that a library has in a wheel, whichever compiler it is from."""
+    return _key(source, *processor.compiler_flags, *flags)
+
+
+def _key(source: str, *parts: str) -> str:
+    """Return a name with a hash of the parts, the source and every file that it may include."""
+    digest = hashlib.sha256("\0".join((*parts, source)).encode())
+    included = sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))
+    for path in (SOURCES / source, *included):
+        name = path.relative_to(SOURCES).as_posix() if path.is_relative_to(SOURCES) else path.name
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return f"{Path(source).stem}-{digest.hexdigest()[:16]}"
+
+
+def _compile(command: list[str], by: str, source: str, title: str, cached: CachedLibrary, report: Report) -> Path:
+    log, start = cached.folder / f"{cached.key}.log", time.monotonic()
+    cached.folder.mkdir(parents=True, exist_ok=True)
+    report(f"compiling {title}: once, by {by}, in ten seconds to two minutes")
+    with announced(report, f"still compiling {title}", seconds=10), temporary_file(log) as built:
+        command = [*command, str(SOURCES / source), "-o", str(built)]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DeviceError(f"the C++ compiler did not end on {source} within {SECONDS} s") from None
+        if result.returncode != 0:
+            log.write_text(result.stdout + result.stderr, encoding="utf-8")
+            raise DeviceError(f"the C++ compiler failed on {source}; its messages are in {log}")
+        library = cached.store(built)
+    log.unlink(missing_ok=True)
+    report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
+    return library

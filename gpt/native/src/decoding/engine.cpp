@@ -1,0 +1,102 @@
+// The C interface of the decoder, for gpt/native/decoding/engine.py.
+#include "../api.h"
+#include "decoder.h"
+#include "sampling.h"
+#include <atomic>
+#include <exception>
+
+template <class Work> static void run(Decoder& d, Work work) {
+    parallel(d.size.threads, [&](const Worker& w) {
+        [[maybe_unused]] TileScope tiles;
+        work(w);
+    });
+}
+
+// Samples from the logits of token i of a pass, which are overwritten.
+static int sample_token(Decoder& d, const Worker& w, int i, const Sample& s) {
+    const int V = d.m.vocab_size;
+    if (s.logits) memcpy(s.logits, d.logits(i), V * sizeof(float));
+    return sample(d.logits(i), V, s.sampling, s.uniform, s.seen, d.scratch(w).ranks, d.scratch(w).order);
+}
+
+GPT_FACTS(GPT_SIZE(Matrix), GPT_SIZE(Layer), GPT_SIZE(Model), GPT_SIZE(CacheOptions), GPT_SIZE(Batch),
+          GPT_SIZE(Sampling), GPT_SIZE(Sample))
+
+// Returns null on failure; `error` (size) then says why.
+GPT_API Decoder* gpt_decoder_create(const Model* model, const Layer* layers, const CacheOptions* kv, int tokens,
+                                    int threads, char* error, int size) {
+    try {
+        return new Decoder(*model, layers, *kv, tokens, threads);
+    } catch (const std::bad_alloc&) {
+        strncpy(error, "there is not enough memory", size - 1);
+    } catch (const std::exception& e) {
+        strncpy(error, e.what(), size - 1);
+    }
+    return nullptr;
+}
+
+GPT_API void gpt_decoder_free(Decoder* d) { delete d; }
+
+// Stores the keys and values of a batch, at most as many as the decoder has room for; returns the logits
+// (wanted, vocab_size) of the tokens at indices `which`.
+GPT_API void gpt_decoder_forward(Decoder* d, const Batch* b, int wanted, const int32_t* which, float* logits) {
+    const size_t V = d->m.vocab_size;
+    run(*d, [&](const Worker& w) {
+        d->forward(w, *b, which, wanted);
+        for (int i = w.first(wanted); i < w.end(wanted); i++) memcpy(logits + i * V, d->logits(i), V * sizeof(float));
+    });
+}
+
+// Samples `steps` tokens for each sequence of a batch into sampled (count, steps), feeding each back. The batch has the
+// newest token of each sequence, not stored yet, in `tokens` and `positions`; both are advanced. uniforms: (count,
+// steps). seen: (count, vocab_size), or null; kept up to date. logits: (steps, count, vocab_size), or null.
+// Returns 0, or 1 + index + count * step if logits are not finite.
+GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int steps, const Sampling* sampling,
+                                     const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {
+    const size_t V = d->m.vocab_size, count = b->count;
+    std::atomic<int64_t> failed{INT64_MAX};
+    run(*d, [&](const Worker& w) {
+        d->embed(w, *b);
+        for (int step = 0; step < steps; step++) {
+            d->pass(w, *b);
+            d->head(w, d->all_indices(), b->count);
+            for (int i = w.first(b->count); i < w.end(b->count); i++) {
+                uint8_t* row_seen = seen ? seen + i * V : nullptr;
+                float* copy = logits ? logits + (step * count + i) * V : nullptr;
+                const int token =
+                    sample_token(*d, w, i, {*sampling, uniforms[(size_t)i * steps + step], row_seen, copy});
+                if (token < 0) {
+                    int64_t failure = 1 + i + (int64_t)count * step, before = failed;
+                    while (failure < before && !failed.compare_exchange_weak(before, failure)) {}
+                    continue;
+                }
+                sampled[(size_t)i * steps + step] = b->tokens[i] = token;
+                if (row_seen) row_seen[token] = 1;
+                if (++b->positions[i] < d->m.block_size) d->embed(i, token, b->positions[i]);
+            }
+            w.wait();
+            if (failed != INT64_MAX) break;
+        }
+    });
+    return failed == INT64_MAX ? 0 : failed.load();
+}
+
+// Like forward, but samples a token after each of the tokens at indices `which`, each with its own parameters, into
+// sampled (wanted); -1 where logits are not finite.
+GPT_API void gpt_decoder_step(Decoder* d, const Batch* b, int wanted, const int32_t* which, const Sample* samples,
+                              int32_t* sampled) {
+    run(*d, [&](const Worker& w) {
+        d->forward(w, *b, which, wanted);
+        for (int i = w.first(wanted); i < w.end(wanted); i++) sampled[i] = sample_token(*d, w, i, samples[i]);
+    });
+}
+
+// Copies the physical blocks `from` (count) to `to` (count).
+GPT_API void gpt_decoder_copy_blocks(Decoder* d, int count, const int32_t* to, const int32_t* from) {
+    parallel(d->size.threads, [=](const Worker& w) {
+        for (int i = w.first(count); i < w.end(count); i++) d->copy_block(to[i], from[i]);
+    });
+}
+
+// Returns the bytes of a physical block.
+GPT_API int64_t gpt_decoder_block_bytes(const Decoder* d) { return (int64_t)d->block_bytes(); }

@@ -1,0 +1,117 @@
+"""Call the compiled kernels of `src/training/training.cpp` with tensors."""
+
+import ctypes
+from ctypes import c_float, c_int32, c_uint32, c_void_p
+
+import torch
+from torch import Tensor
+
+from gpt.native.build import find_library, load_usable, open_library
+from gpt.native.contract import check_facts, fields, pointer
+from gpt.system.environment import Settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import Processor, supported_processors
+from gpt.system.progress import Report, silent
+
+
+class Activations(c_void_p):
+    """Points to activations of the kernels' type; other pointers point to float32."""
+
+
+class AttentionArguments(ctypes.Structure):
+    _fields_ = fields(
+        (Activations, "qkv y dy dqkv"),
+        (c_void_p, "q_gain k_gain cosine sine log_sums dq_gain dk_gain"),
+        (c_float, "eps dropout"),
+        (c_uint32, "seed"),
+        (c_int32, "batch length heads head_dim threads"),
+    )
+
+
+class AddNormArguments(ctypes.Structure):
+    _fields_ = fields(
+        (Activations, "y normed dnormed dy"),
+        (c_void_p, "x gain stream mean inverse dstream dx dgain"),
+        (c_float, "eps dropout"),
+        (c_uint32, "seed"),
+        (c_int32, "rows width centered threads"),
+    )
+
+
+class AddArguments(ctypes.Structure):
+    _fields_ = fields(
+        (Activations, "y dy"),
+        (c_void_p, "x out"),
+        (c_float, "dropout"),
+        (c_uint32, "seed"),
+        (c_int32, "rows width threads"),
+    )
+
+
+class ActivationArguments(ctypes.Structure):
+    _fields_ = fields((Activations, "x y dy dx"), (c_int32, "kind rows width threads"))
+
+
+class WeightGradientArguments(ctypes.Structure):
+    _fields_ = fields((Activations, "x dy"), (c_void_p, "dw"), (c_int32, "rows outputs inputs threads"))
+
+
+class MatmulArguments(ctypes.Structure):
+    _fields_ = fields(
+        (c_void_p, "a b c"),
+        (c_int32, "rows columns depth a_row a_column b_row b_column threads"),
+    )
+
+
+SOURCE = "training/training.cpp"
+KERNELS: dict[str, type[ctypes.Structure]] = {
+    "attention_forward": AttentionArguments,
+    "attention_backward": AttentionArguments,
+    "add_norm_forward": AddNormArguments,
+    "add_norm_backward": AddNormArguments,
+    "add_forward": AddArguments,
+    "dropout": AddArguments,
+    "activation_forward": ActivationArguments,
+    "activation_backward": ActivationArguments,
+    "weight_gradient": WeightGradientArguments,
+    "matmul": MatmulArguments,
+}
+"""Arguments of each kernel; `weight_gradient` exists for bfloat16 only, and `matmul` for float32 only."""
+
+
+class Kernels:
+    """The compiled kernels for one processor class, with activations of the type that it multiplies fastest."""
+
+    def __init__(self, library: ctypes.CDLL, processor: Processor) -> None:
+        check_facts(library, *KERNELS.values())
+        self._library, self.processor, self.dtype = library, processor, processor.matmul_dtype
+        if library.gpt_request_matmul():
+            raise DeviceError("the system does not grant the AMX tiles")
+
+    def call(self, name: str, **values: Tensor | float | None) -> None:
+        """Call a kernel of `KERNELS` with torch's number of threads; omitted tensors become null pointers."""
+        structure = KERNELS[name]
+        arguments = structure(threads=torch.get_num_threads())
+        kinds = {name: kind for name, kind, *_ in structure._fields_}
+        for field, value in values.items():
+            if isinstance(value, Tensor):
+                value = pointer(value, self.dtype if kinds[field] is Activations else torch.float32).value
+            setattr(arguments, field, value)
+        if getattr(self._library, f"gpt_{name}")(ctypes.byref(arguments)):
+            raise DeviceError(f"not enough memory for the scratch of {name}; take a smaller train.batch_size")
+
+
+def load_kernels(
+    dtype: torch.dtype, settings: Settings, report: Report = silent, processor: Processor | None = None
+) -> Kernels:
+    """Load the kernels for a type of activations: float32, or bfloat16, for which not every processor has instructions.
+
+    The library of a given class is loaded untried; without one it is the best of this machine that passes its trial.
+    """
+    if processor is not None:
+        return Kernels(open_library(find_library(SOURCE, processor, settings.cache_dir, report)), processor)
+    supported = supported_processors(settings.processor)
+    candidates = [each for each in supported if each.matmul_dtype == dtype]
+    if not candidates:
+        raise DeviceError(f"this processor ({supported[0].name}) has no instructions for {str(dtype)[6:]}")
+    return Kernels(*load_usable(SOURCE, candidates, settings, report))

@@ -1,7 +1,0 @@
-"""Serve many requests at a time with one engine, whose batch they join and leave at every step."""
-
-from gpt.generation.engine import EngineStats
-from gpt.generation.request import EngineClosedError, QueueFullError, Request
-from gpt.serving.engine import ServingEngine
-
-__all__ = ["EngineClosedError", "EngineStats", "QueueFullError", "Request", "ServingEngine"]

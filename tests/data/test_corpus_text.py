@@ -1,0 +1,209 @@
+"""Files give their text, a piece at a time, or a line that says what is wrong with them."""
+
+import codecs
+import io
+import os
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock, patch
+
+import pyarrow
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pyarrow import parquet as arrow
+
+from gpt.data import corpus_text, parquet
+from gpt.data.corpus_text import CorpusText
+from gpt.data.locating import find_files
+from gpt.system.errors import DataError
+from patience import examples
+
+ROWS = ["First “row”.", "", None, "Second\r\nrow.", "é" * 50]
+TEXT = "".join(f"{number} keys and doors.\n" for number in range(5000))
+# every length of a character in UTF-8, and line ends of each kind side by side
+AWKWARD = "aé€𝄞\r\n\r\r\n\n\ré\r\n𝄞𝄞\n\r"
+MARKS = st.sampled_from([b"", codecs.BOM_UTF8])
+SIZES = st.integers(1, 9) | st.just(corpus_text.PIECE)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("text") / "a.txt"
+
+
+def reading(file: Path, content: bytes, size: int = corpus_text.PIECE) -> str:
+    """The text of this content, read so many bytes at a time."""
+    file.write_bytes(content)
+    with patch.object(corpus_text, "PIECE", size):
+        pieces = list(CorpusText([file]).pieces())
+    assert all(len(piece.encode()) < size + 6 for piece in pieces)
+    return "".join(pieces)
+
+
+@given(
+    text=st.text(st.sampled_from("ab\r\n\n") | st.characters(codec="utf-8", exclude_characters="\0"), max_size=40),
+    size=SIZES,
+    mark=MARKS,
+)
+@example(AWKWARD, 3, codecs.BOM_UTF8)
+@example("a\ufeffb", 2, codecs.BOM_UTF8)
+@example("", 1, codecs.BOM_UTF8)
+def test_any_text_reads_the_same_in_pieces_of_any_size(file: Path, text: str, size: int, mark: bytes) -> None:
+    text = text.lstrip("\ufeff")  # at the very start it is the mark
+    assert reading(file, mark + text.encode(), size) == text.replace("\r\n", "\n")
+    assert CorpusText([file]).characters() == sorted(set(text.replace("\r\n", "\n")))
+
+
+@given(size=SIZES, mark=MARKS)
+@pytest.mark.parametrize(
+    ("before", "wrong"),
+    [
+        *((before, b"\xff") for before in (b"", b"ab", b"a" * (corpus_text.PIECE + 5))),
+        ("aé€𝄞".encode() * 3, b"\x80"),
+        ("é".encode() * 11, b"\xc3("),
+        # the file ends within a character
+        (b"abcdefg", b"\xe2\x82"),
+        (b"abcdefgh", b"\xf0\x9d\x84"),
+        (b"abcde", b"\xe2\x82a"),
+    ],
+    ids=range(8),
+)
+@examples(0.1)
+def test_first_wrong_byte_is_told_by_its_place_in_the_file(
+    file: Path, before: bytes, wrong: bytes, size: int, mark: bytes
+) -> None:
+    size = size if len(before) < 100 else corpus_text.PIECE
+    with pytest.raises(DataError, match=rf"is not UTF-8: byte {len(mark) + len(before):,} \("):
+        reading(file, mark + before + wrong, size)
+
+
+@pytest.mark.parametrize("content", ["abc\n".encode("utf-16-le"), b"\x7fELF\x02\x01\x01\0\0\0", b"abc\0"])
+def test_file_with_nul_bytes_is_no_text(file: Path, content: bytes) -> None:
+    with pytest.raises(DataError, match="has NUL bytes"):
+        reading(file, content)
+
+
+def test_blocks_are_of_equal_length_whatever_the_pieces_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_text, "BLOCK", 700)
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "a.parquet").write_bytes(table(TEXT.split("\n\n")))
+    seen: list[int] = []
+    blocks = [list(CorpusText([tmp_path / name]).blocks(seen.append)) for name in ("a.txt", "a.parquet")]
+    assert blocks[0] == blocks[1]
+    assert {len(block) for block in blocks[0][:-1]} == {700}
+    assert "".join(blocks[0]) == TEXT
+    assert min(seen) >= 0
+    assert sum(seen) >= len(TEXT)
+
+
+def test_corpus_longer_than_is_allowed_is_stopped_early(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_text, "MAX_CHARACTERS", 1000)
+    assert len(reading(file, b"a" * 1000)) == 1000
+    with pytest.raises(DataError, match=r"a\.txt: the corpus has more than 1,000 characters"):
+        reading(file, b"a" * 1001)
+
+
+def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_text, "BLOCK", 1000)
+    monkeypatch.setattr(corpus_text, "SAMPLE", 20_000)
+    (tmp_path / "a.txt").write_text(TEXT)
+    corpus = CorpusText([tmp_path / "a.txt"])
+    assert "".join(corpus.sample()) == TEXT
+    monkeypatch.setattr(corpus_text, "SMALL", 1000)
+    monkeypatch.setattr(corpus_text, "SAMPLED", 300)
+    sample = list(corpus.sample())
+    step = -(-len(TEXT) // 20_000)
+    assert "".join(sample) == "".join(list(corpus.blocks())[::step])
+    assert max(map(len, sample)) == 300
+    assert step > 3
+
+
+# --- Parquet
+
+
+def table(rows: list[Any], column: str = "text") -> bytes:
+    out = io.BytesIO()
+    arrow.write_table(pyarrow.table({"id": list(range(len(rows))), column: rows}), out, row_group_size=2)
+    return out.getvalue()
+
+
+def read(folder: Path, content: bytes) -> str:
+    (folder / "a.parquet").write_bytes(content)
+    return "".join(CorpusText([folder / "a.parquet"]).pieces())
+
+
+def test_rows_are_documents_of_the_column_text_or_the_only_one(tmp_path: Path) -> None:
+    for column in ("text", "body"):
+        assert read(tmp_path, table(ROWS, column)) == "First “row”.\n\nSecond\nrow.\n\n" + "é" * 50
+    out = io.BytesIO()
+    arrow.write_table(pyarrow.table({"title": ["no"], "text": pyarrow.array(["yes"]).dictionary_encode()}), out)
+    assert read(tmp_path, out.getvalue()) == "yes"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (table([5, 7]), "needs a column of text that is called text; its columns are id (int64), text (int64)"),
+        (table([5, 7], "\x1b[2J\n"), r"its columns are id (int64), \x1b[2J\n (int64)"),
+        (b"plain text", "cannot be read as Parquet: "),
+        (table(ROWS)[:-20], "cannot be read as Parquet: "),
+    ],
+    ids=range(4),
+)
+def test_table_that_is_damaged_or_has_no_text_is_refused(content: bytes, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, content)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"needs the pyarrow package: pip install 'glassgpt\[corpora\]'"):
+        read(tmp_path, b"")
+
+
+# --- which files a path names
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("b.txt", "a/z.txt", "a/c.md", ".git/config", "a/.hidden.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    return tmp_path
+
+
+def test_folder_or_pattern_names_files_in_the_order_of_their_paths(folder: Path) -> None:
+    assert find_files(folder) == [folder / name for name in ("a/c.md", "a/z.txt", "b.txt")]
+    assert find_files(folder / "a" / "[a-z]*.txt") == [folder / "a/z.txt"]
+    (folder / "really[1].txt").write_text("x")
+    assert find_files(folder / "really[1].txt") == [folder / "really[1].txt"]
+
+
+@pytest.mark.parametrize(
+    ("make", "named", "message"),
+    [
+        (lambda folder: (folder / "a/link").symlink_to("nowhere"), "a", r"link: no such file; set data\.path to"),
+        (lambda folder: os.mkfifo(folder / "a/pipe"), "a", r"pipe: not a regular file; set data\.path to"),
+        (lambda folder: (folder / "empty").mkdir(), "empty", "names no files; set data"),
+        (lambda folder: None, "*.json", r"\*\.json names no files; set data"),
+        (lambda folder: (folder / "rows.parquet").touch(), "", r"mixes text and Parquet, such as .*rows\.parquet"),
+        (lambda folder: (folder / "a\nb.txt").touch(), "", r"a control character in its name, '.*a\\nb\.txt'"),
+    ],
+    ids=range(6),
+)
+def test_unreadable_files_are_refused(make: Any, named: str, message: str, folder: Path) -> None:
+    make(folder)
+    with pytest.raises(DataError, match=message):
+        find_files(folder / named)
+
+
+def test_unlisted_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, "Permission denied", "a")))
+    with pytest.raises(DataError, match=r"cannot list a: Permission denied"):
+        find_files(folder)

@@ -1,0 +1,391 @@
+"""A corpus is encoded once, as one stream in shards, and split in order; a kill loses nothing that is finished."""
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import islice
+from math import ceil
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.config import DataConfig
+from gpt.data import corpus_text, preparation, sharding
+from gpt.data.dataset import META, Dataset, open_dataset, seal, unseal
+from gpt.data.preparation import prepare
+from gpt.data.tokenizers import ByteTokenizer, Ids, Tokenizer
+from gpt.system.environment import Settings
+from gpt.system.errors import DataError
+from patience import examples
+
+OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
+BPE: dict[str, Any] = {"tokenizer": "bpe", "bpe_vocab_size": 300}
+TOKENIZERS: list[dict[str, Any]] = [{"tokenizer": "char"}, {"tokenizer": "byte"}, BPE]
+BLOCK = 700
+"""Characters that are encoded at a time; two blocks make a shard."""
+
+
+class Place:
+    """A folder of texts, of which one is prepared unless another path is given, and a data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files, self.data = folder / "files", folder / "data"
+        self.text, self.tokens = self.files / "a.txt", self.data / "tokens"
+        self.files.mkdir()
+        self.reports: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.text.write_text(text, encoding="utf-8", newline="")
+
+    def prepare(self, **keys: Any) -> Dataset:
+        values = {"source": "file", "path": str(self.text), "dir": str(self.data), **keys}
+        return prepare(DataConfig.model_validate(values), OFFLINE, self.reports.append)
+
+    def refusal(self, **keys: Any) -> str:
+        with pytest.raises(DataError) as caught:
+            self.prepare(**keys)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def folder(self) -> Path:
+        (folder,) = self.tokens.iterdir()
+        return folder
+
+    def written(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self.folder().iterdir()}
+
+    def is_empty(self) -> bool:
+        return not self.tokens.exists() or list(self.tokens.iterdir()) == []
+
+
+def whole(data: Dataset) -> str:
+    splits = [data.train, data.val] + ([] if data.test is None else [data.test])
+    return data.tokenizer.decode(np.concatenate([np.asarray(split) for split in splits]))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def swap(path: Path) -> None:
+    """Another order of the same ids, all of them valid."""
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+def holding(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+def changed(**values: Any) -> Callable[[Path], object]:
+    """Writes other values into a JSON file, and the hash with them; None takes one out."""
+
+    def change(path: Path) -> None:
+        content = unseal(json.loads(path.read_text())) | values
+        path.write_text(json.dumps(seal({key: value for key, value in content.items() if value is not None})))
+
+    return change
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(corpus_text, "BLOCK", BLOCK)
+    monkeypatch.setattr(sharding, "SHARD_BLOCKS", 2)
+    return Place(tmp_path)
+
+
+LINES = [f"{number} keys, and “{number * 7}” doors: {'é' * (number % 5)}\n" for number in range(300)]
+TEXT = "".join(LINES)
+
+
+@pytest.fixture
+def text(place: Place) -> Place:
+    place.write(TEXT)
+    return place
+
+
+def test_splits_of_text8_are_ninety_five_and_five_percent(text: Place) -> None:
+    config = DataConfig(val_fraction=0.05, test_fraction=0.05)
+    data = text.prepare(val_fraction=0.05, test_fraction=0.05)
+    assert data.test is not None
+    assert (len(data.val), len(data.test)) == (round(len(TEXT) / 20), round(len(TEXT) / 20))
+    assert whole(data) == TEXT
+    for size in (100_000_000, 1_000_003):
+        tokens = np.broadcast_to(np.uint8(0), size)
+        assert sharding._splits(tokens, ByteTokenizer(), config)["train"][1] == size - 2 * round(size / 20)
+
+
+def leave_unfinished(text: Place, blocks: int, error: BaseException, **keys: Any) -> Path:
+    """Encode so many blocks, then end."""
+    encoded = sharding._encoded
+
+    def killed(tokenizer: Tokenizer, texts: Iterator[str]) -> Iterator[Ids]:
+        yield from encoded(tokenizer, islice(texts, blocks))
+        raise error
+
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(sharding, "_encoded", killed)
+        expected, message = (DataError, "^cannot write ") if isinstance(error, OSError) else (type(error), None)
+        with pytest.raises(expected, match=message):
+            text.prepare(**keys)
+    return text.folder()
+
+
+def written_straight(text: Place, **keys: Any) -> dict[str, bytes]:
+    text.prepare(**keys)
+    straight = text.written()
+    text.folder().rename(text.data / "straight")
+    return straight
+
+
+@pytest.mark.parametrize("keys", TOKENIZERS, ids=lambda keys: keys["tokenizer"])
+@pytest.mark.parametrize("blocks", [0, 1, 4, 9])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr)
+def test_ended_work_goes_on_to_the_same_shards_and_keeps_the_finished_ones(
+    blocks: int, error: BaseException, keys: dict[str, Any], text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = written_straight(text, **keys)
+    partial = leave_unfinished(text, blocks, error, **keys)
+    assert partial.name.endswith(".partial")
+    kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.bin")}
+    assert len(kept) == blocks // 2
+    assert list(partial.glob(".*")) == []
+    monkeypatch.setattr("gpt.data.corpus_text.learn_bpe", lambda *arguments: pytest.fail("learned again"))
+    text.prepare(**keys)
+    assert text.written() == straight
+    assert {name: (text.folder() / name).stat().st_mtime_ns for name in kept} == kept
+
+
+def swap_ids(path: Path) -> None:
+    """Give two pairs of characters each other's id, in valid JSON."""
+    content = path.read_text()
+    path.write_text(content.replace(": 256,", ": ?,").replace(": 257,", ": 256,").replace(": ?,", ": 257,"))
+    assert path.read_text() != content
+
+
+DAMAGES_OF_UNFINISHED: list[tuple[str, Callable[[Path], object]]] = [
+    *(("shard-000001.bin", damage) for damage in (swap, cut, Path.unlink)),
+    *(("journal.json", damage) for damage in (swap_ids, cut, Path.unlink)),
+    *(("journal.json", holding(content)) for content in (b"", b"\xff", b"[]", b"null")),
+    (".shard-000004.bin.abcdefgh.tmp", Path.mkdir),
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES_OF_UNFINISHED)
+def test_damaged_unfinished_work_is_made_anew(name: str, damage: Callable[[Path], object], text: Place) -> None:
+    straight = written_straight(text, **BPE)
+    damage(leave_unfinished(text, 9, KeyboardInterrupt(), **BPE) / name)
+    text.prepare(**BPE)
+    assert text.written() == straight
+
+
+def test_text_changed_while_it_is_read_is_refused(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = ByteTokenizer.encode_narrow
+
+    def change(self: ByteTokenizer, block: str) -> Any:
+        text.write(TEXT + "more")
+        return encode(self, block)
+
+    monkeypatch.setattr(ByteTokenizer, "encode_narrow", change)
+    assert "a.txt was changed while it was read; start again" in text.refusal(tokenizer="byte")
+    assert text.is_empty()
+
+
+def test_files_are_joined_in_order_by_an_empty_line_and_a_bad_one_leaves_nothing(place: Place) -> None:
+    texts = ["".join(LINES[number::3]) for number in range(3)]
+    for number, content in enumerate(texts):
+        (place.files / f"{number}.txt").write_text(content, encoding="utf-8")
+    (place.files / ".hidden").write_text("no")
+    (place.files / "empty.txt").write_text("")
+    files = {"path": str(place.files)}
+    (place.files / "z.txt").write_bytes(b"\xff" * 3000)
+    assert "z.txt is not UTF-8" in place.refusal(tokenizer="byte", **files)
+    assert place.is_empty()
+    (place.files / "z.txt").unlink()
+    assert whole(place.prepare(**files)) == "\n\n".join(texts)
+    assert whole(place.prepare(path=str(place.files / "[01].*"))) == "\n\n".join(texts[:2])
+
+
+@given(
+    text=st.text(st.characters(codec="utf-8", exclude_characters="\r\ufeff\0"), min_size=2, max_size=200).filter(
+        lambda text: len(set(text)) > 1
+    ),
+    keys=st.sampled_from(TOKENIZERS),
+    shard=st.integers(1, 5),
+    block=st.integers(1, 60),
+    piece=st.integers(1, 30),
+    val=st.floats(0.1, 0.9),
+)
+@examples(0.25)
+def test_any_pieces_blocks_and_shards_give_the_text_split_at_the_same_place(
+    text: str, keys: dict[str, Any], shard: int, block: int, piece: int, val: float
+) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(corpus_text, "PIECE", piece),
+        patch.object(corpus_text, "BLOCK", block),
+        patch.object(sharding, "SHARD_BLOCKS", shard),
+    ):
+        place = Place(Path(folder))
+        place.write(text)
+        data = place.prepare(**keys, val_fraction=val)
+        ids = data.tokenizer.encode(text)
+        assert whole(data) == text
+        assert set(place.written()) == {META, *(f"shard-{n:06d}.bin" for n in range(ceil(len(text) / block / shard)))}
+        if keys["tokenizer"] != "bpe":
+            assert np.concatenate([np.asarray(data.train), np.asarray(data.val)]).tolist() == ids.tolist()
+            assert len(data.train) == int(len(ids) * (1 - val))
+        else:  # a token may lie across the border
+            border = round(data.chars_per_token(data.train) * len(data.train)) if len(data.train) else 0
+            assert 0 <= int(len(text) * (1 - val)) - border <= 8
+
+
+def test_prepared_text_is_not_encoded_again(text: Place) -> None:
+    first = text.prepare()
+    for shard in first.train.shards:
+        assert isinstance(shard, np.memmap)
+        assert not shard.flags.writeable
+    assert text.reports == [f"encoded {text.text} into {text.folder()}"]
+    written = {path: path.stat().st_mtime_ns for path in text.folder().iterdir()}
+    text.text.rename(text.files / "moved.txt")
+    second = text.prepare(path=str(text.files / "moved.txt"))
+    assert {path: path.stat().st_mtime_ns for path in text.folder().iterdir()} == written
+    assert (second.fingerprint, len(text.reports)) == (first.fingerprint, 1)
+    (text.folder() / META).rename(text.folder() / "meta.json")
+    with pytest.raises(DataError, match=r"are damaged \(dataset.json: No such file"):
+        open_dataset(text.folder())
+    assert whole(text.prepare(path=str(text.files / "moved.txt"))) == TEXT
+
+
+def test_another_text_or_option_gets_other_token_files(text: Place) -> None:
+    others: list[dict[str, Any]] = [{"val_fraction": 0.2}, {"test_fraction": 0.2}, *TOKENIZERS]
+    prepared = [text.prepare(**keys) for keys in (*others, BPE | {"bpe_vocab_size": 290})]
+    text.write(TEXT.replace("keys", "kegs"))
+    prepared.append(text.prepare())
+    assert len({data.fingerprint for data in prepared}) == len(prepared)
+    assert whole(prepared[0]) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "train", "val"),
+    [
+        ("é𝄞" * 50, "char", 1.0, 1.0),
+        ("é𝄞" * 50, "byte", 2 / 6, 2 / 6),
+        ("a" * 270 + "€" * 10, "byte", 1.0, 1 / 3),
+        ("a" * 260 + "€" * 10, "byte", 1.0, 9 / 29),  # a character across the border
+    ],
+)
+def test_characters_per_token_are_those_of_the_tokens_that_are_read(
+    text: str, tokenizer: str, train: float, val: float, place: Place
+) -> None:
+    place.write(text)
+    data = place.prepare(tokenizer=tokenizer)
+    assert data.chars_per_token(data.train) == pytest.approx(train, abs=0.003)
+    assert data.chars_per_token(data.val) == pytest.approx(val, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("content", "keys", "problem"),
+    [
+        (b"", {}, "a.txt has 0 bytes"),
+        (b"\xef\xbb\xbf", {}, "a.txt has 0 distinct characters; there is nothing to learn from it"),
+        (b"\xef\xbb\xbf", {"tokenizer": "byte"}, "has no text in it"),
+        (b"a" * 5000, {}, "has 1 distinct characters; there is nothing to learn from it"),
+        (b"caf\xe9" * 500, {"tokenizer": "byte"}, "is not UTF-8: byte 3"),
+    ],
+)
+def test_text_without_anything_to_learn_is_refused_and_leaves_nothing(
+    content: bytes, keys: dict[str, Any], problem: str, place: Place
+) -> None:
+    place.text.write_bytes(content)
+    assert problem in place.refusal(**keys)
+    assert place.is_empty()
+
+
+def test_split_shorter_than_one_window_is_refused(place: Place) -> None:
+    place.write(TEXT[:50])
+    data = place.prepare()
+    data.check_length(4)
+    for block_size, problem in (
+        (5, "the val split has 5 tokens, fewer than block_size + 1 = 6; use more text, a smaller model.block_size"),
+        (1999, "the train split has 45 tokens, fewer than block_size + 1 = 2,000; "),
+    ):
+        with pytest.raises(DataError, match=f"^{re.escape(problem)}"):
+            data.check_length(block_size)
+
+
+DAMAGES_OF_FINISHED: list[tuple[str, Callable[[Path], object]]] = [
+    *(("shard-000000.bin", damage) for damage in (cut, swap, Path.unlink)),
+    (META, cut),
+    *((META, holding(content)) for content in (b"", b"\xff\xfe", b"[]", b"{}", b"null")),
+    (META, lambda path: path.write_text(path.read_text().replace('"k"', '"K"'))),
+    *((META, changed(dtype=dtype)) for dtype in (None, "nonsense", ["u1"], "<u4")),
+    *((META, changed(shards=shards)) for shards in (None, [], [{"file": "shard-000000.bin"}])),
+    (META, changed(splits={"train": [0, 10**9], "val": [0, 1]})),
+    *((META, changed(splits=splits)) for splits in ({"train": [0, 10]}, {"train": "ab", "val": "cd"})),
+    *((META, changed(splits={"train": train, "val": [5, len(TEXT)]})) for train in ([5, 5], [0, 4], [0, 6], [0, 5.0])),
+    (META, changed(shards=[{"file": "shard-000000.bin", "length": 10**400, "sha256": "0"}])),
+    *((META, changed(tokenizer=saved)) for saved in (None, {"type": "bpe"}, {"type": "char", "chars": []})),
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES_OF_FINISHED)
+def test_damaged_token_files_are_refused_with_what_to_do(
+    name: str, damage: Callable[[Path], object], text: Place
+) -> None:
+    text.prepare()
+    folder = text.folder()
+    damage(folder / name)
+    said = text.refusal()
+    assert said.startswith(f"the token files in {folder} are damaged (")
+    assert said.endswith("delete that folder and start again")
+    shutil.rmtree(folder)
+    assert whole(text.prepare()) == TEXT
+
+
+def test_work_of_another_process_is_waited_for_and_taken(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire = sharding.FileLock.acquire
+
+    def overtaken(lock: sharding.FileLock, *arguments: Any) -> Any:
+        monkeypatch.setattr(sharding.FileLock, "acquire", acquire)
+        text.prepare()
+        written.update(path.stat() for path in text.folder().iterdir())
+        return acquire(lock, *arguments)
+
+    written: set[Any] = set()
+    monkeypatch.setattr(sharding.FileLock, "acquire", overtaken)
+    assert whole(text.prepare()) == TEXT
+    assert {path.stat().st_mtime_ns for path in text.folder().iterdir()} == {found.st_mtime_ns for found in written}
+
+
+def test_unusable_folders_and_files_are_told_and_kept(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
+    said = text.refusal(dir=str(text.text))
+    assert said.startswith(f"cannot write {text.text / 'tokens'}")
+    assert said.endswith("or set data.dir to another folder")
+    with monkeypatch.context() as context:
+        context.setattr(Path, "rename", refuse)
+        assert "Permission denied" in text.refusal()
+    assert whole(text.prepare()) == TEXT
+    monkeypatch.setattr(preparation, "sha256_of", refuse)
+    assert text.refusal() == f"cannot read {text.text}: Permission denied"
+
+
+def test_byte_pairs_are_learned_and_fewer_than_characters(place: Place) -> None:
+    place.write("".join(f"{number} keys and {number * 7} doors.\n" for number in range(400)))
+    chars, pairs = place.prepare(), place.prepare(**BPE)
+    assert pairs.tokenizer.vocab_size == 300
+    assert len(pairs.train) < 0.7 * len(chars.train)
+    assert pairs.chars_per_token(pairs.val) == len(chars.val) / len(pairs.val)
+
+
+def test_byte_pairs_without_their_library_are_refused(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.data.bpe.find_spec", lambda name: None)
+    assert "needs the tokenizers package: pip install 'glassgpt[bpe]'" in text.refusal(tokenizer="bpe")
+    assert text.is_empty()

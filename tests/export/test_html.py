@@ -1,0 +1,252 @@
+"""An exported page: under Node against PyTorch, and in a browser, opened from disk, used by mouse and by keyboard."""
+
+import copy
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from browser import CONTROL, Page
+from export.node import run_page
+from gpt.config import SamplingParams
+from gpt.data.bpe import BPETokenizer, learn_bpe
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.extras.export import html
+from gpt.extras.export.html import render_model_page
+from gpt.generation.generator import generate
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from gpt.system.errors import InputError
+from tiny import CORPUS, sharp_model
+
+CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
+IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+
+
+def page_of(model: GPT, weights: str = "float32", tokenizer: Tokenizer = CHARS) -> str:
+    return render_model_page(model, tokenizer, weights, SamplingParams(), "A <title>", "a note")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept", "weights", "tolerance"),
+    [
+        ({"n_embd": 36, "n_head": 2, "mlp_width": 70, "bias": True}, "float32", "float32", 1e-4),
+        ({}, "float32", "fp16", 1e-4),
+        ({}, "float32", "int8", 1e-4),
+        ({}, "int8", "fp16", 1e-4),
+        ({}, "int8", "int8", 1e-4),
+        ({}, "bf16", "fp16", 1e-4),
+        ({}, "int4", "fp16", 1e-2),  # which is rounded again
+    ],
+)
+@torch.no_grad()
+def test_logits_are_those_of_the_weights_rounded_as_in_the_page(
+    changes: dict[str, object], kept: str, weights: str, tolerance: float
+) -> None:
+    model = sharp_model(**changes)
+    model = model if kept == "float32" else quantize(model, kept)
+    code = f"const model = newModel(); return {IDS}.map((id, at) => [...model.step(id, at)]);"
+    logits = torch.tensor(run_page(page_of(model, weights), code))
+    in_page = copy.deepcopy(quantize(model, "int8") if (kept, weights) == ("float32", "int8") else model)
+    for parameter in in_page.parameters() if weights != "float32" else ():
+        parameter.data = parameter.half().float()
+    expected = in_page(torch.tensor([IDS]))[0]
+    torch.testing.assert_close(logits, expected, atol=tolerance * float(expected.std()), rtol=0)
+
+
+def test_byte_pairs_and_bytes_become_the_ids_of_the_package() -> None:
+    library = LibraryTokenizer.from_str(json.dumps(learn_bpe([CORPUS], 300).to_dict()["tokenizer"]))
+    library.add_special_tokens([AddedToken("<|end|>"), AddedToken("<|end|>.")])  # which are literal text
+    generator = random.Random(0)
+    parts = ["the", "keeper's", "'LL", "don't", " ", "  ", "\n", "\t", "\r\n", "\x85", "\ufeff", "\u3000", "e\u0301"]
+    parts += ["123", "½", "é", "你好", "🎭", "...", "<|end|>", "<|end|>.", "<|", "Ġ", "room " * 9, "\0", "ß", "_"]
+    texts = ["", CORPUS, "aé\U0001f600", *("".join(generator.choices(parts, k=12)) for _ in range(300))]
+    code = f"""
+    const tokenizer = new Tokenizer(data.tokenizer);
+    return {json.dumps(texts)}.map((text) => {{
+      const {{ ids, unknown }} = tokenizer.encode(text);
+      const show = tokenizer.stream();
+      return [ids, unknown, ids.map(show)];
+    }});
+    """
+    for tokenizer in (BPETokenizer(json.loads(library.to_str())), ByteTokenizer()):
+        page = page_of(sharp_model(vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
+        for text, (ids, unknown, pieces) in zip(texts, run_page(page, code), strict=True):
+            assert ids == tokenizer.encode(text).tolist()
+            assert unknown == []
+            stream = tokenizer.stream()
+            assert pieces == [stream.feed(index) for index in ids]
+
+
+def test_page_refuses_weights_and_words_that_it_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = BPETokenizer(learn_bpe([CORPUS], 300).to_dict()["tokenizer"] | {"pre_tokenizer": None})
+    with pytest.raises(InputError, match=r"a page has byte pair encoding only with words as of GPT-2.*; use --to hf"):
+        page_of(sharp_model(vocab_size=300), tokenizer=words)
+    model = sharp_model()
+    for value in (float("nan"), 1e6):
+        model.h[1].mlp.c_fc.weight.data[0, 0] = value
+        with pytest.raises(InputError, match=r"h\.1\.mlp\.c_fc\.weight has values that are not finite in fp16"):
+            page_of(model, "fp16")
+    monkeypatch.setattr(html, "MAX_BYTES", 1_000_000)
+    with pytest.raises(InputError, match="a browser reads at most 1 MB of weights from a page, and these have 2; use"):
+        page_of(sharp_model(n_embd=128))
+
+
+def test_page_is_one_file_that_asks_nothing_of_anyone_and_keeps_hostile_text_as_data() -> None:
+    tokenizer = CharTokenizer("</script>&\u2028ab")
+    page = page_of(sharp_model(), tokenizer=tokenizer)
+    assert page.count("<script") == page.count("</script>") == 3
+    assert run_page(page, "return data.tokenizer.chars;") == tokenizer.itos
+    assert "A &lt;title&gt;" in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"""https?:|src=|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|\beval\(""", page)
+    everywhere, *templates = re.split(r"<template", page)
+    for part in templates:
+        own = re.findall(r' id="([^"]+)"', everywhere + part.partition("</template>")[0])
+        assert len(own) == len(set(own))
+
+
+TEXT_IN = "[...document.querySelectorAll('{} .token')].map((item) => item.textContent).join('')"
+WRITTEN, READING = TEXT_IN.format(".written") + ".replaceAll('⏎', '\\n')", TEXT_IN.format("#text")
+DONE = "document.querySelector('.status').textContent.includes('written with seed')"
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest) -> GPT:
+    return sharp_model(std=0.1, position="rope", **getattr(request, "param", {}))
+
+
+@pytest.fixture
+def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
+    """Open the page of the model; nothing but the file must be asked for."""
+    file = tmp_path / "model.html"
+    params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
+    file.write_text(render_model_page(model, CHARS, "float32", params, "A title", "a note", "ab"), encoding="utf-8")
+    pages: list[Page] = []
+
+    def start(**options: Any) -> Page:
+        pages.append(visit(file.as_uri(), **options))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        assert {url for url in page.requests if not url.startswith("data:")} == {file.as_uri()}
+
+
+def enter(page: Page, field: str, text: str) -> None:
+    """Type a text into a field, by keyboard alone, and send it."""
+    page.run(f"document.getElementById('{field}').select()")
+    page.type(text)
+    page.press("Enter", CONTROL)
+
+
+def write(page: Page, prompt: str, **settings: float) -> str:
+    """Type settings and a prompt, write by keyboard alone, and return the text."""
+    page.run("document.querySelector('.sampling-settings').open = true")
+    for name, value in settings.items():
+        page.run(f"document.getElementById('{name.replace('_', '-')}').select()")
+        page.type(str(value))
+    enter(page, "prompt", prompt)
+    page.wait_for(DONE)
+    return page.run(WRITTEN)
+
+
+def open_view(page: Page, name: str) -> None:
+    """Open a view by a click on its name."""
+    page.point(f"document.querySelector('#views [href=\"#{name}\"]')", click=True)
+    page.wait_for(f"document.querySelector('.view-{name}') !== null")
+
+
+def test_page_writes_what_pytorch_writes_by_webassembly_and_names_unknown_characters(
+    open_page: Open, model: GPT
+) -> None:
+    page = open_page()
+    assert page.run("document.getElementById('prompt').value") == "ab"
+    enter(page, "prompt", "the #1")
+    page.wait_for("""document.querySelector('.status').textContent.startsWith("The model does not know '#', '1'")""")
+    assert page.run(WRITTEN) == ""
+    text = write(page, "the ", count=200, temperature=0.8, top_k=5, seed=11)
+    assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=11)
+    assert page.text(".status").startswith("200 characters written with seed 11")
+    assert "per second." in page.text(".status")
+    page.run("document.getElementById('prompt').value = ''")  # which starts a line
+    greedy = generate(model, CHARS, "", max_new_tokens=20, temperature=0.0)
+    assert write(page, "", count=20, temperature=0) == "\n" + greedy
+
+
+def test_page_writes_tokens_of_several_characters_and_looks_into_them(tmp_path: Path, visit: Open) -> None:
+    page = page_of(sharp_model(vocab_size=300), tokenizer=learn_bpe([CORPUS], 300))
+    (tmp_path / "bpe.html").write_text(page, encoding="utf-8")
+    shown = visit((tmp_path / "bpe.html").as_uri())
+    text = write(shown, "the keeper's", count=10)
+    assert text.startswith("the keeper's")
+    assert len(text) > len("the keeper's")
+    for name in ("picture", "attention", "lens"):
+        open_view(shown, name)
+
+
+def test_page_stops_writing_at_once_and_starts_again(open_page: Open) -> None:
+    page = open_page()
+    page.run("document.getElementById('count').value = 20000")
+    page.point("document.getElementById('write-button')", click=True)
+    page.wait_for("document.querySelectorAll('.written .token').length > 20")
+    page.press("Escape")
+    length = len(page.run(WRITTEN))
+    assert page.run(DONE)
+    assert page.run("document.getElementById('stop').disabled")
+    page.run("new Promise((done) => setTimeout(done, 100))")
+    assert len(page.run(WRITTEN)) == length < 20000
+    assert write(page, "the ", count=5).startswith("the ")
+
+
+def test_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open) -> None:
+    page = open_page()
+    for _ in range(4):
+        page.press("Tab")  # the links to the views come first
+    page.press("Enter")
+    page.wait_for(f"document.querySelector('.view-lens') !== null && {READING} === 'ab'")
+    for _ in range(2):  # by More
+        page.press("Tab")
+    assert page.run("document.activeElement.id") == "reading-text"
+    enter(page, "reading-text", "a" * 10 + "b" * 15)
+    page.wait_for(f"{READING} === '{'a' + 'b' * 15}'")
+    assert page.text(".status") == "Only the last 16 of 25 characters are read."
+    enter(page, "reading-text", "Tea")
+    page.wait_for("document.querySelector('.status.wrong') !== null")
+    assert page.text(".status") == "The model does not know 'T'; remove it from the text."
+    enter(page, "reading-text", "tea")
+    page.wait_for(f"{READING} === 'tea'")
+    assert page.text(".status") == ""
+    for key in ("Tab", "Tab", "ArrowRight"):  # by the button to the tokens
+        page.press(key)
+    assert page.text("#details-title").endswith(" at 2")
+    open_view(page, "write")
+    open_view(page, "lens")
+    assert page.run("document.getElementById('reading-text').value") == "tea"
+    open_view(page, "write")
+    text = write(page, "the ", count=5)
+    open_view(page, "attention")
+    page.wait_for(f"{READING} === {json.dumps(text.replace(chr(10), '⏎').replace(' ', '␣'))}")
+    assert page.run("document.title") == "Attention · A title"
+
+
+@pytest.mark.parametrize("model", [{"block_size": 128}], indirect=True)
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
+def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(width: int, dark: bool, open_page: Open) -> None:
+    page = open_page(width=width, height=800, dark=dark)
+    write(page, "the ", count=100)
+    lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+    assert (sum(lightness) < 100) == dark
+    for view in ("write", "picture", "attention", "lens"):
+        open_view(page, view)
+        page.wait_for("document.querySelector('.view .text, .view .head canvas, .view #lens-table .cell') !== null")
+        assert (view, page.violations()) == (view, [])
+        assert page.run("document.documentElement.scrollWidth") <= width

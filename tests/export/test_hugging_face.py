@@ -1,0 +1,281 @@
+"""Folders for transformers: logits, texts and ids, as it computes them; and imports."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer as LibraryTokenizer
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.data.bpe import BPETokenizer, learn_bpe
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.extras.export.hugging_face import export_files, import_folder, read_end_id
+from gpt.extras.export.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from gpt.generation.generator import generate_tokens
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from gpt.system.errors import DataError, InputError
+from tiny import sharp_model
+
+CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
+LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
+QWEN = LLAMA | {"qk_norm": True, "n_kv_head": 1}
+FAMILIES = {"GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM", "Qwen3": "Qwen3ForCausalLM"}
+
+
+def save(model: GPT, folder: Path, tokenizer: Tokenizer = CHARS, **params: Any) -> Path:
+    for name, content in export_files(model, tokenizer, SamplingParams(**params)).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def edit(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def sequences(model: GPT) -> Tensor:
+    return torch.randint(model.vocab_size, (3, model.config.block_size), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("GPT2", {}),
+        ("GPT2", {"bias": True, "tie_weights": True, "mlp": "gelu_tanh"}),
+        ("GPT2", {"mlp": "relu", "mlp_width": 40, "norm_eps": 1e-3}),
+        ("GPT2", {"position": "sinusoidal", "mlp": "relu2"}),
+        ("Llama", LLAMA),
+        ("Llama", LLAMA | {"n_kv_head": 2, "tie_weights": True, "bias": True}),
+        ("Llama", LLAMA | {"rope_theta": 500.0, "norm_eps": 1e-3, "mlp_width": 72}),
+        ("Qwen3", QWEN),
+    ],
+)
+@torch.no_grad()
+def test_transformers_computes_the_same(family: str, changes: dict[str, object], tmp_path: Path) -> None:
+    model = sharp_model(std=0.1, block_size=64, **changes)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(save(model, tmp_path))
+    assert type(theirs).__name__ == FAMILIES[family]
+    idx = sequences(model)
+    torch.testing.assert_close(theirs(idx).logits, model(idx), atol=1e-5, rtol=0)
+    again, tokenizer = import_folder(tmp_path)
+    assert tokenizer.to_dict() == CHARS.to_dict()
+    assert not again.training
+    torch.testing.assert_close(again(idx), model(idx), atol=0, rtol=0)
+
+
+def test_transformers_writes_the_same_greedy_text(tmp_path: Path) -> None:
+    model = sharp_model(block_size=256, **QWEN)
+    folder = save(model, tmp_path, temperature=0)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer("a bad cab", return_tensors="pt").input_ids
+    text = theirs.generate(prompt, max_new_tokens=200)[0].tolist()
+    ours = generate_tokens(model, prompt[0].tolist(), SamplingParams(max_new_tokens=200, temperature=0.0))
+    assert text[prompt.size(1) :] == list(ours)
+    assert tokenizer.decode(text) == CHARS.decode(text)
+
+
+def whole_text() -> str:
+    """Tiny Shakespeare where it is, otherwise the documentation that comes with Python."""
+    file = Path(os.environ.get("GPT_DATA_DIR", "data")) / "tinyshakespeare.txt"
+    return file.read_text(encoding="utf-8") if file.is_file() else "".join(topics.values())
+
+
+TEXT = whole_text() + "".join(map(chr, range(0x3000))) + "😀"
+
+
+@pytest.mark.parametrize(
+    "learn",
+    [lambda: CharTokenizer(TEXT), ByteTokenizer, lambda: learn_bpe([TEXT[:100_000]], 512)],
+    ids=["char", "byte", "bpe"],
+)
+def test_ids_of_a_whole_text_survive_the_way_there_and_back(learn: Callable[[], Tokenizer], tmp_path: Path) -> None:
+    tokenizer = learn()
+    save(sharp_model(vocab_size=tokenizer.vocab_size), tmp_path, tokenizer)
+    ids = tokenizer.encode(TEXT).tolist()
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(TEXT, verbose=False).input_ids == ids
+    assert theirs.decode(ids) == TEXT
+    assert import_folder(tmp_path)[1].to_dict() == tokenizer.to_dict()
+
+
+def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) -> None:
+    defaults = {"temperature": 0.7, "top_k": 9, "top_p": 0.8, "max_new_tokens": 33}
+    save(sharp_model(block_size=66), tmp_path, end_id=3, **defaults)
+    config = transformers.GenerationConfig.from_pretrained(tmp_path)
+    expected = {"do_sample": True, "eos_token_id": 3, **defaults}
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert read_end_id(tmp_path, 23) == 3
+    for ids, first in (([5, 7], 5), (50256, 3), ([], 3), (None, 3)):
+        edit(tmp_path / "generation_config.json", eos_token_id=ids)
+        assert read_end_id(tmp_path, 23) == first
+    (tmp_path / "generation_config.json").write_text("[1]")
+    with pytest.raises(InputError, match=r"generation_config\.json is not a JSON object$"):
+        read_end_id(tmp_path, 23)
+
+
+def theirs_of(family: str, **changes: Any) -> Any:
+    """A model of transformers whose every weight matters."""
+    sizes = {"vocab_size": 256, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    if family != "GPT2":
+        sizes = {"vocab_size": 256, "max_position_embeddings": 32, "hidden_size": 32, "intermediate_size": 48}
+        sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**(sizes | changes))
+    model = getattr(transformers, FAMILIES[family])(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)  # norms and biases too
+    return model
+
+
+def write_theirs(model: Any, folder: Path, shards: str = "10GB") -> None:
+    model.save_pretrained(folder, max_shard_size=shards)
+    content = export_files(sharp_model(vocab_size=256), ByteTokenizer(), SamplingParams())["tokenizer.json"]
+    (folder / "tokenizer.json").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("GPT2", {}),
+        ("GPT2", {"tie_word_embeddings": False, "activation_function": "gelu", "n_inner": 40}),
+        ("Llama", {}),
+        ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("Llama", {"attention_bias": True, "rms_norm_eps": 1e-3}),
+        ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 777.0}}),
+        ("Qwen3", {}),
+    ],
+)
+@torch.no_grad()
+def test_model_of_transformers_is_imported(family: str, changes: dict[str, object], tmp_path: Path) -> None:
+    theirs = theirs_of(family, **changes)
+    for folder, shards in ((tmp_path / "one", "10GB"), (tmp_path / "several", "20KB")):
+        write_theirs(theirs, folder, shards)
+        assert (folder / "model.safetensors.index.json").exists() == (folder.name == "several")
+        model, tokenizer = import_folder(folder)
+        assert isinstance(tokenizer, ByteTokenizer)
+        idx = sequences(model)
+        torch.testing.assert_close(model(idx), theirs(idx).logits, atol=1e-5, rtol=0)
+    next(folder.glob("model-00002-*")).unlink()
+    with pytest.raises(InputError, match="has no model-00002-of"):
+        import_folder(folder)
+
+
+@torch.no_grad()
+def test_model_saved_without_its_head_is_imported(tmp_path: Path) -> None:
+    theirs = theirs_of("GPT2")
+    write_theirs(theirs.transformer, tmp_path)
+    edit(tmp_path / "config.json", architectures=["GPT2LMHeadModel"])
+    model, _ = import_folder(tmp_path)
+    idx = sequences(model)
+    torch.testing.assert_close(model(idx), theirs(idx).logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"architectures": ["BertModel"]}, "BertModel is not supported; GPT2LMHeadModel, LlamaForCausalLM"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn', which is not supported"),
+        ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', which is not supported; silu is"),
+        ({"head_dim": 16}, "head_dim is 16"),
+        ({"use_sliding_window": True}, "use_sliding_window is True"),
+        ({"hidden_size": "wide"}, "config.json"),
+        ({"num_key_value_heads": 3}, "not divisible by n_kv_head 3"),
+        ({"vocab_size": 5}, "the tokenizer has 23 ids, the model 5"),
+        ({"num_hidden_layers": 10**9}, "n_layer: Input should be less"),
+        ({"num_hidden_layers": 3}, "has 3 layers, the weights 2"),
+        ({"hidden_size": 10**18, "head_dim": None}, "is not what it should be"),
+        ({"vocab_size": 2**62}, "is not what it should be|has shape"),
+        ({"max_position_embeddings": 10**7}, "absurd block_size|has shape"),
+        ({"rope_parameters": {"rope_theta": "abc"}}, "is not what it should be"),
+        ({"rope_parameters": {"rope_theta": 10**400}}, "is not what it should be"),
+        ({"architectures": None}, "is not supported"),
+        ({"vocab_size": None}, "the model None"),
+        ({"max_position_embeddings": 2**62}, "is not what it should be|has shape"),
+        ({"intermediate_size": 24}, r"gate_proj.weight has shape .* which does not fit the configuration"),
+    ],
+)
+def test_configuration_that_is_not_computed_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
+    save(sharp_model(**LLAMA), tmp_path)
+    edit(tmp_path / "config.json", **fields)
+    with pytest.raises(InputError, match=message):
+        import_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("damage", [None, lambda content: b"", lambda content: content[:100], lambda _: b"[" * 100_000])
+def test_missing_or_damaged_file_is_named(name: str, damage: Callable[[bytes], bytes] | None, tmp_path: Path) -> None:
+    file = save(sharp_model(**LLAMA), tmp_path) / name
+    file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()
+    with pytest.raises(InputError, match=name):
+        import_folder(tmp_path)
+
+
+@pytest.mark.parametrize("index", [{}, [], {"weight_map": {"a": "../x"}}, {"weight_map": 3}])
+def test_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None:
+    save(sharp_model(**LLAMA), tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError):
+        import_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        (
+            {"qk_norm": True, "norm": "rmsnorm"},
+            "model.norm=layernorm model.qk_norm=false or with model.position=rope model.mlp=swiglu",
+        ),
+        ({"position": "rope"}, "model.position=learned"),
+        (LLAMA | {"qk_norm": True, "bias": True}, "model.qk_norm=false or with model.bias=false"),
+    ],
+)
+def test_model_without_an_architecture_in_transformers_is_refused(changes: dict[str, object], remedy: str) -> None:
+    with pytest.raises(InputError) as error:
+        export_files(sharp_model(**changes), CHARS, SamplingParams())
+    assert str(error.value) == (
+        f"transformers has no architecture that computes this model; train one with {remedy}, as the recipe "
+        "shakespeare does, or export it --to html"
+    )
+
+
+def test_weights_that_are_quantized_or_not_finite_are_refused(tmp_path: Path) -> None:
+    model = sharp_model(**LLAMA)
+    with pytest.raises(InputError, match="the weights are int8"):
+        export_files(quantize(model, "int8"), CHARS, SamplingParams())
+    model.ln_f.weight.data[3] = torch.nan
+    with pytest.raises(InputError, match=r"model\.norm\.weight has values that are not finite"):
+        import_folder(save(model, tmp_path))
+
+
+def in_library(tokenizer: Tokenizer) -> Any:
+    return LibraryTokenizer.from_str(json.dumps(to_tokenizer_json(tokenizer)))
+
+
+def test_tokenizer_of_merged_bytes_is_byte_pair_encoding_and_an_unknown_character_is_replaced() -> None:
+    content = to_tokenizer_json(ByteTokenizer())
+    content["model"]["vocab"]["th"] = 256
+    content["model"]["merges"] = [["t", "h"]]
+    tokenizer = from_tokenizer_json(content)
+    assert isinstance(tokenizer, BPETokenizer)
+    assert tokenizer.encode("the").tolist() == [256, ord("e")]
+    assert to_tokenizer_json(tokenizer) == content
+    for one in (CharTokenizer(TEXT), ByteTokenizer(), CharTokenizer("x")):
+        content = json.loads(in_library(one).to_str())  # as the library itself would write it
+        assert from_tokenizer_json(content).to_dict() == one.to_dict()
+    few = CharTokenizer("ab?", unknown="replace")
+    assert in_library(few).encode("aXb").ids == few.encode("aXb").tolist()
+
+
+@pytest.mark.parametrize("content", [None, [], {}, {"model": {}}, {"model": {"vocab": {}}}, {"model": {"vocab": 3}}])
+def test_content_that_describes_no_tokenizer_is_refused(content: object) -> None:
+    with pytest.raises(DataError):
+        from_tokenizer_json(content)

@@ -1,0 +1,336 @@
+"""The engine, for every class of processors that this one is of, against the model in float64, and its promises."""
+
+import copy
+import ctypes
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from native_support import EMULATED, needs_compiler
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.generation.sampling import next_token_probabilities
+from gpt.generation.sampling import sample as reference_sample
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
+from gpt.native.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
+from gpt.native.decoding.weights import Matrix, check_native_support, lay_out_weights
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import Processor, supported_processors
+from tiny import sharp_model
+
+pytestmark = needs_compiler
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True, "n_kv_head": 2},
+    {"norm": "rmsnorm", "position": "rope", "n_embd": 40, "n_head": 2},
+    {"position": "sinusoidal", "mlp": "gelu_tanh", "bias": True, "n_kv_head": 1},
+    {"mlp": "relu", "n_embd": 96, "n_head": 3, "mlp_width": 50},
+    {"mlp": "relu2", "n_embd": 40, "n_head": 2, "norm": "rmsnorm", "block_size": 70},
+]
+every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=str)
+WEIGHTS = ("float32", "bf16", "int8", "int4")
+PROCESSORS = [*supported_processors(), *EMULATED[1:]]
+
+
+@pytest.fixture(params=PROCESSORS, ids=lambda processor: processor.name)
+def processor(request: pytest.FixtureRequest) -> Processor:
+    """Each class in turn, and plain C++ at every width of vectors, and with tiles."""
+    return request.param
+
+
+def engine_of(model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32") -> Engine:
+    library = load_engine(read_settings(), processor=processor)[0]
+    return Engine(library, lay_out_weights(model, processor), sequences, kv_dtype=kv_dtype)
+
+
+def in_format(model: GPT, weights: str) -> GPT:
+    return model if weights == "float32" else quantize(model, weights)
+
+
+def prefill(engine: Engine, texts: Sequence[Sequence[int]]) -> Tensor:
+    """All texts in one pass; logits after each token, one text after the other."""
+    tokens = [(token, row, position) for row, text in enumerate(texts) for position, token in enumerate(text)]
+    return engine.forward(*zip(*tokens, strict=True), range(len(tokens)))
+
+
+def in_pieces(engine: Engine, text: Sequence[int], size: int, row: int = 0) -> Tensor:
+    """Logits after each token of a text, of which so many are computed in a pass."""
+    parts = [range(start, min(start + size, len(text))) for start in range(0, len(text), size)]
+    passes = [([text[i] for i in part], [row] * len(part), part, range(len(part))) for part in parts]
+    return torch.cat([engine.forward(*arguments) for arguments in passes])
+
+
+def texts_of(*lengths: int) -> list[list[int]]:
+    return [torch.randint(23, (length,)).tolist() for length in lengths]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("weights", WEIGHTS)
+@every_variant
+def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weights: str, processor: Processor) -> None:
+    model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
+    exact = copy.deepcopy(model).double()
+    found = prefill(engine_of(model, 3, processor), texts).split([16, 1, 9])
+    for text, logits in zip(texts, found, strict=True):
+        expected = exact(torch.tensor([text]))[0].double()
+        torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=5e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("head_dim", "block_size"), [(16, 63), (48, 64), (64, 65), (80, 130), (16, 130), (80, 64)])
+def test_logits_of_long_texts_and_wide_heads(head_dim: int, block_size: int, processor: Processor) -> None:
+    """Keys lie in blocks of 64 positions, values in rows that are padded to 16."""
+    model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_dim, block_size=block_size, position="rope")
+    (text,) = texts_of(block_size)
+    engine = engine_of(model, 1, processor)
+    torch.testing.assert_close(in_pieces(engine, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5)
+    half, other = block_size // 2, (text[-1] + 1) % 23
+    again = engine.forward([other], [0], [half], [0])  # a position may be written over
+    expected = model(torch.tensor([[*text[:half], other]]))[0, -1:]
+    torch.testing.assert_close(again, expected, rtol=1e-5, atol=5e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("int8", 0.04)])
+@every_variant
+def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
+    changes: dict[str, Any], kv_dtype: str, tolerance: float, processor: Processor
+) -> None:
+    model, texts = sharp_model(std=0.1, **changes), texts_of(16, 1, 9)
+    exact = prefill(engine_of(model, 3, processor), texts)
+    rounded = prefill(engine_of(model, 3, processor, kv_dtype), texts)
+    assert 0 < float((rounded - exact).norm() / exact.norm()) < tolerance
+
+
+FORMATS = [*((weights, "fp32") for weights in WEIGHTS), ("float32", "bf16"), ("float32", "int8")]
+MIXED = [
+    (PROCESSORS[row % len(PROCESSORS)], changes, *FORMATS[(row + column) % len(FORMATS)])
+    for row in range(max(len(PROCESSORS), len(FORMATS)))
+    for column, changes in enumerate(VARIANTS)
+]
+"""Each two of a class of processors, a model, and a format of weights and of keys and values meet."""
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("processor", "changes", "weights", "kv_dtype"), MIXED, ids=lambda value: getattr(value, "name", str(value))
+)
+def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
+    processor: Processor, changes: dict[str, Any], weights: str, kv_dtype: str
+) -> None:
+    model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(11, 1, 9, 16, 7, 3)
+    together = prefill(engine_of(model, 6, processor, kv_dtype), texts).split([len(text) for text in texts])
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        engine = engine_of(model, 1, processor, kv_dtype)
+        for text, expected in zip(texts, together, strict=True):
+            assert torch.equal(prefill(engine, [text]), expected)
+            if threads > 1 and len(text) not in (1, 11):
+                continue  # threads that wait for each other at every token take long
+            assert torch.equal(in_pieces(engine, text, 1), expected)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kv_dtype", KV_KINDS)
+def test_long_texts_are_the_same_to_the_bit_in_pieces_of_any_size(kv_dtype: str, processor: Processor) -> None:
+    model = sharp_model(std=0.1, n_layer=1, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
+    (text,) = texts_of(150)
+    expected = in_pieces(engine_of(model, 1, processor, kv_dtype), text, 1)
+    for size in (3, 5, 11, 64):  # fewer rows than a tile, some tiles, more than a panel
+        assert torch.equal(in_pieces(engine_of(model, 1, processor, kv_dtype), text, size), expected)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kv_dtype", KV_KINDS)
+def test_place_of_the_blocks_of_a_sequence_changes_no_bit(kv_dtype: str, processor: Processor) -> None:
+    model = sharp_model(std=0.1, n_layer=2, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
+    orderly, scattered = (engine_of(model, 2, processor, kv_dtype) for _ in range(2))
+    scattered.set_blocks(0, [5, 1, 2])
+    scattered.set_blocks(1, [4, 0])
+    for row, text in enumerate(texts_of(150, 70)):
+        assert torch.equal(in_pieces(scattered, text, 64, row), in_pieces(orderly, text, 64, row))
+    assert torch.equal(scattered.forward(text[:9], [1] * 9, range(9), [8, 3]), prefill(orderly, [text[:9]])[[8, 3]])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kv_dtype", KV_KINDS)
+def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -> None:
+    engine = engine_of(sharp_model(std=0.25, position="rope", n_kv_head=2, block_size=128), 4, kv_dtype=kv_dtype)
+    in_pieces(engine, *texts_of(64 + 9), 64)
+    engine.copy_blocks([(7, 1), (4, 0), (5, 1)])
+    engine.set_blocks(1, [0, 7])  # one block shared, one copied
+    engine.set_blocks(2, [4, 5])  # both copied
+    logits = engine.forward([3, 3, 3], [0, 1, 2], [73, 73, 73], range(3))
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+    again = engine.forward([4], [1], [74], [0])  # by its own copy
+    assert torch.equal(again, engine.forward([4], [0], [74], [0]))
+    for sequence, blocks in ((0, [8]), (0, [-1]), (4, [0]), (0, [0, 1, 2])):  # blocks that there are not
+        with pytest.raises(AssertionError):
+            engine.set_blocks(sequence, blocks)
+
+
+def generate(model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any) -> Any:
+    rows = list(range(len(uniforms)))
+    return engine_of(model, len(rows)).generate(rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options)
+
+
+def samples_of(params: SamplingParams, uniforms: Tensor, seen: Sequence[Any], logits: Tensor) -> list[Any]:
+    rest = zip(uniforms.tolist(), seen, logits, strict=True)
+    return [sample_in_c(sampling_in_c(params), *one) for one in rest]
+
+
+def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
+    model, params = sharp_model(std=0.25), SamplingParams(temperature=1.2, repetition_penalty=1.7)
+    uniforms, logits = torch.rand(1, 10), torch.empty(10, 23)
+    seen = torch.zeros(1, 23, dtype=torch.uint8)
+    seen[0, 1] = 1
+    (tokens,), expected = generate(model, uniforms, params, seen=seen, keep_logits=True)
+    assert all(seen[0, token] for token in tokens)
+    given = [1, *tokens[:-1]]
+    before = [torch.zeros(23, dtype=torch.uint8).index_fill(0, torch.tensor(given[: end + 1]), 1) for end in range(10)]
+    samples = samples_of(params, uniforms[0], before, logits)
+    assert engine_of(model).step(given, [0] * 10, range(10), range(10), samples) == tokens
+    assert torch.equal(logits, expected[:, 0])
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.3, "top_k": 5},
+        {"top_k": 2**32 + 1},
+        {"top_p": 0.7},
+        {"min_p": 0.08},
+        {"temperature": 0.9, "top_k": 15, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 0.7},
+        *({"temperature": t, "repetition_penalty": p} for t in (0.0, 0.8) for p in (1e-46, 1e-39, 1.8, 1e39)),
+    ],
+    ids=str,
+)
+def test_engine_samples_as_the_reference(sampling: dict[str, Any]) -> None:
+    params, logits, uniforms = SamplingParams(**sampling), torch.empty(400, 23), torch.rand(400)
+    uniforms[:40], uniforms[40:80] = 0.0, 1 - 2**-24
+    seen = torch.rand(400, 23) < 0.3
+    penalized = [None] * 400 if params.repetition_penalty == 1.0 else list(seen.to(torch.uint8))
+    engine, tokens, found = engine_of(sharp_model(block_size=400)), torch.randint(23, (400,)).tolist(), list[int]()
+    samples = samples_of(params, uniforms, penalized, logits)
+    for start in range(0, 400, 50):
+        places = ([0] * 50, range(start, start + 50), range(50))
+        found += engine.step(tokens[start : start + 50], *places, samples[start : start + 50])
+    probabilities = next_token_probabilities(logits, params, [row.nonzero().flatten().tolist() for row in seen])
+    borders = probabilities.double().cumsum(dim=-1)
+    for row, right in enumerate(reference_sample(probabilities, uniforms).tolist()):
+        near = float((borders[row] - float(uniforms[row])).abs().min()) < 1e-5
+        assert probabilities[row, found[row]] > 0
+        assert found[row] == right or near
+
+
+@pytest.mark.parametrize(("vocab_size", "top_p"), [(50_257, 0.9), (4, 0.5)], ids=["large vocabulary", "tie"])
+def test_top_p_adds_up_equal_probabilities_as_the_reference(vocab_size: int, top_p: float) -> None:
+    model, params = sharp_model(vocab_size=vocab_size, std=0.0), SamplingParams(top_p=top_p)
+    uniforms, logits = torch.rand(1, 10), torch.zeros(10, vocab_size)
+    (found,), _ = generate(model, uniforms, params)
+    assert found == reference_sample(next_token_probabilities(logits, params), uniforms[0]).tolist()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"qk_norm": True, "mlp": "relu"},
+        {"mlp": "relu2", "norm": "rmsnorm"},
+        {"mlp": "swiglu", "position": "rope"},
+        {"mlp": "gelu_tanh", "bias": True},
+    ],
+    ids=str,
+)
+def test_nan_in_any_weight_is_not_hidden(changes: dict[str, Any]) -> None:
+    names = [name for name, _ in sharp_model(**changes).named_parameters()]
+    for name in names:
+        model = sharp_model(std=0.25, attention="reference", **changes)  # torch's fused kernel hides some of it
+        model.get_parameter(name)[:] = math.nan
+        assert not torch.isfinite(model(torch.tensor([[1, 2]]))).all()
+        with pytest.raises(NotFiniteError):
+            generate(model, torch.rand(1, 3), SamplingParams())
+
+
+def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
+    model: Any = sharp_model()
+    model.wpe.weight.data[6] = math.inf
+    with pytest.raises(NotFiniteError) as caught:
+        generate(model, torch.rand(2, 12), SamplingParams())
+    assert (caught.value.row, caught.value.step) == (0, 6)
+
+
+def test_decoding_takes_no_memory() -> None:
+    """What the C library has given out is the same before and after thousands of tokens."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        pytest.skip("this C library does not tell")
+
+    class Usage(ctypes.Structure):
+        _fields_ = [("of", ctypes.c_size_t * 10)]  # in glibc's malloc.h: the 5th is that of mmap, the 8th of the heap
+
+    library.mallinfo2.restype = Usage
+    engine, params = engine_of(sharp_model(block_size=1000), sequences=2), SamplingParams(top_k=5, top_p=0.9)
+    uniforms, usages = torch.rand(2, 900), []
+    for length, times in ((10, 1), (900, 5)):
+        for _ in range(times):
+            engine.generate([0, 1], [1, 2], [0, 0], uniforms[:, :length].contiguous(), params)
+        usages.append(library.mallinfo2().of)
+    before, after = usages
+    assert after[4] == before[4]
+    assert after[7] - before[7] < 20_000  # of Python
+
+
+def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
+    library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
+    with pytest.raises(DeviceError, match=r"^no engine for 7 sequences: "):
+        Engine(library, lay_out_weights(sharp_model()), 7)
+
+
+def test_blocks_have_the_size_that_is_said() -> None:
+    model = sharp_model(n_kv_head=2, n_embd=96, block_size=65)  # 2 layers, 2 heads of 24 and, padded, 32
+    sizes = {"fp32": 4 * (24 + 32), "bf16": 2 * (24 + 32), "int8": 24 + 32 + 2 * 4}
+    for kv_dtype, size in sizes.items():
+        engine = engine_of(model, sequences=3, kv_dtype=kv_dtype)
+        assert engine.block_bytes == 64 * 2 * 2 * size
+        assert engine.blocks == 3 * 2
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_integers_are_laid_out_so_that_they_can_be_read_back(bits: int) -> None:
+    integers = torch.randint(-7, 8, (70, 12), dtype=torch.int8)
+    matrix = Matrix.from_integers(integers, torch.rand(70, 3), bits=bits)
+    assert (matrix.outputs, matrix.inputs, matrix.group) == (70, 12, 4)
+    blocks = matrix.weights
+    if bits == 4:
+        blocks = torch.stack((blocks << 4 >> 4, blocks >> 4), dim=2).flatten(1, 2)
+    assert torch.equal(blocks.transpose(1, 2).flatten(0, 1)[:70], integers)
+    assert (blocks.transpose(1, 2).flatten(0, 1)[70:] == 0).all()
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_engine_has_a_copy_of_weights_in_formats_that_are_covered(weights: str) -> None:
+    model: Any = in_format(sharp_model(n_kv_head=2, bias=True), weights)
+    check_native_support(model)
+    tensors = lay_out_weights(model).tensors
+    before = [tensor.clone() for tensor in tensors]
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data.add_(1)
+    assert all(map(torch.equal, tensors, before))
+
+
+@pytest.mark.parametrize("others", ["float32", "int4"])
+def test_queries_keys_and_values_in_different_formats_are_refused(others: str) -> None:
+    model: Any = in_format(sharp_model(), others)
+    model.h[0].attn.c_q = quantize(sharp_model(), "int8").h[0].attn.c_q
+    with pytest.raises(DeviceError, match="needs queries, keys and values in the same format"):
+        lay_out_weights(model)

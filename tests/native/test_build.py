@@ -1,0 +1,320 @@
+"""Compiled libraries: when they are made, that what is kept is what was made, and what they are checked for."""
+
+import ctypes
+import errno
+import importlib.metadata
+import importlib.util
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from native_support import needs_compiler
+
+from gpt.native import __main__ as setup
+from gpt.native import build, contract
+from gpt.native.build import CachedLibrary, find_library, open_library
+from gpt.native.compiler import FLAGS, Compiler, find_compiler, find_compilers
+from gpt.native.contract import Activation, Kind, check_facts, fields, pointer
+from gpt.native.decoding import engine
+from gpt.native.decoding.c_structs import STRUCTURES, CLayer, CMatrix
+from gpt.native.training import bindings
+from gpt.native.trial import decoding_difference, training_difference
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import GENERIC, supported_processors
+
+pytestmark = needs_compiler
+
+SOURCE = """#include "../number.h"
+extern "C" __attribute__((visibility("default"))) int answer() { return NUMBER; }
+int hidden() { return NUMBER; }
+"""
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one source and its header, in the place of the package's."""
+    folder = tmp_path / "src"
+    (folder / "room").mkdir(parents=True)
+    (folder / "room" / "answer.cpp").write_text(SOURCE, encoding="utf-8")
+    (folder / "number.h").write_text("#define NUMBER 42\n", encoding="utf-8")
+    monkeypatch.setattr(build, "SOURCES", folder)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, sources: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Every call of the compiler that makes something."""
+    calls: list[list[str]] = []
+    run: Callable[..., Any] = subprocess.run
+
+    def watched(command: list[str], **options: Any) -> Any:
+        calls.extend([command] * ("-o" in command))
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", watched)
+    return calls
+
+
+def answer(cache: Path, **options: Any) -> int:
+    return open_library(find_library("room/answer.cpp", GENERIC, cache, **options)).answer()
+
+
+def test_source_is_compiled_once_into_a_whole_library_of_its_interface(
+    cache: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[tuple[int, str]] = []
+    assert answer(cache, report=lambda line: lines.append((len(compilations), line))) == 42
+    (before, start), (after, end) = lines
+    assert (before, after) == (0, 1)
+    assert start.startswith("compiling room/answer.cpp for generic: once, by ")
+    assert end.startswith("compiled room/answer.cpp for generic in ")
+    made = Path(compilations[0][compilations[0].index("-o") + 1])
+    assert made.parent.parent == cache / "kernels"  # renamed when it is complete, so that nobody loads the half of one
+    assert not made.exists()
+    (library,) = (cache / "kernels").iterdir()
+    assert library.stat().st_mode & 0o777 == 0o644  # everyone may read it
+    assert not hasattr(open_library(library), "_Z6hiddenv")
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: pytest.fail("a cache that may be read-only is written to"))
+    assert answer(cache, report=pytest.fail) == 42
+
+
+def test_changed_source_header_macro_class_or_compiler_is_compiled_anew(cache: Path, sources: Path) -> None:
+    """Each beside those that were there: another checkout may still want them."""
+    answer(cache)
+    (sources / "room" / "answer.cpp").write_text(SOURCE.replace("NUMBER;", "NUMBER + 1;"), encoding="utf-8")
+    assert answer(cache) == 43
+    (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
+    assert answer(cache) == 8
+    assert answer(cache, flags=["-DMACRO"]) == 8
+    find_library("room/answer.cpp", replace(GENERIC, macros=(*GENERIC.macros, "-O1")), cache)
+    assert answer(cache, compiler=replace(next(find_compilers()), version="newer")) == 8
+    assert len(list((cache / "kernels").iterdir())) == 6
+
+
+def test_wheel_brings_libraries_until_a_source_is_edited_or_a_compiler_is_asked_for(
+    cache: Path, sources: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PREBUILT", sources.parent / "prebuilt")
+    answer(cache)
+    (library,) = (cache / "kernels").iterdir()
+    build.PREBUILT.mkdir()
+    CachedLibrary(build.PREBUILT, build.prebuilt_key("room/answer.cpp", GENERIC)).store(library)
+    monkeypatch.setattr(build, "find_compiler", lambda: None)
+    (sources / ".DS_Store").touch()  # by macOS, when a folder is looked at
+    (sources / "room/._answer.cpp").touch()
+    assert answer(cache) == 42
+    (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found"):
+        answer(cache)
+    assert answer(cache, compiler=find_compiler()) == 7
+    assert len(compilations) == 2
+
+
+def test_failed_compilations_are_errors_of_one_line_and_tried_again(
+    cache: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for owner, name, value, said in (
+        (tempfile, "mkdtemp", refuse, r"^room/answer\.cpp cannot be compiled: \[Errno 28\] No space left[^\n]*$"),
+        (build, "SECONDS", 0.01, r"^the C\+\+ compiler did not end on room/answer\.cpp within 0\.01 s$"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            with pytest.raises(DeviceError, match=said):
+                answer(cache)
+    (sources / "number.h").write_text("#error nonsense\n", encoding="utf-8")
+    with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp[^\n]*$") as caught:
+        answer(cache)
+    (log,) = (cache / "kernels").iterdir()  # no half-made library beside it
+    assert str(caught.value).endswith(str(log))
+    assert "number.h:1" in log.read_text(encoding="utf-8")
+    (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
+    assert answer(cache) == 7
+
+
+def test_library_that_cannot_be_loaded_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.so").write_bytes(b"no library")
+    with pytest.raises(DeviceError, match=r"x\.so cannot be loaded: [^\n]*; remove it to have it compiled again$"):
+        open_library(tmp_path / "x.so")
+
+
+def test_damaged_library_is_made_anew_before_it_is_loaded(cache: Path) -> None:
+    """It is not loaded here: a process that has loaded one that is cut later ends by a bus error."""
+    lines: list[str] = []
+
+    def load() -> Path:
+        return find_library("room/answer.cpp", GENERIC, cache, lines.append)
+
+    whole = load().read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b""):
+        load().write_bytes(damaged)
+        lines.clear()
+        assert load().read_bytes() == whole
+        assert load().read_bytes() == whole
+        assert len(lines) == 2
+
+
+def _exit_with_answer(cache: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        os._exit(sum(pool.map(lambda _: answer(cache), range(2))))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
+def test_threads_and_processes_that_build_at_once_all_succeed(cache: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_exit_with_answer, args=(cache,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [84, 84]
+
+
+def test_different_libraries_stored_at_once_stay_whole(tmp_path: Path) -> None:
+    """Compilers need not write the same bytes twice."""
+    stored = []
+    for content in (b"one", b"two"):
+        (tmp_path / "built").write_bytes(content)
+        stored.append(CachedLibrary(tmp_path, "key").store(tmp_path / "built"))
+    assert [library.read_bytes() for library in stored] == [b"one", b"two"]
+    stored[0].write_bytes(b"damaged")
+    assert CachedLibrary(tmp_path, "key").find() == stored[1]
+
+
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_setup_compiles_all_or_says_what_to_install(
+    has_compiler: bool,
+    tmp_path: Path,
+    compilations: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("gpt.native.compiler.FLAGS", tuple(flag.replace("-O3", "-O0") for flag in FLAGS))
+    if not has_compiler:
+        monkeypatch.setattr(build, "find_compiler", lambda: None)
+    assert setup.main() == 0
+    made = {Path(argument) for command in compilations for argument in command if argument.endswith(".cpp")}
+    output = capsys.readouterr()
+    if has_compiler:
+        assert made == set(build.SOURCES.rglob("*.cpp"))
+        assert output.out.count("\ncompiled ") == len(made)
+        assert setup.main() == 0
+        assert len(compilations) == len(made)
+        assert capsys.readouterr() == ("", "")
+    else:
+        assert output.err.startswith("no compiled kernels: no C++ compiler was found; install ")
+        assert output.err.endswith("pip install 'glassgpt[compiler]'\n")
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a program onto the path, which has no other; ziglang is not installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    def put(name: str, script: str) -> Path:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+        return folder / name
+
+    return put
+
+
+def test_compilers_that_run_are_found_in_order(
+    tools: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tools("c++", "echo xcode-select: note: no developer tools were found; exit 1")  # a Mac without such tools
+    assert find_compiler() is None
+    paths = {name: tools(name, f"echo {name} version 14") for name in ("g++", "clang++")}
+    assert find_compiler() == Compiler((str(paths["g++"]),), "g++ version 14\n")
+    for preferred, names in (("g++", ["c++", "clang++"]), ("clang++", ["c++", "g++"])):
+        note.unlink()
+        note.symlink_to(paths[preferred])  # a compiler of two names is listed once
+        assert [compiler.name for compiler in find_compilers()] == names
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.17.1")
+    *_, zig = find_compilers()
+    assert (zig.name, zig.command) == ("zig", (sys.executable, "-m", "ziglang", "c++"))
+    assert "-march=x86_64" in zig.arguments(["-march=x86-64"])  # its own spelling
+
+
+@pytest.mark.parametrize("compiler", list(find_compilers()), ids=lambda compiler: compiler.name)
+@pytest.mark.timeout(1800)  # zig compiles its C++ library first
+def test_libraries_of_every_compiler_agree_with_pytorch(compiler: Compiler) -> None:
+    cache, processor = read_settings().cache_dir, supported_processors()[0]
+    library = open_library(find_library(bindings.SOURCE, processor, cache, compiler=compiler))
+    assert training_difference(bindings.Kernels(library, processor)) is None
+    library = open_library(find_library(engine.SOURCE, processor, cache, flags=engine.FLAGS, compiler=compiler))
+    assert decoding_difference(engine.with_results(library), processor) is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang compiles for other systems")
+@pytest.mark.parametrize("source", [bindings.SOURCE, engine.SOURCE])
+@pytest.mark.parametrize("system", ["macos", "windows-gnu", "linux-gnu"])
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+def test_sources_compile_for_other_systems(processor: str, system: str, source: str, tmp_path: Path) -> None:
+    flags = ["-march=x86_64", "-mavx2", "-mfma", "-mf16c"] if processor == "x86_64" else []
+    command = [sys.executable, "-m", "ziglang", "c++", "-target", f"{processor}-{system}", *FLAGS, *flags, "-O0", "-c"]
+    command += [str(build.SOURCES / source), "-o", str(tmp_path / "object")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+class CLonger(ctypes.Structure):
+    _fields_ = fields((CMatrix, "qkv"), (ctypes.c_float, "eps"))
+
+
+CLonger.__name__ = "CMatrix"
+MOVED = [SimpleNamespace(name=kind.name, value=kind.value + (kind == Activation.RELU)) for kind in Activation]
+SHORTER = [kind for kind in Kind if kind != Kind.INT4]
+
+
+def test_libraries_that_differ_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read_settings()
+    library, processor = engine.load_engine(settings)
+    matrix, longer, layer = (ctypes.sizeof(structure) for structure in (CMatrix, CLonger, CLayer))
+    for structures, said in (
+        ([*STRUCTURES, CLonger], rf"^sizeof\(Matrix\) is {matrix} in C\+\+ and {longer} in Python$"),
+        (set(STRUCTURES) - {CLayer}, rf"^sizeof\(Layer\) is {layer} in C\+\+ and None in Python$"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            check_facts(library, *structures)
+    for name, numbers, said in (
+        ("Activation", MOVED, r"^RELU is 2 in C\+\+ and 3 in Python$"),
+        ("Kind", SHORTER, r"^INT4 is 3 in C\+\+ and None in Python$"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(contract, name, numbers)
+            with pytest.raises(RuntimeError, match=said):
+                engine.load_engine(settings)
+            with pytest.raises(RuntimeError, match=said):
+                bindings.load_kernels(processor.matmul_dtype, settings)
+
+
+def test_tensor_that_c_would_read_as_something_else_is_refused() -> None:
+    for x in (torch.ones(2, 3).double(), torch.ones(2, 3).mT, torch.ones(2, 3, device="meta")):
+        with pytest.raises(TypeError, match=r"^C reads contiguous torch\.float32 here, and was given "):
+            pointer(x, torch.float32)

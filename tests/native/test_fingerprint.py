@@ -1,0 +1,298 @@
+"""Edits of the model and of sampling, on disk and at run time: one line names each, and PyTorch computes it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native_support import needs_compiler
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.overrides import TorchFunctionMode
+
+from gpt.config import SamplingParams
+from gpt.config.filters import FILTERS, Filter
+from gpt.generation.batch import Batch
+from gpt.generation.generator import generate_tokens
+from gpt.generation.reference import reference_tokens
+from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.model import GPT
+from gpt.model import gpt as gpt_file
+from gpt.model.attention import Attention, ReferenceCore, SDPACore
+from gpt.model.gpt import Block
+from gpt.model.layers import ACTIVATIONS
+from gpt.native import fingerprint
+from gpt.native.coverage import changed_module
+from gpt.native.decoding.c_structs import SAMPLING as SAMPLED_IN_C
+from gpt.native.decoding.weights import check_native_support
+from gpt.native.fingerprint import DECODING, SAMPLING, TRAINING, changed_code
+from gpt.native.training.block import NativeBlock, use_native_blocks
+from gpt.system.device import Compute
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
+from planted_edits import EDITS
+from tiny import sharp_model, tiny_config
+
+FLOAT32 = Compute(torch.device("cpu"), torch.float32)
+
+
+def test_the_fingerprint_is_that_of_the_code() -> None:
+    assert fingerprint.current() == fingerprint.recorded(), "compare and write it: python -m gpt.native.trial"
+    assert [changed_code(scope) for scope in (TRAINING, DECODING, SAMPLING)] == [None] * 3
+
+
+IN_TRAINING = [
+    ("gpt/model/gpt.py", "Block", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
+    ("gpt/model/attention.py", "Attention", "return self.resid_dropout(self.c_proj(y))", "return self.c_proj(y)"),
+    ("gpt/model/attention.py", "AutoCore", "trains_on_cpu and (q.dtype == torch.bfloat16", "(q.dtype == torch.half"),
+    ("gpt/model/attention.py", "CORES", '{"auto": AutoCore', '{"auto": ReferenceCore'),
+    ("gpt/model/attention.py", "causal_mask", "keys - queries", "keys - queries + 1"),
+    ("gpt/model/attention.py", "import rotate", "import Rotation, rotate", "import Rotation, rotate_half as rotate"),
+    ("gpt/model/layers.py", "RMSNorm", "self.eps)", "2 * self.eps)"),
+    ("gpt/model/layers.py", "a statement", "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
+    ("gpt/model/positions.py", "rotate", "rotate_half(x) * sin", "rotate_half(x) * -sin"),
+    ("gpt/model/positions.py", "rotate_half", "(-second, first)", "(second, first)"),
+]
+"""The file and definition that is edited, what is replaced, and by what."""
+IN_DECODING = [
+    ("gpt/model/gpt.py", "GPT", "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
+    ("gpt/model/positions.py", "_angles", "theta ** (-", "2 * theta ** (-"),
+    ("gpt/model/quantized.py", "QuantizedLinear", "* self.scales", "* 0.9 * self.scales"),
+]
+IN_SAMPLING = [
+    ("gpt/generation/sampling.py", "next_token_probabilities", "max(params.temp", "max(0.2 * params.temp"),
+    ("gpt/config/filters.py", "top_p_filter", "(before >= p)", "(before > p)"),
+]
+NOWHERE = [("gpt/model/gpt.py", "weights at the start", "INIT_STD = 0.02", "INIT_STD = 0.01")]
+ON_DISK = [*IN_TRAINING, *IN_DECODING, *IN_SAMPLING, *NOWHERE]
+
+
+def edit(place: Path, file: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fingerprint read a copy of the package's files, one of them edited."""
+    for each in {*DECODING, *SAMPLING}:
+        (place / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(fingerprint.PACKAGE / each, place / each)
+    edited = place / file.removeprefix("gpt/")
+    source = edited.read_text(encoding="utf-8")
+    assert old in source
+    edited.write_text(source.replace(old, new, 1), encoding="utf-8")
+    monkeypatch.setattr(fingerprint, "PACKAGE", place)
+
+
+@pytest.mark.parametrize("case", ON_DISK, ids=lambda case: case[1])
+def test_edit_on_disk_is_named_where_it_matters(
+    case: tuple[str, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, name, old, new = case
+    edit(tmp_path, file, old, new, monkeypatch)
+    said = f"{name} of {file} was edited"
+    assert changed_code(TRAINING) == (said if case in IN_TRAINING else None)
+    assert changed_code(DECODING) == (said if case in IN_TRAINING + IN_DECODING else None)
+    assert changed_code(SAMPLING) == (said if case in IN_SAMPLING else None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("        return x +", "\n        # a comment\n        return x +"),
+        ('"""Map x (B, T, C) to (B, T, C)', '"""Attend'),
+    ],
+    ids=["comment", "docstring"],
+)
+def test_comments_have_no_part_in_it(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(tmp_path, "model/gpt.py" if "#" in new else "model/attention.py", old, new, monkeypatch)
+    assert fingerprint.current() == fingerprint.recorded()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("def (", "raises SyntaxError"), ("import nothing_like_it\n", "raises Module")]
+)
+def test_broken_file_is_named(content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(tmp_path, "model/layers.py", "class MLP(", f"{content}\nclass MLP(", monkeypatch)
+    assert said in str(changed_code(TRAINING))
+
+
+def twice(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def doubled(*arguments: Any, **options: Any) -> Tensor:
+        return 2 * function(*arguments, **options)
+
+    doubled.__wrapped__ = function  # type: ignore[attr-defined]
+    return doubled
+
+
+def replacing(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(owner, name, twice(getattr(owner, name)))
+
+
+AT_RUN_TIME: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "build_mlp of gpt/model/gpt.py": replacing(gpt_file, "build_mlp"),
+    "Attention of gpt/model/attention.py": replacing(Attention, "forward"),
+    "ReferenceCore of gpt/model/attention.py": replacing(ReferenceCore, "__init__"),
+    "Block of gpt/model/gpt.py": lambda patch: patch.setattr(Block.forward, "__defaults__", (1,)),
+    "Block of gpt/model": lambda patch: patch.setattr(Block, "__call__", Block.forward, raising=False),
+    "Attention of gpt/model": lambda patch: patch.setattr(gpt_file, "Attention", type("A", (Attention,), {})),
+    "ACTIVATIONS of gpt/model/layers.py": lambda patch: patch.setitem(ACTIVATIONS, "gelu", torch.sin),
+    "ACTIVATIONS of gpt/model": lambda patch: patch.setitem(ACTIVATIONS, "gelu", twice(F.gelu)),
+}
+
+
+@pytest.mark.parametrize("name", [*AT_RUN_TIME, *EDITS])
+def test_replacement_at_run_time_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (AT_RUN_TIME | EDITS)[name](monkeypatch)
+    for scope in (TRAINING, DECODING):
+        found = changed_code(scope)
+        assert found is not None
+        assert (name if name in AT_RUN_TIME else " of gpt/model/") in found
+        assert found.endswith(" was replaced")
+
+
+class Doubling(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return 2 * func(*args, **(kwargs or {}))
+
+
+def test_hooks_of_all_modules_and_modes_of_all_functions_are_named() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, y: None)
+    assert changed_code(TRAINING) == "torch has _global_forward_hooks"
+    handle.remove()
+    with Doubling():
+        assert "Doubling" in str(changed_code(TRAINING))
+    with torch.device("cpu"):
+        assert changed_code(TRAINING) is None
+
+
+RECIPE = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "n_embd": 64, "n_head": 2}
+
+
+def build(**changes: Any) -> GPT:
+    torch.manual_seed(0)
+    return GPT(tiny_config(**{**RECIPE, "block_size": 72, **changes}))
+
+
+class Scaled(Block):
+    def forward(self, *arguments: Any) -> Tensor:
+        return 0.5 * super().forward(*arguments)
+
+
+class Negated(SDPACore):
+    def forward(self, *arguments: Any) -> Tensor:
+        return -super().forward(*arguments)
+
+
+class Mine(GPT):
+    pass
+
+
+def with_forward(module: Any) -> None:
+    module.forward = twice(module.forward)
+
+
+IN_BLOCKS: dict[str, Callable[[Any], object]] = {
+    "modules of class Scaled": lambda model: model.h.__setitem__(1, Scaled(model.config)),
+    "modules of class ParametrizedLinear": lambda model: parametrizations.weight_norm(model.h[0].attn.c_q),
+    "the shapes of h.0": lambda model: setattr(model.h[0].mlp, "c_fc", nn.Linear(64, 512, bias=False)),
+    "a model with h.0.more": lambda model: setattr(model.h[0], "more", nn.Linear(2, 2)),
+    "a model without h.1": lambda model: setattr(model, "h", model.h[:1]),
+    "hooks, and h.1.mlp has one": lambda model: model.h[1].mlp.register_forward_hook(lambda m, a, y: 2 * y),
+    "hooks, and h.1 has one": lambda model: model.h[1].register_forward_pre_hook(lambda m, a: a),
+    "h.0.mlp.forward, which was changed": lambda model: with_forward(model.h[0].mlp),
+    "h.0._call_impl, which was": lambda model: setattr(model.h[0], "_call_impl", model.h[0].forward),
+    "h.1.mlp.activation, which was changed": lambda model: setattr(model.h[1].mlp, "activation", F.mish),
+    "h.1.ln_1.eps, which was changed": lambda model: setattr(model.h[1].ln_1, "eps", 0.1),
+}
+IN_DROPOUT = {"h.0.mlp.dropout.p, which was": lambda model: setattr(model.h[0].mlp.dropout, "p", 0.5)}
+AROUND_BLOCKS: dict[str, Callable[[Any], object]] = {
+    "modules of class Mine": lambda model: setattr(model, "__class__", Mine),
+    "lm_head.forward, which was": lambda model: with_forward(model.lm_head),
+}
+
+
+@pytest.mark.parametrize("said", [*IN_BLOCKS, *IN_DROPOUT, *AROUND_BLOCKS])
+def test_change_in_a_model_is_named_where_it_matters(said: str) -> None:
+    model = build(dropout=0.1)
+    check_native_support(model)
+    assert changed_module(model, trains=True) is None
+    (IN_BLOCKS | IN_DROPOUT | AROUND_BLOCKS)[said](model)
+    if said in IN_DROPOUT:
+        check_native_support(model)
+    else:
+        with pytest.raises(DeviceError, match=f"^the native backend does not cover {said}"):
+            check_native_support(model)
+    if said in AROUND_BLOCKS:
+        assert changed_module(model, trains=True) is None
+    else:
+        with pytest.raises(DeviceError, match=f"^the native kernels do not cover {said}"):
+            use_native_blocks(model, FLOAT32, read_settings())
+        assert not any(isinstance(block, NativeBlock) for block in model.h)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: setattr(block.mlp, "activation", torch.sin),
+        lambda block: setattr(block.attn, "core", Negated(0.0)),
+        lambda block: block.attn.register_forward_hook(lambda module, args, y: 2 * y),
+        lambda block: setattr(block.ln_1, "eps", 1.0),
+    ],
+    ids=["activation", "core", "hook", "eps"],
+)
+def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], object]) -> None:
+    model, idx = build(), torch.randint(23, (2, 9))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    use_native_blocks(model, FLOAT32, read_settings())
+    before = model(idx)
+    change(model.h[0])
+    with torch.no_grad():
+        plain = model(idx)  # by PyTorch's operators, as every evaluation in float32
+    assert not torch.allclose(before, plain, atol=1e-2)
+    torch.testing.assert_close(model(idx), plain, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_edited_model_trains_and_decodes_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lines = sharp_model(**RECIPE), list[str]()
+    assert build_runtime(model, report=lines.append).name == "native, fp32 cache"
+    EDITS["no residual"](monkeypatch)
+    assert build_runtime(model, report=lines.append).name == "eager, fp32 cache"
+    assert lines == ["no native backend, which is several times faster: Block of gpt/model/gpt.py was replaced"]
+    with pytest.raises(DeviceError, match=r"^Block of gpt/model/gpt\.py was replaced$"):
+        use_native_blocks(build(), FLOAT32, read_settings())
+
+
+def same(logits: Tensor, *_: Any) -> Tensor:
+    return logits
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["top_k", "repetition_penalty"])
+def test_edited_sampling_is_by_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lines = sharp_model(**RECIPE), list[str]()
+    params = SamplingParams.model_validate({"temperature": 0.9, name: 3, "max_new_tokens": 30})
+    if name in FILTERS:
+        monkeypatch.setitem(FILTERS, name, Filter(same, FILTERS[name].field))
+    else:
+        monkeypatch.setattr(f"gpt.generation.sampling.{name}", same)
+    runtime = build_runtime(model, DecodeOptions("native"), report=lines.append)
+    assert list(generate_tokens(model, [1, 2], params, runtime)) == list(reference_tokens(model, [1, 2], params))
+    where = "FILTERS of gpt/config/filters.py" if name in FILTERS else f"{name} of gpt/generation/sampling.py"
+    assert lines == [f"sampling with PyTorch's operators: {where} was replaced"]
+
+
+@needs_compiler
+def test_unknown_parameters_are_applied_by_pytorch_to_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0.9, top_k=5, logprobs=2, max_new_tokens=90)
+    model, lines = sharp_model(**RECIPE, block_size=72), list[str]()
+    by_engine = Batch(build_runtime(model), [[1, 2], [3]], params, [7, 8])
+    monkeypatch.setattr("gpt.generation.native_runner.SAMPLING", SAMPLED_IN_C - {"top_k"})
+    runtime = build_runtime(model, report=lines.append)
+    Batch(runtime, [[1]], SamplingParams(), [0]).step()
+    assert lines == []
+    by_pytorch = Batch(runtime, [[1, 2], [3]], params, [7, 8])
+    for _ in range(90):  # past the window's edge
+        assert by_engine.step() == by_pytorch.step()
+    assert lines == ["sampling with PyTorch's operators: the native engine does not know top_k"]

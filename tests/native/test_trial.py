@@ -1,0 +1,208 @@
+"""Libraries that crash, hang or compute something else: no run ends by them, and one line says what is used instead."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from native_support import needs_compiler
+
+from gpt.native import build, verdicts
+from gpt.native.build import SOURCES, CachedLibrary, find_library
+from gpt.native.compiler import find_compilers
+from gpt.native.training.bindings import SOURCE, Kernels, load_kernels
+from gpt.native.verdicts import Verdict
+from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
+from gpt.system.processor import GENERIC, Processor, supported_processors
+from tiny import CORPUS, TINY
+
+pytestmark = [
+    needs_compiler,
+    pytest.mark.skipif(sys.platform != "linux", reason="signals are those of Linux"),
+    pytest.mark.skipif(supported_processors()[0] is GENERIC, reason="there is no class below"),
+]
+FAULTY = """
+#include <cstdlib>
+#include <csignal>
+#include <unistd.h>
+#define gpt_activation_forward whole
+#include "training/training.cpp"
+#undef gpt_activation_forward
+
+static bool is(const char* fault) { return getenv("GPT_FAULT") && !strcmp(getenv("GPT_FAULT"), fault); }
+__attribute__((constructor)) static void load() { if (is("load")) raise(SIGSEGV); }
+GPT_API int gpt_activation_forward(const ActivationArguments* a) {
+    while (is("spin")) {}
+    while (is("sleep")) sleep(1);
+    if (is("third")) __builtin_trap();
+    static int calls = 0;
+    if (is("middle") && ++calls > 25) raise(SIGSEGV);
+    if (is("killed")) raise(SIGKILL);
+    const int result = whole(a);
+    if (is("number")) a->y[7] = 1;
+    return result;
+}
+"""
+"""The training kernels, with a fault that the environment chooses."""
+RECIPE = (
+    *("--config", "tiny.yaml", "run.threads=1", "model.n_head=1", "model.n_embd=32", "model.block_size=29"),
+    *("train.max_steps=30", "train.eval_interval=30"),  # so that nothing is saved before a crash
+)
+
+
+def candidates() -> list[Processor]:
+    return [processor for processor in supported_processors() if processor.matmul_dtype == torch.float32]
+
+
+@pytest.fixture(scope="session")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of compiled kernels: those of the best float32 class are faulty, those of the next whole."""
+    folder, settings = tmp_path_factory.mktemp("faulty"), read_settings()
+    place = folder / "gpt/native"
+    place.mkdir(parents=True)
+    best, following = (find_library(SOURCE, each, settings.cache_dir) for each in candidates()[:2])
+    shutil.copy(following, place)
+    (folder / "faulty.cpp").write_text(FAULTY, encoding="utf-8")
+    flags = [*candidates()[0].compiler_flags, "-O1", "-I", str(SOURCES)]
+    command = [*next(find_compilers()).arguments(flags), str(folder / "faulty.cpp"), "-o", str(folder / "built")]
+    subprocess.run(command, check=True)
+    CachedLibrary(place, best.stem.rpartition("-")[0]).store(folder / "built")
+    return folder
+
+
+@pytest.fixture
+def cache(faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the faulty cache, which no process has tried."""
+    shutil.copytree(faulty / "gpt", tmp_path / "cache/gpt")
+    monkeypatch.setattr(build, "_LOADED", {})
+    return tmp_path / "cache/gpt"
+
+
+def loaded(cache: Path) -> tuple[Kernels, list[str]]:
+    lines: list[str] = []
+    return load_kernels(torch.float32, replace(read_settings(), cache_dir=cache), lines.append), lines
+
+
+def records(cache: Path) -> list[str]:
+    return sorted(path.read_text(encoding="utf-8") for path in (cache / "kernels").glob("*.trial"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("load", "a trial of them ended with SIGSEGV"),
+        ("third", "a trial of them ended with SIGILL"),
+        ("number", "in a trial of them the logits of model 0 differed by "),
+        ("killed", "a trial of them ended with SIGKILL"),
+        ("", ""),
+    ],
+)
+def test_faulty_library_gives_way_to_the_next_class_and_is_tried_once(
+    fault: str, said: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_FAULT", fault)
+    best, following, *_ = candidates()
+    for _ in range(2):
+        kernels, lines = loaded(cache)
+        assert kernels.processor is (following if fault else best)
+        if fault:
+            (line,) = lines
+            assert line.startswith(f"the {best.name} kernels are not used here: {said}")
+            assert line.endswith(f"; using {following.name}")
+        if fault == "killed":  # for lack of memory, perhaps, which is no verdict
+            assert records(cache) == [""]
+            return
+        assert records(cache) == (["", lines[0].partition("here: ")[2].partition(";")[0]] if fault else [""])
+        build._LOADED.clear()
+        monkeypatch.setattr(Verdict, "_try", lambda self: pytest.fail("tried again"))
+    monkeypatch.setattr("gpt.native.training.bindings.supported_processors", lambda _: candidates()[:1])
+    if fault:
+        with pytest.raises(DeviceError, match=f"^the {best.name} kernels are not used here: {said}[^;]*$"):
+            loaded(cache)
+
+
+def test_spinning_threads_have_a_verdict_and_waiting_ones_have_none(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import resource
+
+    run = subprocess.run
+
+    def impatient(command: list[str], **options: Any) -> Any:
+        limit = (20, resource.RLIM_INFINITY)
+        limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, limit)} if "-m" in command else {}
+        return run(command, **limited, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setenv("GPT_FAULT", "spin")
+    monkeypatch.setattr(verdicts.subprocess, "run", impatient)
+    assert "a trial of them ended with SIGXCPU" in loaded(cache)[1][0]
+    assert [bool(text) for text in records(cache)] == [False, True]
+    next(path for path in (cache / "kernels").glob("*.trial") if path.read_text()).unlink()
+    build._LOADED.clear()
+    monkeypatch.setenv("GPT_FAULT", "sleep")
+    monkeypatch.setattr(verdicts, "SECONDS", 4)
+    assert "a trial of them did not end within 4 s" in loaded(cache)[1][0]
+    assert records(cache) == [""]
+
+
+def test_verdict_is_for_one_library_processor_and_kernel_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def path(library: str) -> Path:
+        verdicts._machine.cache_clear()
+        return Verdict(Path(library), SOURCE, "AVX2", tmp_path).path
+
+    found = [path("a-1.so"), path("a-2.so")]
+    monkeypatch.setattr(verdicts.platform, "release", lambda: "7.0")
+    assert len({*found, path("a-1.so")}) == 3
+    verdicts._machine.cache_clear()
+
+
+def gpt(folder: Path, cache: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
+    variables = {**os.environ, "XDG_CACHE_HOME": str(cache.parent), **environment}
+    command = [sys.executable, "-m", "gpt", *words]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+
+
+def losses(folder: Path) -> list[float]:
+    rows = map(json.loads, (folder / "runs/tiny/metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def test_library_of_a_wheel_is_tried_once_where_the_cache_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = candidates()[0]
+    shutil.copy(find_library(SOURCE, best, read_settings().cache_dir), tmp_path / "library")
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    build.PREBUILT.mkdir()
+    CachedLibrary(build.PREBUILT, build.prebuilt_key(SOURCE, best)).store(tmp_path / "library")
+    for _ in range(2):
+        monkeypatch.setattr(build, "_LOADED", {})
+        assert loaded(tmp_path / "cache")[0].processor == best
+    assert records(tmp_path / "cache") == [""]
+    assert [path.suffix for path in (tmp_path / "cache/kernels").iterdir()] == [".trial"]
+
+
+def test_crash_in_mid_training_is_not_tried_again(cache: Path, tmp_path: Path) -> None:
+    best, following, *_ = candidates()
+    assert gpt(tmp_path, cache, "train", *RECIPE, GPT_FAULT="middle").returncode == -signal.SIGSEGV
+    (tmp_path / "expected").mkdir()
+    gpt(tmp_path / "expected", cache, "train", *RECIPE, GPT_PROCESSOR=following.name)
+    again = gpt(tmp_path, cache, "train", *RECIPE, "--resume", "auto", GPT_FAULT="middle")
+    assert again.returncode == 0, again.stderr
+    line = f"the {best.name} kernels are not used here: a process ended in them with a segmentation fault ("
+    assert again.stderr.count(line) == 1
+    assert f"remove it to try them again); using {following.name}" in again.stderr
+    assert losses(tmp_path) == losses(tmp_path / "expected")
+    assert line in gpt(tmp_path, cache, "--version", GPT_PROCESSOR=best.name).stdout

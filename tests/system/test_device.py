@@ -1,0 +1,171 @@
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from gpt.config import RunConfig
+from gpt.system import device
+from gpt.system.device import available_bytes, choose_compute, choose_device, require_memory, use_threads
+from gpt.system.environment import Launch
+from gpt.system.errors import DeviceError
+from gpt.system.processor import AMX, AVX2, PROCESSORS
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
+TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
+
+
+def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # noqa: B008  # frozen
+    run = RunConfig.model_validate(values)
+    use_threads(run.threads, launch)
+    return choose_compute(run.device, run.dtype, lambda line: None, None, launch)
+
+
+def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert choose_device("auto") == CPU
+    for name, message in (("cuda", "sees 0 CUDA devices; use device auto or cpu"), ("gpu", "expected auto, cpu")):
+        with pytest.raises(DeviceError, match=message):
+            choose_device(name)
+
+
+def test_auto_dtype_has_instructions_and_another_is_said_to_be_slow() -> None:
+    lines: list[str] = []
+    for processor in PROCESSORS.values():
+        compute = choose_compute("cpu", "auto", lines.append, processor)
+        assert compute.dtype == compute.fast_dtype == processor.matmul_dtype
+    choose_compute("cpu", "bfloat16", lines.append, AMX)
+    assert lines == []
+    compute = choose_compute("cpu", "bfloat16", lines.append, AVX2)
+    assert (compute.dtype, compute.fast_dtype) == (torch.bfloat16, torch.float32)
+    assert lines == ["bfloat16 is far slower than float32 here: this processor (AVX2) has no instructions for it"]
+
+
+def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpp_builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def missing() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
+    assert device.why_not_compile(CPU) == "no C++ compiler was found"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_type_that_is_asked_for_is_taken_and_named(dtype: torch.dtype) -> None:
+    compute = choose(device="cpu", dtype=str(dtype).removeprefix("torch."))
+    assert str(compute).endswith(str(dtype).removeprefix("torch."))
+    with compute.autocast():
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == compute.dtype == dtype
+
+
+@pytest.fixture
+def threads() -> Iterator[list[int]]:
+    """The numbers of threads that were set."""
+    found: list[int] = []
+    with patch("torch.set_num_threads", found.append), patch("gpt.system.device._usable_cores", lambda: 6):
+        yield found
+
+
+def test_processes_of_a_machine_share_its_cores(threads: list[int]) -> None:
+    choose(Launch(0, 2, 0, 2), device="cpu")
+    choose(Launch(0, 8, 0, 8), device="cpu")
+    choose(Launch(0, 2, 0, 2), device="cpu", threads=5)
+    choose(Launch(0, 2, 0, 1), device="cpu")  # alone on its machine
+    assert threads == [3, 1, 5]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_each_process_has_the_cuda_device_of_its_local_rank(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert choose(Launch(3, 4, 1, 2), device=name).device == torch.device("cuda:1")
+    assert chosen == [torch.device("cuda:1")]
+    with pytest.raises(DeviceError, match=r"device cuda:2: torch .* sees 2 CUDA devices"):
+        choose(Launch(2, 4, 2, 4), device=name)
+    with pytest.raises(DeviceError, match=r"^run\.device is cuda:0, but each of 2 processes needs its own; use cuda"):
+        choose(Launch(0, 2, 0, 2), device="cuda:0")
+
+
+@pytest.fixture
+def _precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("_precision")
+@pytest.mark.parametrize(
+    ("compute", "within", "name"),
+    [
+        (TF32, "high", "cuda:0, float32 (TF32 matmuls)"),
+        (device.Compute(CUDA, torch.bfloat16, torch.bfloat16), "highest", "cuda:0, bfloat16"),
+        (device.Compute(CUDA, torch.float32, torch.float32), "highest", "cuda:0, float32"),
+        (device.Compute(CPU, torch.float32, torch.bfloat16), "highest", "cpu, 1 threads, float32"),
+    ],
+)
+def test_float32_training_on_cuda_alone_is_in_tf32_says_so_and_restores_the_setting(
+    compute: device.Compute, within: str, name: str
+) -> None:
+    assert str(compute) == name
+    with suppress(KeyError), compute.training_matmuls():
+        assert torch.get_float32_matmul_precision() == within
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.usefixtures("_precision")
+@pytest.mark.parametrize("setting", ["medium", "fp32_precision"])
+def test_a_precision_that_the_user_chose_stays(setting: str) -> None:
+    if setting == "medium":
+        torch.set_float32_matmul_precision("medium")
+    else:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    with TF32.training_matmuls():
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert str(TF32) == "cuda:0, float32"
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = available_bytes(CPU)
+    assert available is None or 1 << 26 < available < 1 << 50
+    monkeypatch.setattr("gpt.system.device.available_bytes", lambda device: None)
+    require_memory(1 << 80, "it", "something", CPU)
+    monkeypatch.setattr("gpt.system.device.available_bytes", lambda device: 3 << 30)
+    require_memory(3 << 30, "it", "something", CPU)
+    message = r"^it needs at least 4.5 GiB of memory, and cpu has 3.0 GiB available; lower s"
+    with pytest.raises(DeviceError, match=message):
+        require_memory(9 << 29, "it", "something", CPU)
+
+
+@pytest.mark.parametrize(("container", "expected"), [("2048\n", 2048), ("max\n", 5 << 10), (None, 5 << 10)])
+def test_swap_counts_and_a_container_may_have_less(
+    container: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    3 kB\nSwapTotal:  4 kB\nSwapFree:  2 kB\n"}
+    files |= {} if container is None else {"/sys/fs/cgroup/memory.max": container}
+
+    def read_text(path: Path, encoding: str) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert available_bytes(CPU) == expected
+
+
+def test_a_cuda_device_has_what_is_free_and_what_torch_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert available_bytes(torch.device("cuda")) == 130
