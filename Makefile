@@ -90,7 +90,7 @@ lint: setup $(DEV) ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
-	@$(BIN)/clang-tidy --quiet $(filter gpt/%.cpp,$(CPP)) -- -std=c++17 -DGPT_LANES=16 -DGPT_BFLOAT16 -DGPT_TILES '-DGPT_EMULATED_TILES="$(CURDIR)/tests/kernels/emulated_tiles.h"'
+	@$(BIN)/clang-tidy --quiet $(filter gpt/%.cpp,$(CPP)) -- -std=c++17 -DGPT_LANES=16 -DGPT_BFLOAT16 -DGPT_TILES '-DGPT_EMULATED_TILES="$(CURDIR)/tests/native/emulated_tiles.h"'
 	@if [ -d node_modules ]; then npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
 
 format: setup $(DEV) ## fix style

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from gpt.model.layers import ACTIVATIONS, MLPS, NORMS
 from gpt.model.positions import POSITIONS, ScoreBias
 from gpt.training.optimizers import OPTIMIZERS
+from gpt.training.schedule import SCHEDULES
 
 
 class ALiBi(ScoreBias):
@@ -53,6 +54,7 @@ MLPS["bilinear"] = Bilinear
 NORMS["double"] = lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))
 POSITIONS["alibi"] = ALiBi
 OPTIMIZERS["momentum"] = Momentum
+SCHEDULES["linear"] = lambda step, config, max_steps: 1 - step / max_steps
 """
 """A plugin with a part of every kind."""
 

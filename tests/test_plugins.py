@@ -24,7 +24,7 @@ from plugin_files import PARTS, plugin_of, unload
 from tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("no_plugins")
-CHOSEN = ("model.mlp=mish", "model.position=alibi", "optim.name=momentum", "run.kernels=torch")
+CHOSEN = ("model.mlp=mish", "model.position=alibi", "optim.name=momentum", "optim.schedule=linear", "run.kernels=torch")
 MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['mish'] = F.mish\n"
 
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
     assert train.main(["--config", "tiny.yaml", *CHOSEN, "run.name=again", *plugin, "--resume", earlier]) == 0
     (one, other) = (read_checkpoint(Path(f"runs/{name}/checkpoints/step-000006")) for name in ("tiny", "again"))
     assert all(torch.equal(weight, other.model[name]) for name, weight in one.model.items())
-    assert one.state["plugins"][0]["parts"] == dict(pair.split("=") for pair in CHOSEN[:3])
+    assert one.state["plugins"][0]["parts"] == dict(pair.split("=") for pair in CHOSEN[:4])
 
     Path("my_parts.py").write_text(PARTS + "\n# more\n", encoding="utf-8")
     assert evaluate.main([*checkpoint, *plugin]) == 0

@@ -35,7 +35,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-SHORTEST = 8
+MIN_SEQUENCE_LENGTH = 8
 """Least tokens of a sequence into which `train.length_warmup` cuts a window."""
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with its value."""
@@ -51,7 +51,7 @@ def _check_path(text: str) -> str:
     return text
 
 
-def is_of_name(character: str, first: bool = False) -> bool:
+def is_name_character(character: str, first: bool = False) -> bool:
     """Return whether a run's name may have a character: a letter or digit of any script, an emoji, a point, - or _.
 
     Letters come with their combining marks. The first is none of the last three.
@@ -62,7 +62,7 @@ def is_of_name(character: str, first: bool = False) -> bool:
 
 def _check_name(text: str) -> str:
     name = unicodedata.normalize("NFC", text)
-    if not all(is_of_name(character, first=at == 0) for at, character in enumerate(name or "-")):
+    if not all(is_name_character(character, first=at == 0) for at, character in enumerate(name or "-")):
         raise ValueError("expected letters, digits, points, - and _, of which the first is a letter or digit")
     return name
 
@@ -70,7 +70,7 @@ def _check_name(text: str) -> str:
 RunName = Annotated[str, AfterValidator(_check_name)]
 """The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
-Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)]
+Fractions = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)]
 Weights = Annotated[tuple[PositiveFloat, ...], BeforeValidator(_list_to_tuple)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
 Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
@@ -81,6 +81,7 @@ SHIPPED = {
     "model.norm": ["layernorm", "rmsnorm"],
     "model.position": ["learned", "sinusoidal", "rope"],
     "optim.name": ["adamw", "muon"],
+    "optim.schedule": ["cosine", "wsd", "constant"],
 }
 """The names of the package's own parts, by the key that takes them: checking these does not import torch."""
 TABLES = {
@@ -88,6 +89,7 @@ TABLES = {
     "model.norm": ["gpt.model.layers:NORMS"],
     "model.position": ["gpt.model.positions:POSITIONS"],
     "optim.name": ["gpt.training.optimizers:OPTIMIZERS"],
+    "optim.schedule": ["gpt.training.schedule:SCHEDULES"],
 }
 """The dicts that hold the parts; plugins add to them."""
 
@@ -311,8 +313,8 @@ class OptimConfig(Section):
     )
     learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate.")
     min_lr: NonNegativeFloat = Field(1e-4, description="Learning rate at the end of the decay.")
-    schedule: Literal["cosine", "wsd", "constant"] = Field(
-        "cosine", description="After the warmup: cosine decay, stable then linear decay, or constant."
+    schedule: Annotated[str, AfterValidator(partial(_check_part, "optim.schedule"))] = _part(
+        "optim.schedule", "cosine", "After the warmup: cosine decay, stable then linear decay (wsd), or constant."
     )
     warmup_steps: NonNegativeInt = Field(
         100, description="Steps of linear warmup; a tenth of max_steps where that is no longer than this."
@@ -343,18 +345,18 @@ class TrainConfig(Section):
         1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
-    length_warmup: Shares = Field(
+    length_warmup: Fractions = Field(
         (),
-        description="Shares of the steps in which windows are cut into shorter sequences, whose length doubles from "
-        "share to share up to model.block_size: with a block_size of 512 and [0.4, 0.4], of 128 tokens, then of 256, "
+        description="Fractions of the steps in which windows are cut into shorter sequences, whose length doubles from "
+        "one to the next up to model.block_size: with a block_size of 512 and [0.4, 0.4], of 128 tokens, then of 256, "
         "and whole windows in the rest of the steps. []: whole windows in all.",
     )
-    ahead_weights: Weights = Field(
+    mtp_weights: Weights = Field(
         (),
         description="Also learn to predict the tokens after the next one, with these weights beside 1 for the next: "
         "with [0.5, 0.25] the second and third. They fall linearly to 0 in the first two thirds of the steps.",
     )
-    temperature: PositiveFloat = Field(
+    logit_temperature: PositiveFloat = Field(
         1.0,
         description="Divides the logits in training only. A little below 1 makes the model less certain of its "
         "predictions, by which one that reads its text several times has a lower validation loss.",
@@ -451,11 +453,11 @@ class Config(Section):
 
     def cross_checks(self) -> Iterator[Problem]:
         pieces, size = 2 ** len(self.train.length_warmup), self.model.block_size
-        if pieces > 1 and (size % pieces or size < pieces * SHORTEST):
+        if pieces > 1 and (size % pieces or size < pieces * MIN_SEQUENCE_LENGTH):
             yield (
                 "train.length_warmup",
-                f"cannot cut model.block_size {size} into {pieces} sequences of {SHORTEST} tokens or more; make "
-                f"block_size a multiple of {pieces}, {pieces * SHORTEST} or more, or leave out shares",
+                f"cannot cut model.block_size {size} into {pieces} sequences of {MIN_SEQUENCE_LENGTH} tokens or more; "
+                f"make block_size a multiple of {pieces}, {pieces * MIN_SEQUENCE_LENGTH} or more, or leave out shares",
             )
 
     def sequence_lengths(self) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.config.loading import parse_config, read_yaml
-from gpt.config.sections import Config, is_of_name
+from gpt.config.sections import Config, is_name_character
 from gpt.config.suggestions import nearest
 from gpt.system.errors import ConfigError
 
@@ -77,7 +77,7 @@ def find_config(source: str | Path) -> Path:
 
 
 def to_name(text: str) -> str:
-    """Return a name for a run that is like a text, see `is_of_name`; a long one ends with a hash."""
+    """Return a name for a run that is like a text, see `is_name_character`; a long one ends with a hash."""
     return _cleaned(text) or "run"
 
 
@@ -92,8 +92,8 @@ def name_of_text(path: str | Path) -> str:
 def _cleaned(text: str) -> str:
     """Return the name without a fallback; empty where a text has no letter, digit or emoji."""
     text = unicodedata.normalize("NFC", text)
-    name = re.sub("-+", "-", "".join(each if is_of_name(each) else "-" for each in text)).strip("-._")
-    name = "".join(itertools.dropwhile(lambda each: not is_of_name(each, first=True), name))
+    name = re.sub("-+", "-", "".join(each if is_name_character(each) else "-" for each in text)).strip("-._")
+    name = "".join(itertools.dropwhile(lambda each: not is_name_character(each, first=True), name))
     if len(name.encode()) > NAME_BYTES:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name.encode()[: NAME_BYTES - 9].decode(errors='ignore')}-{digest}"

@@ -74,7 +74,7 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
     steps, dropout = (steps // 3, 0.5) if characters < RARE * distinct else (steps, tier.dropout)
     regularized = {"dropout": dropout, "attention_dropout": 0.0} if dropout else {}
     lengthened = {"length_warmup": [0.4, 0.4]} if block == 512 else {}
-    repeated = {"ahead_weights": [0.5, 0.25], "temperature": tier.temperature} if tier.temperature < 1 else {}
+    repeated = {"mtp_weights": [0.5, 0.25], "logit_temperature": tier.temperature} if tier.temperature < 1 else {}
     width = 88 * tier.n_head  # SwiGLU's 8/3 of the channels, in multiples of 16 for the native kernels
     size = {
         "n_layer": tier.n_layer,

@@ -10,7 +10,7 @@ import torch
 from gpt.config import SamplingParams
 from gpt.generation.request import Request
 from gpt.generation.runner import Runner
-from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken, check_finite
 from gpt.system.device import widest_dtype
 from gpt.system.errors import GenerationError
@@ -96,9 +96,9 @@ def _extension_logprobs(runner: Runner, live: Sequence[tuple[SequenceState, floa
     """Return the log-probability of every hypothesis with every next token, (B, V) float64."""
     chunks = []
     for row, (sequence, _) in enumerate(live):
-        sequence.row, tokens = row, sequence.window()[sequence.stored :]
-        copies = sequence.table.reserve(sequence.stored + len(tokens))
-        chunks.append(Chunk(sequence, tokens, 1, copies))
+        sequence.row, tokens = row, sequence.window()[sequence.num_cached :]
+        copies = sequence.table.reserve(sequence.num_cached + len(tokens))
+        chunks.append(ScheduledWork(sequence, tokens, 1, copies))
     sequences, logits = runner.logits(chunks)
     check_finite(logits, [sequence.tokens for sequence in sequences])
     for sequence, tokens, *_ in chunks:

@@ -100,17 +100,17 @@ class Engine:
         """
         require_own_threads(self._threads, REMEDY)
         runner, scheduler = self._runner, self._scheduler
-        chunks = scheduler.schedule(runner.ahead)
+        chunks = scheduler.schedule(runner.max_samples_per_call)
         sampled = runner.run(chunks) if chunks else {}
         new: list[NewChunks] = []
         for chunk in chunks:
             sequence = chunk.sequence
             tokens = sampled.get(sequence, [])
-            scheduler.store(chunk, tokens)
-            if chunk.steps and not tokens:
+            scheduler.commit(chunk, tokens)
+            if chunk.max_samples and not tokens:
                 sequence.request.error = not_finite(len(sequence.tokens) - 1)
                 new += self.end(sequence.request, "error")
-            elif chunk.steps:
+            elif chunk.max_samples:
                 texts = sequence.append(tokens)
                 self._tokens_generated += len(texts)
                 new.append((sequence.request, texts))

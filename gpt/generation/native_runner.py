@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation.runner import Runner, Sampled
-from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
-from gpt.generation.tokens import OF_TEXTS, to_sampled_tokens
+from gpt.generation.tokens import NOT_SAMPLING_FIELDS, to_sampled_tokens
 from gpt.model import GPT
 from gpt.native import fingerprint
 from gpt.native.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
@@ -27,11 +27,11 @@ PATIENCE = 0.03
 MAX_STEPS = 64
 
 
-Prepared = tuple[ctypes.CDLL, Weights]
+NativeModel = tuple[ctypes.CDLL, Weights]
 """A library compiled for this processor, and a copy of a model's weights in its layout."""
 
 
-def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
+def prepare(model: GPT, settings: Settings, report: Report) -> NativeModel:
     """Return what engines for a model on the CPU are made from.
 
     Raises:
@@ -43,10 +43,10 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
         return library, lay_out_weights(model, processor)
 
 
-def why_not_sample(params: SamplingParams) -> str | None:
+def sampling_unsupported_reason(params: SamplingParams) -> str | None:
     """Return why the engine must not sample by these parameters; None if it may."""
     for name, known in type(params).model_fields.items():
-        if name not in SAMPLING | OF_TEXTS | {"logprobs"} and getattr(params, name) != known.default:
+        if name not in SAMPLING | NOT_SAMPLING_FIELDS | {"logprobs"} and getattr(params, name) != known.default:
             return f"the native engine does not know {name}"
     return changed_code(fingerprint.SAMPLING)
 
@@ -62,7 +62,7 @@ class NativeRunner(Runner):
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: NativeModel,
         sequences: int,
         tokens_per_sequence: int,
         kv_dtype: str,
@@ -85,16 +85,16 @@ class NativeRunner(Runner):
         return None if self.speculation is None else self.speculation.acceptance
 
     @property
-    def ahead(self) -> int:
+    def max_samples_per_call(self) -> int:
         drafts = self.speculation is not None and not self.speculation.is_paused
         return 1 + MAX_DRAFTS if drafts else self._steps
 
-    def run(self, chunks: Sequence[Chunk]) -> Sampled:
-        sequences = [chunk.sequence for chunk in chunks if chunk.steps]
+    def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
+        sequences = [chunk.sequence for chunk in chunks if chunk.max_samples]
         if any(self._needs_pytorch(sequence) for sequence in sequences):
             return super().run(chunks)
         self._set_blocks(chunks)
-        if not all(chunk.steps and len(chunk.tokens) == 1 for chunk in chunks):
+        if not all(chunk.max_samples and len(chunk.tokens) == 1 for chunk in chunks):
             return self._step(chunks, [[]] * len(chunks))
         if self.speculation is not None and not self.speculation.is_paused:
             return self._step_with_drafts(chunks, self.speculation)
@@ -105,33 +105,33 @@ class NativeRunner(Runner):
             self._steps = max(1, self._steps * self._width // len(chunks))
         self._width = len(chunks)
         start = time.perf_counter()
-        sampled = self._generate(chunks, min(self._steps, *(chunk.steps for chunk in chunks)))
+        sampled = self._generate(chunks, min(self._steps, *(chunk.max_samples for chunk in chunks)))
         seconds, steps = time.perf_counter() - start, max([1, *map(len, sampled.values())])
         self._steps = max(1, min(2 * self._steps, MAX_STEPS, int(PATIENCE * steps / max(seconds, 1e-9))))
         if self.speculation is not None:
             self.speculation.weigh_plain(seconds, steps, len(chunks), steps >= MAX_STEPS)
         return sampled
 
-    def _step_with_drafts(self, chunks: Sequence[Chunk], speculation: Speculation) -> Sampled:
+    def _step_with_drafts(self, chunks: Sequence[ScheduledWork], speculation: Speculation) -> Sampled:
         start = time.perf_counter()
         drafts = []  # each within the reserved blocks
         for chunk in chunks:
             if chunk.sequence not in self._drafts:
                 self._drafts[chunk.sequence] = Drafts(speculation)
-            drafts.append(self._drafts[chunk.sequence].propose(chunk.sequence.tokens, chunk.steps - 1))
+            drafts.append(self._drafts[chunk.sequence].propose(chunk.sequence.tokens, chunk.max_samples - 1))
         sampled = self._step(chunks, drafts)
         verified, tokens = len(chunks) + sum(map(len, drafts)), sum(map(len, sampled.values()))
         speculation.weigh_drafts(time.perf_counter() - start, verified, tokens)
         return sampled
 
-    def _generate(self, chunks: Sequence[Chunk], steps: int) -> Sampled:
+    def _generate(self, chunks: Sequence[ScheduledWork], steps: int) -> Sampled:
         """Sample several tokens after each chunk of one token, all by the same parameters."""
         sequences = [chunk.sequence for chunk in chunks]
         params = sequences[0].params
         uniforms = torch.tensor([sequence.random.peek(steps) for sequence in sequences], dtype=torch.float32)
         seen = None if params.repetition_penalty == 1.0 else torch.stack([self._seen(each) for each in sequences])
         rows, newest = [each.row for each in sequences], [each.tokens[-1] for each in sequences]
-        places = (rows, newest, [each.stored for each in sequences])
+        places = (rows, newest, [each.num_cached for each in sequences])
         try:
             sampled, logits = self._engine.generate(*places, uniforms, params, seen, params.logprobs is not None)
         except NotFiniteError as error:
@@ -142,18 +142,18 @@ class NativeRunner(Runner):
             for row, (sequence, tokens) in enumerate(zip(sequences, sampled, strict=True))
         }
 
-    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
+    def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
         self._set_blocks(chunks)
         parts = [self._engine.forward(*part) for part in self._passes(chunks, [[]] * len(chunks))]
-        return [chunk.sequence for chunk in chunks if chunk.steps], torch.cat(parts)
+        return [chunk.sequence for chunk in chunks if chunk.max_samples], torch.cat(parts)
 
-    def _set_blocks(self, chunks: Sequence[Chunk]) -> None:
+    def _set_blocks(self, chunks: Sequence[ScheduledWork]) -> None:
         self._engine.copy_blocks([pair for chunk in chunks for pair in chunk.copies])
         for chunk in chunks:
             self._engine.set_blocks(chunk.sequence.row, chunk.sequence.table.blocks)
 
     def _passes(
-        self, chunks: Sequence[Chunk], drafts: Sequence[list[int]]
+        self, chunks: Sequence[ScheduledWork], drafts: Sequence[list[int]]
     ) -> Iterator[tuple[list[int], list[int], list[int], list[int]]]:
         """Yield tokens, their rows and positions, and which of them to sample after: a pass over the weights each.
 
@@ -163,14 +163,14 @@ class NativeRunner(Runner):
         for (sequence, new, steps, _), draft in zip(chunks, drafts, strict=True):
             for offset, token in enumerate([*new, *draft]):
                 is_wanted = steps > 0 and offset >= len(new) - 1
-                tokens.append((token, sequence.row, sequence.stored + offset, is_wanted))
+                tokens.append((token, sequence.row, sequence.num_cached + offset, is_wanted))
         for start in range(0, len(tokens), self._engine.max_tokens):
             ids, rows, positions, wanted = zip(*tokens[start : start + self._engine.max_tokens], strict=True)
             yield list(ids), list(rows), list(positions), [index for index, is_wanted in enumerate(wanted) if is_wanted]
 
-    def _step(self, chunks: Sequence[Chunk], drafts: Sequence[list[int]]) -> Sampled:
+    def _step(self, chunks: Sequence[ScheduledWork], drafts: Sequence[list[int]]) -> Sampled:
         """Sample after each chunk that is the end of a window, and after each of its drafts."""
-        draft_of = {chunk.sequence: draft for chunk, draft in zip(chunks, drafts, strict=True) if chunk.steps}
+        draft_of = {chunk.sequence: draft for chunk, draft in zip(chunks, drafts, strict=True) if chunk.max_samples}
         counts = {sequence: 1 + len(draft) for sequence, draft in draft_of.items()}
         # alive until the call is over
         seen = [row for sequence, draft in draft_of.items() for row in self._seen_by_each(sequence, draft)]
@@ -198,7 +198,7 @@ class NativeRunner(Runner):
     def _needs_pytorch(self, sequence: SequenceState) -> bool:
         """Return whether PyTorch has to sample for a sequence; the first time for a reason, report it."""
         if sequence not in self._in_pytorch:
-            reason = why_not_sample(sequence.params)
+            reason = sampling_unsupported_reason(sequence.params)
             self._in_pytorch[sequence] = reason is not None
             if reason is not None and reason not in self._reported:
                 without = ", without speculation" * (self.speculation is not None)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpt.generation.paged import BLOCK, BlockPool
 from gpt.generation.paged_store import PagedStore, PagedView
-from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken, SamplingKey, sample_tokens
 from gpt.model import GPT, eval_mode
 from gpt.system.device import to_device
@@ -29,15 +29,15 @@ class Runner(ABC):
         return None
 
     @property
-    def ahead(self) -> int:
+    def max_samples_per_call(self) -> int:
         """Return the most tokens that the next step may sample after each sequence."""
         return 1
 
     @abstractmethod
-    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
+    def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
         """Store the keys and values of each chunk's tokens; return the sequences to be sampled, and logits (B, V)."""
 
-    def run(self, chunks: Sequence[Chunk]) -> Sampled:
+    def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
         """Store the keys and values of each chunk's tokens, and sample at most `steps` tokens after it."""
         return sample_each(*self.logits(chunks))
 
@@ -53,7 +53,7 @@ class TorchRunner(Runner):
         self._store = PagedStore(model.config, blocks, BLOCK, dtype, next(model.parameters()).device)
         super().__init__(model.config.block_size, blocks)
 
-    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
+    def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
         self._store.copy_blocks([pair for chunk in chunks for pair in chunk.copies])
         short = [chunk for chunk in chunks if len(chunk.tokens) == 1]
         batches = [[chunk] for chunk in chunks if len(chunk.tokens) > 1]
@@ -61,16 +61,16 @@ class TorchRunner(Runner):
         with eval_mode(self._model):
             for batch in [*batches, short] if short else batches:
                 last = self._forward(batch)[:, -1]
-                rows = [row for row, chunk in enumerate(batch) if chunk.steps]
+                rows = [row for row, chunk in enumerate(batch) if chunk.max_samples]
                 sequences += [batch[row].sequence for row in rows]
                 logits.append(last if len(rows) == len(batch) else last[rows])
         return sequences, torch.cat(logits)
 
-    def _forward(self, batch: Sequence[Chunk]) -> Tensor:
+    def _forward(self, batch: Sequence[ScheduledWork]) -> Tensor:
         """Return the logits (B, T, V) after the tokens of chunks of equal length."""
         idx = to_device(torch.tensor([chunk.tokens for chunk in batch]), self._store.device)
         tables = [chunk.sequence.table.blocks for chunk in batch]
-        cache = PagedView(self._store, tables, [chunk.sequence.stored for chunk in batch], idx.size(1))
+        cache = PagedView(self._store, tables, [chunk.sequence.num_cached for chunk in batch], idx.size(1))
         logits: Tensor = self._model(idx, cache=cache)
         return logits
 

@@ -6,7 +6,7 @@ import torch
 
 from gpt.generation.eager import Runtime
 from gpt.generation.engine import REMEDY
-from gpt.generation.native_runner import NativeRunner, Prepared, prepare
+from gpt.generation.native_runner import NativeModel, NativeRunner, prepare
 from gpt.generation.paged_store import KV_DTYPES
 from gpt.generation.runner import Runner
 from gpt.model import GPT
@@ -45,7 +45,7 @@ class NativeRuntime(Runtime):
 
     backend = "native"
 
-    def __init__(self, model: GPT, kv_dtype: str, prepared: Prepared, speculate: bool, report: Report) -> None:
+    def __init__(self, model: GPT, kv_dtype: str, prepared: NativeModel, speculate: bool, report: Report) -> None:
         super().__init__(model, kv_dtype)
         self._prepared, self._speculate, self._report = prepared, speculate, report
 

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from gpt.generation.paged import BlockPool, OutOfBlocksError
-from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken
 
-TURN = 64
+TIME_SLICE_TOKENS = 64
 """Tokens after which a sequence may lose its place to another; a block of them, of which the others are found again."""
 
 
@@ -16,9 +16,9 @@ class Scheduler:
     """Schedules sequences that join and leave: the waiting ones, in order of arrival, and the running ones.
 
     A sequence is admitted when there are a place and blocks for its tokens. Where all places are taken, one that has
-    sampled `TURN` tokens in its place leaves it to a new sequence, or to one that has waited for as many steps, and is
-    recomputed later. If a running one needs a block and none is free, the newest is preempted: it returns its blocks,
-    moves to the head of the queue, and is recomputed later.
+    sampled `TIME_SLICE_TOKENS` in its place leaves it to a new sequence, or to one that has waited for as many steps,
+    and is recomputed later. If a running one needs a block and none is free, the newest is preempted: it returns its
+    blocks, moves to the head of the queue, and is recomputed later.
 
     Sequences that begin with the same blocks share them; those with the same prompt share all of it.
 
@@ -49,7 +49,7 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
-    def schedule(self, ahead: int = 1) -> list[Chunk]:
+    def schedule(self, ahead: int = 1) -> list[ScheduledWork]:
         """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted.
 
         Where nobody waits, the step may sample `ahead` tokens after each sequence.
@@ -60,23 +60,23 @@ class Scheduler:
         counts = self._prefer_new(self._counts())
         chunks = []
         for sequence in list(self.running):  # oldest first, so that a preempted sequence has no chunk yet
-            count, pending = counts.get(sequence, 0), sequence.pending
-            steps = 0 if count < pending else min(ahead, sequence.room) if pending == 1 else 1
+            count, pending = counts.get(sequence, 0), sequence.num_uncached
+            steps = 0 if count < pending else min(ahead, sequence.tokens_before_slide) if pending == 1 else 1
             if count and (chunk := self._reserve(sequence, count, steps)):
                 chunks.append(chunk)
         return chunks
 
-    def store(self, chunk: Chunk, sampled: Sequence[SampledToken]) -> None:
+    def commit(self, chunk: ScheduledWork, sampled: Sequence[SampledToken]) -> None:
         """Mark the tokens of a chunk as stored, and those that were sampled after them but for the newest."""
         chunk.sequence.table.append([*chunk.tokens, *(token.id for token in sampled[:-1])])
         if sampled:
-            chunk.sequence.since = self._step
+            chunk.sequence.waiting_since = self._step
 
     def _admit(self) -> None:
         """Admit waiting sequences in order, while the batch has room and there are blocks for all their tokens."""
         for _ in range(len(self.waiting)):
             sequence = self.waiting[0]
-            if not self._rows and not self._end_turn(sequence):
+            if not self._rows and not self._rotate_out(sequence):
                 return
             reused = self._match(sequence)
             promised = sum(self._missing(other) for other in self.running)
@@ -84,14 +84,16 @@ class Scheduler:
                 sequence.table.truncate(0)
                 return
             self.waiting.popleft()
-            sequence.row, sequence.since, sequence.turn = self._rows.pop(), self._step, len(sequence.tokens)
+            sequence.row, sequence.waiting_since = self._rows.pop(), self._step
+            sequence.admitted_length = len(sequence.tokens)
             self.running.append(sequence)
             self.reused_tokens += reused
 
-    def _end_turn(self, waiting: SequenceState) -> bool:
-        """Queue the sequence that has had its place for most tokens, if that is a turn, and the other one is due."""
-        longest = max(self.running, key=lambda sequence: len(sequence.tokens) - sequence.turn)
-        if len(longest.tokens) - longest.turn < TURN or not (waiting.is_new or self._step - waiting.since >= TURN):
+    def _rotate_out(self, waiting: SequenceState) -> bool:
+        """Queue the sequence that has had its place for most tokens, if its time slice is over and the other is due."""
+        longest = max(self.running, key=lambda sequence: len(sequence.tokens) - sequence.admitted_length)
+        is_due = waiting.is_new or self._step - waiting.waiting_since >= TIME_SLICE_TOKENS
+        if len(longest.tokens) - longest.admitted_length < TIME_SLICE_TOKENS or not is_due:
             return False
         self.preemptions += 1
         self._stop(longest)
@@ -108,11 +110,11 @@ class Scheduler:
         left = self._prefill_chunk
         begun: set[tuple[int, ...]] = set()
         first_with: dict[tuple[int, ...], SequenceState] = {}
-        for sequence in sorted(self.running, key=lambda sequence: sequence.since):
-            pending = sequence.pending
+        for sequence in sorted(self.running, key=lambda sequence: sequence.waiting_since):
+            pending = sequence.num_uncached
             if pending > 1:
                 self.reused_tokens += self._match(sequence)
-                pending = sequence.pending
+                pending = sequence.num_uncached
             if pending == 1:
                 counts[sequence] = 1
                 continue
@@ -120,7 +122,7 @@ class Scheduler:
             twin = first_with.setdefault(window, sequence)
             if twin is not sequence:
                 # computed once, up to the last token: the next step shares what is stored
-                counts[twin], counts[sequence] = min(counts[twin], twin.pending - 1), 0
+                counts[twin], counts[sequence] = min(counts[twin], twin.num_uncached - 1), 0
                 continue
             block = self._next_block(sequence)
             counts[sequence] = 0 if block in begun else int(min(left, pending))
@@ -134,7 +136,7 @@ class Scheduler:
 
         The end of a prompt takes less time than a step of the whole batch; the others never miss two steps in a row.
         """
-        first = {item: count for item, count in counts.items() if item.is_new and count == item.pending}
+        first = {item: count for item, count in counts.items() if item.is_new and count == item.num_uncached}
         self._only_new = bool(first) and not self._only_new
         return first if self._only_new else counts
 
@@ -143,24 +145,24 @@ class Scheduler:
 
         Its last token is computed in any case. Returns the number of tokens found.
         """
-        before, window = sequence.stored, sequence.window()[:-1]
+        before, window = sequence.num_cached, sequence.window()[:-1]
         twin = next((other for other in self.running if other.table.tokens == window), None)
         if twin is not None:
             sequence.table.truncate(0)
             sequence.table = twin.table.fork()
         elif before % self._pool.block_size == 0:
             sequence.table.match(window)
-        return sequence.stored - before
+        return sequence.num_cached - before
 
     def _next_block(self, sequence: SequenceState) -> tuple[int, ...]:
         """Return the tokens up to the end of the block to compute next, if that can be shared."""
         size = self._pool.block_size
-        end = (sequence.stored // size + 1) * size
+        end = (sequence.num_cached // size + 1) * size
         return tuple(sequence.window()[:end]) if end < len(sequence.tokens) - sequence.start else ()
 
     def _shares_last(self, sequence: SequenceState) -> bool:
         """Return whether the last block of a sequence is not full and another one's too."""
-        index, used = divmod(sequence.stored, self._pool.block_size)
+        index, used = divmod(sequence.num_cached, self._pool.block_size)
         return bool(used) and self._pool.is_shared(sequence.table.blocks[index])
 
     def _missing(self, sequence: SequenceState) -> int:
@@ -168,18 +170,18 @@ class Scheduler:
         blocks = -(-len(sequence.window()) // self._pool.block_size)
         return blocks - len(sequence.table.blocks) + self._shares_last(sequence)
 
-    def _reserve(self, sequence: SequenceState, count: int, steps: int) -> Chunk | None:
+    def _reserve(self, sequence: SequenceState, count: int, steps: int) -> ScheduledWork | None:
         """Return a chunk with blocks for it and for `steps` samples, by preemption if necessary; None: preempted."""
         while sequence in self.running:
             try:
-                copies = sequence.table.reserve(sequence.stored + count + max(0, steps - 1))
+                copies = sequence.table.reserve(sequence.num_cached + count + max(0, steps - 1))
             except OutOfBlocksError:
                 if steps <= 1:
                     self._preempt(self.running[-1])
                 steps = min(steps, 1)
             else:
-                begin = sequence.start + sequence.stored
-                return Chunk(sequence, sequence.tokens[begin : begin + count], steps, copies)
+                begin = sequence.start + sequence.num_cached
+                return ScheduledWork(sequence, sequence.tokens[begin : begin + count], steps, copies)
         return None
 
     def _preempt(self, sequence: SequenceState) -> None:

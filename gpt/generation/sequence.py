@@ -44,15 +44,15 @@ class SequenceState:
         start: where its window begins, the tokens that the model sees.
         table: blocks of the window's keys and values.
         row: its index in the running batch.
-        since: the step since which it has waited for its next token.
-        turn: number of its tokens when it was admitted to the batch.
+        waiting_since: the step since which it has waited for its next token.
+        admitted_length: number of its tokens when it was admitted to the batch.
     """
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, block_size: int, pool: BlockPool) -> None:
         self.request, self.params = request, request.params
         self.tokens, self.start = list(request.prompt_ids), 0
         self.table = BlockTable(pool)
-        self.row = self.since = self.turn = 0
+        self.row = self.waiting_since = self.admitted_length = 0
         self.random = RandomStream(request.params.seed)
         self.sampled_by = sampling_key(request.params)
         self._window = Window(block_size)
@@ -63,21 +63,21 @@ class SequenceState:
             self._text.begin(self.tokens)  # which may end within a character
 
     @property
-    def stored(self) -> int:
+    def num_cached(self) -> int:
         """Return the number of positions of the window whose keys and values are stored."""
         return len(self.table.tokens)
 
     @property
-    def pending(self) -> int:
+    def num_uncached(self) -> int:
         """Return the number of tokens to compute before the next one can be sampled; at least 1."""
-        return len(self.tokens) - self.start - self.stored
+        return len(self.tokens) - self.start - self.num_cached
 
     @property
     def is_new(self) -> bool:
         return len(self.tokens) == len(self.request.prompt_ids)
 
     @property
-    def room(self) -> int:
+    def tokens_before_slide(self) -> int:
         """Return how many tokens can be sampled before the window moves or the sequence ends."""
         return min(self._window.size + 1 - (len(self.tokens) - self.start), self._longest - len(self.tokens))
 
@@ -126,17 +126,17 @@ class SequenceState:
             self.table.truncate(0)
 
 
-class Chunk(NamedTuple):
+class ScheduledWork(NamedTuple):
     """The part of a sequence that a step computes.
 
     Attributes:
         tokens: the next tokens of its window that are not stored.
-        steps: how many tokens may be sampled after these, for which blocks are reserved; 0 where more of the window
-            has to be computed first.
+        max_samples: how many tokens may be sampled after these, for which blocks are reserved; 0 where more of the
+            window has to be computed first.
         copies: blocks to copy before any is written: pairs of a target and a source.
     """
 
     sequence: SequenceState
     tokens: list[int]
-    steps: int
+    max_samples: int
     copies: Sequence[tuple[int, int]] = ()

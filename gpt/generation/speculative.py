@@ -18,11 +18,11 @@ LOOKUP_LENGTHS = (12, 8, 5, 3)
 """Lengths of suffixes that are looked up, longest first."""
 MAX_DRAFTS = 5
 """For each pass and sequence: with the newest token, as many as the engine multiplies by weights it has read once."""
-MAX_LOST = 4.0
+LOSS_BUDGET = 4.0
 """Tokens' time that drafts may lose against plain decoding before they are paused; as much can be saved up."""
-HICCUP = 2.0
+OUTLIER_CAP = 2.0
 """Tokens' time that a pass counts for at most, for each position in it: something else on the machine took longer."""
-RELIABLE = 0.002
+MIN_TIMING_SECONDS = 0.002
 """Seconds that a call without drafts takes at least before its speed is believed, unless it is as long as can be."""
 FIRST_PLAIN, FIRST_PAUSE = 8, 100
 """Tokens without drafts at first, to measure their speed; and after drafts have lost, then four times as many."""
@@ -51,14 +51,14 @@ class Speculation:
     def weigh_plain(self, seconds: float, steps: int, sequences: int, is_long: bool) -> None:
         """Count a call without drafts that sampled `steps` tokens of each sequence; `is_long`: as many as can be."""
         self._plain_seconds = min(self._plain_seconds, seconds / (steps * sequences))
-        is_reliable = seconds >= RELIABLE or is_long
+        is_reliable = seconds >= MIN_TIMING_SECONDS or is_long
         self._plain_left = max(self._plain_left - steps, 0 if is_reliable else 1)
 
     def weigh_drafts(self, seconds: float, verified: int, tokens: int) -> None:
         """Count what a pass over some positions has lost or gained, and pause drafting where it has lost too much."""
-        cost = min(seconds / self._plain_seconds, HICCUP * verified)
-        self._lost = max(-MAX_LOST, self._lost + cost - tokens)
-        if self._lost > MAX_LOST:
+        cost = min(seconds / self._plain_seconds, OUTLIER_CAP * verified)
+        self._lost = max(-LOSS_BUDGET, self._lost + cost - tokens)
+        if self._lost > LOSS_BUDGET:
             self._plain_left, self._pause, self._lost = self._pause, 4 * self._pause, 0.0
             self._plain_seconds = math.inf
 

@@ -13,13 +13,13 @@ from gpt.system.errors import GenerationError
 TokenIds = Sequence[int]
 """All tokens of a sequence so far, including the prompt; at least one."""
 SamplingKey = tuple[Any, ...]
-OF_TEXTS = frozenset({"max_new_tokens", "seed", "stop", "end_id", "overflow", "long_prompt"})
+NOT_SAMPLING_FIELDS = frozenset({"max_new_tokens", "seed", "stop", "end_id", "overflow", "long_prompt"})
 """Parameters that say where a text begins and ends, and not how a token is sampled."""
 
 
 def sampling_key(params: SamplingParams) -> SamplingKey:
     """Return what is equal for parameters by which a token is sampled and described in the same way."""
-    return params.ids, *(getattr(params, name) for name in type(params).model_fields if name not in OF_TEXTS)
+    return params.ids, *(getattr(params, name) for name in type(params).model_fields if name not in NOT_SAMPLING_FIELDS)
 
 
 class SampledToken(NamedTuple):

@@ -45,7 +45,7 @@ class Compute:
         return (self.device.type, self.dtype, self.fast_dtype) == ("cuda", torch.float32, torch.bfloat16)
 
     @contextmanager
-    def training_matmuls(self) -> Iterator[None]:
+    def allow_tf32(self) -> Iterator[None]:
         """Within, matmuls of forward and backward passes run in TF32, see `uses_tf32`.
 
         The setting is the process's: it is restored, and one that the user made stays.
@@ -170,7 +170,7 @@ def require_own_threads(threads: int, remedy: str) -> None:
         )
 
 
-def why_not_compile(device: torch.device) -> str | None:
+def compile_unsupported_reason(device: torch.device) -> str | None:
     """Return why torch.compile does not work here, or None if it does; looking for a compiler takes a second."""
     if device.type == "mps":
         return "torch.compile is not used on MPS"

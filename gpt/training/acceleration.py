@@ -8,7 +8,7 @@ import torch
 from gpt.config import RunConfig
 from gpt.model import GPT
 from gpt.native.training.block import use_native_blocks
-from gpt.system.device import Compute, why_not_compile
+from gpt.system.device import Compute, compile_unsupported_reason
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor
@@ -37,7 +37,7 @@ def should_compile(choice: str | bool, device: torch.device, processor: Processo
     """
     if choice is False or (choice == "auto" and device.type == "cpu" and processor.matmul_dtype == torch.float32):
         return False
-    reason = why_not_compile(device)
+    reason = compile_unsupported_reason(device)
     if reason is not None and choice is True:
         raise DeviceError(f"run.compile is true, but {reason}; set run.compile=auto or false")
     if reason is not None:

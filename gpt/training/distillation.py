@@ -83,7 +83,7 @@ def load_teacher(
     dataset.check_length(teacher.model.config.block_size)
     report(f"{folder} predicts the training split")
     accelerate(teacher.model)
-    temperature = teacher.config.train.temperature
+    temperature = teacher.config.train.logit_temperature
     return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute, report, temperature))
 
 
@@ -103,7 +103,7 @@ def predict(
     with counted(report, "predicting the training split", len(starts), "windows") as advance:
         for batch in np.split(starts, range(batch_size, len(starts), batch_size)):
             inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
-            with compute.training_matmuls(), compute.autocast():
+            with compute.allow_tf32(), compute.autocast():
                 logits = model(to_device(inputs, compute.device))
             for start, window in zip(batch, (logits.float() / temperature).softmax(-1).half().cpu(), strict=True):
                 probabilities[start : start + length] = window

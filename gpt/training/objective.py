@@ -1,4 +1,4 @@
-"""What a training step minimizes: cross-entropy, of the text, of tokens further ahead, with a teacher's predictions."""
+"""The objective: cross-entropy of the next token, multi-token prediction, distillation from teacher probabilities."""
 
 from dataclasses import dataclass
 
@@ -19,44 +19,44 @@ class Objective:
     """Runs `forward`, token ids (B, T) -> logits (B, T, V), on a batch.
 
     Attributes:
-        temperature: divides the logits in training only. Below 1 the model that is trained is less certain of its
+        logit_temperature: divides the logits in training only. Below 1 the model that is trained is less certain of its
             predictions than one trained at 1, by which one that reads its text several times generalizes better
             (Guo et al. 2017, 1706.04599, section 4.2, with the temperature chosen before training).
-        ahead: weights of the tokens after the next one, for the same logits (multi-token prediction, Gloeckle et al.
-            2024, 2404.19737, without heads of its own). They fall linearly to 0.
-        ahead_steps: steps after which they are 0.
-        teacher_weight: of what a teacher predicts; the text has the rest. Up to a constant that is the Kullback-Leibler
-            divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2).
+        mtp_weights: weights of the tokens after the next one, for the same logits (multi-token prediction, Gloeckle et
+            al. 2024, 2404.19737, without heads of its own). They fall linearly to 0.
+        mtp_steps: steps after which they are 0.
+        teacher_weight: of the teacher probabilities; the text has the rest. Up to a constant that is the
+            Kullback-Leibler divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2).
     """
 
-    temperature: float = 1.0
-    ahead: tuple[float, ...] = ()
-    ahead_steps: int = 1
+    logit_temperature: float = 1.0
+    mtp_weights: tuple[float, ...] = ()
+    mtp_steps: int = 1
     teacher_weight: float = 0.0
 
     def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute, step: int) -> tuple[Tensor, Tensor]:
-        """Return what update `step`, counted from 0, minimizes, and the cross-entropy of the targets.
+        """Return the loss to backpropagate in update `step`, counted from 0, and the next-token cross-entropy.
 
         Both are summed over positions, in nats. The logits are freed on return: kept during the backward pass, they
         would raise its peak memory.
         """
-        inputs, targets, *predicted = (to_device(tensor, compute.device) for tensor in batch)
+        inputs, targets, *teacher = (to_device(tensor, compute.device) for tensor in batch)  # (B, T), (B, T)
         with compute.autocast():
-            logits = forward(inputs)
-        if self.temperature != 1:
-            logits = logits / self.temperature
+            logits = forward(inputs)  # (B, T, V)
+        if self.logit_temperature != 1:
+            logits = logits / self.logit_temperature
         loss = minimized = summed_cross_entropy(logits, targets)
-        share = max(0.0, 1 - step / self.ahead_steps)
-        for distance, weight in enumerate(self.ahead if share else (), start=1):
+        mtp_scale = max(0.0, 1 - step / self.mtp_steps)
+        for distance, weight in enumerate(self.mtp_weights if mtp_scale else (), start=1):
             further = summed_cross_entropy(logits[:, :-distance], targets[:, distance:])
-            minimized = minimized + share * weight * further
-        for probabilities in predicted:
-            soft = probabilities.flatten(0, 1).to(logits.dtype)
-            taught = F.cross_entropy(logits.flatten(0, 1), soft, reduction="sum")
-            minimized = (1 - self.teacher_weight) * minimized + self.teacher_weight * taught
+            minimized = minimized + mtp_scale * weight * further
+        for teacher_probs in teacher:  # one, (B, T, V), or none
+            probs = teacher_probs.flatten(0, 1).to(logits.dtype)
+            distill_loss = F.cross_entropy(logits.flatten(0, 1), probs, reduction="sum")
+            minimized = (1 - self.teacher_weight) * minimized + self.teacher_weight * distill_loss
         return minimized, loss.detach()
 
 
 def build_objective(train: TrainConfig) -> Objective:
-    """Return what a configuration asks for; tokens further ahead count in its first two thirds."""
-    return Objective(train.temperature, train.ahead_weights, max(1, train.max_steps * 2 // 3), train.teacher_weight)
+    """Return the objective of a configuration; multi-token prediction counts in the first two thirds of the steps."""
+    return Objective(train.logit_temperature, train.mtp_weights, max(1, train.max_steps * 2 // 3), train.teacher_weight)

@@ -21,7 +21,7 @@ from gpt.training.trainer import Trainer
 
 AUTO = "auto"
 
-HARMLESS = {
+RESUME_SAFE_KEYS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
     *("run.parallel", "run.snapshots"),
     *("data.dir", "data.path"),
@@ -187,9 +187,9 @@ def load_pretrained(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None
 def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]:
     """Return `key: old -> new` for each changed key that affects the training result; a resume may make it longer."""
     before, after = old.leaves(), new.leaves()
-    harmless = HARMLESS
+    harmless = RESUME_SAFE_KEYS
     if is_resumed and new.train.max_steps > old.train.max_steps:
-        harmless = HARMLESS | {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
+        harmless = RESUME_SAFE_KEYS | {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
     return [
         f"{key}: {before[key]} -> {after[key]}"
         for key in before

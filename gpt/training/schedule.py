@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 from gpt.config import Config, OptimConfig
 from gpt.system.progress import Report
@@ -30,8 +31,8 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    shapes = {"cosine": _cosine, "wsd": _warmup_stable_decay, "constant": lambda *_: 1.0}
-    return config.min_lr + (config.learning_rate - config.min_lr) * shapes[config.schedule](step, config, max_steps)
+    factor = SCHEDULES[config.schedule](step, config, max_steps)
+    return config.min_lr + (config.learning_rate - config.min_lr) * factor
 
 
 def sequence_length(step: int, config: Config) -> int:
@@ -52,3 +53,15 @@ def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> floa
     """Return 1, then fall linearly to 0 over the last `decay_steps` (Hu et al. 2024, 2404.06395, section 4)."""
     length = min(config.decay_steps or max(1, max_steps // 5), max(1, max_steps - config.warmup_steps))
     return min(1.0, max(0.0, (max_steps - step) / length))
+
+
+def _constant(step: int, config: OptimConfig, max_steps: int) -> float:
+    return 1.0
+
+
+SCHEDULES: dict[str, Callable[[int, OptimConfig, int], float]] = {
+    "cosine": _cosine,
+    "wsd": _warmup_stable_decay,
+    "constant": _constant,
+}
+"""By `optim.schedule`: the learning rate of a step after the warmup, from 1 (peak) to 0 (`min_lr`)."""

@@ -24,9 +24,9 @@ from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.monitor import Monitor
 
-MOST = 40
+MAX_EVAL_SNAPSHOTS = 40
 """Snapshots at evaluations, at the most, without that of step 0."""
-EARLY = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+EARLY_FRACTIONS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Shares of a run after which there is one too, since a model changes most at first."""
 LINE_TOKENS = 32
 SAMPLE_LINES, SAMPLE_TOKENS = 6, 40
@@ -47,8 +47,8 @@ class Snapshots(Monitor):
         self._run, self._config, self._model, self._dataset, self._report = run, config, model, dataset, report
         train = config.train
         evaluations = -(-train.max_steps // train.eval_interval)
-        self._interval = train.eval_interval * -(-evaluations // MOST)
-        self._early = {max(1, round(share * train.max_steps)) for share in EARLY}
+        self._interval = train.eval_interval * -(-evaluations // MAX_EVAL_SNAPSHOTS)
+        self._early = {max(1, round(share * train.max_steps)) for share in EARLY_FRACTIONS}
         self._has_failed = False
 
     def start(self, step: int, evaluated: bool = True) -> None:

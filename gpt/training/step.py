@@ -59,19 +59,19 @@ class NonFiniteGuard:
 
     def __init__(self, device: torch.device) -> None:
         # MPS has no fused optimizer to read `found_inf`
-        self.reads_are_free = device.type in ("cpu", "mps")
+        self.sync_is_free = device.type in ("cpu", "mps")
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
-        self._ended_at = torch.full((), -1, dtype=torch.long, device=device)
+        self._diverged_at = torch.full((), -1, dtype=torch.long, device=device)
 
     def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> None:
         """Judge step `step`, counted from 0, after its backward pass and before its update."""
-        ends_now = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm)) & (self._ended_at < 0)
-        self._ended_at = torch.where(ends_now, step, self._ended_at)
-        self.blocked = (self._ended_at >= 0).float()
+        diverges_now = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm)) & (self._diverged_at < 0)
+        self._diverged_at = torch.where(diverges_now, step, self._diverged_at)
+        self.blocked = (self._diverged_at >= 0).float()
 
     def check(self) -> None:
         """Raise NonFiniteError if a step was not finite: in it and after it no update was made."""
-        step = int(self._ended_at)
+        step = int(self._diverged_at)
         if step >= 0:
             raise NonFiniteError(
                 f"the loss or a gradient is not finite at step {step}; the update was not made. "
@@ -123,7 +123,7 @@ class Stepper:
         # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
         # The guard then judges the loss alone.
         self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
-        if self.guard.reads_are_free:
+        if self.guard.sync_is_free:
             self.guard.check()
         elif not self.scaler.is_enabled():
             # A GPU must not wait for the host: the fused optimizer reads this on the device.
@@ -151,7 +151,7 @@ class Stepper:
         world, forward, no_sync = self.parallelism.world, self.parallelism.forward, self.parallelism.no_sync
         tokens = world.all_reduce_sum(own_tokens) / world.size
         losses = []
-        with self.compute.training_matmuls():
+        with self.compute.allow_tf32():
             for number, batch in enumerate(micro_batches, start=1):
                 with nullcontext() if number == len(micro_batches) else no_sync():
                     minimized, loss = self.objective(forward, batch, self.compute, step)

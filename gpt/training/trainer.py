@@ -114,7 +114,7 @@ class Trainer:
             Exception: a callback's own; a checkpoint was saved.
         """
         try:
-            with announced(self.report, "measuring the rate of matmuls"), self.compute.training_matmuls():
+            with announced(self.report, "measuring the rate of matmuls"), self.compute.allow_tf32():
                 self.meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
             # Signals also while saving: an echo of the first must not end that.

@@ -48,7 +48,7 @@ class Validation:
         """Compute the loss over `tokens`, in nats per token; NonFiniteError: it is not finite."""
         train = self.config.train
         batches = full_batches(self.tokens, self.config.model.block_size, train.batch_size)
-        with without_compilation(self.model), self.compute.training_matmuls():
+        with without_compilation(self.model), self.compute.allow_tf32():
             result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):
             raise NonFiniteError(f"the validation loss is not finite at step {step}; nothing was saved")

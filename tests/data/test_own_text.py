@@ -24,8 +24,8 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert (config.train.eval_max_tokens is None) == (characters // 10 <= LARGE)
     assert config.data.order == "shuffled"
     assert config.sequence_lengths()[0][0] <= 256
-    assert bool(config.train.ahead_weights) == (config.train.temperature < 1)
-    assert config.sample.temperature == pytest.approx(0.8 * config.train.temperature, abs=0.005)
+    assert bool(config.train.mtp_weights) == (config.train.logit_temperature < 1)
+    assert config.sample.temperature == pytest.approx(0.8 * config.train.logit_temperature, abs=0.005)
 
 
 def test_less_text_is_regularized_more_and_read_more_often() -> None:

@@ -166,7 +166,7 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
 def try_variants(device: FakeCuda) -> None:
     """Make a step, an evaluation and tokens of every choice of the architecture, deterministically."""
     torch.use_deterministic_algorithms(True)
-    objective = Objective(temperature=0.9, ahead=(0.5, 0.25), ahead_steps=2, teacher_weight=0.5)
+    objective = Objective(logit_temperature=0.9, mtp_weights=(0.5, 0.25), mtp_steps=2, teacher_weight=0.5)
     for number, values in enumerate(VARIANTS):
         model = GPT(tiny_config(n_layer=1, dropout=0.1, **keys_of(values))).to(DEVICE)
         compute = Compute(DEVICE, (torch.float32, torch.bfloat16, torch.float16)[number % 3], torch.bfloat16)

@@ -14,7 +14,7 @@ from gpt.generation.engine import Engine
 from gpt.generation.request import Request, TextChunk
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import build_runtime
-from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 
@@ -38,8 +38,8 @@ class Scripted(Runner):
         super().__init__(block_size, blocks=400)
         self._logits = logits
 
-    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], Tensor]:
-        sequences = [chunk.sequence for chunk in chunks if chunk.steps]
+    def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
+        sequences = [chunk.sequence for chunk in chunks if chunk.max_samples]
         return sequences, torch.tensor([self._logits(sequence.tokens) for sequence in sequences])
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpt.generation.engine import Engine
 from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, Sampled
-from gpt.generation.scheduler import TURN
-from gpt.generation.sequence import Chunk, SequenceState, Window
+from gpt.generation.scheduler import TIME_SLICE_TOKENS
+from gpt.generation.sequence import ScheduledWork, SequenceState, Window
 from gpt.generation.tokens import SampledToken
 
 BLOCK_SIZE, WINDOW_BLOCKS = 200, 4
@@ -26,26 +26,26 @@ class MemoryRunner(Runner):
         computed: tokens of each step.
     """
 
-    ahead = 1
+    max_samples_per_call = 1
 
     def __init__(self, blocks: int) -> None:
         super().__init__(BLOCK_SIZE, blocks)
         self.computed: list[int] = []
         self._memory = [[-1] * BLOCK for _ in range(blocks)]
 
-    def logits(self, chunks: Sequence[Chunk]) -> tuple[list[SequenceState], torch.Tensor]:
+    def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], torch.Tensor]:
         raise NotImplementedError
 
-    def run(self, chunks: Sequence[Chunk]) -> Sampled:
+    def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
         self.computed.append(sum(len(chunk.tokens) for chunk in chunks))
         for target, source in (pair for chunk in chunks for pair in chunk.copies):
             self._memory[target] = list(self._memory[source])
         written: list[tuple[int, int]] = []
         for sequence, tokens, _, _ in chunks:
-            written += self._write(sequence, sequence.stored, tokens)
+            written += self._write(sequence, sequence.num_cached, tokens)
         sampled: Sampled = {}
         for sequence, tokens, steps, _ in chunks:
-            found = self._read(sequence, sequence.stored + len(tokens))
+            found = self._read(sequence, sequence.num_cached + len(tokens))
             assert found == sequence.window()[: len(found)]
             if steps:
                 sampled[sequence] = []
@@ -75,7 +75,7 @@ def token_after(window: Sequence[int], uniform: float) -> int:
 def drive_of(blocks: int, max_sequences: int = 4, prefill_chunk: int = 32, ahead: int = 1) -> tuple[Drive, list[int]]:
     """An engine, and the tokens that it computes in each step."""
     runner = MemoryRunner(blocks)
-    runner.ahead = ahead
+    runner.max_samples_per_call = ahead
     return Drive(Engine(runner, LETTERS, max_sequences, prefill_chunk)), runner.computed
 
 
@@ -147,16 +147,17 @@ def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
 def test_short_request_does_not_wait_for_long_ones_to_end() -> None:
     drive, _ = drive_of(4 * WINDOW_BLOCKS)
     long = [drive.add("abc"[: 1 + n % 3], max_new_tokens=1000, seed=n) for n in range(6)]
-    drive.step(TURN)
+    drive.step(TIME_SLICE_TOKENS)
     short = [drive.add("cab", max_new_tokens=5, seed=n) for n in range(3)]
-    drive.step(TURN)
+    drive.step(TIME_SLICE_TOKENS)
     assert all(answer.finish == "length" for answer in short)
-    drive.step(4 * TURN)
+    drive.step(4 * TIME_SLICE_TOKENS)
     counts = [len(answer.tokens) for answer in long]
-    assert max(counts) - min(counts) <= 2 * TURN  # of six, in four places
-    before, steps = drive.engine.stats().preemptions, 10 * TURN
+    assert max(counts) - min(counts) <= 2 * TIME_SLICE_TOKENS  # of six, in four places
+    before, steps = drive.engine.stats().preemptions, 10 * TIME_SLICE_TOKENS
     drive.step(steps)
-    assert drive.engine.stats().preemptions - before <= 2 * steps / TURN + 2  # two wait at a time, each for a turn
+    # two wait at a time, each for a time slice
+    assert drive.engine.stats().preemptions - before <= 2 * steps / TIME_SLICE_TOKENS + 2
     finish(drive)
 
 

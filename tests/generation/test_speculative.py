@@ -44,7 +44,7 @@ class Oracle:
 def _always_speculate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether drafts are quicker is measured: here they always are."""
     monkeypatch.setattr(speculative, "FIRST_PLAIN", 0)
-    monkeypatch.setattr(speculative, "MAX_LOST", math.inf)
+    monkeypatch.setattr(speculative, "LOSS_BUDGET", math.inf)
 
 
 def runtime_of(model: GPT, speculate: bool) -> Runtime:

@@ -19,7 +19,7 @@ from gpt.generation.native_runner import MAX_STEPS, NativeRunner, prepare
 from gpt.generation.request import Request
 from gpt.generation.runner import Sampled
 from gpt.generation.runtime import DecodeOptions, build_runtime
-from gpt.generation.sequence import Chunk
+from gpt.generation.sequence import ScheduledWork
 from gpt.model import GPT
 from gpt.native.decoding.engine import Engine
 from gpt.system.environment import read_settings
@@ -96,7 +96,7 @@ def test_more_sequences_get_fewer_tokens_in_a_call(monkeypatch: pytest.MonkeyPat
     calls: list[tuple[int, int]] = []
     generate = NativeRunner._generate
 
-    def watched(runner: NativeRunner, chunks: Sequence[Chunk], steps: int) -> Sampled:
+    def watched(runner: NativeRunner, chunks: Sequence[ScheduledWork], steps: int) -> Sampled:
         calls.append((len(chunks), steps))
         return generate(runner, chunks, steps)
 

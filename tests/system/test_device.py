@@ -53,7 +53,7 @@ def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise InvalidCxxCompiler
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
-    assert device.why_not_compile(CPU) == "no C++ compiler was found"
+    assert device.compile_unsupported_reason(CPU) == "no C++ compiler was found"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -117,7 +117,7 @@ def test_float32_training_on_cuda_alone_is_in_tf32_says_so_and_restores_the_sett
     compute: device.Compute, within: str, name: str
 ) -> None:
     assert str(compute) == name
-    with suppress(KeyError), compute.training_matmuls():
+    with suppress(KeyError), compute.allow_tf32():
         assert torch.get_float32_matmul_precision() == within
         raise KeyError
     assert torch.get_float32_matmul_precision() == "highest"
@@ -130,7 +130,7 @@ def test_a_precision_that_the_user_chose_stays(setting: str) -> None:
         torch.set_float32_matmul_precision("medium")
     else:
         torch.backends.cuda.matmul.fp32_precision = "tf32"
-    with TF32.training_matmuls():
+    with TF32.allow_tf32():
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     assert str(TF32) == "cuda:0, float32"

@@ -20,7 +20,7 @@ from training.sessions import start_session as start
 
 IDX = torch.arange(16).view(1, -1)
 NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
-HERE = "gpt.training.acceleration.why_not_compile"
+HERE = "gpt.training.acceleration.compile_unsupported_reason"
 
 
 @needs_compiler

@@ -53,9 +53,9 @@ def summed(logits: Tensor, ahead: int = 0) -> Tensor:
     ("objective", "step", "share"),
     [
         (Objective(), 0, 0.0),
-        (Objective(temperature=0.8), 0, 0.0),
-        *((Objective(ahead=(0.5, 0.25), ahead_steps=20), step, max(0, 1 - step / 20)) for step in (0, 15, 20, 29)),
-        (Objective(ahead=(1.0,) * 6, ahead_steps=1), 0, 1.0),  # further ahead than the sequence is long
+        (Objective(logit_temperature=0.8), 0, 0.0),
+        *((Objective(mtp_weights=(0.5, 0.25), mtp_steps=20), step, max(0, 1 - step / 20)) for step in (0, 15, 20, 29)),
+        (Objective(mtp_weights=(1.0,) * 6, mtp_steps=1), 0, 1.0),  # further ahead than the sequence is long
         *((Objective(teacher_weight=weight), 0, 0.0) for weight in (0.25, 1.0)),
         (Objective(0.8, (0.5,), 20, 0.4), 10, 0.5),
     ],
@@ -63,8 +63,8 @@ def summed(logits: Tensor, ahead: int = 0) -> Tensor:
 def test_objective_and_its_gradient_follow_the_definition(objective: Objective, step: int, share: float) -> None:
     model, certainty = Table(), objective.teacher_weight
     teacher = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(3)).softmax(-1).half()
-    logits = model.logits / objective.temperature
-    further = sum((weight * summed(logits, k) for k, weight in enumerate(objective.ahead, 1)), torch.zeros(()))
+    logits = model.logits / objective.logit_temperature
+    further = sum((weight * summed(logits, k) for k, weight in enumerate(objective.mtp_weights, 1)), torch.zeros(()))
     divergence = -(teacher * logits.log_softmax(-1)).sum()
     expected = (1 - certainty) * (summed(logits) + share * further) + certainty * divergence
     value, loss = objective(model, (INPUTS, TARGETS, *([teacher] if certainty else [])), COMPUTE, step)
@@ -74,7 +74,7 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
 
 
 def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
-    train = TrainConfig(temperature=0.9, ahead_weights=(0.5,), max_steps=300, teacher_weight=0.2)
+    train = TrainConfig(logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2)
     assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2)
 
 
@@ -114,7 +114,7 @@ def test_run_begins_with_short_sequences(tmp_path: Path) -> None:
 def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the finished runs teacher and student, and what cannot teach."""
     folder = tmp_path_factory.mktemp("school")
-    teacher = start(folder, "run.name=run", "run.seed=3", "train.temperature=0.5")
+    teacher = start(folder, "run.name=run", "run.seed=3", "train.logit_temperature=0.5")
     teacher.run()
     runs = (folder / "runs/run").rename(folder / "runs/teacher").parent
     shutil.copytree(runs / "teacher/checkpoints/step-000006", runs / "model")

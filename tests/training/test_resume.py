@@ -30,7 +30,7 @@ from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.resume import (
     AUTO,
-    HARMLESS,
+    RESUME_SAFE_KEYS,
     ResumePoint,
     check_fits,
     differences,
@@ -103,10 +103,10 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
 def test_changed_key_is_a_difference_unless_it_is_harmless() -> None:
     leaves = CONFIG.leaves()
     deciding = {"optim.learning_rate", "train.batch_size", "train.max_steps", "run.seed", "model.dropout", "run.dtype"}
-    assert leaves.keys() >= HARMLESS | deciding
-    assert not HARMLESS & deciding
+    assert leaves.keys() >= RESUME_SAFE_KEYS | deciding
+    assert not RESUME_SAFE_KEYS & deciding
     for key, value in leaves.items():
-        is_harmless = key in HARMLESS or key.startswith("sample.")
+        is_harmless = key in RESUME_SAFE_KEYS or key.startswith("sample.")
         assert differences(CONFIG, changed(key, "other")) == ([] if is_harmless else [f"{key}: {value} -> other"])
 
 

@@ -149,7 +149,7 @@ def test_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, sample
 def test_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path) -> None:
     """As on a GPU, where the bad step would only be noticed at the next log line."""
     trainer = start(tmp_path, "train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
-    trainer.stepper.guard.reads_are_free = False
+    trainer.stepper.guard.sync_is_free = False
     trainer.model.ln_f.weight.register_hook(lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1))
     with stopped_after(5), pytest.raises(NonFiniteError, match="at step 2;"):
         trainer.run()
