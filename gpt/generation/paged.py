@@ -4,6 +4,8 @@ A physical block holds the keys and values of `block_size` neighboring positions
 backend owns the memory.
 """
 
+import hashlib
+from array import array
 from collections.abc import Sequence
 
 BLOCK = 64
@@ -14,12 +16,20 @@ class OutOfBlocksError(Exception):
     """Too few blocks are free; nothing has changed."""
 
 
-class BlockPool:
-    """Reference counts of physical blocks, and an index of full blocks by their tokens.
+def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """Return the key of a full block: a hash of its tokens and of the key of the block before it, if there is one.
 
-    The keys and values of a position depend on all tokens up to it, so a full block is identified by every token from
-    the start of its sequence to the block's end. A block without references is free, and can be found by its tokens
-    until its memory is needed: the one released first is overwritten first.
+    The keys and values of a position depend on all tokens up to it, and so does this chain of hashes, in constant
+    memory a block (the prefix cache of vLLM); 128 bits, so that nobody finds two texts of one key.
+    """
+    return hashlib.blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()
+
+
+class BlockPool:
+    """Reference counts of physical blocks, and a prefix cache: an index of full blocks by their `block_key`.
+
+    A block without references is free, and can be found until its memory is needed: the one released first is
+    overwritten first.
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
@@ -28,9 +38,9 @@ class BlockPool:
         self.block_size = block_size
         self._references = [0] * blocks
         self._empty = list(reversed(range(blocks)))
-        self._by_prefix: dict[tuple[int, ...], int] = {}
-        self._prefixes: dict[int, tuple[int, ...]] = {}
-        self._reusable: dict[int, None] = {}  # free blocks that have a prefix, in the order in which they were released
+        self._by_key: dict[bytes, int] = {}
+        self._keys: dict[int, bytes] = {}
+        self._reusable: dict[int, None] = {}  # free blocks that have a key, in the order in which they were released
 
     @property
     def blocks(self) -> int:
@@ -68,7 +78,7 @@ class BlockPool:
         assert self._references[block] > 0
         self._references[block] -= 1
         if self._references[block] == 0:
-            if block in self._prefixes:
+            if block in self._keys:
                 self._reusable[block] = None
             else:
                 self._empty.append(block)
@@ -77,22 +87,22 @@ class BlockPool:
         """Return whether a block has several references, so that it must not be written."""
         return self._references[block] > 1
 
-    def remember(self, block: int, prefix: tuple[int, ...]) -> None:
-        """Index a full block in use by its tokens and all tokens before them, unless another block has the same."""
+    def remember(self, block: int, key: bytes) -> None:
+        """Index a full block in use by its key, unless another block has the same."""
         assert self._references[block] > 0
-        if prefix not in self._by_prefix:
-            assert block not in self._prefixes
-            self._by_prefix[prefix], self._prefixes[block] = block, prefix
+        if key not in self._by_key:
+            assert block not in self._keys
+            self._by_key[key], self._keys[block] = block, key
 
     def forget(self, block: int) -> None:
         """Remove a block from the index: it is about to be written."""
-        prefix = self._prefixes.pop(block, None)
-        if prefix is not None:
-            del self._by_prefix[prefix]
+        key = self._keys.pop(block, None)
+        if key is not None:
+            del self._by_key[key]
 
-    def find(self, prefix: tuple[int, ...]) -> int | None:
-        """Return the block that ends with these tokens, and add a reference to it; None if there is none."""
-        block = self._by_prefix.get(prefix)
+    def find(self, key: bytes) -> int | None:
+        """Return the block of a key, and add a reference to it; None if there is none."""
+        block = self._by_key.get(key)
         if block is not None:
             self._references[block] += 1
             self._reusable.pop(block, None)
@@ -111,6 +121,7 @@ class BlockTable:
         self._pool = pool
         self.blocks: list[int] = []
         self.tokens: list[int] = []
+        self._keys: list[bytes] = []  # of the full blocks
 
     def match(self, tokens: Sequence[int]) -> None:
         """Append blocks of the pool that hold the sequence's next tokens; its own blocks must all be full.
@@ -121,16 +132,23 @@ class BlockTable:
         size = self._pool.block_size
         assert len(self.tokens) == size * len(self.blocks)
         for end in range(len(self.tokens) + size, len(tokens) + 1, size):
-            block = self._pool.find(tuple(tokens[:end]))
+            key = self.next_key(tokens[end - size : end])
+            block = self._pool.find(key)
             if block is None:
                 break
             self.blocks.append(block)
+            self._keys.append(key)
             self.tokens += tokens[end - size : end]
+
+    def next_key(self, tokens: Sequence[int]) -> bytes:
+        """Return the key that the block after the full ones has if it gets these tokens."""
+        return block_key(self._keys[-1] if self._keys else b"", tokens)
 
     def fork(self) -> "BlockTable":
         """Return a copy of the sequence, which shares all blocks."""
         other = BlockTable(self._pool)
         other.blocks, other.tokens = self.blocks[: self._blocks_for(len(self.tokens))], list(self.tokens)
+        other._keys = list(self._keys)
         for block in other.blocks:
             self._pool.reference(block)
         return other
@@ -166,11 +184,12 @@ class BlockTable:
         self.tokens += tokens
         assert self._blocks_for(len(self.tokens)) <= len(self.blocks)
         for end in range((start // size + 1) * size, len(self.tokens) + 1, size):
-            self._pool.remember(self.blocks[end // size - 1], tuple(self.tokens[:end]))
+            self._keys.append(self.next_key(self.tokens[end - size : end]))
+            self._pool.remember(self.blocks[end // size - 1], self._keys[-1])
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` positions, and release what they do not need."""
-        del self.tokens[length:]
+        del self.tokens[length:], self._keys[length // self._pool.block_size :]
         kept = self._blocks_for(len(self.tokens))
         for block in reversed(self.blocks[kept:]):  # later blocks are shared less, so release them first
             self._pool.release(block)

@@ -108,7 +108,7 @@ class Scheduler:
         """
         counts: dict[SequenceState, int] = {}
         left = self._prefill_chunk
-        begun: set[tuple[int, ...]] = set()
+        begun: set[bytes] = set()
         first_with: dict[tuple[int, ...], SequenceState] = {}
         for sequence in sorted(self.running, key=lambda sequence: sequence.waiting_since):
             pending = sequence.num_uncached
@@ -154,11 +154,11 @@ class Scheduler:
             sequence.table.match(window)
         return sequence.num_cached - before
 
-    def _next_block(self, sequence: SequenceState) -> tuple[int, ...]:
-        """Return the tokens up to the end of the block to compute next, if that can be shared."""
-        size = self._pool.block_size
-        end = (sequence.num_cached // size + 1) * size
-        return tuple(sequence.window()[:end]) if end < len(sequence.tokens) - sequence.start else ()
+    def _next_block(self, sequence: SequenceState) -> bytes | None:
+        """Return the key of the block to compute next, if that can be shared."""
+        size, window = self._pool.block_size, sequence.window()
+        begin = sequence.num_cached // size * size
+        return sequence.table.next_key(window[begin : begin + size]) if begin + size < len(window) else None
 
     def _shares_last(self, sequence: SequenceState) -> bool:
         """Return whether the last block of a sequence is not full and another one's too."""
