@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from gpt.model.layers import ACTIVATIONS, MLPS, NORMS
 from gpt.model.positions import POSITIONS, ScoreBias
+from gpt.training.objective import LOSS_TERMS
 from gpt.training.optimizers import OPTIMIZERS
 from gpt.training.schedule import SCHEDULES
 
@@ -54,6 +55,7 @@ MLPS["bilinear"] = Bilinear
 NORMS["double"] = lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))
 POSITIONS["alibi"] = ALiBi
 OPTIMIZERS["momentum"] = Momentum
+LOSS_TERMS["confidence"] = lambda logits, targets: -logits.float().log_softmax(-1).mean(-1).sum()
 SCHEDULES["linear"] = lambda step, config, max_steps: 1 - step / max_steps
 """
 """A plugin with a part of every kind."""

@@ -25,6 +25,7 @@ from tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("no_plugins")
 CHOSEN = ("model.mlp=mish", "model.position=alibi", "optim.name=momentum", "optim.schedule=linear", "run.kernels=torch")
+TERMS = "train.loss_terms={confidence: 0.1}"
 MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['mish'] = F.mish\n"
 
 
@@ -115,7 +116,7 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
 ) -> None:
     plugin = ("--plugin", "my_parts.py")
     Path("my_parts.py").write_text(PARTS, encoding="utf-8")
-    assert train.main(["--config", "tiny.yaml", *plugin, *CHOSEN]) == 0
+    assert train.main(["--config", "tiny.yaml", *plugin, *CHOSEN, TERMS]) == 0
     checkpoint = ("--checkpoint", "runs/tiny")
     for command in (sample, evaluate):
         capsys.readouterr()
@@ -125,10 +126,11 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
         assert re.match("error: .*model.mlp: mish comes from the plugin my_parts.py; pass --plugin my_parts.py$", error)
 
     earlier = "runs/tiny/checkpoints/step-000003"
-    assert train.main(["--config", "tiny.yaml", *CHOSEN, "run.name=again", *plugin, "--resume", earlier]) == 0
+    assert train.main(["--config", "tiny.yaml", *CHOSEN, TERMS, "run.name=again", *plugin, "--resume", earlier]) == 0
     (one, other) = (read_checkpoint(Path(f"runs/{name}/checkpoints/step-000006")) for name in ("tiny", "again"))
     assert all(torch.equal(weight, other.model[name]) for name, weight in one.model.items())
-    assert one.state["plugins"][0]["parts"] == dict(pair.split("=") for pair in CHOSEN[:4])
+    parts = dict(pair.split("=") for pair in CHOSEN[:4])
+    assert one.state["plugins"][0]["parts"] == {**parts, "train.loss_terms": "confidence"}
 
     Path("my_parts.py").write_text(PARTS + "\n# more\n", encoding="utf-8")
     assert evaluate.main([*checkpoint, *plugin]) == 0

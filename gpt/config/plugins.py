@@ -99,7 +99,8 @@ def used_plugins(config: Config) -> list[dict[str, Any]]:
     leaves, used = config.leaves(), []
     for plugin in PLUGINS.values():
         names = {key: [name for table in tables for name in plugin.names[table]] for key, tables in TABLES.items()}
-        if parts := {key: leaves[key] for key, added in names.items() if leaves[key] in added}:
+        values = {key: leaves[key] if isinstance(leaves[key], dict) else [leaves[key]] for key in names}
+        if parts := {key: name for key, added in names.items() for name in values[key] if name in added}:
             used.append({"file": plugin.path.name, "sha256": plugin.sha256, "parts": parts})
     return used
 

@@ -82,6 +82,7 @@ SHIPPED = {
     "model.position": ["learned", "sinusoidal", "rope"],
     "optim.name": ["adamw", "muon"],
     "optim.schedule": ["cosine", "wsd", "constant"],
+    "train.loss_terms": ["z_loss"],
 }
 """The names of the package's own parts, by the key that takes them: checking these does not import torch."""
 TABLES = {
@@ -90,6 +91,7 @@ TABLES = {
     "model.position": ["gpt.model.positions:POSITIONS"],
     "optim.name": ["gpt.training.optimizers:OPTIMIZERS"],
     "optim.schedule": ["gpt.training.schedule:SCHEDULES"],
+    "train.loss_terms": ["gpt.training.objective:LOSS_TERMS"],
 }
 """The dicts that hold the parts; plugins add to them."""
 
@@ -103,6 +105,12 @@ def _check_part(key: str, name: str) -> str:
     if name not in SHIPPED[key] and name not in (known := names_of(key)):
         raise ValueError(f"expected one of {', '.join(known)}")
     return name
+
+
+def _check_terms(terms: dict[str, float]) -> dict[str, float]:
+    for name in terms:
+        _check_part("train.loss_terms", name)
+    return terms
 
 
 def _part(key: str, default: str, description: str | None = None) -> Any:
@@ -360,6 +368,10 @@ class TrainConfig(Section):
         1.0,
         description="Divides the logits in training only. A little below 1 makes the model less certain of its "
         "predictions, by which one that reads its text several times has a lower validation loss.",
+    )
+    loss_terms: Annotated[dict[str, PositiveFloat], AfterValidator(_check_terms)] = Field(
+        {},
+        description="Terms added to the loss, by name, and their weights, such as z_loss: 1e-4 (the square of log Z).",
     )
     init_from: PathText | None = Field(
         None,

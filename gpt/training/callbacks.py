@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import torch
+
 from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.model import GPT
@@ -22,11 +24,15 @@ RESERVED_PREFIXES = ("train/", "val/", "speed/")
 class Callback:
     """Base class of callbacks; a subclass overrides what it needs.
 
-    They are called in rank 0 only, in the process and thread of the training, which waits for them.
+    They are called in the process and thread of the training, which waits for them; all but `on_gradients` in rank 0
+    only.
     """
 
     def on_step(self, event: StepEvent) -> None:
         """React to an optimizer step."""
+
+    def on_gradients(self, event: GradientEvent) -> None:
+        """Change the gradients after clipping, before the update; this one is called in every process."""
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
         """React to an evaluation, before its checkpoint is written."""
@@ -92,6 +98,14 @@ class StepEvent(Event):
 
 
 @dataclass(frozen=True)
+class GradientEvent(Event):
+    """Gradients were computed and clipped; those of FSDP are sharded."""
+
+    hook: ClassVar = "on_gradients"
+    generator: torch.Generator  # on the CPU, seeded by the run's seed and the step: alike in all processes
+
+
+@dataclass(frozen=True)
 class EvaluationEvent(Event):
     """An evaluation was made."""
 
@@ -142,15 +156,16 @@ class CallbackGroup:
 
     def __init__(self, callbacks: Sequence[Callback], world: World) -> None:
         self._callbacks = callbacks if world.is_main else ()
+        self._everywhere = [each for each in callbacks if type(each).on_gradients is not Callback.on_gradients]
         self._world = world
         self._is_used = world.all_reduce_max(len(callbacks)) > 0
         self.is_asked_to_stop = False
         self._error: Exception | SystemExit | KeyboardInterrupt | None = None
         self.stopped, self.failed = False, False
 
-    def call(self, event: StepEvent | EvaluationEvent | CheckpointEvent) -> None:
+    def call(self, event: StepEvent | GradientEvent | EvaluationEvent | CheckpointEvent) -> None:
         """Call the method for an event."""
-        for callback in self._callbacks:
+        for callback in self._everywhere if isinstance(event, GradientEvent) else self._callbacks:
             if self._error is not None:
                 return
             try:

@@ -1,5 +1,6 @@
 """The objective: cross-entropy of the next token, multi-token prediction, distillation from teacher probabilities."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -7,11 +8,20 @@ from torch import Tensor, nn
 
 from gpt.config import TrainConfig
 from gpt.system.device import Compute, to_device
-from gpt.training.loss import summed_cross_entropy
+from gpt.training.loss import IGNORE, summed_cross_entropy
 
 StepBatch = tuple[Tensor, ...]
 """Inputs and targets, each (B, T) int64, on the CPU; if there is a teacher, also the probabilities that it gives to
 each next token, (B, T, V) float16."""
+
+
+def z_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the squares of log Z, which keep logits from drifting (Chowdhery et al. 2022, 2204.02311, section 5)."""
+    return (logits.float().logsumexp(-1).square() * (targets != IGNORE)).sum()
+
+
+LOSS_TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"z_loss": z_loss}
+"""By name in `train.loss_terms`: a term from logits (B, T, V) and targets (B, T), summed over positions."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +37,14 @@ class Objective:
         mtp_steps: steps after which they are 0.
         teacher_weight: of the teacher probabilities; the text has the rest. Up to a constant that is the
             Kullback-Leibler divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2).
+        terms: names in `LOSS_TERMS` and weights of what is added.
     """
 
     logit_temperature: float = 1.0
     mtp_weights: tuple[float, ...] = ()
     mtp_steps: int = 1
     teacher_weight: float = 0.0
+    terms: tuple[tuple[str, float], ...] = ()
 
     def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute, step: int) -> tuple[Tensor, Tensor]:
         """Return the loss to backpropagate in update `step`, counted from 0, and the next-token cross-entropy.
@@ -54,9 +66,12 @@ class Objective:
             probs = teacher_probs.flatten(0, 1).to(logits.dtype)
             distill_loss = F.cross_entropy(logits.flatten(0, 1), probs, reduction="sum")
             minimized = (1 - self.teacher_weight) * minimized + self.teacher_weight * distill_loss
+        for name, weight in self.terms:
+            minimized = minimized + weight * LOSS_TERMS[name](logits, targets)
         return minimized, loss.detach()
 
 
 def build_objective(train: TrainConfig) -> Objective:
     """Return the objective of a configuration; multi-token prediction counts in the first two thirds of the steps."""
-    return Objective(train.logit_temperature, train.mtp_weights, max(1, train.max_steps * 2 // 3), train.teacher_weight)
+    mtp_steps, terms = max(1, train.max_steps * 2 // 3), tuple(train.loss_terms.items())
+    return Objective(train.logit_temperature, train.mtp_weights, mtp_steps, train.teacher_weight, terms)

@@ -113,13 +113,23 @@ class Stepper:
         self.scaler = LossScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device)
 
-    def step(self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]) -> StepResult:
-        """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are."""
+    def step(
+        self,
+        number: int,
+        learning_rate: float,
+        micro_batches: Sequence[StepBatch],
+        change_gradients: Callable[[], None] = lambda: None,
+    ) -> StepResult:
+        """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are.
+
+        `change_gradients` is called after clipping.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_factor"]
         loss = self.gradients(micro_batches, number)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
+        change_gradients()
         # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
         # The guard then judges the loss alone.
         self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)

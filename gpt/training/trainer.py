@@ -18,12 +18,12 @@ from gpt.system.device import Compute
 from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError, NonFiniteError
 from gpt.system.progress import Report, announced
-from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
+from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, GradientEvent, StepEvent
 from gpt.training.monitor import MonitorGroup, SpeedMeter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
-from gpt.training.training_state import Generators, TrainingState, seed_process
+from gpt.training.training_state import Generators, TrainingState, mix_seeds, seed_process
 from gpt.training.validation import Poll, Validation
 
 
@@ -155,12 +155,16 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
-        result = self.stepper.step(self.state.step, rate, micro_batches)
+        result = self.stepper.step(self.state.step, rate, micro_batches, self._change_gradients)
         self.state.step += 1
         self.meter.count_step(length)
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
         self.callbacks.call(StepEvent(self, self.state.step, rate, result))
+
+    def _change_gradients(self) -> None:
+        generator = torch.Generator().manual_seed(mix_seeds(self.config.run.seed, self.state.step))
+        self.callbacks.call(GradientEvent(self, self.state.step, generator))
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""

@@ -91,7 +91,12 @@ class Generators:
             torch.cuda.set_rng_state(state, self.device)
 
 
-def seed_process(*numbers: int) -> None:
-    """Seed the default generators from several numbers: a seed, a rank, a step."""
+def mix_seeds(*numbers: int) -> int:
+    """Return a seed from several numbers: a seed, a rank, a step."""
     (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
-    torch.manual_seed(int(state) >> 1)
+    return int(state) >> 1
+
+
+def seed_process(*numbers: int) -> None:
+    """Seed torch's default generators."""
+    torch.manual_seed(mix_seeds(*numbers))

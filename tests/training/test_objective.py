@@ -58,6 +58,7 @@ def summed(logits: Tensor, ahead: int = 0) -> Tensor:
         (Objective(mtp_weights=(1.0,) * 6, mtp_steps=1), 0, 1.0),  # further ahead than the sequence is long
         *((Objective(teacher_weight=weight), 0, 0.0) for weight in (0.25, 1.0)),
         (Objective(0.8, (0.5,), 20, 0.4), 10, 0.5),
+        (Objective(0.8, terms=(("z_loss", 0.3),)), 0, 0.0),
     ],
 )
 def test_objective_and_its_gradient_follow_the_definition(objective: Objective, step: int, share: float) -> None:
@@ -67,6 +68,8 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
     further = sum((weight * summed(logits, k) for k, weight in enumerate(objective.mtp_weights, 1)), torch.zeros(()))
     divergence = -(teacher * logits.log_softmax(-1)).sum()
     expected = (1 - certainty) * (summed(logits) + share * further) + certainty * divergence
+    squares = logits.logsumexp(-1)[TARGETS != IGNORE].square().sum()
+    expected = expected + sum(weight * squares for _, weight in objective.terms)
     value, loss = objective(model, (INPUTS, TARGETS, *([teacher] if certainty else [])), COMPUTE, step)
     torch.testing.assert_close((value, loss), (expected, summed(logits.detach())))
     torch.testing.assert_close(*(torch.autograd.grad(each, model.logits) for each in (value, expected)))
@@ -74,8 +77,9 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
 
 
 def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
-    train = TrainConfig(logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2)
-    assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2)
+    terms = {"z_loss": 1e-4}
+    train = TrainConfig(logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2, loss_terms=terms)
+    assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2, (("z_loss", 1e-4),))
 
 
 # --- short sequences -----------------------------------------------------------------------------

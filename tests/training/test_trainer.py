@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, create_autospec
+from unittest.mock import Mock, create_autospec, patch
 
 import pytest
 import torch
@@ -21,7 +21,15 @@ from gpt.system.distributed import World
 from gpt.system.environment import Launch
 from gpt.system.errors import CheckpointError, ConfigError, GPTError, InputError, NonFiniteError, PeerError
 from gpt.system.signals import WATCHED
-from gpt.training.callbacks import Callback, CallbackGroup, EvaluationEvent, Event, StepEvent, as_callbacks
+from gpt.training.callbacks import (
+    Callback,
+    CallbackGroup,
+    EvaluationEvent,
+    Event,
+    GradientEvent,
+    StepEvent,
+    as_callbacks,
+)
 from gpt.training.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted, SignalWatch
@@ -358,6 +366,29 @@ def test_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path: Path, h
     resumed.run()
     whole.run()
     assert same(weights(whole.model), weights(resumed.model))
+
+
+class Noise(Callback):
+    def on_gradients(self, event: GradientEvent) -> None:
+        for parameter in event.trainer.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad += 0.01 * torch.randn(parameter.shape, generator=event.generator)
+
+
+def test_gradient_noise_is_the_same_in_every_rank_and_after_a_resume(tmp_path: Path) -> None:
+    plain, whole = (start(tmp_path / str(len(given)), callbacks=given) for given in ([], [Noise()]))
+    plain.run()
+    whole.run()
+    with stopped_after(4), pytest.raises(Interrupted):
+        start(tmp_path / "parts", callbacks=[Noise()]).run()
+    resumed = start(tmp_path / "parts", resume="auto", callbacks=[Noise()])
+    resumed.run()
+    assert same(weights(whole.model), weights(resumed.model))
+    assert not same(weights(whole.model), weights(plain.model))
+    seen: list[int] = []
+    with patch.object(Noise, "on_gradients", lambda self, event: seen.append(event.step)):
+        CallbackGroup([Noise()], World(Launch(rank=1, size=2))).call(GradientEvent(whole, 6, torch.Generator()))
+    assert seen == [6]
 
 
 @pytest.mark.parametrize("given", [[Recorder], [5], [None], Recorder(), print])
