@@ -21,7 +21,7 @@ from gpt.cli.commands import COMMANDS
 GUIDES = {
     "Start": ["installing", "python", "data", "training", "generation", "inspection"],
     "Go on": ["export", "interop", "serving", "performance", "speedrun", "distributed", "reliability"],
-    "How it works": ["architecture", "changing", "mathematics"],
+    "How it works": ["architecture", "glossary", "changing", "mathematics"],
 }
 
 
