@@ -66,7 +66,7 @@ def candidates() -> list[Processor]:
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of compiled kernels: those of the best float32 class are faulty, those of the next whole."""
     folder, settings = tmp_path_factory.mktemp("faulty"), read_settings()
-    place = folder / "gpt/native"
+    place = folder / "gpt/kernels"
     place.mkdir(parents=True)
     best, following = (find_library(SOURCE, each, settings.cache_dir) for each in candidates()[:2])
     shutil.copy(following, place)

@@ -67,7 +67,7 @@ def finish(folder: Path, recipe: tuple[str, ...]) -> Leftovers:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
     found = finish(tmp_path_factory.mktemp("uninterrupted"), RECIPE)
-    kinds = ("weights/wte.weight", "training/sampler/generator", "training/generators/cpu", "state/best_step", "best")
+    kinds = ("weights/wte.weight", "training/sampler/generator", "training/generators/0/cpu", "state/best_step", "best")
     assert found.keys() >= {*kinds, "metrics/1/train/loss", "metrics/3/val/loss", "step-000006.txt"}
     return found
 
