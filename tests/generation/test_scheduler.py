@@ -174,6 +174,17 @@ def test_long_prompt_does_not_stall_the_others() -> None:
     assert (len(long.tokens), computed[-1]) == (1, 190 % 16)
 
 
+def test_request_waits_until_blocks_for_its_whole_prompt_are_free() -> None:
+    """Admitted earlier, it would take the blocks of one that runs."""
+    drive, _ = drive_of(WINDOW_BLOCKS, prefill_chunk=4000)
+    for letter in "ab":
+        drive.add(letter * 150, max_new_tokens=20)  # three of four blocks
+    drive.step(10)
+    stats = drive.engine.stats()
+    assert (stats.running, stats.waiting, stats.preemptions) == (1, 1, 0)
+    finish(drive)
+
+
 def test_new_request_gets_its_first_token_before_the_others_get_their_next_but_not_always() -> None:
     """A batch of 32 takes several times as long as a short prompt, which would wait for all of it."""
     drive, computed = drive_of(200, max_sequences=64, prefill_chunk=64)
