@@ -116,6 +116,7 @@ def test_splits_of_text8_are_ninety_five_and_five_percent(text: Place) -> None:
     assert data.test is not None
     assert (len(data.val), len(data.test)) == (round(len(TEXT) / 20), round(len(TEXT) / 20))
     assert whole(data) == TEXT
+    assert text.prepare().test is None
     for size in (100_000_000, 1_000_003):
         tokens = np.broadcast_to(np.uint8(0), size)
         assert sharding._splits(tokens, ByteTokenizer(), config)["train"][1] == size - 2 * round(size / 20)
