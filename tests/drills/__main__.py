@@ -15,7 +15,7 @@ from pathlib import Path
 
 from drills import kill
 
-NAMES = ("kill", "ranks", "signals", "disk", "hostile")
+NAMES = ("kill", "disk", "hostile")
 EVERY = 20.0
 """Seconds between two lines about a drill that runs."""
 

@@ -21,6 +21,7 @@ from gpt.cli.command import run_command
 from gpt.data import corpus_text, sharding
 from gpt.data.download import Download, fetch
 from gpt.system.progress import silent
+from gpt.system.signals import WATCHED
 from tiny import CORPUS
 
 RECIPE = """
@@ -263,12 +264,13 @@ def make_old(folder: Path) -> None:
 
 
 def run(folder: Path, full: bool) -> Iterator[Outcome]:
-    """Kill trainings; and each command before each change (or a few), and in writes: then it ends as if undisturbed."""
+    """Kill trainings; kill or stop each command before changes (or a few), and in writes: it ends as if undisturbed."""
     prepare_to_fork()
     for number, subject in enumerate(SUBJECTS):
         yield from attack(subject, folder / str(number), full)
     for command, changes, expected in undisturbed(folder / "commands"):
         deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (changes // 2 + 1,))]
+        deaths += [Death(changes=changes // 2 + 1, number=number) for number in (WATCHED if full else WATCHED[:1])]
         for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
             ending, wrong = stop(command, folder / "commands", death, expected)
             if ending.was_killed:
