@@ -1,8 +1,6 @@
 """The command line: mistakes, then each measurement once, at a size that costs seconds; what `make cuda` runs."""
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from native_support import needs_compiler
 
 from benchmarks import cuda
 from benchmarks.cli import main
-from patience import PATIENCE
 
 HF = ["--hf"] if find_spec("transformers") else []
 MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['mish'] = F.mish\n"
@@ -27,20 +24,6 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert found["machine"]["class"]
     assert found["threads"] == 1
     return found
-
-
-def test_help_has_examples_and_needs_no_torch() -> None:
-    commands = ("", "train", "train recipe", "train step", "train race", "decode", "serve")
-    code = (
-        "import sys\nfrom benchmarks.cli import main\n"
-        "for command in sys.argv[1:]:\n"
-        "    try: main([*command.split(), '--help'])\n    except SystemExit: pass\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, *commands]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    for name in commands:
-        assert f"example:\n  python scripts/bench.py {name or 'train'}" in result.stdout
 
 
 STEP, RECIPE = (f"train {kind} --config tiny.yaml" for kind in ("step", "recipe"))
@@ -145,16 +128,6 @@ def test_decoding_is_timed_beside_peers(trained: Path, capsys: pytest.CaptureFix
     (result,) = last_line(capsys)["results"]
     assert list(result["rows"]) == variants.split(",")
     assert result["rows"]["native-int8-lookup"]["weights"] == "int8"
-
-
-@pytest.mark.skipif(not HF, reason="transformers is not installed")
-def test_llama_is_prefilled_beside_hugging_face(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--shapes", "2/2/32", "--window", "32", "--prompt-length", "20", "--batch", "2", "--tokens", "1"]
-    command = ["--architecture", "llama", *sizes, "--variants", "eager", "--hf", "--temperature", "0.8"]
-    assert main(["decode", *command, "--rounds", "1"]) == 0
-    (result,) = last_line(capsys)["results"]
-    assert (result["model"], result["prompt"]) == ("llama 2/2/32", 20)
-    assert all(row["prompt_tokens_per_second"] > 0 for row in result["rows"].values())
 
 
 def test_failing_or_endless_command_is_reported_and_the_others_go_on(

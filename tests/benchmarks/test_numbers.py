@@ -1,7 +1,6 @@
 """What is made of times, by hand: statistics, rows of decoding and training steps, what nanoGPT prints."""
 
 import argparse
-import io
 import json
 
 import pytest
@@ -9,21 +8,12 @@ import torch
 
 from benchmarks import decode, training_step
 from benchmarks.decoders import Entrant
-from benchmarks.measure import describe_machine, interleave, processor_class, ratios, show_ratios, summarize
-from benchmarks.processes import Line
-from benchmarks.training_runs import Run, read_log
+from benchmarks.measure import describe_machine, processor_class, ratios, show_ratios, summarize
 from benchmarks.training_step import step_flops
-from benchmarks.training_worker import StepTimer
 from gpt.config import Config
 from gpt.generation.kv_cache import cache_bytes
 from gpt.system.processor import AMX, GENERIC
 from tiny import tiny_config
-
-
-def test_every_other_round_runs_backwards() -> None:
-    lines: list[str] = []
-    assert "".join(name for _, name in interleave("abc", 3, lines.append)) == "abccbaabc"
-    assert lines == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
 
 
 def test_statistics_and_ratios_of_rounds() -> None:
@@ -83,30 +73,6 @@ def test_row_of_a_decoder_that_shows_its_steps_or_only_prefills() -> None:
     assert one["prompt_tokens_per_second"] == 2 * 8 / 0.5
 
 
-def test_steps_are_timed_without_the_wait_between_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, asked, answers = 0.0, iter(["\n", "\n", ""]), io.StringIO()
-
-    def wait() -> str:
-        nonlocal now
-        now += 100  # other variants run
-        return next(asked)
-
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-    monkeypatch.setattr("sys.stdin.readline", wait, raising=False)
-    rounds = StepTimer(1, 2, answers)
-    rounds.begin(torch.nn.Linear(2, 3), "float32", "eager")
-    for step in range(1, 5):
-        now += step
-        rounds.progress(step, None)
-    now += 5
-    with pytest.raises(SystemExit):
-        rounds.progress(5, None)
-    lines = [json.loads(line) for line in answers.getvalue().splitlines()]
-    assert [line["milliseconds"] for line in lines] == [[1000], [2000, 3000], [4000, 5000]]
-    assert lines[0]["parameters"] == 9
-    assert lines[0]["peak_bytes"] > 10_000_000
-
-
 def test_row_of_a_training_step_and_a_peer_has_gpt2s_parts() -> None:
     config = Config.model_validate({"train": {"batch_size": 3, "grad_accum_steps": 2}})
     config = config.model_copy(update={"model": tiny_config(mlp="swiglu")})
@@ -123,18 +89,3 @@ def test_row_of_a_training_step_and_a_peer_has_gpt2s_parts() -> None:
     ours = Config().model_copy(update={"model": tiny_config(mlp="relu2", position="rope", n_kv_head=2)})
     gpt2 = Config().model_copy(update={"model": tiny_config()})
     assert step_flops(ours, True) == step_flops(gpt2, False) != step_flops(ours, False)
-
-
-def test_output_of_nanogpt_is_read() -> None:
-    lines = [
-        Line(1.0, "tokens per iteration will be: 16,384"),
-        Line(9.0, "step 0: train loss 4.2, val loss 4.3"),
-        Line(9.1, "iter 0: loss 4.2, time 8000.00ms, mfu -100.00%"),
-        Line(9.2, "iter 10: loss 3.2, time 10.00ms, mfu 1.00%"),
-        Line(9.3, "iter 20: loss 3.1, time 12.00ms, mfu 1.00%"),
-        Line(20.0, "step 250: train loss 1.9, val loss 2.1"),
-    ]
-    model = torch.nn.Identity()
-    found = read_log(30.0, lines, model)
-    assert found == Run(30.0, model, [(9.0, 4.3), (20.0, 2.1)], 16384 / 0.012)
-    assert (found.seconds_to(4.0), found.seconds_to(1.0)) == (20.0, None)
