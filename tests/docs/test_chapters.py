@@ -78,17 +78,6 @@ def test_notebooks_are_those_of_the_chapters_without_outputs() -> None:
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
-def test_notebook_folds_solutions_and_links_to_notebooks(tmp_path: Path) -> None:
-    links = "[next](2_next.md#there), [training](../training.md), [source](../../gpt/model/gpt.py)"
-    hidden = '```python tags=["hide-input"]\nplot()\n```'
-    cells = notebook(chapter(tmp_path, f"{links}\n\n{hidden}\n\n{EXERCISE.format('...')}")).cells
-    assert "(2_next.ipynb#there), [training](../docs/training.md), [source](../gpt/model/gpt.py)" in cells[0].source
-    assert "%pip install" in cells[1].source
-    assert cells[2].metadata["jupyter"] == {"source_hidden": True}
-    assert [cell.cell_type for cell in cells[3:6]] == ["code", "markdown", "code"]
-    assert cells[4].source.startswith("<details><summary>Solution</summary>\n\n```python\nanswer = 2\n")
-
-
 @pytest.mark.slow
 def test_other_notebooks_run_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("PYTHONPATH", str(NOTEBOOKS.parent)), ("GPT_OFFLINE", "1"), ("OMP_NUM_THREADS", "1")):
