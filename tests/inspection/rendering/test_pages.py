@@ -3,19 +3,14 @@
 import base64
 import html
 import json
-import math
 import re
-from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.extras.inspection.rendering.curves import MAX_POINTS, Point, loss_curves
-from gpt.extras.inspection.rendering.pages import Page, render_page
-from gpt.extras.inspection.rendering.tables import Table, render_table
+from gpt.extras.inspection.rendering.pages import render_page
 from gpt.extras.inspection.views.attention import attention_view
 from gpt.extras.inspection.views.lens import lens_view
 from gpt.extras.inspection.views.picture import picture_view
@@ -114,54 +109,3 @@ def test_hostile_text_stays_text(kind: str) -> None:
 def test_page_refuses_what_cannot_be_shown(kind: str, changes: View, message: str) -> None:
     with pytest.raises(InputError, match=message):
         data_of(kind, {**view_of(kind), **changes})
-
-
-def test_view_is_saved_as_a_page_that_is_no_frame(tmp_path: Path) -> None:
-    page = Page("lens", "A title", "a note", view_of("lens"))
-    page.save(tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text("utf-8") == (shown := render_page("lens", page.view, "A title", "a note"))
-    assert not re.search(r'<body class="[^"]*framed', shown)
-    assert repr(page) == "Page(kind='lens', title='A title', note='a note')"  # short, for a terminal
-
-
-def lines_of(svg: str) -> list[list[tuple[float, float]]]:
-    """The points of each curve, in pixels."""
-    lines = [line.get("points", "") for line in ElementTree.fromstring(svg).findall("polyline")]
-    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+),([\d.]+)", line)] for line in lines]
-
-
-def texts_of(svg: str) -> list[str]:
-    return [text.text or "" for text in ElementTree.fromstring(svg).findall("text")]
-
-
-def test_curves_fall_with_the_loss_and_go_right_with_the_steps() -> None:
-    points: list[Point] = [(1, 4.0), (2, 3.0), (3, math.nan), (3, math.inf), (4, 2.0)]
-    svg = loss_curves(points, [(0, 4.2), (4, 1.5)], 4)
-    training, validation = lines_of(svg)
-    assert len(training) == 3  # without those that are not finite
-    assert [x for x, _ in training] == sorted(x for x, _ in training)
-    assert [y for _, y in training] == sorted(y for _, y in training)
-    assert training[-1][0] == validation[-1][0]  # both at step 4
-    assert training[-1][1] < validation[-1][1]  # pixels count from the top, and 1.5 is below 2.0
-    assert {"training loss 2.000", "validation loss 1.500"} <= set(texts_of(svg))
-    assert lines_of(loss_curves(points, [], 8))[0][-1][0] < training[-1][0]  # room for the rest of the run
-    assert lines_of(loss_curves([], [], 100)) == [[], []]
-
-
-def test_curves_are_thinned_to_means_and_have_ticks_that_differ() -> None:
-    noisy: list[Point] = [(step, 2.0 + (-1) ** step) for step in range(20 * MAX_POINTS)]
-    (line, _) = lines_of(loss_curves(noisy, [], len(noisy)))
-    assert len(line) == MAX_POINTS
-    assert len({y for _, y in line}) == 1
-    ticks = [text for text in texts_of(loss_curves([(1, 1.4201), (2, 1.4209)], [], 2)) if text.startswith("1.4")]
-    assert len(ticks) == len(set(ticks)) >= 3
-
-
-def test_table_shows_itself_as_text_and_as_html_that_a_cell_cannot_break() -> None:
-    table = Table("Fruit", ("kind", "count"), [("apple", "1"), ("  fig", "1,000")], "<>", "Eat them.")
-    assert repr(table) == "Fruit\nkind   count\n-----  -----\napple      1\n  fig  1,000\nEat them."
-    assert render_table(("a", "b"), [("wide cell", ""), ("x", "y")], "<<").splitlines()[2] == "wide cell"
-    shown = Table("<Fruit>", ("kind",), [("<b>&",)], ">", "a < b")._repr_html_()
-    assert "&lt;Fruit&gt;" in shown
-    assert "<td style='text-align:right'>&lt;b&gt;&amp;</td>" in shown
-    assert "a &lt; b" in shown

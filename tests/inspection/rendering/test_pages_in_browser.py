@@ -68,7 +68,6 @@ const entries = (id) => [...document.getElementById(id).children].map((item) => 
   item.querySelector(".name").textContent, item.querySelector(".value").textContent, item.className,
 ]);
 """
-SCREEN = {"height": 900, "deviceScaleFactor": 1, "mobile": False}
 Show = Callable[..., Page]
 
 
@@ -149,98 +148,6 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
     assert found["head"] == ["Layer 0, head 2: itself", "From '⏎' at 3 to '<b>' at 2: 0.000"]
 
 
-def test_lens_shows_its_table_and_the_candidates(show: Show) -> None:
-    actions = """
-    const lines = [...document.querySelectorAll("#lens-table tr")];
-    found.table = lines.map((line) => [...line.children].map((cell) => cell.lastChild?.textContent ?? ""));
-    found.came = lines.map((line) => [...line.children].map((cell) => cell.classList.contains("came")));
-    const cells = [...document.querySelectorAll('#lens-table .cell[role="gridcell"]')];
-    cells[2 * 6 + 1].click();
-    found.clicked = [read("details-title"), read("readout"), entries("top"), entries("rows")];
-    press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
-    found.moved = read("details-title");
-    hover(cells[5]);
-    found.last = [read("details-title"), read("readout"), document.getElementById("rows").checkVisibility()];
-    document.getElementById("lens-table").dispatchEvent(new PointerEvent("pointerleave"));
-    found.left = read("details-title");
-    """
-    found = found_by(show("lens"), actions)
-    right = LABELS[1:]
-    assert found["table"] == [
-        ["text", *LABELS],
-        ["embeddings", *["z"] * SIZE],
-        ["block 0", *["a"] * SIZE],
-        ["block 1", "q", *right[1:], "q"],
-        ["came next", *right, ""],
-    ]
-    assert [sum(line) for line in found["came"]] == [0, 1, 0, SIZE - 2, 0]
-    assert found["clicked"] == [
-        "block 1, after '␣' at 1",
-        "The next token is '<b>': 1.00 bits, a probability of 50.0%, in this row.",
-        [["<b>", "50.0%", "came"], ["q2", "12.5%", ""]],
-        [["embeddings", "25.0%", ""], ["block 0", "37.5%", ""], ["block 1", "50.0%", "chosen"]],
-    ]
-    assert found["moved"] == found["left"] == "block 0, after 'a' at 0"
-    assert found["last"] == ["embeddings, after 'z' at 5", "The text ends here, so there is no next token.", False]
-
-
-ONE = {"labels": ["a"], "rows": ["x"], "top": [[[("b", 1.0)]]], "next": [None], "next_probability": [[None]]}
-
-
-@pytest.mark.parametrize(
-    ("kind", "view", "words"),
-    [
-        ("lens", ONE, "The text ends here, so there is no next character."),
-        (  # the type that it comes in has no smaller one
-            "lens",
-            lens() | {"next_probability": [[0.0] * SIZE] * 3},
-            ": more than 100 bits, a probability of <0.1%, in this row.",
-        ),
-    ],
-)
-def test_page_reads_out_extremes(kind: str, view: View, words: str, show: Show) -> None:
-    assert show(kind, view).text("#readout").endswith(words)
-
-
-def test_matrix_settles_at_every_width(show: Show) -> None:
-    """The letters at its edges, which grow with its cells, leave them the room that they were given."""
-    page = show("attention", {"labels": list("abcdefgh" * 3), "weights": torch.eye(24)[None, None]}, width=400)
-    cells = """(async () => {
-      const sizes = [];
-      for (let frame = 0; frame < 12; frame++) {
-        await new Promise(requestAnimationFrame);
-        sizes.push(document.getElementById("matrix").style.getPropertyValue("--cell"));
-      }
-      return sizes.slice(4);
-    })()"""
-    for width in (396, 422, 450):
-        page.send("Emulation.setDeviceMetricsOverride", {"width": width, **SCREEN})
-        assert len(set(page.run(cells))) == 1
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-def test_matrix_of_128_characters_fits_and_follows_a_finger(width: int, show: Show) -> None:
-    """Which drags the choice and not the page."""
-    weights = torch.rand(1, 2, 128, 128).tril()
-    view: View = {"labels": list("abcdefgh" * 16), "weights": weights / weights.sum(-1, keepdim=True)}
-    page = show("attention", view, width=width, height=800)
-    page.run("document.getElementById('box').scrollIntoView()")
-    box = "(({ scrollWidth, clientWidth, scrollHeight, clientHeight }) => "
-    fits = "[scrollWidth <= clientWidth, scrollHeight <= clientHeight, clientHeight < innerHeight])"
-    assert page.run(f"{box}{fits}(document.getElementById('box'))") == [True] * 3
-    plot = "document.getElementById('plot').getBoundingClientRect()"
-    left, top, side, scrolled = page.run(f"(({{ left, top, width }}) => [left, top, width, scrollY])({plot})")
-    places = [(5, 20), (15, 60), (27, 100)]  # columns and rows
-    at = [{"x": left + (column + 0.5) * side / 128, "y": top + (row + 0.5) * side / 128} for column, row in places]
-    page.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
-    page.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": at[:1]})
-    for place in at[1:]:
-        page.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [place]})
-    page.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    page.wait_for("document.getElementById('readout').textContent.startsWith(\"From 'e' at 100 to 'd' at 27\")")
-    assert page.run("scrollY") == scrolled
-
-
 @pytest.mark.parametrize("kind", ["attention", "lens"])
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
 def test_no_page_breaks_a_rule_of_accessibility(kind: str, width: int, dark: bool, show: Show) -> None:
@@ -265,15 +172,8 @@ def test_frame_is_as_high_as_its_content_at_any_width(kind: str, tmp_path: Path,
 
 
 CHOSEN = "[...document.querySelectorAll('.picture-line .token')].findIndex((item) => item.ariaCurrent)"
-PLACES = (
-    "[...document.querySelectorAll('.part, .head, .bars, .picture-about')]"
-    ".map((item) => [item.offsetTop, item.offsetHeight])"
-)
 ABOUT = "document.querySelector('.picture-about h2').textContent"
-STAGE = "document.querySelector('.picture-flow [aria-current]').closest('.picture-stage').dataset.name"
-EDGE = "document.querySelector('{}').getBoundingClientRect().{}"
 PART = "document.querySelector('.picture-flow [aria-current] .name').firstChild.textContent"
-GUESS = "document.querySelector('.picture-guess').textContent"
 
 
 def test_arrow_keys_choose_the_token_and_the_part_of_a_picture(show: Show) -> None:
@@ -294,43 +194,3 @@ def test_arrow_keys_choose_the_token_and_the_part_of_a_picture(show: Show) -> No
     assert page.run(ABOUT) == "layer 0, head 0"
     tokens = "[...document.querySelectorAll('.picture-line .token')]"
     assert page.run(f"{tokens}.map((item) => Boolean(item.style.backgroundColor))") == [True] * 16 + [False]
-
-
-@pytest.mark.parametrize("width", [400, 1000])
-def test_nothing_in_a_picture_moves_where_labels_are_long_and_the_chosen_token_is_seen(width: int, show: Show) -> None:
-    page = show("picture", picture("representation"), width=width)
-    places = page.run(PLACES)
-    for token in range(len(TEXT)):
-        page.run(f"document.querySelectorAll('.picture-line .token')[{token}].click()")
-        assert page.run(PLACES) == places
-        for item, box in ((".ids .chosen", ".ids .middle"), (".picture-line [aria-current]", ".picture-line")):
-            left, right = ([page.run(EDGE.format(part, side)) for part in (item, box)] for side in ("left", "right"))
-            assert left[0] >= left[1] - 0.5
-            assert right[0] <= right[1] + 0.5
-    assert page.run("document.documentElement.scrollWidth") <= width
-
-
-def test_blocks_of_a_picture_are_folded_and_open_on_the_way_down(show: Show) -> None:
-    page = show("picture", picture(n_layer=10))
-    opened = "[...document.querySelectorAll('.block')].map((block) => block.open)"
-    assert page.run(opened) == [True] + [False] * 9
-    page.run("document.querySelectorAll('.picture-stage')[1].querySelector('.picture-stage > .stream').click()")
-    assert page.run(ABOUT) == "after block 0"
-    page.press("ArrowDown")
-    assert page.run(opened) == [True] * 2 + [False] * 8
-    assert page.run(ABOUT) == "norm, block 1"
-
-
-def test_picture_tells_its_story_while_it_is_scrolled(show: Show) -> None:
-    page = show("picture")
-    assert page.run(GUESS).startswith("text, so far")
-    page.run("document.querySelectorAll('.block')[1].querySelector('.addition').scrollIntoView({ block: 'center' })")
-    page.wait_for(f"{GUESS}.startsWith('block 1, so far')")
-    page.wait_for(f"{STAGE} === 'block 1' && {ABOUT}.includes('1')")
-    page.run("scrollTo(0, document.body.scrollHeight)")
-    page.wait_for(f"{GUESS}.startsWith('logits') && {STAGE} === 'logits' && {ABOUT} === {PART}")
-    page.run("document.querySelector('.part').click()")
-    page.run("scrollTo(0, 0)")
-    page.wait_for(f"!{GUESS}.startsWith('logits')")
-    page.run("scrollTo(0, document.body.scrollHeight)")
-    page.wait_for(f"{STAGE} === 'logits' && {ABOUT} === {PART}")

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig
-from gpt.extras.inspection.tracing.activation_cache import MEMORY_LIMIT, run_with_cache
-from gpt.extras.inspection.tracing.activation_names import Key, activations, capture_bytes, expand, select
+from gpt.extras.inspection.tracing.activation_cache import run_with_cache
+from gpt.extras.inspection.tracing.activation_names import Key, activations, capture_bytes
 from gpt.model import GPT
 from gpt.system.errors import InputError
-from inspection.variants import VARIANTS, every_variant, some_ids, state_of
-from tiny import sharp_model, tiny_config
+from inspection.variants import every_variant, some_ids, state_of
+from tiny import sharp_model
 
 EXACT = 1e-9
-NAMES = list(activations(tiny_config()))
 ACTIVATED = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
@@ -137,20 +136,6 @@ def test_gradient_of_every_activation_predicts_the_loss_after_a_small_edit(varia
         assert not run_with_cache(model, idx)[1]["pattern", 0].requires_grad
 
 
-def test_cache_reads_like_a_mapping() -> None:
-    _, cache = run_with_cache(sharp_model(), some_ids(), ["blocks.*.attn.hook_pattern", "ln_final.*"])
-    assert list(cache) == ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern", "ln_final.hook_normalized"]
-    assert len(cache) == 3
-    assert cache["pattern", 0] is cache["blocks.0.attn.hook_pattern"]
-    assert cache["pattern", -1] is cache["blocks.1.attn.hook_pattern"]
-    assert (cache.axes(("pattern", 1)), cache.axes("hook_embed")) == ("B H T S", "B T C")  # one is not captured
-    assert ("pattern", -2) in cache
-    for key in ("logits", ("pattern", 2), ("normalized", 0), "blocks.*"):
-        assert key not in cache
-        assert cache.get(key, 7) == 7
-    assert repr(cache).startswith("ActivationCache(3 activations, ")
-
-
 @pytest.mark.parametrize(
     ("key", "words"),
     [
@@ -172,33 +157,6 @@ def test_cache_refuses_a_key_that_it_lacks(key: Key, words: str) -> None:
     assert str(error.value) == error.value.args[0]  # and not in quotation marks, as of a KeyError
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        ("blocks.*.attn.hook_pattern", ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]),
-        ("blocks.1.ln?.*", ["blocks.1.ln1.hook_normalized", "blocks.1.ln2.hook_normalized"]),
-        (["logits", "hook_*embed", "logits"], ["hook_embed", "hook_pos_embed", "logits"]),
-        ([], []),
-        (None, NAMES),
-        ("*", NAMES),
-    ],
-    ids=str,
-)
-def test_select_finds_names_and_patterns_in_computing_order(names: str | list[str] | None, expected: list[str]) -> None:
-    assert select(NAMES, names) == expected
-
-
-@pytest.mark.parametrize("name", ["logit", "blocks.7.attn.hook_z", "blocks.0.attn.hook_rot_q", "zzz", ""])
-def test_select_refuses_a_name_of_no_activation(name: str) -> None:
-    with pytest.raises(InputError, match=f"unknown activation {name}"):
-        select(NAMES, ["logits", name])
-
-
-def test_expand_gives_every_name_of_a_block_a_short_key() -> None:
-    names = [name for name in activations(tiny_config(**VARIANTS["llama"])) if name.startswith("blocks.0.")]
-    assert all(expand((name.rsplit("hook_", 1)[-1], 0), n_layer=2) == name for name in names if ".ln" not in name)
-
-
 def test_capture_refuses_more_than_the_memory_limit_before_anything_runs() -> None:
     model, calls = sharp_model(), []
     model.wte.register_forward_hook(lambda *_: calls.append(1))
@@ -208,20 +166,3 @@ def test_capture_refuses_more_than_the_memory_limit_before_anything_runs() -> No
         run_with_cache(model, some_ids(), "logits", memory_limit=1287)
     assert not calls
     assert run_with_cache(model, some_ids(), "logits", memory_limit=1288)[1].nbytes == 1288
-
-
-@pytest.mark.parametrize(
-    ("shape", "words", "limit"),
-    [
-        *((shape, "batch, time", MEMORY_LIMIT) for shape in ((), (0,), (2, 0), (0, 5), (1, 2, 3))),
-        ((1, 17), "17 tokens is longer than block_size 16", 1),  # not a matter of memory
-        ((1, 3), "outside the vocabulary", MEMORY_LIMIT),
-    ],
-)
-def test_capture_takes_one_text_or_a_batch_of_known_ids(shape: tuple[int, ...], words: str, limit: int) -> None:
-    model, idx = sharp_model(), some_ids()[0]
-    before, expected = state_of(model), run_with_cache(model, idx[None])[0]
-    assert all(run_with_cache(model, one)[0].equal(expected) for one in (idx, idx.tolist()))
-    with pytest.raises(InputError, match=words):
-        run_with_cache(model, torch.full(shape, 23), memory_limit=limit)
-    assert state_of(model) == before

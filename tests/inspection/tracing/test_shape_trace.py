@@ -5,18 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gpt.config.sources import load_config
-from gpt.extras.inspection.tracing.operation_descriptions import describe
-from gpt.extras.inspection.tracing.recorder import Operation, Recorder
 from gpt.extras.inspection.tracing.shape_trace import trace_shapes
 from gpt.model import GPT
 from gpt.model.flops import forward_flops
 from gpt.native.training.block import replace_blocks
 from gpt.system.errors import InputError
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
-from tiny import sharp_model, tiny_config
+from tiny import sharp_model
 
 VIEWING = ("view", "transpose", "unsqueeze", "chunk", "expand")
 ROOT = Path(__file__).resolve().parents[3]
@@ -104,14 +102,6 @@ def test_rows_agree_with_the_model(variant: dict[str, object], length: int) -> N
         assert trace_shapes(GPT(c).eval(), torch.zeros(2, length, dtype=torch.long)) == rows
 
 
-def test_sizes_that_are_equal_keep_their_own_letters() -> None:
-    """2 rows, 2 tokens, 2 heads of 2, 4 wide, 4 hidden, 4 ids."""
-    config = tiny_config(n_head=2, n_embd=4, mlp_width=4, vocab_size=4, block_size=4, n_layer=1)
-    rows = {row.about: row for row in trace_shapes(GPT(config).eval(), torch.zeros(2, 2, dtype=torch.long))}
-    for about, symbols, _ in SPECIFICATION:
-        assert rows[about].symbols == symbols, about
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_trace_leaves_the_model_as_it_was(training: bool) -> None:
     model = sharp_model(**VARIANTS["grouped"]).train(training)
@@ -121,12 +111,6 @@ def test_trace_leaves_the_model_as_it_was(training: bool) -> None:
         trace_shapes(model, torch.full((1, 3), 23))
     assert state_of(model) == before
     assert torch.equal(model(some_ids()), logits)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_model_of_another_type_is_traced(dtype: torch.dtype) -> None:
-    rows = trace_shapes(sharp_model(position="rope").to(dtype), torch.zeros(2, 5, dtype=torch.long))
-    assert (rows[-1].symbols, rows[-1].shape, rows[-1].dtype) == ("B T V", (2, 5, 23), "float32")
 
 
 def test_compiled_and_native_models_are_traced_as_written() -> None:
@@ -140,52 +124,3 @@ def test_compiled_and_native_models_are_traced_as_written() -> None:
     model = sharp_model(dropout=0.1).train()
     replace_blocks(model, kernels=None)
     assert trace_shapes(model, idx) == plain
-
-
-def test_operation_without_words_is_named() -> None:
-    known = Operation("lm_head", "linear", "", (2,), "float32", 8, False, 0)
-    other = Operation("", "sin", "", (2,), "float32", 8, False, 0, inputs=(0,))
-    assert describe([known, other])[1] == "logits: sin"
-
-
-class Small(nn.Module):
-    """One of each: a view, a copy, a parameter, a write, a no-op, a dead end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 4)
-        self.gain = nn.Parameter(torch.ones(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        store = torch.zeros(2, 4)
-        _ = x.sum()  # leads nowhere
-        y = self.inner(x).contiguous() * self.gain
-        first, _ = y.chunk(2)
-        store[:1] = first
-        return store.t().reshape(2, 2, 2)
-
-
-def test_recorder_keeps_what_leads_to_the_result_in_order() -> None:
-    small, x = Small(), torch.ones(2, 3)
-    recorder, before = Recorder(small), state_of(small)
-    recorder.begin_with(x, "input")
-    with torch.no_grad(), recorder.recording():
-        result = small(x)
-    assert state_of(small) == before
-    operations = recorder.leading_to(result)
-    assert [(op.function, op.module, op.inputs, op.parameters, op.flops) for op in operations[:4]] == [
-        ("input", "", (), (), 0),
-        ("zeros", "", (), (), 0),
-        ("linear", "inner", (0,), ("inner.weight", "inner.bias"), 2 * 2 * 3 * 4),
-        ("mul", "", (2,), ("gain",), 0),
-    ]
-    assert [(op.function, op.inputs, op.result, op.nbytes, op.is_view) for op in operations[4:]] == [
-        ("chunk", (3,), (1, 4), 16, True),
-        ("setitem", (1, 4), (2, 4), 32, True),
-        ("t", (5,), (4, 2), 32, True),
-        ("reshape", (6,), (2, 2, 2), 32, True),
-    ]
-    assert operations[3].caller == "Small.forward"
-    with pytest.raises(RuntimeError), recorder.recording():
-        small(x.T)
-    assert state_of(small) == before

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.extras.accounting.allocations import AllocationMode
 from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.extras.inspection.tracing.edits import scale, zero
 from gpt.extras.inspection.views.lens import lens_view, logit_lens
@@ -46,23 +45,6 @@ def test_lens_shows_the_edited_model_from_the_edit_on() -> None:
     for name in ("ln_final.hook_normalized", "logits", "ln_final.*ed"):
         with pytest.raises(InputError, match=r"a lens reads the streams, and (ln_final|logits).* comes later"):
             logit_lens(model, idx, {name: zero()})
-
-
-def test_lens_keeps_the_memory_limit_before_anything_runs() -> None:
-    model, calls = sharp_model(n_embd=4, n_head=2), []  # so that the streams are smaller than the logits
-    model.wte.register_forward_hook(lambda *_: calls.append(1))
-    with pytest.raises(InputError, match="takes 3,864 bytes, more than the limit of 3,863"):
-        logit_lens(model, some_ids(), memory_limit=3863)
-    assert not calls
-    assert logit_lens(model, some_ids(), memory_limit=3864).nbytes == 3864
-
-
-def test_rows_of_the_lens_are_made_one_at_a_time() -> None:
-    """The lens itself, and beside it never a second one."""
-    model, idx = sharp_model(n_layer=8, n_embd=8, n_head=1, vocab_size=500), torch.zeros(4, 16, dtype=torch.long)
-    with AllocationMode() as allocations:
-        lens = logit_lens(model, idx)
-    assert allocations.peak < 1.5 * lens.nbytes
 
 
 def test_lens_of_a_model_with_another_head_is_refused() -> None:

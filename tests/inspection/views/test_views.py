@@ -2,32 +2,24 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from gpt.api.scoring import score_text
-from gpt.checkpoint import Loaded
-from gpt.config import Config
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.extras.inspection import example
-from gpt.extras.inspection.example import example_of
 from gpt.extras.inspection.tracing.activation_cache import Edits, run_with_cache
-from gpt.extras.inspection.tracing.edits import Edit, replace, scale, zero
+from gpt.extras.inspection.tracing.edits import replace, scale, zero
 from gpt.extras.inspection.views.attention import (
-    HeadSummary,
     ablate_heads,
-    attention_patterns,
     attention_view,
-    summarize_head,
     without_heads,
 )
 from gpt.extras.inspection.views.continuation import continuation_view, greedy_continuation
 from gpt.extras.inspection.views.lens import lens_view
 from gpt.extras.inspection.views.surprisal import surprisal
-from gpt.extras.inspection.views.tokens import View, labels_of, most_likely, one_character
+from gpt.extras.inspection.views.tokens import View, labels_of, one_character
 from gpt.generation.generator import generate
 from gpt.model import GPT
 from gpt.system.errors import InputError
@@ -36,8 +28,6 @@ from tiny import sharp_model
 
 IDS = some_ids(1, 9)[0]
 TOKENIZER = CharTokenizer("\n abcdefghijklmnopqrstu")
-UNIFORM = torch.ones(4, 4).tril() / torch.arange(1.0, 5)[:, None]
-PREVIOUS = torch.tensor([[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
 NAMED = {"\x00": "U+0000", "\t": "⇥", "\n": "⏎", "\r": "CR", " ": "␣", "\u200b": "U+200B", "\u2028": "U+2028"}
 SHOWN = NAMED | dict(zip("a$é\u0301中😀", "a$é\u0301中😀", strict=True))
 """Labels; U+200B has no width, and U+2028 would break a line."""
@@ -47,24 +37,6 @@ SHOWN = NAMED | dict(zip("a$é\u0301中😀", "a$é\u0301中😀", strict=True))
 def loss_of(model: GPT, edits: Edits | None = None) -> Tensor:
     logits = run_with_cache(model, IDS[None, :-1], [], edits)[0]
     return torch.nn.functional.cross_entropy(logits[0], IDS[1:])
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        (torch.eye(4), HeadSummary(itself=1, previous=0, first=0, distance=0, entropy=0)),
-        (PREVIOUS, HeadSummary(itself=0, previous=1, first=1 / 3, distance=1, entropy=0)),
-        (UNIFORM, HeadSummary(13 / 36, 13 / 36, 13 / 36, (0.5 + 1 + 1.5) / 3, (1 + math.log2(3) + 2) / 3)),
-        (
-            torch.tensor([[1.0, 0], [0.25, 0.75]]),
-            HeadSummary(0.75, 0.25, 0.25, 0.25, 0.25 * 2 + 0.75 * math.log2(4 / 3)),
-        ),
-        (torch.ones(1, 1), HeadSummary(itself=1, previous=0, first=1, distance=0, entropy=0)),
-    ],
-    ids=["itself", "previous", "uniform", "uneven", "one token"],
-)
-def test_summary_of_a_head_by_hand(pattern: Tensor, expected: HeadSummary) -> None:
-    assert vars(summarize_head(pattern)) == pytest.approx(vars(expected), abs=1e-6)
 
 
 @every_variant
@@ -85,17 +57,6 @@ def test_ablation_equals_zeros_in_the_columns_of_a_head(variant: dict[str, objec
     assert torch.equal(ablate_heads(model, IDS.int(), layers=[1]), changes[1:])
 
 
-@pytest.mark.parametrize("given", [zero(0), [zero(0)]], ids=["one", "list"])
-def test_ablation_of_an_edited_model_is_against_the_edited_model(given: Edit | list[Edit]) -> None:
-    model, name = sharp_model(), "blocks.1.attn.hook_z"
-    changes = ablate_heads(model, IDS, {name: given})
-    assert changes[1, 0] == 0  # it is gone already
-    assert not torch.allclose(changes[0], ablate_heads(model, IDS)[0], atol=1e-3)
-    expected = loss_of(model, {name: [zero(0), zero(2)]}) - loss_of(model, {name: zero(0)})
-    torch.testing.assert_close(changes[1, 2], expected, rtol=0, atol=1e-6)
-    assert ablate_heads(model, IDS, {name: replace(1.0)})[1].abs().max() > 1e-3  # the edit does not undo it
-
-
 def test_attention_is_that_of_the_edited_model() -> None:
     model, edits = sharp_model(), {"blocks.0.attn.hook_z": zero()}
     view = attention_view(model, TOKENIZER, IDS, edits)
@@ -105,30 +66,12 @@ def test_attention_is_that_of_the_edited_model() -> None:
     assert attention_view(model, TOKENIZER, IDS[:1])["weights"].tolist() == [[[[1.0]]] * 4] * 2
 
 
-def test_views_keep_the_memory_limit() -> None:
-    needed = 2 * 4 * 9 * 9 * 4
-    assert attention_patterns(sharp_model(), IDS, memory_limit=needed).nbytes == needed
-    for look in (attention_view, lens_view):
-        with pytest.raises(InputError, match=f"more than the limit of {needed - 1:,}"):
-            look(sharp_model(), TOKENIZER, IDS, memory_limit=needed - 1)
-
-
 @pytest.mark.parametrize("look", [attention_view, lens_view])
 @pytest.mark.parametrize("factor", [float("nan"), 1e38])
 def test_views_refuse_values_that_are_not_finite(look: Callable[..., View], factor: float) -> None:
     edits = {"blocks.0.hook_resid_pre": lambda x: (x * factor * 10).cumsum(-1)}
     with pytest.raises(InputError, match="not finite: an edit is too strong"):
         look(sharp_model(), TOKENIZER, IDS, edits=edits)
-
-
-@pytest.mark.parametrize(
-    ("look", "fewest"), [(attention_patterns, "1 token"), (ablate_heads, "2 tokens"), (surprisal, "2 tokens")]
-)
-def test_views_take_one_text_of_enough_tokens(look: Callable[..., object], fewest: str) -> None:
-    with pytest.raises(InputError, match=rf"{look.__name__} takes one text, ids of shape \(T,\), not \(2, 9\)"):
-        look(sharp_model(), IDS[None].repeat(2, 1))
-    with pytest.raises(InputError, match=f"{look.__name__} needs a text of at least {fewest}, got 0"):
-        look(sharp_model(), IDS[:0])
 
 
 @pytest.mark.parametrize(("tokenizer", "vocabulary"), [(TOKENIZER, 23), (ByteTokenizer(), 256)])
@@ -191,41 +134,3 @@ def test_labels_name_what_is_not_seen() -> None:
     labels = labels_of(ByteTokenizer(), range(256))
     assert len(set(labels)) == 256
     assert all(1 <= len(label) <= 6 and label.isprintable() and not label.isspace() for label in labels)
-
-
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_most_likely_are_the_first_of_each_row(count: int) -> None:
-    rows = most_likely(torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.125, 0.375]]), count)
-    assert rows == [[(1, 0.75), (0, 0.25), (2, 0.0)][:count], [(0, 0.5), (2, 0.375), (1, 0.125)][:count]]
-
-
-def loaded(tokenizer: Tokenizer, **changes: object) -> Loaded:
-    model = sharp_model(**changes)
-    return Loaded(model, tokenizer, Config(model=model.config), Path("nowhere"), {})
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "block_size", "written", "expected"),
-    [
-        (TOKENIZER, 128, "\n a line\nand another \n", "a line\nand another"),
-        (TOKENIZER, 128, "keep " * 30, ("keep " * 20).strip()),
-        (TOKENIZER, 12, "the best of all", "the best of"),
-        (TOKENIZER, 12, "a" * 99, "a" * 12),
-        (ByteTokenizer(), 64, "é" * 300, "é" * 27),
-    ],
-)
-def test_example_fits_the_window_and_ends_with_a_word(
-    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, block_size: int, written: str, expected: str
-) -> None:
-    monkeypatch.setattr(example, "generate", lambda *_, **__: written)
-    assert example_of(loaded(tokenizer, vocab_size=256, block_size=block_size)) == expected
-
-
-def test_example_is_always_the_same_and_empty_where_the_model_can_write_none() -> None:
-    given = loaded(TOKENIZER)
-    found = example_of(given)
-    torch.manual_seed(1)
-    assert found == example_of(given)
-    assert 1 < len(found) <= 16
-    given.model.ln_f.weight.data.fill_(torch.nan)
-    assert example_of(given) == ""
