@@ -113,8 +113,8 @@ def test_page_is_one_file_that_asks_nothing_of_anyone_and_keeps_hostile_text_as_
         assert len(own) == len(set(own))
 
 
-TEXT_IN = "[...document.querySelectorAll('{} .token')].map((item) => item.textContent).join('')"
-WRITTEN, READING = TEXT_IN.format(".written") + ".replaceAll('⏎', '\\n')", TEXT_IN.format("#text")
+TOKENS = "[...document.querySelectorAll('.written .token')].map((item) => item.textContent)"
+WRITTEN = f"{TOKENS}.join('').replaceAll('⏎', '\\n')"
 DONE = "document.querySelector('.status').textContent.includes('written with seed')"
 Open = Callable[..., Page]
 
@@ -180,62 +180,6 @@ def test_page_writes_what_pytorch_writes_by_webassembly_and_names_unknown_charac
     page.run("document.getElementById('prompt').value = ''")  # which starts a line
     greedy = generate(model, CHARS, "", max_new_tokens=20, temperature=0.0)
     assert write(page, "", count=20, temperature=0) == "\n" + greedy
-
-
-def test_page_writes_tokens_of_several_characters_and_looks_into_them(tmp_path: Path, visit: Open) -> None:
-    page = page_of(sharp_model(vocab_size=300), tokenizer=learn_bpe([CORPUS], 300))
-    (tmp_path / "bpe.html").write_text(page, encoding="utf-8")
-    shown = visit((tmp_path / "bpe.html").as_uri())
-    text = write(shown, "the keeper's", count=10)
-    assert text.startswith("the keeper's")
-    assert len(text) > len("the keeper's")
-    for name in ("picture", "attention", "lens"):
-        open_view(shown, name)
-
-
-def test_page_stops_writing_at_once_and_starts_again(open_page: Open) -> None:
-    page = open_page()
-    page.run("document.getElementById('count').value = 20000")
-    page.point("document.getElementById('write-button')", click=True)
-    page.wait_for("document.querySelectorAll('.written .token').length > 20")
-    page.press("Escape")
-    length = len(page.run(WRITTEN))
-    assert page.run(DONE)
-    assert page.run("document.getElementById('stop').disabled")
-    page.run("new Promise((done) => setTimeout(done, 100))")
-    assert len(page.run(WRITTEN)) == length < 20000
-    assert write(page, "the ", count=5).startswith("the ")
-
-
-def test_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open) -> None:
-    page = open_page()
-    for _ in range(4):
-        page.press("Tab")  # the links to the views come first
-    page.press("Enter")
-    page.wait_for(f"document.querySelector('.view-lens') !== null && {READING} === 'ab'")
-    for _ in range(2):  # by More
-        page.press("Tab")
-    assert page.run("document.activeElement.id") == "reading-text"
-    enter(page, "reading-text", "a" * 10 + "b" * 15)
-    page.wait_for(f"{READING} === '{'a' + 'b' * 15}'")
-    assert page.text(".status") == "Only the last 16 of 25 characters are read."
-    enter(page, "reading-text", "Tea")
-    page.wait_for("document.querySelector('.status.wrong') !== null")
-    assert page.text(".status") == "The model does not know 'T'; remove it from the text."
-    enter(page, "reading-text", "tea")
-    page.wait_for(f"{READING} === 'tea'")
-    assert page.text(".status") == ""
-    for key in ("Tab", "Tab", "ArrowRight"):  # by the button to the tokens
-        page.press(key)
-    assert page.text("#details-title").endswith(" at 2")
-    open_view(page, "write")
-    open_view(page, "lens")
-    assert page.run("document.getElementById('reading-text').value") == "tea"
-    open_view(page, "write")
-    text = write(page, "the ", count=5)
-    open_view(page, "attention")
-    page.wait_for(f"{READING} === {json.dumps(text.replace(chr(10), '⏎').replace(' ', '␣'))}")
-    assert page.run("document.title") == "Attention · A title"
 
 
 @pytest.mark.parametrize("model", [{"block_size": 128}], indirect=True)
