@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,15 +125,6 @@ class Served:
 
 Serve = Callable[..., AbstractContextManager[Served]]
 CharModel = tuple[GPT, CharTokenizer]
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Return what comes until the server closes the connection."""
-    parts = []
-    with suppress(ConnectionResetError):
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 def assert_is_error(answer: httpx2.Response, status: int, param: str | None = None, *words: str) -> str:

@@ -11,12 +11,10 @@ from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.data import ByteTokenizer, CharTokenizer
+from gpt.data import CharTokenizer
 from gpt.extras.serving import EngineClosedError, QueueFullError, ServingEngine
 from gpt.generation.request import TextChunk
-from gpt.generation.text import TextStream, decode_text
 from gpt.model import GPT
-from gpt.system.errors import DataError, GenerationError, InputError
 from patience import PATIENCE
 from tiny import sharp_model
 
@@ -86,27 +84,6 @@ def test_several_threads_get_answers_of_generate(make: Make, model: GPT) -> None
     assert stats.tokens_generated == 20 * 250
 
 
-def test_ids_are_taken_as_they_are_or_refused(make: Make) -> None:
-    byte_model, tokenizer = sharp_model(std=0.05, block_size=64, vocab_size=256), ByteTokenizer()
-    engine = make(byte_model, tokenizer)
-    whole = 0
-    for ids in ([0xC3], [0x61, 0xE2, 0x82], [0xFF, 0x61]):
-        params = SamplingParams(max_new_tokens=50, seed=3)
-        text, sampled = answer(engine, ids, params), list(gpt.generate_tokens(byte_model, ids, params))
-        stream = TextStream(tokenizer)
-        stream.begin(ids)
-        assert text == "".join(map(stream.feed, sampled)) + stream.flush()
-        whole += text != decode_text(tokenizer, sampled)
-    assert whole
-    with pytest.raises(InputError, match="256"):
-        engine.submit([1, 256], SHORT, Receiver())
-    with pytest.raises(GenerationError):
-        engine.submit([1] * 65, SHORT, Receiver())
-    with pytest.raises(DataError):
-        make().submit("ABC", SHORT, Receiver())
-    assert engine.stats().waiting == 0
-
-
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_ids_without_a_token_are_not_sampled(make: Make, backend: str) -> None:
     model, few = sharp_model(block_size=64), CharTokenizer("\nabcdef")
@@ -156,19 +133,6 @@ def test_queue_is_limited_and_closing_cancels_all(make: Make) -> None:
         engine.submit("abc", SHORT, Receiver())
     assert engine.stats().blocks_in_use == 0
     engine.close()
-
-
-def test_raising_reader_ends_its_request_alone(make: Make) -> None:
-    engine, calls = make(), []
-
-    def gone(chunks: list[TextChunk]) -> None:
-        calls.append(chunks)
-        raise RuntimeError("the event loop is closed")
-
-    engine.submit("abc", ENDLESS, gone)
-    assert len(answer(engine, "abc", SamplingParams(max_new_tokens=50))) == 50
-    assert len(calls) == 1
-    assert engine.stats().blocks_in_use == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

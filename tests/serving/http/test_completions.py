@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import gpt
 from gpt.api.scoring import score_text
 from gpt.data.tokenizers import ByteTokenizer
-from gpt.extras.serving.http.protocol import CompletionRequest
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.text import TextStream
 from gpt.model import GPT
@@ -167,14 +166,6 @@ def test_stream_ends_with_its_usage_on_request(server: Served) -> None:
     assert all(chunk.usage is None for chunk in chunks)
     assert last.choices == []
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (9, 12, 21)
-
-
-def test_null_and_neutral_fields_are_as_if_left_out(server: Served) -> None:
-    nulls = dict.fromkeys(set(CompletionRequest.model_fields) - {"prompt", "seed"})
-    neutral = {"logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0, "best_of": 1, "suffix": "", "user": "I"}
-    texts = [server.post(prompt=PROMPT, seed=3, **fields).json()["choices"] for fields in ({}, nulls, neutral)]
-    assert texts[0] == texts[1] == texts[2]
-    assert len(texts[0][0]["text"]) == 16  # as the protocol says
 
 
 @pytest.mark.slow

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from gpt.extras.serving.http.protocol import CompletionRequest
 from http_server import ManualEngine, Serve, Served, assert_is_error
 from patience import PATIENCE, examples
 
@@ -37,22 +35,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
 def test_wrong_field_is_named(server: Served, param: str, value: Any) -> None:
     message = assert_is_error(server.post(**{**OK, param: value}), 400, param)
     assert message.startswith(param)
-
-
-@pytest.mark.parametrize("field", ["prompt", "stop"])
-@pytest.mark.parametrize("value", [[1, "a"] * 1000, [{}] * 1000, [[-1]] * 1000, [[1, None]] * 1000, [[]] * 5000])
-def test_first_of_many_wrong_values_is_enough(field: str, value: list) -> None:
-    """Reporting each takes seconds, in which the server would answer nobody."""
-    with pytest.raises(ValidationError) as caught:
-        CompletionRequest.model_validate({**OK, field: value})
-    assert caught.value.error_count() < 10
-
-
-def test_error_quotes_little_of_a_request(server: Served) -> None:
-    for name, status in (("model", 404), ("a" * 100_000, 400)):
-        answer = server.post(**OK, **{name: "a" * 100_000})
-        assert answer.status_code == status
-        assert len(answer.content) < 1000
 
 
 NO_REQUESTS = (b"", b"{", b"[]", b"null", b"7", b'{"prompt": NaN}', b'{"prompt":"It","temperature":NaN}', b"\xff")

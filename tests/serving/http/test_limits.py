@@ -2,21 +2,14 @@
 word: health, its document.
 """
 
-import contextlib
 import json
-import socket
 import threading
 
 import openai
 import pytest
 
-from gpt.config import SamplingParams
-from gpt.extras.serving.http.limits import HEADER_BYTES, Limits
-from gpt.extras.serving.http.prompts import read_prompts
-from gpt.extras.serving.http.protocol import APIError, CompletionRequest
-from gpt.extras.serving.http.server import bind
-from gpt.system.errors import GPTError
-from http_server import HEAD, Serve, Served, assert_is_error, read_all, real_engine
+from gpt.extras.serving.http.limits import Limits
+from http_server import HEAD, Serve, Served, assert_is_error, real_engine
 from patience import PATIENCE
 
 OK = {"prompt": "It was", "max_tokens": 3}
@@ -59,12 +52,6 @@ def test_key_is_needed_for_all_but_page_and_health_and_a_host_can_be_allowed(ser
         assert served.get("/health", Host="other.lan").status_code == 403
 
 
-def test_too_many_prompts_are_not_read() -> None:
-    request = CompletionRequest(prompt=[[1]] * 65)
-    with pytest.raises(APIError, match="65 completions"):
-        read_prompts(request, Limits(), None, None, SamplingParams())  # type: ignore[arg-type]  # neither is needed
-
-
 def test_given_limits_are_kept(serve: Serve) -> None:
     limits = Limits(max_tokens=5, choices=2, body_bytes=1000, logprob_values=50)
     with serve(real_engine, limits=limits) as served:
@@ -93,30 +80,6 @@ def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
     with server.connect(HEAD + b"Content-Length: 104857600\r\n\r\n") as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
     assert_is_error(server.send(b" " * 65536 for _ in range(20)), 413)  # without a Content-Length
-
-
-def test_connections_and_headers_are_limited_and_packets_sent_at_once(serve: Serve) -> None:
-    """Without TCP_NODELAY the body of an answer waits 40 ms for the client to acknowledge its head."""
-    with serve(limits=Limits(connections=2)) as served:
-        with served.connect():
-            served.wait_until(lambda: bool(served.connections))
-            (connection,) = served.connections
-            accepted = connection.transport.get_extra_info("socket")
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert served.get("/health").status_code == 503
-        served.wait_until(lambda: not served.connections)
-        assert served.get("/health").status_code == 200
-        with served.connect() as client:
-            with contextlib.suppress(OSError):
-                client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 8 * HEADER_BYTES)
-            assert read_all(client).startswith(b"HTTP/1.1 400 ")
-
-
-def test_taken_port_is_refused() -> None:
-    with bind("127.0.0.1", 0) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(GPTError, match=f"cannot listen at 127.0.0.1, port {port}"):
-            bind("127.0.0.1", port).close()
 
 
 def test_protocol_is_documented_and_health_is_ok_until_an_engine_fails(manual: Served) -> None:

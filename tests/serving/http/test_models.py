@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from gpt.checkpoint import Loaded
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError
-from http_server import ManualEngine, Serve, Served, add_run, assert_is_error, real_engine
-from patience import PATIENCE
+from http_server import ManualEngine, Served, add_run
 
 
 def make_models(runs: Path, **options: Any) -> Models:
@@ -40,39 +38,6 @@ def test_path_is_no_name(runs: Path) -> None:
     for name in ("..", "../second", "first/../second", "/etc", "first/checkpoints/step-000001", " "):
         with pytest.raises(APIError, match="there is no model"):
             asyncio.run(use(make_models(runs), name))
-
-
-def test_model_is_loaded_once_when_it_is_first_asked_for(serve: Serve) -> None:
-    with serve(real_engine) as served:
-        assert list(served.models.loaded) == ["first"]
-        for name in ("second", "second", "first"):
-            assert served.post(model=name, prompt="It", max_tokens=0).json()["model"] == name
-        assert set(served.models.loaded) == {"first", "second"}
-        assert len(served.engines) == 2
-
-
-def test_loaded_model_does_not_wait_for_another(runs: Path) -> None:
-    loading, go_on = threading.Event(), threading.Event()
-
-    async def ask() -> None:
-        models = make_models(runs)
-        await use(models, "first")
-        read = models._read
-
-        def slowly(name: str) -> Any:
-            loading.set()
-            assert go_on.wait(PATIENCE)
-            return read(name)
-
-        models._read = slowly  # type: ignore[method-assign]
-        other = asyncio.create_task(use(models, "second"))
-        await asyncio.to_thread(loading.wait, PATIENCE)
-        await use(models, "first")
-        assert list(models.loaded) == ["first"]
-        go_on.set()
-        await other
-
-    asyncio.run(ask())
 
 
 def test_unused_and_failed_models_give_way(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +87,3 @@ def test_names_are_text_and_those_of_given_checkpoints(tmp_path: Path, runs: Pat
     assert models.first == "second"
     with pytest.raises(CheckpointError, match="same name"):
         make_models(runs, checkpoints=[runs / "first", runs / "first"])
-
-
-def test_damaged_checkpoint_is_named(serve: Serve) -> None:
-    def load(folder: Path) -> Loaded:
-        raise CheckpointError(f"{folder}: damaged")
-
-    with serve() as served:
-        served.models._load = load
-        assert_is_error(served.post(model="second", prompt="It"), 500, "model", "damaged")

@@ -1,8 +1,6 @@
 """What the page asks of a model: what it is, a text with what else was possible at each token, and its readings."""
 
 import json
-import math
-import threading
 from typing import Any
 
 import pytest
@@ -17,19 +15,14 @@ from gpt.extras.inspection.views.continuation import continuation_view
 from gpt.extras.inspection.views.lens import lens_view
 from gpt.extras.inspection.views.picture import picture_view
 from gpt.extras.inspection.views.surprisal import surprisal
-from gpt.extras.inspection.views.tokens import View, labels_of, most_likely
+from gpt.extras.inspection.views.tokens import View, labels_of
 from gpt.extras.serving.http import playground
 from gpt.extras.serving.http.limits import Limits
-from gpt.extras.serving.http.playground import generate, inspection
-from gpt.extras.serving.http.playground.generate import MAX_FED, DetailStream
 from gpt.generation.sampling import next_token_probabilities
-from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 from http_server import CharModel, Serve, Served, assert_is_error, make_loaded
-from patience import PATIENCE
 
 SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
-FIXED = {"min_p": 0.0, "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
 TEXT = "It was the best"
 HEADS = [[1, 2], [0, 0], [1, 2]]
 
@@ -71,17 +64,6 @@ def tokens(served: Served, **body: Any) -> list[dict[str, Any]]:
 
 def text_of(found: list[dict[str, Any]]) -> str:
     return "".join(token["text"] for token in found)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "settings"), [("It was", {}), ("", SETTINGS), ("e" * 100, SETTINGS), ("It was", {"temperature": 0.0})]
-)
-def test_text_is_that_of_completions(server: Served, prompt: str, settings: dict[str, Any]) -> None:
-    found = tokens(server, prompt=prompt, max_tokens=90, seed=5, **settings)
-    asked = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **settings, **FIXED}
-    answer = server.post(prompt=prompt, max_tokens=90, seed=5, **asked)
-    assert text_of([token for token in found if not token["isGiven"]]) == answer.json()["choices"][0]["text"]
-    assert text_of([token for token in found if token["isGiven"]]) == (prompt or "\n")
 
 
 def test_probabilities_are_those_of_model_and_sampling(server: Served, char_model: CharModel) -> None:
@@ -133,48 +115,6 @@ def test_bytes_that_begin_a_character_have_no_text(byte_server: Served) -> None:
     assert len(found) == 5 + 30
     unfinished = tokens(byte_server, prompt=[0xE2, 0x82], max_tokens=1)
     assert [(token["label"], token["text"]) for token in unfinished[:2]] == [("e2", ""), ("82", "")]
-
-
-def test_slow_reader_holds_ten_alternatives_of_described_tokens(
-    char_model: CharModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, tokenizer = char_model
-    listed: list[int] = []
-
-    def count(probabilities: torch.Tensor, alternatives: int) -> list[list[tuple[int, float]]]:
-        listed.append(len(probabilities))
-        return most_likely(probabilities, alternatives)
-
-    monkeypatch.setattr(generate, "most_likely", count)
-    details = DetailStream(tokenizer, model.vocab_size, SamplingParams(top_k=5), given=200, known=150)
-    top = tuple((index, -1.0 - index) for index in range(model.vocab_size))
-    for _ in range(10):
-        details.feed([SampledToken(0, -1.0, top)] * 50)
-    assert sum(len(token.top) for token in details._fed) <= MAX_FED * model.vocab_size
-    found = details.take(0)
-    assert [(len(token["own"]), len(token["sampled"])) for token in found] == [(10, 5)] * 350
-    assert sum(listed) == 2 * 350  # by the model, and by sampling
-    assert details.take(0) == []
-
-
-def test_token_is_described_by_the_likeliest_and_itself() -> None:
-    def describe(size: int, temperature: float, *top: tuple[int, float], sampled: int = 0) -> dict[str, Any]:
-        """Describe a token of a vocabulary of this size that comes with these probabilities of ids."""
-        tokenizer = CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + size))))
-        details = DetailStream(tokenizer, size, SamplingParams(temperature=temperature), given=0, known=0)
-        logprobs = tuple((index, math.log(p)) for index, p in top)
-        details.feed([SampledToken(sampled, dict(logprobs).get(sampled, math.log(0.1)), logprobs)])
-        return details.take(0)[0]
-
-    token = describe(3, 0.5, (0, 0.7), (1, 0.2), sampled=2)  # which is not among them
-    assert token["chance"] == pytest.approx(0.1**2 / (0.7**2 + 0.2**2 + 0.1**2), rel=1e-4)
-    token = describe(50, 2.0, (3, 0.5), (7, 0.3), sampled=3)
-    assert [(index, p) for index, _, p in token["own"]] == [(3, pytest.approx(0.5)), (7, pytest.approx(0.3))]
-    share = 0.5**0.5 / (0.5**0.5 + 0.3**0.5)
-    assert [p for _, _, p in token["sampled"]] == pytest.approx([share, 1 - share], rel=1e-4)
-    for size in (1, 3):
-        token = describe(size, 1.0, *((index, 1 / size) for index in range(size)))
-        assert len(token["own"]) == len(token["sampled"]) == size
 
 
 def ask(served: Served, name: str, **body: Any) -> Any:
@@ -259,34 +199,3 @@ def test_given_limits_are_kept_and_no_reading_is_infinite(serve: Serve, char_mod
     broken.lm_head.weight.data.fill_(float("nan"))
     with serve(loaded=make_loaded(broken, char_model[1])) as served:
         assert_is_error(ask(served, "lens"), 400, "text", "not finite")
-
-
-def test_one_reading_is_computed_at_a_time_and_few_wait(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one is computed, the event loop answers others, another one waits, and a third is refused."""
-    running, proceed, most = threading.Semaphore(0), threading.Event(), []
-    alone = threading.Lock()
-
-    def slow(*arguments: Any) -> View:
-        most.append(alone.acquire(blocking=False))
-        running.release()
-        assert proceed.wait(PATIENCE)
-        alone.release()
-        return {"labels": []}
-
-    monkeypatch.setattr(inspection, "lens_view", slow)
-    with serve(limits=Limits(views=2)) as served:
-        answers: list[Any] = []
-        threads = [threading.Thread(target=lambda: answers.append(ask(served, "lens"))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        assert running.acquire(timeout=PATIENCE)
-        while len(answers) < 2:
-            assert served.get("/health").status_code == 200
-        for answer in answers:
-            assert_is_error(answer, 429, None, "wait")
-            assert int(answer.headers["Retry-After"]) >= 1
-        proceed.set()
-        for thread in threads:
-            thread.join()
-        assert [answer.status_code for answer in answers] == [429, 429, 200, 200]
-        assert most == [True, True]

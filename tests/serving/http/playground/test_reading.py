@@ -73,44 +73,8 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     assert page.text("#readout").endswith(f": {whole_layer[22].max():.3f}")
 
 
-def test_another_model_reads_the_same_text_and_what_cannot_be_read_is_said(open_page: Open) -> None:
-    page = open_page("lens")
-    read(page, "lens")
-    shown = "document.getElementById('readout').textContent"
-    first = page.run(shown)
-    choose_model(page, "second")
-    page.wait_for(f"{IDLE} && {shown} !== {json.dumps(first)}")
-    page.run("document.querySelector('textarea').value = ''")
-    page.press("Enter", CONTROL)
-    page.wait_for("document.querySelector('.view .status').textContent === 'There is no text to read.'")
-    assert page.run("document.querySelector('.reading-body').children.length") == 0
-    page.type("It \u0416")
-    page.press("Enter", CONTROL)
-    page.wait_for("document.querySelector('.status.wrong')?.textContent.includes('\u0416')")
-    assert ["400" in line for line in page.console] == [True]  # the browser itself notes every refused request
-    page.console.clear()
-    page.run("globalThis.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
-    page.press("Enter", CONTROL)
-    page.wait_for("document.querySelector('.status.wrong')?.textContent === 'the server does not answer'")
-
-
-def test_long_text_is_read_from_the_start_of_a_word_near_its_end(open_page: Open) -> None:
-    page = open_page("lens")
-    page.wait_for("document.getElementById('facts').textContent.includes('sees')")
-    read(page, "lens", TEXT * 3)
-    assert page.text(".view .status") == "Only the last 61 of 72 characters are read."
-    assert page.run("document.querySelectorAll('#lens-table thead th').length") == 62
-    read(page, "lens", "o" * 80 + " I")  # not where that loses a long word
-    assert page.text(".view .status") == "Only the last 64 of 82 characters are read."
-    read(page, "attention", "rooms " * 12 + "best")
-    page.run("location.hash = 'lens'")
-    page.wait_for("document.querySelectorAll('.view-lens #lens-table').length === 1")
-    assert page.run("document.querySelector('.view-lens textarea').value") == "rooms " * 10 + "best"
-
-
 PART = "document.querySelector('[data-part={}]')"
 AT = PART.format("sample-at") + "?.textContent"
-SAMPLE = PART.format("sample-text") + "?.textContent"
 STATE = PART.format("state") + "?.textContent"
 
 
@@ -165,31 +129,3 @@ def test_training_run_is_followed_and_another_can_be_chosen(
             assert page.run("document.documentElement.scrollWidth <= innerWidth")
     finally:
         run.unlock()
-
-
-def test_last_sample_is_shown_and_damage_is_said(trained: Path, tmp_path: Path, serve: Serve, visit: Open) -> None:
-    shutil.copytree(trained / "runs" / "tiny", tmp_path / "watched")
-    with serve(folder=tmp_path) as served:
-        run = RunFolder(tmp_path / "watched")
-        sample = run.samples / "step-000006.txt"
-        written = sample.read_text()
-        sample.unlink()  # as it is while the last evaluation lasts
-        page = visit(f"{served.url}/#learning", hurry=25)
-        page.wait_for(f"{AT} === 'step 6'", PATIENCE)
-        sample.write_text(written)
-        page.wait_for(f"{SAMPLE} === {json.dumps(written[:-1])}", PATIENCE)  # of the step that is shown already
-        whole = run.snapshot(6).read_bytes()
-        run.snapshot(6).write_bytes(b"damaged")
-        page.run("location.reload()")
-        page.wait_for(f"{PART.format('failed')}?.textContent.includes('damaged')", PATIENCE)
-        assert page.run(SAMPLE) == written[:-1]
-        run.snapshot(6).write_bytes(whole)
-        page.wait_for(f"{PART.format('failed')}.textContent === ''", PATIENCE)
-        page.point(PART.format("play"), click=True)
-        for file in (*run.samples.iterdir(), *run.snapshots.iterdir()):
-            file.unlink()
-        page.wait_for(f"{PART.format('growth')}.hidden && {PART.format('play')}.textContent === 'Play'", PATIENCE)
-        assert page.run(STATE).endswith("no sample yet")
-        # which the browser reports, too
-        assert all("/snapshots/" in line or "/samples/" in line for line in page.console)
-        page.console.clear()

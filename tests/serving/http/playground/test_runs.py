@@ -54,19 +54,6 @@ def test_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
         assert get(site, "/api/runs/tiny")["best_val_loss"] is None
 
 
-def test_samples_are_listed_and_read_by_step(site: Served, folder: Path) -> None:
-    assert get(site, "/api/runs/tiny")["samples"] == [3, 6]
-    samples = folder / "tiny" / "samples"
-    text = (samples / "step-000003.txt").read_text()
-    assert get(site, "/api/runs/tiny/samples/3") == {"step": 3, "text": text[:-1], "truncated": False}
-    (samples / "step-000003.txt").write_text("é" * 20_000)
-    assert get(site, "/api/runs/tiny/samples/3") == {"step": 3, "text": "é" * 10_000, "truncated": True}
-    get(site, "/api/runs/tiny/samples/4", status=404)
-    for step in range(1000):
-        (samples / f"step-{step:06d}.txt").write_text("a")
-    assert get(site, "/api/runs/tiny")["samples"] == [*range(0, 1000, 6), 999]
-
-
 def test_training_run_says_so_and_how_far_it_is(site: Served, folder: Path) -> None:
     metrics, run, other = folder / "tiny" / "metrics.jsonl", RunFolder(folder / "tiny"), RunFolder(folder / "tiny")
     lines = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= 4]

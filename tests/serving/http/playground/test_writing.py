@@ -1,22 +1,17 @@
 """The playground's writing view in a browser, by mouse and by keyboard."""
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from browser import CONTROL, Page
-from gpt.checkpoint import Loaded
-from gpt.system.errors import CheckpointError
-from http_server import CharModel, Serve, Served, add_run, make_loaded, real_engine
+from http_server import Serve, Served, real_engine
 
 Open = Callable[..., Page]
 ITEM = "document.querySelectorAll('.written .token')[{}]"
 VALUE = "document.getElementById('{}').value"
-MODEL = VALUE.format("model")
 FACTS = "document.getElementById('facts').textContent"
 
 
@@ -82,40 +77,6 @@ def test_any_model_writes_its_completion_and_a_reload_keeps_the_form(open_page: 
     assert [page.run(VALUE.format(name)) for name in ("temperature", "seed")] == ["0.8", "11"]
 
 
-def test_later_model_of_any_name_can_be_chosen_and_damage_is_said(
-    open_page: Open, serve: Serve, tmp_path: Path, char_model: CharModel
-) -> None:
-    add_run(tmp_path, "damaged")
-    add_run(tmp_path, "good")  # the newest, which the server loads
-
-    def load(folder: Path) -> Loaded:
-        if "damaged" in folder.parts:
-            raise CheckpointError("this one is damaged")
-        return make_loaded(*char_model)(folder)
-
-    with serve(real_engine, folder=tmp_path, loaded=load) as served:
-        page = open_page("attention", served=served)
-        assert page.run("document.getElementById('model').options.length") == 2
-        later = "50% of what? #1"
-        add_run(tmp_path, later)
-        page.run("location.hash = '#write'")
-        page.wait_for("document.getElementById('model').options.length === 3")
-        assert page.run(MODEL) == "good"
-        for name in ("damaged", later):
-            page.run(f"{MODEL} = {json.dumps(name)}")
-            page.run("document.getElementById('model').dispatchEvent(new Event('change'))")
-            is_wrong = "document.querySelector('#page-status.wrong') !== null"
-            page.wait_for(f"{is_wrong} === {json.dumps(name == 'damaged')}")
-        page.wait_for(f"{FACTS}.includes('parameters')")
-        assert len(write(page, prompt="It", count=5)) == 7
-        fill(page, prompt="It \u0416")
-        page.press("Enter", CONTROL)
-        page.wait_for("document.querySelector('.pane .status.wrong') !== null")
-        assert "\u0416" in page.text(".pane .status")
-        assert all("500" in line or "400" in line for line in page.console)  # the browser notes refused requests
-        page.console.clear()
-
-
 def test_text_streams_stops_at_once_and_gives_way_to_another(open_page: Open, manual: Served) -> None:
     page, engine = open_page(served=manual), manual.engine
     engine.wait_for_request()  # it writes when it is opened
@@ -172,54 +133,6 @@ def test_character_shows_its_alternatives_and_branches(open_page: Open, server: 
     page.point(ITEM.format(least), click=True)
     assert page.run("document.querySelectorAll('.pairs li').length") == 11
     assert page.run("document.querySelector('.pairs li:last-child').className") == "came"
-
-
-def test_view_opens_on_a_text_of_the_model_and_writes_once(open_page: Open, server: Served) -> None:
-    """Other views open on its example, and another model writes again."""
-    page = open_page()
-    wait_until_written(page)
-    example = server.get("/api/models/first").json()["example"]
-    prompt = page.run(VALUE.format("prompt"))
-    assert prompt
-    assert example.startswith(prompt)
-    text = written(page)
-    assert text.startswith(prompt)
-    assert page.run("document.querySelectorAll('.pairs li').length") >= 10
-    page.run("location.hash = '#lens'")
-    page.wait_for("document.querySelector('#reading-text') !== null")
-    assert page.run(VALUE.format("reading-text")) == example
-    page.run("document.querySelector('.written')?.remove(); location.hash = '#write'")
-    page.wait_for("document.querySelector('.view-write') !== null")
-    assert page.text(".pane .status") != "Writing…"
-    assert written(page) == text
-    next_model(page)
-    page.wait_for(f"document.querySelector('.written').textContent.replaceAll('⏎', '') !== {json.dumps(text)}")
-    wait_until_written(page)
-    assert written(page) != text
-
-
-def test_sliders_change_the_alternatives_and_each_token_keeps_its_settings(open_page: Open, server: Served) -> None:
-    page = open_page()
-    write(page, prompt="It was", count=40, temperature=0.8, top_k=0)
-    page.point(ITEM.format(30), click=True)
-    settings = {"temperature": 1.5, "top_k": 8, "top_p": 0.9, "min_p": 0.05}
-    for name, value in settings.items():
-        slider = f"document.querySelector('#{name.replace('_', '-')} + [type=range]')"
-        page.run(f"{slider}.value = {value}; {slider}.dispatchEvent(new Event('input', {{ bubbles: true }}))")
-        page.wait_for(f"document.querySelector('.sampling').textContent.includes('{value}')")  # drawn anew
-    answer = server.post("/api/generate", prompt=written(page)[:30], max_tokens=1, **settings).text
-    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")]
-    token = [token for event in events for token in event["tokens"]][-1]
-    cells = "[...row.children].map((cell) => cell.textContent)"
-    rows = page.run(f"[...document.querySelectorAll('.pairs li')].map((row) => {cells})")
-    shown = {label: said for label, _, _, said in rows[:10] if said != "never"}
-    assert shown == {label: f"{100 * p:.1f}%" for _, label, p in token["sampled"]}
-    changed = page.text(".sampling")
-    branch(page)
-    page.point(ITEM.format(12))
-    assert page.text(".sampling") == "with temperature 0.8"
-    page.point(ITEM.format(12), click=True)
-    page.wait_for(f"document.querySelector('.sampling').textContent === {json.dumps(changed)}")
 
 
 # What a PerformanceObserver is told within two frames.
