@@ -89,11 +89,3 @@ def test_prepare_data_encodes_once_and_says_what_there_is(workplace: Path, run: 
     (workplace / "corpus.txt").write_text("a")
     error = refuse("prepare_data --config tiny.yaml data.tokenizer=bpe")
     assert "error: the train split has 0 tokens, fewer than block_size + 1" in error
-
-
-def test_plot_draws_a_picture_and_the_name_of_a_folder_is_no_formula(own: Path, run: Call) -> None:
-    (own / "runs/tiny").rename("x$_{$")
-    run("plot 'x$_{$' --output loss.png --x seconds")
-    assert Path("loss.png").read_bytes().startswith(b"\x89PNG")
-    run("plot 'x$_{$' --output loss.svg")
-    assert "x$_{$: training" in Path("loss.svg").read_text(encoding="utf-8")

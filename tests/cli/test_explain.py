@@ -1,9 +1,7 @@
 """`gpt explain`: what each view prints, as a table and as JSON."""
 
-import io
 import json
 import shlex
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,10 @@ import torch
 
 from cli.conftest import Call
 from gpt.checkpoint import Loaded, load_trained
-from gpt.cli.explain.attention import heat_map
-from gpt.cli.explain.lens import _tables
 from gpt.cli.explain.options import read_edits
-from gpt.config import OptimConfig
-from gpt.config.sources import load_config
-from gpt.extras.accounting.memory import inference_memory, training_memory
 from gpt.extras.inspection.tracing.edits import zero
 from gpt.extras.inspection.views.attention import ablate_heads, attention_patterns, summarize_head
 from gpt.extras.inspection.views.lens import lens_view
-from gpt.model import GPT
-from gpt.model.flops import forward_flops
-from gpt.system.device import Compute
-from gpt.training.optimizers import build_optimizer
 
 pytestmark = pytest.mark.usefixtures("here")
 LABELS = ["I", "t", "␣", "w", "a", "s"]
@@ -49,24 +38,6 @@ def test_edits_are_factors_of_activations_or_heads() -> None:
     assert [edit.change(torch.tensor(3.0)).item() for edit in (one, whole, again)] == [1.5, -6.0, 0.0]
     assert again.change(torch.tensor([-torch.inf, 1.0])).tolist() == [0.0, 0.0], "not a product"
     assert read_edits(Namespace(edit=[])) == {}
-
-
-@pytest.mark.parametrize("view", ["attention", "lens"])
-def test_standard_input_is_a_prompt_and_the_source_is_the_checkpoint(
-    run: Call, loaded: Loaded, view: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"It was")))
-    read = run(f"explain {view} --prompt - --json").json
-    assert read["labels"] == LABELS
-    assert read == run(f"explain {view} --prompt 'It was' --json --checkpoint runs/tiny").json
-    assert Path(read["source"]).resolve() == loaded.folder.resolve()
-
-
-@pytest.mark.parametrize("view", ["", "shapes", "params", "flops", "memory", "attention", "lens"])
-def test_help_ends_with_an_example(run: Call, view: str) -> None:
-    *_, heading, example = run(f"explain {view} --help").out.rstrip().splitlines()
-    assert heading == "example:"
-    assert example.startswith(f"  gpt explain {view or 'attention'} --")
 
 
 @pytest.mark.parametrize(
@@ -122,30 +93,6 @@ def test_attention_has_weights_and_figures_of_the_heads_that_are_shown(
         assert "██" in lines[0]  # the first token looks at itself
 
 
-def test_attention_of_an_edited_model_and_of_one_token(run: Call, loaded: Loaded, ids: torch.Tensor) -> None:
-    found = run(f"{ATTENTION} --json --edit blocks.0.attn.hook_q:1=0").json
-    edits = {"blocks.0.attn.hook_q": zero(1)}
-    weights, changes = (look(loaded.model, ids, edits) for look in (attention_patterns, ablate_heads))
-    torch.testing.assert_close(torch.tensor(found["weights"]), weights, rtol=0, atol=1e-6)
-    assert found["weights"][0][1][-1] == pytest.approx([1 / 6] * 6)  # no query, no preference
-    assert [figures["without_it"] for figures in found["heads"]] == pytest.approx(changes[0].tolist())
-    assert [row[-1] for row in rows_of(run("explain attention --prompt I").out)] == ["-", "-"]  # no loss to change
-    heads = run("explain attention --prompt I --json").json["heads"]
-    assert [figures["without_it"] for figures in heads] == [None, None]
-
-
-def test_matrix_is_shades() -> None:
-    matrix = [[1.0, 0.0, 0.0], [0.3, 0.7, 0.0], [0.1, 0.45, 0.45]]
-    assert heat_map(matrix, ["a", "⏎", "U+200B"]).splitlines() == [
-        "       a ⏎ ·",
-        "     a ██",
-        "     ⏎ ▒▒██",
-        "U+200B ░░▓▓▓▓",
-    ]
-    for value, shade in {0.0: " ", 0.03: " ", 0.05: "░", 0.2: "▒", 0.5: "▓", 0.63: "▓", 0.65: "█", 1.0: "█"}.items():
-        assert heat_map([[value]], ["a"]).splitlines()[1] == f"a {shade * 2}"
-
-
 # --- lens ----------------------------------------------------------------------------------------
 
 LENS = "explain lens --prompt 'It was'"
@@ -173,22 +120,6 @@ def test_lens_has_a_row_for_every_stream_the_last_on_top(run: Call, loaded: Load
         assert line.split() == " ".join(["after block 0", *cells, came]).split()
 
 
-def test_long_tokens_have_columns_of_their_own_six_in_a_table() -> None:
-    words = [f"␣word{index}" for index in range(7)]
-    top = [[("␣an", 0.5)], [("␣extraordinary", 0.5)], *([("␣x", 0.5)] for _ in range(5))]
-    view = {"labels": words, "rows": ["embeddings"], "top": [top], "next": [*words[1:], None]}
-    first, second = _tables(view)
-    assert first.header == ("", "0", "1", "2", "3", "4", "5")
-    assert first.rows[0] == ("text", *words[:6])
-    assert first.rows[2][:3] == ("after embeddings", "␣an", "␣extraord…")
-    assert second.header == ("", "6")
-    assert second.rows == [("text", "␣word6"), ("actual next", " "), ("after embeddings", "␣x")]
-    top = [[[("U+0000", 0.5)], [("b", 0.5)]]]  # names of characters
-    (table,) = _tables({"labels": ["a", "CR"], "rows": ["embeddings"], "top": top, "next": ["CR", None]})
-    assert [row[1] for row in table.rows] == ["a·", "· ", "·b"]
-    assert "· is a token whose label has more than one character" in table.note
-
-
 # --- shapes --------------------------------------------------------------------------------------
 
 REFERENCE = Path(__file__).resolve().parents[2] / "configs" / "reference_shapes.yaml"
@@ -214,29 +145,6 @@ def test_shapes_are_traced_without_weights(run: Call) -> None:
     ):
         found = run(f"explain shapes {source} --json").json
         assert [found["batch"], found["seq"]] == found["forward_pass"][0]["shape"] == size
-
-
-def test_table_of_shapes_has_the_specification_in_it_and_like_blocks_once(run: Call, tmp_path: Path) -> None:
-    out = run(SHAPES).out
-    rows = {line.split("  ")[0].strip(): line.split() for line in out.splitlines()}
-    for name, cells in {
-        "idx": ["1×7", "int64", "56"],
-        "wte.embedding": ["1×7×64", "float32", "1,792", "weight", "20000×64"],
-        "attn.view": ["1×7×4×16", "float32", "(1,792)"],  # a view of another tensor
-        "attn.core.matmul": ["1×4×7×7", "float32", "784", "6,272"],
-        "mlp.c_fc.linear": ["1×7×256", "weight.T", "64×256,", "bias", "256"],
-        "lm_head.linear": ["1×7×20000", "17,920,000", "weight.T", "64×20000"],
-    }.items():
-        assert set(cells) <= set(rows[name]), name
-    model = load_config(REFERENCE).config.model
-    assert f"{forward_flops(model, 1, 7):,} FLOPs in matmuls" in out
-    assert f"{sum(parameter.numel() for parameter in GPT(model).parameters()):,} parameters read" in out
-    assert out.count("attn.core.softmax") == 1
-    assert "Block 1: same as block 0" in out
-    for tokenizer, words in (("char", "vocabulary of 65, assumed"), ("byte", "vocabulary of 256, of bytes")):
-        sections = f"data: {{tokenizer: {tokenizer}}}\nmodel: {{n_layer: 1, n_head: 2, n_embd: 8}}\n"
-        (tmp_path / "open.yaml").write_text(sections, encoding="utf-8")
-        assert words in run(f"explain shapes --config {tmp_path}/open.yaml").out.splitlines()[0]
 
 
 # --- parameters, FLOPs and memory ----------------------------------------------------------------
@@ -274,69 +182,3 @@ def test_flops_are_those_by_hand(run: Call) -> None:
     assert generation["cached"] == generation["prefill"] + weights * 100 + attention * sum(range(101, 201))
     assert [step["step"] for step in generation["steps"]] == [1, 2, 4, 8, 16, 32, 64, 100]
     assert generation["ratio"] == pytest.approx(75, abs=1)
-
-
-def test_flops_of_a_run_have_its_sizes(run: Call) -> None:
-    for options, tokens in (("", (8, 8)), ("--new-tokens 12", (2, 12)), ("--prompt-tokens 3", (3, 13))):
-        found = run(f"explain flops --json {options}").json
-        assert (found["batch"], found["seq"]) == (4, 16)
-        assert (found["generation"]["prompt_tokens"], found["generation"]["new_tokens"]) == tokens
-    long = run("explain flops model.block_size=1000000000 --json").json
-    assert long["generation"]["new_tokens"] == 500_000_000  # counted at once
-    line = "explain flops --config tiny.yaml model.block_size=1"  # which leaves no room
-    assert run(f"{line} --json").json["generation"] is None
-    out = run(line).out
-    assert "Training" in out
-    assert "Generating" not in out
-
-
-def test_tables_of_flops_show_both_ways_and_fit_a_terminal(run: Call) -> None:
-    out = run(f"{LLAMA} --prompt-tokens 50 --new-tokens 100").out
-    rows = [line.split() for line in out.splitlines()]
-    assert ["1", "51", "675,285,565,440", "13,240,893,440", "51.0"] in rows
-    assert ["100", "150", "1,993,919,692,800", "13,292,797,952", "150.0"] in rows
-    assert "Positions computed: 10,050 without a cache, 150 with one: 67.0 to 1." in out
-    assert max(map(len, out.splitlines())) <= 100
-
-
-MEMORY = "explain memory --device cpu"
-
-
-@pytest.mark.slow
-def test_memory_is_that_of_the_sizes_asked_for(run: Call) -> None:
-    config, cpu = load_config(Path("tiny.yaml"), ["model.vocab_size=65"]).config.model, torch.device("cpu")
-    for options, batch, length, dtype in (
-        ("", 4, 16, torch.float32),
-        ("--batch 2 --seq 5 --dtype bfloat16", 2, 5, torch.bfloat16),
-    ):
-        found = run(f"{MEMORY} --config tiny.yaml {options} --json").json
-        asked = [batch, length, str(dtype).removeprefix("torch."), "adamw"]
-        assert [found[key] for key in ("batch", "seq", "dtype", "optimizer")] == asked
-        compute = Compute(cpu, dtype)
-        training = training_memory(
-            config, batch, length, compute, lambda model: build_optimizer(model, OptimConfig(), cpu)
-        )
-        assert found["training"] == vars(training)
-        inference = inference_memory(config, batch, length, cpu)
-        assert found["inference"] == {kind: vars(memory) for kind, memory in inference.items()}
-
-
-@pytest.mark.slow
-def test_memory_depends_on_micro_batches_and_the_optimizer(run: Call) -> None:
-    one, three = (f"{MEMORY} --config tiny.yaml train.grad_accum_steps={count}" for count in (1, 3))
-    peaks = [run(f"{line} --json").json["training"]["peak"] for line in (one, three)]
-    assert peaks[1] > peaks[0]
-    assert "Of 3 micro-batches, all but the first start with gradients allocated." in run(three).out
-    adamw, muon = (run(f"{one} optim.name={name} --json").json for name in ("adamw", "muon"))
-    assert muon["optimizer"] == "muon"
-    matrices = 12 * 16**2  # of the block: one momentum instead of two moments
-    assert adamw["training"]["optimizer"] - muon["training"]["optimizer"] == 4 * matrices + 4 * 6  # and their steps
-
-
-def test_tables_of_memory_fit_a_terminal(run: Call) -> None:
-    lines = run(f"{MEMORY} --config tiny.yaml --dtype float32").out.splitlines()
-    assert "Training step of 4 × 16 tokens on cpu, float32, eager" in lines
-    kinds = ["fp32", "bf16", "fp16"]
-    assert [line.split()[0] for line in lines if line[:4] in kinds] == kinds
-    assert any(line.startswith("peak of the step") and line.endswith("100.0 %") for line in lines)
-    assert max(map(len, lines)) <= 100

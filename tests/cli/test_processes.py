@@ -24,7 +24,6 @@ from server_process import serve_process
 from tiny import CORPUS
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 
 
 def start(*words: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -37,14 +36,6 @@ def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def script(name: str) -> str:
     return shlex.join([sys.executable, str(ROOT / "scripts" / f"{name}.py")])
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_help_works_from_any_folder_and_ends_with_an_example(path: Path, tmp_path: Path) -> None:
-    result = start(sys.executable, "-I", str(path), "--help", cwd=tmp_path)
-    assert result.returncode == 0
-    assert "example:" in result.stdout
-    assert path.stem in {command.file for command in COMMANDS.values()} | {"bench"}
 
 
 def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: Path) -> None:
@@ -173,13 +164,6 @@ def test_interrupted_training_goes_on_with_the_command_that_is_told(terminal: Te
         again = after("continue with:", process.stderr.read())
     assert again.endswith("--resume auto")
     assert "max_steps: 100000" in terminal.paste(f"{again} --print-config")
-
-
-def test_errors_print_commands_that_help(terminal: Terminal) -> None:
-    train = after("train first:", terminal.paste("gpt sample", code=2))
-    assert "source: pydocs" in terminal.paste(f"{train} --print-config")
-    broken = terminal.paste("gpt train --config quickstart data.tokenizer=bpe --nonsense", code=2)
-    assert "--config" in terminal.paste(after("; see", broken))
 
 
 # --- a server ------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 import io
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from native_support import needs_compiler
 
 from cli.conftest import Call, Refuse
 from gpt.cli import sample
-from gpt.cli.sample_writers import SEPARATOR, TextWriter
+from gpt.cli.sample_writers import SEPARATOR
 from gpt.generation.batch import TextBatch
 from gpt.generation.request import TextChunk
 from tiny import CORPUS
@@ -24,13 +23,6 @@ pytestmark = pytest.mark.usefixtures("here")
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.native.build._LOADED", {})
     monkeypatch.setattr("gpt.native.build.find_compiler", lambda: None)
-
-
-def test_newest_run_is_used_and_named(run: Call) -> None:
-    _, out, err = run("sample --prompt Who --max-new-tokens 5")
-    assert out.startswith("Who")
-    assert len(out) == len("Who") + 5 + 1
-    assert "runs/tiny/checkpoints" in err
 
 
 def test_seed_decides_the_text_and_is_said(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,17 +87,6 @@ def test_texts_are_printed_whole_and_in_order(tmp_path: Path, run: Call) -> None
     assert last == ("\n" + SEPARATOR).join(texts[-2:]) + "\n"
 
 
-def test_samples_are_made_as_they_are_printed(monkeypatch: pytest.MonkeyPatch, run: Call) -> None:
-    """Of a hundred million, since the reader of the output may leave after the first."""
-
-    def leave(*arguments: object) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr("gpt.cli.sample_writers.TextWriter.take", leave)
-    monkeypatch.setattr("gpt.cli.command._silence_output", lambda: None)
-    assert run("sample --checkpoint runs/tiny --prompt It --num-samples 100000000").out == "It"
-
-
 def test_json_has_an_object_a_text(run: Call) -> None:
     rows = run(f"{TEXT} 9 --seed 7 --num-samples 2 --json").rows
     texts = run(f"{TEXT} 9 --seed 7 --num-samples 2").out[:-1].split("\n" + SEPARATOR)
@@ -135,18 +116,6 @@ def test_beam_prints_the_hypotheses_best_first(tmp_path: Path, run: Call) -> Non
     (tmp_path / "prompts.txt").write_text("It\nTom\n", encoding="utf-8")
     rows = run(f"sample --prompts-file {tmp_path}/prompts.txt --beam 2 --json --max-new-tokens 3").rows
     assert [row["prompt"] for row in rows] == ["It", "It", "Tom", "Tom"]
-
-
-def test_beam_of_one_is_greedy_and_ends_before_its_stop_or_at_the_edge_of_the_window(run: Call) -> None:
-    greedy = run(f"{TEXT} 30 --greedy --json").json["text"]
-    whole, uncached = (run(f"{TEXT} 30 --beam 1 --json {more}").json for more in ("", "--backend eager"))
-    assert whole["text"] == uncached["text"] == greedy
-    stop = greedy[5:7]
-    cut = run(f"{TEXT} 30 --beam 1 --json --stop", stop).json
-    assert cut["text"] == greedy[: greedy.index(stop)]
-    assert cut["logprob"] > whole["logprob"]
-    text = run(f"{TEXT} 40 --beam 2 --overflow stop").out.split("\n[log-probability")[0]
-    assert len(text) == 16 + 1  # the window, and the token that it gives
 
 
 def test_ids_without_a_token_are_neither_sampled_nor_listed(workplace: Path, run: Call) -> None:
@@ -197,31 +166,6 @@ def test_without_a_compiler_decoding_is_eager_and_has_no_drafts(no_compiler: Non
     assert "decoding without speculation" in err
 
 
-def test_prompt_is_bold_on_a_terminal_only(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = run(f"{TEXT} 5").out
-    assert "\033" not in plain
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert run(f"{TEXT} 5").out == "\033[1mIt\033[0m" + plain[2:]
-    steering = run("sample --unknown drop --max-new-tokens 5 --prompt", "a\x1b\u202eb").out
-    assert "\033[1ma\\x1b\\u202eb\033[0m" in steering
-    assert "\033" not in run("sample --max-new-tokens 5").out + run(f"{TEXT} 5 --json").out
-
-
-def test_interrupted_prompt_does_not_leave_the_terminal_bold(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stopped(io.StringIO):
-        def write(self, text: str) -> int:
-            if text == "It was":
-                raise SystemExit(143)
-            return super().write(text)
-
-    file = Stopped()
-    file.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr("sys.stdout", file)
-    with pytest.raises(SystemExit):
-        TextWriter(["It was"])
-    assert file.getvalue() == "\033[1m\033[0m"
-
-
 # --- a session in which prompts are typed --------------------------------------------------------
 
 Session = Callable[..., tuple[str, str]]
@@ -264,25 +208,6 @@ def test_session_goes_on_after_a_mistake(session: Session, run: Call, line: byte
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert words in err
-
-
-def test_ctrl_c_at_the_prompt_asks_again(session: Session, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    typed: list[str | type[BaseException]] = []
-
-    def answer(prompt: str) -> str:
-        asked.append(prompt)
-        one = typed.pop(0)
-        if isinstance(one, str):
-            return one
-        raise one
-
-    monkeypatch.setattr("builtins.input", answer)
-    for terminal, prompt in ((False, ""), (True, "> ")):  # which only who types is shown
-        typed[:] = [KeyboardInterrupt, "It", EOFError]
-        asked.clear()
-        assert session(b"", terminal=terminal)[0] == "\n" + run(FIVE, "It").out
-        assert asked == [prompt] * 3
 
 
 def test_ctrl_c_in_a_text_ends_that_text_only(session: Session, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from cli.conftest import Call, Refuse
 from gpt.checkpoint import RunFolder, read_checkpoint, write_checkpoint
-from gpt.config import Config
 from gpt.config.loading import parse_config
 from gpt.config.sources import load_config
 from tiny import CORPUS
@@ -52,13 +51,6 @@ def test_finished_run_has_the_files_of_the_readme(trained: Path) -> None:
     assert {name for row in rows for name in row} >= names
 
 
-def test_configuration_and_schema_are_printed(workplace: Path, run: Call) -> None:
-    printed = parse_config(run(f"{TRAIN} optim.learning_rate=3e-4 --print-config").out, "printed")
-    assert (printed.optim.learning_rate, printed.model.n_embd) == (3e-4, 16)
-    assert not (workplace / "runs").exists()
-    assert json.loads(run("train --print-schema").out) == Config.model_json_schema()
-
-
 def test_finished_run_goes_on_only_where_that_is_allowed(own: Path, run: Call, refuse: Refuse) -> None:
     before = (RUN / "metrics.jsonl").read_bytes()
     assert "--resume auto" in refuse(TRAIN)
@@ -97,14 +89,6 @@ def test_auto_does_not_start_over_a_run_without_its_checkpoints(own: Path, refus
     shutil.rmtree(RUN / "checkpoints")
     assert "has lost its checkpoints" in refuse(AUTO)
     assert (RUN / "metrics.jsonl").read_bytes() == before
-
-
-def test_file_names_the_run_and_overrides_stand_anywhere(workplace: Path, run: Call) -> None:
-    text = (workplace / "tiny.yaml").read_text(encoding="utf-8").replace("name: tiny, ", "")
-    (workplace / "mine.yaml").write_text(text, encoding="utf-8")
-    run("train --config mine.yaml model.n_head=1 --resume auto train.max_steps=3")  # and samples are written
-    assert Path("runs/mine/checkpoints/step-000003").is_dir()
-    assert list(Path("runs/mine/samples").iterdir())
 
 
 @pytest.mark.parametrize("steps", [1, 20])
