@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.data.batches import ROUNDS, BatchSampler, Sampler, ShuffledSampler, build_sampler, permute
+from gpt.data.batches import ROUNDS, Sampler, ShuffledSampler, build_sampler, permute
 from patience import examples
 
 TOKENS = np.random.default_rng(0).integers(0, 200, size=1000).astype(np.uint8)
@@ -31,13 +31,6 @@ def test_batch_holds_the_windows_at_its_starts(order: str) -> None:
         for row, start in enumerate(sampler.starts.tolist()):
             assert inputs[row].tolist() == TOKENS[start : start + 16].tolist()
             assert targets[row].tolist() == TOKENS[start + 1 : start + 17].tolist()
-
-
-def test_random_places_are_those_of_the_samplers_own_generator() -> None:
-    sampler, generator = BatchSampler(TOKENS, 16, seed=5), torch.Generator().manual_seed(5)
-    for _ in range(3):
-        sampler.get_batch(4)
-        assert torch.equal(sampler.starts, torch.randint(1000 - 16, (4,), generator=generator))
 
 
 @EVERY_ORDER
@@ -114,21 +107,6 @@ def test_state_of_another_order_or_outside_the_epoch_is_refused() -> None:
         shuffled().load_state_dict({"seed": 3, "epoch": 0, "position": 61})
 
 
-class Endless:
-    """As many tokens as no disk holds; each is its place, modulo 2^31."""
-
-    def __len__(self) -> int:
-        return 2**50
-
-    def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        return places % 2**31
-
-
-def test_order_takes_no_memory() -> None:
-    sampler = ShuffledSampler(Endless(), 256, seed=0)  # type: ignore[arg-type]
-    assert len(np.unique(draws(sampler, 20, 64)[:, 0, :, 0])) > 1270
-
-
 def keys_of(seed: int) -> np.ndarray:
     return np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
 
@@ -158,10 +136,3 @@ def test_all_orders_of_a_few_elements_are_equally_frequent(size: int) -> None:
     kinds = list(permutations(range(size)))
     seen = Counter(tuple(permuted(size, seed)) for seed in range(20 * len(kinds)))
     assert sum((seen[kind] - 20) ** 2 / 20 for kind in kinds) < {4: 49.7, 5: 173.0}[size]
-
-
-def test_neighbors_do_not_stay_together() -> None:
-    """Of the 4,999 steps between neighbors, one each is expected to be +1 and -1 (a Poisson number)."""
-    steps = Counter(np.diff(permuted(5000, 7)).tolist())
-    assert steps[1] <= 6
-    assert steps[-1] <= 6

@@ -5,7 +5,7 @@ import io
 import os
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pyarrow
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import parquet as arrow
 
-from gpt.data import corpus_text, parquet
+from gpt.data import corpus_text
 from gpt.data.corpus_text import CorpusText
 from gpt.data.locating import find_files
 from gpt.system.errors import DataError
@@ -84,26 +84,6 @@ def test_file_with_nul_bytes_is_no_text(file: Path, content: bytes) -> None:
         reading(file, content)
 
 
-def test_blocks_are_of_equal_length_whatever_the_pieces_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_text, "BLOCK", 700)
-    (tmp_path / "a.txt").write_text(TEXT)
-    (tmp_path / "a.parquet").write_bytes(table(TEXT.split("\n\n")))
-    seen: list[int] = []
-    blocks = [list(CorpusText([tmp_path / name]).blocks(seen.append)) for name in ("a.txt", "a.parquet")]
-    assert blocks[0] == blocks[1]
-    assert {len(block) for block in blocks[0][:-1]} == {700}
-    assert "".join(blocks[0]) == TEXT
-    assert min(seen) >= 0
-    assert sum(seen) >= len(TEXT)
-
-
-def test_corpus_longer_than_is_allowed_is_stopped_early(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_text, "MAX_CHARACTERS", 1000)
-    assert len(reading(file, b"a" * 1000)) == 1000
-    with pytest.raises(DataError, match=r"a\.txt: the corpus has more than 1,000 characters"):
-        reading(file, b"a" * 1001)
-
-
 def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,12 +140,6 @@ def test_table_that_is_damaged_or_has_no_text_is_refused(content: bytes, problem
     assert "\n" not in str(caught.value)
 
 
-def test_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"needs the pyarrow package: pip install 'glassgpt\[corpora\]'"):
-        read(tmp_path, b"")
-
-
 # --- which files a path names
 
 
@@ -201,9 +175,3 @@ def test_unreadable_files_are_refused(make: Any, named: str, message: str, folde
     make(folder)
     with pytest.raises(DataError, match=message):
         find_files(folder / named)
-
-
-def test_unlisted_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, "Permission denied", "a")))
-    with pytest.raises(DataError, match=r"cannot list a: Permission denied"):
-        find_files(folder)

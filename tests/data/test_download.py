@@ -10,7 +10,6 @@ import threading
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -143,14 +142,6 @@ def test_good_file_arrives_alone_from_the_first_mirror_that_has_it(
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_two_downloads_at_once_both_succeed(server: Server, get: Fetch, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(get, [f"{server.url}/together"] * 2)
-    assert server.visits["/together"] == 2
-    assert first.read_bytes() == second.read_bytes() == CONTENT
-    assert list(tmp_path.iterdir()) == [first]
-
-
 @pytest.mark.parametrize(
     ("page", "words"),
     [
@@ -238,18 +229,6 @@ def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
     assert 'The "if" statement' in text
     assert locate(source="pydocs", dir=str(path.parent)) == path
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (written.st_mtime_ns, written.st_ino)
-
-
-def test_unwritable_data_folder_is_told_and_has_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = tmp_path / "text.txt"
-    text.touch()
-    for folder, reason in ((text, "File exists"), (text / "below", "Not a directory")):
-        said = refusal(source="pydocs", dir=str(folder))
-        assert said.startswith(f"cannot write {folder / 'pydocs-'}")
-        assert said.endswith(f": {reason}; set data.dir to another folder")
-    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
-    assert "No space left on device; set data.dir" in refusal(source="pydocs", dir=str(tmp_path))
-    assert list(tmp_path.iterdir()) == [text]
 
 
 @pytest.mark.usefixtures("no_socket")

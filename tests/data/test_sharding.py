@@ -9,7 +9,7 @@ from itertools import islice
 from math import ceil
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config import DataConfig
-from gpt.data import corpus_text, preparation, sharding
+from gpt.data import corpus_text, sharding
 from gpt.data.dataset import META, Dataset, open_dataset, seal, unseal
 from gpt.data.preparation import prepare
 from gpt.data.tokenizers import ByteTokenizer, Ids, Tokenizer
@@ -348,45 +348,3 @@ def test_damaged_token_files_are_refused_with_what_to_do(
     assert said.endswith("delete that folder and start again")
     shutil.rmtree(folder)
     assert whole(text.prepare()) == TEXT
-
-
-def test_work_of_another_process_is_waited_for_and_taken(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    acquire = sharding.FileLock.acquire
-
-    def overtaken(lock: sharding.FileLock, *arguments: Any) -> Any:
-        monkeypatch.setattr(sharding.FileLock, "acquire", acquire)
-        text.prepare()
-        written.update(path.stat() for path in text.folder().iterdir())
-        return acquire(lock, *arguments)
-
-    written: set[Any] = set()
-    monkeypatch.setattr(sharding.FileLock, "acquire", overtaken)
-    assert whole(text.prepare()) == TEXT
-    assert {path.stat().st_mtime_ns for path in text.folder().iterdir()} == {found.st_mtime_ns for found in written}
-
-
-def test_unusable_folders_and_files_are_told_and_kept(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
-    said = text.refusal(dir=str(text.text))
-    assert said.startswith(f"cannot write {text.text / 'tokens'}")
-    assert said.endswith("or set data.dir to another folder")
-    with monkeypatch.context() as context:
-        context.setattr(Path, "rename", refuse)
-        assert "Permission denied" in text.refusal()
-    assert whole(text.prepare()) == TEXT
-    monkeypatch.setattr(preparation, "sha256_of", refuse)
-    assert text.refusal() == f"cannot read {text.text}: Permission denied"
-
-
-def test_byte_pairs_are_learned_and_fewer_than_characters(place: Place) -> None:
-    place.write("".join(f"{number} keys and {number * 7} doors.\n" for number in range(400)))
-    chars, pairs = place.prepare(), place.prepare(**BPE)
-    assert pairs.tokenizer.vocab_size == 300
-    assert len(pairs.train) < 0.7 * len(chars.train)
-    assert pairs.chars_per_token(pairs.val) == len(chars.val) / len(pairs.val)
-
-
-def test_byte_pairs_without_their_library_are_refused(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.data.bpe.find_spec", lambda name: None)
-    assert "needs the tokenizers package: pip install 'glassgpt[bpe]'" in text.refusal(tokenizer="bpe")
-    assert text.is_empty()

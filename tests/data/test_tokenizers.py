@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from gpt.data.bpe import BPETokenizer
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.token_ids import to_batch, to_list
 from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
-from gpt.extras.inspection.views.tokens import labels_of
 from gpt.system.errors import DataError, InputError
 from tiny import CORPUS
 
@@ -44,19 +42,6 @@ def test_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: str)
         assert tokenizer.decode(ids) == tokenizer.decode(ids.tolist()) == text
         assert "".join(streamed(tokenizer, ids.tolist())) == text
         assert tokenizer.count_chars(ids) == len(text)
-
-
-def test_half_of_a_surrogate_pair_in_a_vocabulary_is_written_as_it_is() -> None:
-    tokenizer = tokenizer_from_dict({"type": "char", "chars": ["a", "\ud800"]})
-    assert streamed(tokenizer, [1, 0, 1]) == ["\ud800", "a", "\ud800", ""]
-    assert tokenizer.decode([1, 0]) == "\ud800a"
-
-
-@pytest.mark.parametrize("tokenizer", [CharTokenizer("ab"), ByteTokenizer()])
-def test_no_text_is_no_ids_of_the_same_type(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("").dtype == tokenizer.encode("ab").dtype == np.int64
-    assert tokenizer.encode_narrow("").dtype == tokenizer.encode_narrow("ab").dtype == np.uint8
-    assert (len(tokenizer.encode("")), tokenizer.decode([])) == (0, "")
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1, "u1"), (256, "u1"), (257, "u2"), (65536, "u2"), (65537, "u4")])
@@ -116,14 +101,6 @@ def test_stream_of_any_bytes_gives_what_decode_gives(ids: list[int]) -> None:
     assert "".join(streamed(ByteTokenizer(), ids)) == ByteTokenizer().decode(ids)
 
 
-def test_bytes_of_no_character_are_shown_as_such_at_once_or_at_the_end() -> None:
-    assert streamed(ByteTokenizer(), [0xFF, 0x61]) == ["\ufffd", "a", ""]
-    assert streamed(ByteTokenizer(), [0xE2, 0x82]) == ["", "", "\ufffd"]
-    one, other = (ByteTokenizer().stream() for _ in range(2))
-    first, second = "é".encode()
-    assert (one.feed(first), other.feed(ord("a")), one.feed(second)) == ("", "a", "é")
-
-
 TOKENIZER, CPU = CharTokenizer("abc"), torch.device("cpu")
 READ_ONLY = np.array([0, 2, 1], np.uint8)
 READ_ONLY.flags.writeable = False
@@ -139,13 +116,6 @@ def test_text_in_any_container_is_a_batch_of_one(given: Any) -> None:
     assert ids.dtype == torch.int64
     assert ids.tolist() == [[0, 2, 1]]
     assert to_list(given, TOKENIZER, "reader") == [0, 2, 1]
-
-
-def test_several_texts_stay_several() -> None:
-    assert to_batch(np.eye(2, dtype=np.uint16), None, CPU).tolist() == [[1, 0], [0, 1]]
-    assert to_batch([], None, CPU).shape == (1, 0)
-    with pytest.raises(InputError, match=r"reader takes one text, ids of shape \(T,\), not \(2, 2\)"):
-        to_list([[1, 0], [0, 1]], None, "reader")
 
 
 @pytest.mark.parametrize(
@@ -281,27 +251,3 @@ def test_any_ids_decode_and_stream_as_in_the_library(name: str, data: st.DataObj
 def test_other_tokenizers_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         BPETokenizer(CONTENT | changes)
-
-
-def test_only_a_panic_of_the_library_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its Rust code panics on some files, by an exception that cannot be imported and that no `Exception` is."""
-    panic = type("PanicException", (BaseException,), {})
-    library = Mock(from_str=Mock(side_effect=[panic("out of range"), KeyboardInterrupt]))
-    monkeypatch.setattr("tokenizers.Tokenizer", library)
-    with pytest.raises(DataError, match=r"^not a tokenizer: out of range$"):
-        BPETokenizer(CONTENT)
-    with pytest.raises(KeyboardInterrupt):
-        BPETokenizer(CONTENT)
-
-
-def test_labels_name_parts_of_characters_by_their_bytes() -> None:
-    for ours in (TOKENIZERS["gpt2"], TOKENIZERS["llama2"]):
-        assert labels_of(ours, ours.encode("a 🎭")[-4:]) == ["f0", "9f", "8e", "ad"]
-        the = int(ours.encode("Who keeps the")[-1])
-        assert labels_of(ours, [the, ours.vocab_size]) == ["␣the", f"#{ours.vocab_size}"]
-
-
-@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), OURS])
-def test_half_a_character_as_of_a_terminal_that_is_not_utf8_has_no_bytes(tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match=r"'\\udcff' at 2 is not a character"):
-        tokenizer.encode("ab\udcff")

@@ -1,8 +1,5 @@
 """Several files of tokens are read as one."""
 
-import mmap
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -50,28 +47,3 @@ def test_training_and_evaluation_read_the_same(monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(one[1], other[1])
     monkeypatch.setattr(tokens_module, "PIECE", 150)
     assert np.concatenate(list(in_pieces(tokens))).tolist() == WHOLE.tolist()
-
-
-class CountedMap(mmap.mmap):
-    """A mapping that counts how often its pages are given back."""
-
-    given_back = 0
-
-    def madvise(self, *advice: int) -> None:
-        super().madvise(*advice)
-        CountedMap.given_back += 1
-
-
-@pytest.mark.parametrize(("keep", "times"), [(1999, 4), (2000, 0)])
-def test_pages_of_all_files_are_released_if_together_they_are_large(
-    keep: int, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokens_module, "KEEP_RESIDENT", keep)
-    monkeypatch.setattr(mmap, "mmap", CountedMap)
-    monkeypatch.setattr(CountedMap, "given_back", 0)
-    maps = []
-    for number, shard in enumerate(SHARDS):
-        shard.tofile(tmp_path / f"{number}")
-        maps.append(np.memmap(tmp_path / f"{number}", np.uint16, mode="r"))
-    BatchSampler(TokenShards(maps), 16, 0).get_batch(1)
-    assert CountedMap.given_back == times
