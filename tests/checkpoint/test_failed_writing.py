@@ -13,7 +13,6 @@ import gpt.checkpoint.folder as folder_module
 from drills.forks import Death, run_forked
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint, write_checkpoint
 from gpt.system.errors import CheckpointError
-from programs import full_disk
 
 
 @pytest.mark.parametrize("call", range(6))
@@ -109,11 +108,3 @@ def test_next_save_clears_away_what_a_killed_process_left(run: RunFolder, checkp
     run.save(checkpoint, best=True, keep_last=1)
     assert [folder.name for folder in checkpoints.iterdir()] == ["step-000005"]
     assert list(run.path.glob(".*")) == []
-
-
-@pytest.mark.parametrize("limit", [100, 2000])
-def test_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(run: RunFolder, limit: int) -> None:
-    with full_disk(limit), pytest.raises(CheckpointError, match=r"cannot write .*step-000007"):
-        save_again(run.path, 7)
-    assert [folder.name for folder in (run.path / "checkpoints").iterdir()] == ["step-000005"]
-    assert read_checkpoint(find_checkpoint(run.path, run.path)).state["step"] == 5

@@ -17,18 +17,15 @@ import torch
 import gpt.checkpoint.folder as folder_module
 from gpt.checkpoint import (
     Checkpoint,
-    RunFolder,
     build_model,
-    load_trained,
     load_weights,
-    loading,
     read_checkpoint,
     verify_checkpoint,
     weights_of,
     write_checkpoint,
 )
 from gpt.checkpoint.folder import FORMAT, MANIFEST
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.data.tokenizers import ByteTokenizer
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError
@@ -109,19 +106,6 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
         assert_refused(folder, "" if name == MANIFEST else name)  # a wrong manifest may accuse another file
         (folder / name).write_bytes(contents[name])
     read_checkpoint(folder)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000),
-        *(b'{"format": 1}', b'{"format": 1, "files": 3}', b'{"format": Infinity, "files": {}}'),
-    ],
-)
-def test_damaged_manifest_is_named(folder: Path, content: bytes) -> None:
-    (folder / MANIFEST).write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
-        read_checkpoint(folder)
 
 
 @pytest.mark.parametrize(
@@ -342,32 +326,3 @@ def test_vocabulary_may_be_larger_than_the_tokenizers_and_not_smaller(
     assert build_model(make_checkpoint(vocab_size=64), FOLDER).vocab_size == 64
     with pytest.raises(CheckpointError, match="the tokenizer has 256 ids, the model 10"):
         build_model(replace(checkpoint, tokenizer=ByteTokenizer()), FOLDER)
-
-
-def test_load_trained_gives_all_that_is_needed_to_generate(tmp_path: Path, checkpoint: Checkpoint) -> None:
-    run = RunFolder(tmp_path / "runs" / "one")
-    folder = run.save(checkpoint, best=True, keep_last=1)
-    loaded = load_trained(None, tmp_path / "runs", torch.device("cpu"))
-    assert loaded.folder == folder
-    assert loaded.config == checkpoint.config
-    assert isinstance(loaded.tokenizer, CharTokenizer)
-    assert loaded.tokenizer.to_dict() == checkpoint.tokenizer.to_dict()
-    assert not loaded.model.training
-    idx = torch.zeros(1, 3, dtype=torch.long)
-    assert torch.equal(loaded.model(idx), build_model(checkpoint, folder).eval()(idx))
-
-
-def test_checkpoint_removed_while_it_is_read_is_looked_for_again(
-    tmp_path: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.save(make_checkpoint(step=1), best=True, keep_last=1)
-    read = loading.read_checkpoint
-
-    def save_meanwhile(folder: Path, **options: bool) -> Checkpoint:
-        monkeypatch.setattr(loading, "read_checkpoint", read)
-        run.save(make_checkpoint(step=2), best=True, keep_last=1)
-        return read(folder, **options)
-
-    monkeypatch.setattr(loading, "read_checkpoint", save_meanwhile)
-    assert load_trained(run.path, tmp_path, torch.device("cpu")).folder.name == "step-000002"
