@@ -18,12 +18,10 @@ from torch import Tensor
 
 from gpt.checkpoint import read_checkpoint
 from gpt.cli import train
-from gpt.config.plugins import load_plugins
 from gpt.native.build import find_compiler
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from patience import PATIENCE
-from plugin_files import PARTS
 from training.sessions import start_session, stopped_after
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -52,7 +50,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process has done, before the pair: the same runs, and some that are not finished."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "tiny.yaml").write_text("run: {device: cpu, compile: false}\n", encoding="utf-8")
-    (folder / "my_parts.py").write_text(PARTS, encoding="utf-8")
     for variant, overrides in VARIANTS.items():
         start_session(folder / variant, *overrides).run()
     start_session(folder / "muon-halves", *VARIANTS["muon"], *HALVES).run()
@@ -126,15 +123,6 @@ def test_each_process_reads_its_own_half_of_every_micro_batch(facts: Facts) -> N
         assert [row for part in parts for row in part] == fact["whole"]
 
 
-@pytest.mark.usefixtures("no_plugins")
-@every_method
-def test_optimizer_of_a_plugin_is_resumed_exactly(folder: Path, facts: Facts, method: str) -> None:
-    load_plugins([folder / "my_parts.py"])
-    run, again = (folder / name / "runs/run" for name in (f"parts-{method}", f"parts-{method}-again"))
-    assert largest_difference(run, again, 6) == 0
-    assert "momentum/3/average" in saved(run, 6)
-
-
 @every_method
 def test_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(folder: Path, facts: Facts, method: str) -> None:
     assert [fact["signal_to_one"][method] for fact in facts] == [[STOPPED_AT + 1, 143]] * 2
@@ -164,23 +152,6 @@ def test_failure_of_one_process_is_one_outcome_for_all(facts: Facts) -> None:
     assert [fact["failed_saves"] for fact in facts] == [[6, -1, "CheckpointError", 2], [6, -1, "PeerError", 2]]
     assert [fact["not_finite"] for fact in facts] == [[2, 3]] * 2
     assert [fact["error_of_one"] for fact in facts] == ["PeerError", "DeviceError"]
-
-
-@pytest.mark.parametrize(
-    ("name", "code", "message"),
-    [
-        ("option", 2, "unrecognized arguments"),
-        ("batch", 2, "train.batch_size is 5, which 2 processes cannot share equally"),
-        ("corpus", 2, "missing.txt"),
-        ("config", 0, "run:"),
-    ],
-)
-def test_words_of_a_command_are_said_once(facts: Facts, folder: Path, name: str, code: int, message: str) -> None:
-    (first, said), other = (fact["commands"][name] for fact in facts)
-    assert (first, other) == (code, [code, ""])
-    assert message in said
-    assert said.count("\n") == 1 or code == 0
-    assert not (folder / "runs").exists()
 
 
 def test_killed_process_ends_all_and_torchrun_starts_them_again(workplace: Path) -> None:

@@ -4,14 +4,11 @@ Rank R writes FOLDER/facts-R.json: what each rank has to say of each scenario. W
 `scripts/train.py`, whose rank 1 is killed in the middle of a step, unless torchrun has started it again.
 """
 
-import contextlib
-import io
 import json
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,12 +16,11 @@ from unittest.mock import patch
 import torch
 
 from gpt.cli import train
-from gpt.config.plugins import load_plugins
 from gpt.data.batches import build_sampler
 from gpt.native.build import find_compiler
 from gpt.system.distributed import World, joined
 from gpt.system.distributed.process_group import ProcessGroup, report_once
-from gpt.system.environment import Launch, read_launch
+from gpt.system.environment import read_launch
 from gpt.system.errors import DeviceError, GPTError
 from gpt.training.objective import Objective
 from gpt.training.signals import Interrupted
@@ -43,7 +39,6 @@ VARIANTS = {
 HALVES = ("train.batch_size=16", "train.grad_accum_steps=2")
 """How one process computes the gradients of `muon` as two do: those of half a batch each, and then their sum."""
 NATIVE = (*EQUAL, "run.kernels=native", "model.n_embd=64", "model.position=rope", "train.length_warmup=[0.5]")
-PARTS = ("optim.name=momentum", "model.mlp=prelu", "model.position=alibi", "run.kernels=torch")
 DROPOUT = ("train.max_steps=9", "model.dropout=0.2")
 STOPPED_AT = 4
 
@@ -65,17 +60,6 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
         if find_compiler() is not None:
             start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
     return read
-
-
-def plugin_runs(folder: Path, world: World) -> None:
-    """Train with the parts of a plugin, and once more from the middle."""
-    load_plugins([folder / "my_parts.py"])
-    for method in METHODS:
-        recipe = (*PARTS, f"run.parallel={method}")
-        whole = start_session(folder / f"parts-{method}", *recipe, world=world)
-        whole.run()
-        middle = whole.run_folder.path / "checkpoints" / "step-000003"
-        start_session(folder / f"parts-{method}-again", *recipe, world=world, resume=str(middle)).run()
 
 
 def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
@@ -153,41 +137,11 @@ def error_of_one(folder: Path, world: ProcessGroup) -> str:
     return ""
 
 
-def commands(folder: Path, world: ProcessGroup) -> dict[str, list[Any]]:
-    """Return the exit codes of commands, and what they say and print."""
-    corpus = f"data.path={folder / 'full' / 'corpus.txt'}"
-    common = ["--config", str(folder / "tiny.yaml"), f"run.dir={folder / 'runs'}", f"data.dir={folder / 'data'}"]
-    common += ["data.source=file", "--offline"]
-    asked = {
-        "option": ["--no-such-option"],
-        "batch": [*common, corpus, "train.batch_size=5"],
-        "corpus": [*common, f"data.path={folder / 'missing.txt'}"],
-        "config": [*common, corpus, "--print-config"],
-    }
-
-    @contextlib.contextmanager
-    def joined_before(launch: Launch) -> Iterator[ProcessGroup]:
-        with report_once(world):
-            yield world
-
-    done = {}
-    for name, arguments in asked.items():
-        said = io.StringIO()
-        patched = patch("gpt.cli.train.joined", joined_before)
-        with patched, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            try:
-                code = train.main(arguments)
-            except SystemExit as stopped:
-                code = int(stopped.code or 0)
-        done[name] = [code, said.getvalue()]
-    return done
-
-
 def main(folder: Path) -> None:
-    scenarios: tuple[Any, ...] = (equal_runs, plugin_runs, signal_to_one, from_one_to_two, failed_saves, not_finite)
+    scenarios: tuple[Any, ...] = (equal_runs, signal_to_one, from_one_to_two, failed_saves, not_finite)
     facts: dict[str, Any] = {}
     with joined(read_launch()) as world:
-        for scenario in (*scenarios, error_of_one, commands):
+        for scenario in (*scenarios, error_of_one):
             facts[scenario.__name__] = scenario(folder, world)
     (folder / f"facts-{world.rank}.json").write_text(json.dumps(facts), encoding="utf-8")
 

@@ -14,7 +14,7 @@ from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.system.errors import DeviceError, NonFiniteError
 from gpt.system.processor import AMX, AVX2, NEON
-from gpt.training.acceleration import compile_blocks, is_compiled, should_compile, without_compilation
+from gpt.training.acceleration import compile_blocks, should_compile
 from tiny import tiny_config
 from training.sessions import start_session as start
 
@@ -95,16 +95,6 @@ def test_where_native_kernels_do_not_apply_auto_says_why_and_native_refuses(
     assert trainer.run().step == 1
 
 
-def test_compilation_that_is_asked_for_takes_the_place_of_native_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[Block] = []
-    monkeypatch.setattr(Block, "compile", lambda block: compiled.append(block))
-    monkeypatch.setattr(HERE, lambda device: None)
-    trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=true")
-    assert compiled == list(trainer.model.h)
-
-
 def trial_of(model: GPT) -> Callable[[], object]:
     """A forward and backward pass, with dropout."""
     return lambda: model(IDX).sum().backward()
@@ -167,32 +157,3 @@ def test_auto_compiles_only_where_that_was_measured_to_be_faster(monkeypatch: py
     choices = [("auto", AMX), ("auto", AVX2), ("auto", NEON), (True, AVX2), (False, AMX)]
     found = [should_compile(choice, torch.device("cpu"), processor, pytest.fail) for choice, processor in choices]
     assert found == [True, False, False, True, False]
-
-
-def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HERE, lambda _: "no C++ compiler was found")
-    lines: list[str] = []
-    assert not should_compile("auto", torch.device("cpu"), AMX, lines.append)
-    assert lines == ["not compiling: no C++ compiler was found"]
-    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found; set run.compile=auto or false"):
-        should_compile(True, torch.device("cpu"), AMX, lines.append)
-
-
-@pytest.mark.compiler
-def test_inside_the_context_compiled_blocks_run_as_written() -> None:
-    model, compiled = GPT(tiny_config()).eval(), list[int]()
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        compiled.append(1)
-        return graph.forward
-
-    assert not is_compiled(model)
-    for block in model.h:
-        block.compile(backend=backend)
-    assert is_compiled(model)
-    with torch.no_grad():
-        with without_compilation(model):
-            model(IDX)
-        assert compiled == []
-        model(IDX)
-    assert compiled

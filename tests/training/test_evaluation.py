@@ -2,7 +2,6 @@
 
 import copy
 import math
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from gpt.api.online import learning
 from gpt.api.scoring import Score, score_text
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.model import GPT
-from gpt.model.quantized import quantize
 from gpt.system.device import Compute
 from gpt.system.errors import DataError, GenerationError, InputError
 from gpt.training.loss import IGNORE, Evaluation, batch_losses, evaluate
@@ -80,15 +78,6 @@ def test_evaluation_is_in_eval_mode_without_gradients_and_restores_the_mode(trai
     assert all(module.training is training for module in model.modules())
 
 
-def test_exception_of_poll_ends_the_evaluation_and_restores_the_mode(tiny_model: GPT) -> None:
-    forwards, poll = [], Mock(side_effect=[None, None, None, KeyError])
-    tiny_model.train().register_forward_hook(lambda *arguments: forwards.append(1))
-    with pytest.raises(KeyError):
-        evaluate(tiny_model, full_batches(TOKENS, 16, 1), CPU, poll)
-    assert len(forwards) == 3
-    assert tiny_model.training
-
-
 def online_losses(model: GPT, rate: float) -> list[float]:
     """Of each block of 16, summed, in order."""
     return batch_losses(*learning(model, full_batches(TOKENS, 16, 1), rate), CPU, lambda: None)[0]
@@ -120,12 +109,6 @@ def test_text_is_scored_as_a_split_also_in_inference_mode() -> None:
     """Autograd does not take its tensors."""
     score = score_text(sharp_model(), LETTERS, LETTERS.decode(TOKENS.tolist()), rate=0.1)
     assert -score.logprob == pytest.approx(sum(online_losses(sharp_model(), 0.1)), rel=1e-5)
-
-
-@pytest.mark.parametrize("weights", ["int8", "bf16"])
-def test_learning_refuses_weights_that_cannot_be_trained(weights: str) -> None:
-    with pytest.raises(InputError, match=f"^{weights} weights cannot be trained, .* take the float32 ones$"):
-        learning(quantize(sharp_model(), weights), iter([]), 0.1)
 
 
 def test_learning_stops_once_the_rate_has_destroyed_the_model() -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,6 @@ from gpt.model.flops import training_flops
 from gpt.system.device import Compute
 from gpt.training import monitor, snapshots
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
-from gpt.training.snapshots import Snapshots
 from training.sessions import rows, same, weights
 from training.sessions import start_session as start
 
@@ -107,23 +105,6 @@ def test_pipe_gets_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_terminal_gets_a_bar_that_counts_from_the_resumed_step_and_shows_the_loss() -> None:
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    console = Console(max_steps=10, file=terminal)
-    console.start(4)
-    for step in range(5, 11):
-        console.progress(step, 1.5 if step == 10 else None)
-        console.scalars(step, TRAINED)
-    console.scalars(10, {"val/loss": 2.25, "val/bits_per_char": 3.25})
-    console.close()
-    shown = terminal.getvalue()
-    assert re.search(r"\b4/10\b", shown)
-    assert re.search(r"\b10/10\b.*loss=1\.5000 nats", shown)
-    assert "validation loss 2.2500 nats" in shown
-    assert "lr 3.00e-04" not in shown
-
-
 # --- several as one ------------------------------------------------------------------------------
 
 
@@ -147,19 +128,6 @@ def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_
     expected = [call.scalars(1, {}), call.sample(1, ""), call.progress(1, None), call.close()]
     assert full.method_calls == whole.method_calls == expected
     assert lines == ["warning: NonCallableMagicMock cannot write: it is full; training continues"]
-
-
-def test_monitor_that_cannot_start_is_left_out_and_a_bug_ends_the_run() -> None:
-    lines: list[str] = []
-    full, whole = failing(OSError(errno.EISDIR, "Is a directory")), failing()
-    group = MonitorGroup([full, whole], lines.append)
-    group.start(0, False)
-    group.scalars(1, {})
-    assert full.method_calls == [call.start(0, False)]
-    assert whole.method_calls == [call.start(0, False), call.scalars(1, {})]
-    assert len(lines) == 1
-    with pytest.raises(ValueError, match="a bug"):
-        MonitorGroup([failing(ValueError("a bug"))], pytest.fail).scalars(1, {})
 
 
 # --- speed ---------------------------------------------------------------------------------------
@@ -257,21 +225,3 @@ def test_snapshot_that_fails_does_not_end_the_run(
     assert len(steps_of(trainer.run_folder)) == (1 if name == "TextBatch" else fails_at - 1)
     assert name == "write_atomic" or replaced.call_count == fails_at
     assert [said in line for line in lines if "napshots" in line] == [True]
-
-
-def test_many_evaluations_share_forty_snapshots_and_early_ones_have_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = start(tmp_path, "train.max_steps=990", "train.eval_interval=10")
-    taken: dict[int, str] = {}
-    monkeypatch.setattr(Snapshots, "_sample", lambda monitor: "some lines")
-    monkeypatch.setattr(snapshots, "take_snapshot", lambda model, tokenizer, idx, sample: sample.encode())
-    monkeypatch.setattr(snapshots, "write_atomic", lambda file, content: taken.update({int(file.stem[5:]): content}))
-    monitor = Snapshots(trainer.run_folder, trainer.config, trainer.model, trainer.dataset, pytest.fail)
-    monitor.start(0)
-    for step in range(1, 986):
-        monitor.progress(step, None)
-    monitor.close()
-    early = {10: b"", 20: b"", 40: b"", 79: b"some lines", 158: b"some lines", 317: b"some lines"}
-    evaluated = dict.fromkeys(range(0, 985, 30), b"")  # evaluations have samples of their own
-    assert taken == {**evaluated, **early, 985: b""}  # where it ended early

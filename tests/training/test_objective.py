@@ -1,6 +1,5 @@
 """What a step minimizes, against its definition; short sequences, and a teacher that a run learns from."""
 
-import gc
 import json
 import shutil
 from pathlib import Path
@@ -12,16 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.checkpoint import Checkpoint
-from gpt.config import TrainConfig
 from gpt.data.batches import BatchSampler, MicroBatches, read_windows
 from gpt.system.device import Compute
-from gpt.system.errors import CheckpointError, DeviceError
-from gpt.training.distillation import Teacher, predict, require_probabilities_memory
+from gpt.system.errors import CheckpointError
+from gpt.training.distillation import Teacher, predict
 from gpt.training.loss import IGNORE
-from gpt.training.objective import Objective, build_objective
+from gpt.training.objective import Objective
 from gpt.training.signals import Interrupted
-from gpt.training.train import Plan
 from tiny import sharp_model
 from training.sessions import same, stopped_after, weights
 from training.sessions import start_session as start
@@ -74,12 +70,6 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
     torch.testing.assert_close((value, loss), (expected, summed(logits.detach())))
     torch.testing.assert_close(*(torch.autograd.grad(each, model.logits) for each in (value, expected)))
     assert not loss.requires_grad
-
-
-def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
-    terms = {"z_loss": 1e-4}
-    train = TrainConfig(logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2, loss_terms=terms)
-    assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2, (("z_loss", 1e-4),))
 
 
 # --- short sequences -----------------------------------------------------------------------------
@@ -176,23 +166,3 @@ def test_unusable_teacher_is_refused(school: Path, tmp_path: Path, name: str, op
         start(tmp_path, *taught(school, name), *options)
     assert {path.name for path in school.glob("runs/[!.]*")} == {"teacher", "model", "stopped"}
     assert not list(tmp_path.glob("runs/[!.]*"))
-
-
-def test_probabilities_beyond_the_memory_are_refused(school: Path, tmp_path: Path) -> None:
-    trainer = start(tmp_path)
-    with (
-        patch("gpt.system.device.available_bytes", lambda device: 10),
-        pytest.raises(DeviceError, match=r"teacher's probabilities.*train\.teacher"),
-    ):
-        require_probabilities_memory(trainer.dataset, trainer.config)
-
-
-def test_no_checkpoint_stays_in_memory_while_a_run_goes_on_from_it(tmp_path: Path) -> None:
-    def held() -> list[object]:
-        return [thing for thing in gc.get_objects() if type(thing) in (Plan, Checkpoint)]
-
-    start(tmp_path).run()
-    others = held()  # by the tracebacks of other tests
-    trainer = start(tmp_path, "train.max_steps=8", resume="auto")
-    assert trainer.state.step == 6
-    assert [thing for thing in held() if not any(thing is other for other in others)] == []

@@ -194,17 +194,6 @@ def test_state_continues_exactly(name: str, frozen: bool) -> None:
     assert all(map(torch.equal, model.parameters(), other.parameters()))
 
 
-def test_optimizer_that_does_not_skip_by_itself_is_skipped() -> None:
-    weight = nn.Parameter(torch.ones(1))
-    weight.grad = torch.ones(1)
-    optimizer = CombinedOptimizer({"plain": torch.optim.SGD([weight], lr=1.0)})
-    assert not optimizer._step_supports_amp_scaling
-    for skip, value in ((1.0, 1), (0.0, 0)):
-        optimizer.found_inf = torch.tensor(skip)
-        optimizer.step()
-        assert weight.item() == value
-
-
 def test_loaded_state_brings_its_moments_but_not_its_hyper_parameters() -> None:
     state = state_after_steps(name="muon", muon_rate=0.04, weight_decay=0.1)
     _, other = build(name="muon", muon_rate=0.01, weight_decay=0.3)
@@ -252,17 +241,3 @@ def test_state_of_another_optimizer_or_of_other_parameters_is_refused(name: str)
     moments[99] = moments[0]
     with pytest.raises(ValueError, match="the optimizer has moments of a parameter 99, which is not there"):
         build(name=name)[1].load_state_dict(state)
-
-
-@pytest.mark.parametrize("spoiler", list(SPOILERS)[:4])
-def test_optimizer_of_ones_own_keeps_numbers_and_tensors_like_the_parameter(spoiler: str) -> None:
-    weight = nn.Parameter(torch.ones(2, 3))
-    optimizer = CombinedOptimizer({"own": torch.optim.SGD([weight], lr=1.0)})
-    entry = {"average": torch.rand(2, 3), "count": 3}
-    state = {"own": {**optimizer.optimizers["own"].state_dict(), "state": {0: entry}}}
-    optimizer.load_state_dict(state)
-    assert optimizer.optimizers["own"].state[weight]["count"] == 3
-    assert torch.equal(optimizer.optimizers["own"].state[weight]["average"], entry["average"])
-    SPOILERS[spoiler](entry, "average")
-    with pytest.raises(ValueError, match="average is"):
-        optimizer.load_state_dict(state)

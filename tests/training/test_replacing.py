@@ -73,17 +73,6 @@ def test_finished_run_goes_on_if_its_resume_asks_for_more_steps(tmp_path: Path, 
     assert last_of(tmp_path / "runs/run") == "step-000006"
 
 
-def test_run_of_a_text_that_was_edited_is_kept_aside(tmp_path: Path, finished: dict[str, bytes]) -> None:
-    with (tmp_path / "corpus.txt").open("a", encoding="utf-8") as file:
-        file.write("A line more, with a new character: %.\n")
-    lines = list[str]()
-    start(tmp_path, SHORT, report=lines.append).run()
-    said = next(line for line in lines if "kept as" in line)
-    assert "run had another configuration (data: another text); that run is kept as" in said
-    assert said.endswith("and a new one begins")
-    assert files(tmp_path / "runs/run.1") == finished
-
-
 def test_run_of_the_same_configuration_stays_where_it_is(tmp_path: Path, finished: dict[str, bytes]) -> None:
     with pytest.raises(CheckpointError, match="exists already, with this configuration"):
         start(tmp_path, SHORT)
@@ -114,22 +103,6 @@ def test_run_that_another_process_trains_is_not_moved(tmp_path: Path, finished: 
             start(tmp_path, LONG)
         other.unlock()
     assert all_runs(tmp_path) == {"run": finished}
-
-
-@pytest.mark.parametrize("link", [True, False])
-def test_link_or_model_of_another_command_gives_way_to_nothing(tmp_path: Path, link: bool) -> None:
-    start(tmp_path, SHORT).run()
-    run = tmp_path / "runs/run"
-    if link:
-        run.rename(tmp_path / "elsewhere")
-        run.symlink_to(tmp_path / "elsewhere")
-    else:
-        RunFolder(run).checkpoints()[0].rename(tmp_path / "model")
-        shutil.rmtree(run)
-        (tmp_path / "model").rename(run)
-    with pytest.raises(CheckpointError, match="exists already, with another configuration"):
-        start(tmp_path, LONG)
-    assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
 @pytest.fixture
@@ -229,16 +202,3 @@ def test_refused_run_moves_nothing(
         assert reason in said
         assert "kept as" not in said
     assert all_runs(workplace) == {"tiny": short}
-
-
-def test_run_whose_warmup_was_cut_continues(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the command, and by the run's own configuration."""
-    command = [*COMMAND, "optim.warmup_steps=40", "train.max_steps=20", "train.eval_interval=20"]
-    with stopped_after(1):
-        assert train.main(command) == 143
-    assert train.main(command) == 2
-    assert "exists already, with this configuration" in capsys.readouterr().err
-    with stopped_after(2):
-        assert train.main([*command, "--resume", "auto"]) == 143
-    assert train.main(["--config", "runs/tiny/config.yaml", "--resume", "auto"]) == 0
-    assert last_of(Path("runs/tiny")) == "step-000020"

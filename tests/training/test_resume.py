@@ -20,9 +20,7 @@ from gpt.checkpoint import (
     weights_of,
     write_checkpoint,
 )
-from gpt.config import Config, TrainConfig
-from gpt.config.loading import parse_config
-from gpt.config.sources import LoadedConfig
+from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
@@ -30,12 +28,9 @@ from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.resume import (
     AUTO,
-    RESUME_SAFE_KEYS,
     ResumePoint,
     check_fits,
-    differences,
     find_resume_point,
-    with_architecture,
 )
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import TrainingState
@@ -99,17 +94,6 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
         step_of(new, str(run.path))
 
 
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-def test_changed_key_is_a_difference_unless_it_is_harmless() -> None:
-    leaves = CONFIG.leaves()
-    deciding = {"optim.learning_rate", "train.batch_size", "train.max_steps", "run.seed", "model.dropout", "run.dtype"}
-    assert leaves.keys() >= RESUME_SAFE_KEYS | deciding
-    assert not RESUME_SAFE_KEYS & deciding
-    for key, value in leaves.items():
-        is_harmless = key in RESUME_SAFE_KEYS or key.startswith("sample.")
-        assert differences(CONFIG, changed(key, "other")) == ([] if is_harmless else [f"{key}: {value} -> other"])
-
-
 def test_checkpoint_fits_its_tokenizer_and_what_is_allowed_to_change(tmp_path: Path) -> None:
     """With another tokenizer the same ids would mean other characters."""
     point = ResumePoint(Path("step-000005"), read_checkpoint(save(RunFolder(tmp_path), 5)))
@@ -137,12 +121,6 @@ def test_state_of_other_kinds_is_refused(key: str, values: list[object]) -> None
             TrainingState.from_dict({**asdict(TrainingState()), key: value})
     with pytest.raises(CheckpointError, match="has no 'evaluated_step'"):
         TrainingState.from_dict({"step": 3})
-
-
-def test_run_is_over_once_its_last_step_is_evaluated() -> None:
-    """A signal may have come between the two."""
-    states = [TrainingState(step=step, evaluated_step=evaluated) for step, evaluated in ((6, 6), (6, 3), (3, 3))]
-    assert [state.is_over(TrainConfig(max_steps=6)) for state in states] == [True, False, False]
 
 
 def test_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -269,22 +247,3 @@ def test_base_that_does_not_fit_is_refused(tmp_path: Path, base: Path, options: 
     with pytest.raises((CheckpointError, ConfigError), match=message):
         start(tmp_path, f"train.init_from={base}", *options)
     assert not (tmp_path / "runs/run").exists()
-
-
-def test_byte_pairs_are_those_of_the_base_where_no_number_is_given(tmp_path: Path) -> None:
-    start(tmp_path, "data.tokenizer=bpe", "data.bpe_vocab_size=280").run()
-    (tmp_path / "runs/run").rename(tmp_path / "bytes")
-    trainer = start(tmp_path, f"train.init_from={tmp_path / 'bytes'}", "data.tokenizer=bpe")
-    assert trainer.dataset.tokenizer.vocab_size == 280
-
-
-def test_windows_of_the_base_that_cannot_be_cut_are_refused(base: Path) -> None:
-    loaded = LoadedConfig(parse_config("", "mine.yaml", ["train.length_warmup=[0.4, 0.4]"]), "mine")
-    point = ResumePoint(base, read_checkpoint(find_checkpoint(base, base.parent, prefer="last")))
-    with pytest.raises(ConfigError, match=r"train\.length_warmup: cannot cut model\.block_size 16 into 4 sequences"):
-        with_architecture(loaded, point)
-
-
-def test_padded_vocabulary_of_the_base_keeps_its_size(tmp_path: Path) -> None:
-    start(tmp_path, "model.vocab_size=64").run()
-    assert start(tmp_path / "b", f"train.init_from={tmp_path / 'runs/run'}").model.vocab_size == 64

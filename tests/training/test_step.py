@@ -203,26 +203,6 @@ def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_
     assert other.scaler.get_scale() == scale / 2
 
 
-def test_bad_loss_ends_a_float16_run_too() -> None:
-    stepper = build_stepper(torch.float16)
-    before = held(stepper)
-    spoil(stepper, "loss", math.nan)
-    with pytest.raises(NonFiniteError, match="at step 0;"):
-        stepper.step(0, RATE, batches())
-    assert same(held(stepper), before)
-
-
-@pytest.mark.parametrize(("saved", "present"), [(torch.float32, torch.float16), (torch.float16, torch.float32)])
-def test_state_goes_on_in_another_dtype(saved: torch.dtype, present: torch.dtype) -> None:
-    """With dtype auto that is what a resume on another machine is."""
-    one, other = build_stepper(saved), build_stepper(present)
-    one.step(0, RATE, batches())
-    resume(other, one)
-    other.step(1, RATE, batches())
-    steps = [entry["step"] for entry in other.optimizer.state_dict()["adamw"]["state"].values()]
-    assert all(float(step) == 2 for step in steps)
-
-
 # --- schedules -----------------------------------------------------------------------------------
 
 
@@ -291,17 +271,6 @@ def test_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(schedule: str, ma
     assert lines == (told if warmup < 100 else [])
     assert fit_schedule(fitted, pytest.fail) == fitted  # as where a run goes on by its own config.yaml
     assert learning_rate(warmup, fitted.optim, max_steps) == fitted.optim.learning_rate
-
-
-def test_decay_that_does_not_fit_is_told_as_the_schedule_shortens_it() -> None:
-    lines: list[str] = []
-    optim = {"schedule": "wsd", "warmup_steps": 5, "decay_steps": 700}
-    fitted = fit_schedule(Config.model_validate({"optim": optim, "train": {"max_steps": 20}}), lines.append)
-    assert lines == ["optim.decay_steps: 15 instead of 700, since train.max_steps is 20"]
-    rates = [learning_rate(step, fitted.optim, 20) for step in range(4, 21)]
-    assert rates == sorted(rates, reverse=True)
-    assert (rates[0], rates[-1]) == (fitted.optim.learning_rate, fitted.optim.min_lr)
-    assert len(set(rates[1:])) == 16
 
 
 @given(shares=st.lists(st.floats(0.01, 0.24), max_size=4), max_steps=st.integers(1, 300))

@@ -3,9 +3,7 @@
 import errno
 import math
 import os
-import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -19,13 +17,12 @@ import gpt
 from gpt.checkpoint import find_checkpoint, read_checkpoint
 from gpt.system.distributed import World
 from gpt.system.environment import Launch
-from gpt.system.errors import CheckpointError, ConfigError, GPTError, InputError, NonFiniteError, PeerError
+from gpt.system.errors import CheckpointError, ConfigError, GPTError, NonFiniteError, PeerError
 from gpt.system.signals import WATCHED
 from gpt.training.callbacks import (
     Callback,
     CallbackGroup,
     EvaluationEvent,
-    Event,
     GradientEvent,
     StepEvent,
     as_callbacks,
@@ -33,7 +30,6 @@ from gpt.training.callbacks import (
 from gpt.training.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted, SignalWatch
-from programs import full_disk
 from tiny import CORPUS
 from training.sessions import rows, same, saved_steps, stopped_after, weights
 from training.sessions import start_session as start
@@ -106,35 +102,6 @@ def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert len(warnings) == 2
     assert "step-000003: No space left on device; training continues" in warnings[0]
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
-def test_disk_that_takes_nothing_at_all_loses_curves_and_samples_but_not_the_run(tmp_path: Path) -> None:
-    """By the kernel's limit on files of this process, beyond which a write fails as on a full disk."""
-    lines: list[str] = []
-    trainer = start(tmp_path, "train.sample_tokens=40", report=lines.append)
-    with full_disk(30), pytest.raises(CheckpointError, match="step-000006"):
-        trainer.run()
-    assert trainer.state.step == 6
-    warned = {line.split()[1] for line in lines if line.startswith("warning: ")}
-    assert {"RunFiles", "TensorBoard"} <= warned
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
-def test_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_lost(tmp_path: Path) -> None:
-    def delete(step: int, loss: float | None) -> None:
-        while step == 4 and trainer.run_folder.path.exists():  # TensorBoard's thread may write meanwhile
-            shutil.rmtree(trainer.run_folder.path, ignore_errors=True)
-
-    lines: list[str] = []
-    trainer = start(tmp_path, "train.max_steps=9", report=lines.append)
-    deleting = Mock(spec=Monitor, progress=delete)
-    trainer.monitor = MonitorGroup([deleting, trainer.monitor], lines.append)
-    assert trainer.run().step == 9
-    assert "warning: RunFiles cannot write: No such file or directory; training continues" in lines
-    assert saved_steps(trainer) == [6, 9]
-    assert trainer.run_folder.config() == trainer.config
-    assert list(rows(tmp_path, "train/loss")) == [7, 8, 9]
 
 
 # --- values that are not finite ------------------------------------------------------------------
@@ -248,47 +215,6 @@ def test_later_signal_goes_where_it_would_have_gone(
         assert former == list(WATCHED)
 
 
-def test_later_signal_while_the_handlers_are_restored_ends_the_process(
-    former: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes before the first of them is."""
-    ended: list[tuple[int, object]] = []
-    restore = signal.signal
-
-    def interrupted(number: int, handler: Any) -> object:
-        monkeypatch.setattr(signal, "signal", restore)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return restore(number, handler)
-
-    monkeypatch.setattr("gpt.system.signals.ECHO_SECONDS", 0)
-    monkeypatch.setattr(signal, "raise_signal", lambda number: ended.append((number, signal.getsignal(number))))
-    with SignalWatch(lambda line: None):
-        os.kill(os.getpid(), signal.SIGTERM)
-        monkeypatch.setattr(signal, "signal", interrupted)
-    assert ended == [(signal.SIGTERM, signal.SIG_DFL)]
-
-
-def test_watch_leaves_ignored_signals_and_other_threads_alone(former: list[int]) -> None:
-    before, seen = handlers(), []
-
-    def work() -> None:
-        with SignalWatch(pytest.fail) as watch:
-            watch.check()
-            seen.append(handlers())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [before]
-    for number in WATCHED:
-        signal.signal(number, signal.SIG_IGN)  # by the parent
-    with SignalWatch(pytest.fail) as watch:
-        for number in WATCHED:
-            os.kill(os.getpid(), number)
-        watch.check()
-    assert handlers() == [signal.SIG_IGN] * len(WATCHED)
-
-
 # --- callbacks -----------------------------------------------------------------------------------
 
 HOOKS = pytest.mark.parametrize("hook", ["on_step", "on_evaluation", "on_checkpoint"])
@@ -324,12 +250,6 @@ def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tm
     assert [folder for _, folder, is_best in saved if is_best][-1] == trainer.run_folder.pointed("best")
     assert max(lengths) < 500
     assert rows(tmp_path, "mine/double") == {step: 2 * step for step in range(1, 7)}
-
-
-@pytest.mark.parametrize(("name", "value"), [("step", 1), ("train/loss", 1), ("", 1), (3, 1), ("x", "y"), ("x", None)])
-def test_name_or_value_that_cannot_be_logged_is_refused(name: Any, value: Any) -> None:
-    with pytest.raises(InputError, match=r"^log: "):
-        Event(None, 1).log(name, value)  # type: ignore[arg-type]
 
 
 @HOOKS
@@ -443,17 +363,3 @@ def test_no_setting_of_torch_changes_a_run(setting: Any, tmp_path: Path, monkeyp
             assert not any(tensor.is_inference() for tensor in (*run.model.buffers(), *run.model.parameters()))
     assert found[0][:3] == found[1][:3]
     torch.testing.assert_close(found[0][3], found[1][3], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        (torch.autocast("cpu", torch.bfloat16), r"torch\.autocast; leave it before"),
-        (torch.device("meta"), "default device is not the CPU; set it back"),  # in place of cuda
-    ],
-)
-def test_training_is_refused_where_torch_computes_elsewhere_or_in_another_type(
-    setting: Any, message: str, tmp_path: Path
-) -> None:
-    with setting, pytest.raises(GPTError, match=message):
-        train(tmp_path)
