@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from generation.support import LETTERS, Scripted, Text, complete, rows_of
@@ -17,14 +16,13 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation.batch import Batch, TextBatch
-from gpt.generation.beam import beam_search
 from gpt.generation.generator import generate, generate_tokens
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.text import UNKNOWN
 from gpt.model import GPT
 from gpt.native.build import find_compiler
-from gpt.system.errors import DataError, DeviceError, GenerationError, InputError
+from gpt.system.errors import DataError, GenerationError, InputError
 from patience import PATIENCE
 from tiny import sharp_model, tiny_config
 
@@ -157,18 +155,6 @@ def test_calls_refuse_what_they_cannot_generate_before_anything_is_asked_for(tin
     )
 
 
-@pytest.mark.parametrize("prompt", [b"abc", None, 3, ["a", b"b"]])
-def test_prompt_that_is_no_text_is_refused(tiny_model: GPT, prompt: Any) -> None:
-    with pytest.raises(GenerationError, match=r"^the prompt is a [A-Za-z]+, expected a text"):
-        generate(tiny_model, LETTERS, prompt)
-
-
-def test_values_of_other_libraries_and_one_stop_string_are_accepted(tiny_model: GPT) -> None:
-    values = {"seed": np.int64(3), "temperature": np.float32(0.5), "max_new_tokens": torch.tensor(30)}
-    expected = gpt.generate(tiny_model, LETTERS, "a", seed=3, temperature=0.5, max_new_tokens=30, stop=("e",))
-    assert gpt.generate(tiny_model, LETTERS, "a", stop="e", **values) == expected
-
-
 def test_tokens_follow_a_text_as_they_follow_its_ids_and_leave_torchs_generator_alone(tiny_model: GPT) -> None:
     tokenizer, params, before = CharTokenizer("abc"), SamplingParams(max_new_tokens=5), torch.get_rng_state()
     expected = list(generate_tokens(tiny_model, [0, 2, 1], params))
@@ -186,53 +172,6 @@ def test_native_backend_is_taken_where_it_can_be(tiny_model: GPT) -> None:
     names = [build_runtime(tiny_model, DecodeOptions(kv_dtype=kind)).name for kind in ("fp32", "bf16", "fp16")]
     assert names == ["native, fp32 cache", "native, bf16 cache", "eager, fp16 cache"]
     assert build_runtime(int8).name == "native, int8 weights, fp32 cache"
-
-
-@needs_compiler
-def test_model_with_hooks_is_run_as_it_is(tiny_model: GPT) -> None:
-    tiny_model.h[0].register_forward_hook(lambda *_: None)
-    why, lines = "the native backend does not cover hooks, and h.0 has one", list[str]()
-    assert build_runtime(tiny_model, report=lines.append).name == "eager, fp32 cache"
-    assert lines == [f"no native backend, which is several times faster: {why}"]
-    for options, remedy in (
-        ({"backend": "native"}, "backend auto or eager"),
-        ({"kv_dtype": "int8"}, "another kv_dtype"),
-    ):
-        with pytest.raises(DeviceError, match=f"^no native backend: {why}; take {remedy}$"):
-            build_runtime(tiny_model, DecodeOptions(**options))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"backend": "quantum"}, "expected one of auto, eager, native"),
-        ({"kv_dtype": "fp8"}, "kv_dtype 'fp8': expected one of fp32"),
-        ({"backend": "native", "kv_dtype": "fp16"}, "the native backend has no cache of fp16"),
-        ({"backend": "eager", "kv_dtype": "int8"}, "the eager backend has no cache of int8"),
-    ],
-    ids=str,
-)
-def test_options_that_are_unknown_or_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(GenerationError, match=message):
-        DecodeOptions(**options)
-
-
-@every_backend
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_default_type_of_torch_changes_no_text(tiny_model: GPT, backend: str, dtype: torch.dtype) -> None:
-    params = SamplingParams(max_new_tokens=12, logprobs=2)
-
-    def texts() -> object:
-        runtime = build_runtime(tiny_model, DecodeOptions(backend))
-        sampled = complete(tiny_model, ["a", "bc"], params, runtime=runtime)
-        return sampled, beam_search(runtime.runner(3), [1, 2], 3, 6)
-
-    expected = texts()
-    torch.set_default_dtype(dtype)
-    try:
-        assert texts() == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @every_backend

@@ -135,15 +135,6 @@ def test_oldest_sequence_never_gives_way() -> None:
     finish(drive)
 
 
-def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
-    drive, _ = drive_of(40, max_sequences=2)
-    answers = [drive.add("abc", max_new_tokens=10 + seed, seed=seed) for seed in range(7)]
-    while drive.engine.requests:
-        drive.step()
-        begun = [bool(answer.tokens) for answer in answers]
-        assert begun == sorted(begun, reverse=True)
-
-
 def test_short_request_does_not_wait_for_long_ones_to_end() -> None:
     drive, _ = drive_of(4 * WINDOW_BLOCKS)
     long = [drive.add("abc"[: 1 + n % 3], max_new_tokens=1000, seed=n) for n in range(6)]
@@ -258,15 +249,6 @@ def test_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -> 
     assert drive.engine.stats().blocks_in_use == held // 2
     assert (running[0].finish, queued[0].finish, queued[0].tokens) == ("cancelled", "cancelled", [])
     finish(drive)
-
-
-def test_tokens_found_are_counted_once_however_often_a_request_is_looked_at() -> None:
-    drive, _ = drive_of(WINDOW_BLOCKS)
-    drive.add("a" * 150, max_new_tokens=40)
-    drive.step()
-    drive.add("a" * 150, max_new_tokens=40)
-    finish(drive)
-    assert drive.engine.stats().prompt_tokens_reused <= 150
 
 
 @given(block_size=st.integers(1, 40), length=st.integers(1, 200))

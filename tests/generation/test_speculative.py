@@ -13,7 +13,6 @@ from native_support import needs_compiler
 from gpt.config import SamplingParams
 from gpt.generation import speculative
 from gpt.generation.batch import Batch
-from gpt.generation.native_runner import NativeRunner
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.speculative import Lookup
 from gpt.model import GPT
@@ -93,59 +92,6 @@ def test_drafts_change_no_text_of_a_random_model(seed: int) -> None:
     window = model.config.block_size
     prompts = [chance.choices(range(model.vocab_size), k=length) for length in (1, window // 2, window + 3)]
     assert_same_chunks(model, prompts, SamplingParams(max_new_tokens=32))
-
-
-class Clock:
-    """A clock that only calls of the engine move, by what each is said to cost in seconds.
-
-    Attributes:
-        passes: how often drafts were verified.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.passes = 0.0, 0
-        self.call, self.token, self.draft = 0.0, 1.0, 2.0
-        generate, step = NativeRunner._generate, NativeRunner._step
-
-        def generated(runner: NativeRunner, chunks: Any, steps: int) -> Any:
-            self.now += self.call + self.token * steps
-            return generate(runner, chunks, steps)
-
-        def stepped(runner: NativeRunner, chunks: Any, drafts: Any) -> Any:
-            self.now += self.draft * any(drafts)
-            self.passes += any(drafts)
-            return step(runner, chunks, drafts)
-
-        monkeypatch.setattr(NativeRunner, "_generate", generated)
-        monkeypatch.setattr(NativeRunner, "_step", stepped)
-        monkeypatch.setattr("gpt.generation.native_runner.time.perf_counter", lambda: self.now)
-
-
-@pytest.mark.parametrize(
-    ("wrong_every", "costs", "share", "passes"),
-    [
-        # right drafts save passes
-        (0, {}, 1.0, range(1, 1000 // 5)),
-        # wrong ones are tried at once, and after 100 and 400 more tokens, until more than 4 tokens are lost
-        (1, {}, 0.0, range(15, 16)),
-        # a call costs as much as 30 tokens, and drafts 2 a token: more than in calls of 64, less than in calls of 8
-        (3, {"call": 30e-6, "token": 1e-6, "draft": 6e-6}, None, range(1, 40)),
-    ],
-)
-def test_drafts_are_used_as_long_as_they_are_faster(
-    monkeypatch: pytest.MonkeyPatch, wrong_every: int, costs: dict[str, float], share: float | None, passes: range
-) -> None:
-    monkeypatch.undo()
-    model, params = sharp_model(block_size=1100), SamplingParams(max_new_tokens=1000, temperature=0)
-    (text,) = tokens_of(model, [[1]], params)
-    clock = Clock(monkeypatch)
-    vars(clock).update(costs)
-    oracle = Oracle([[1, *text, *[0] * 10]], wrong_every)
-    monkeypatch.setattr(speculative, "Lookup", lambda: oracle)
-    batch = Batch(runtime_of(model, speculate=True), [[1]], params, [0])
-    assert rows_of(batch, 1000) == [text]
-    assert clock.passes in passes
-    assert share in (None, batch.acceptance)
 
 
 @pytest.mark.parametrize("speculate", [False, True])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.generation.text import TextStream, decode_text, encode_prompt
+from gpt.generation.text import TextStream, encode_prompt
 from gpt.system.errors import DataError, GenerationError
 
 LETTERS = CharTokenizer("\nabcdefgh")
@@ -111,31 +111,3 @@ def test_what_is_shown_is_the_text_up_to_the_earliest_stop_as_early_as_that_is_c
 )
 def test_pieces_are_held_back_while_they_may_begin_a_stop(text: str, stop: list[str], pieces: list[str]) -> None:
     assert shown(text, stop, CharTokenizer("abc\n")) == pieces
-
-
-@pytest.mark.parametrize(("stop", "expected"), [([], "a�"), (["�"], "a"), (["a�"], ""), (["a�b"], "a�")])
-def test_unfinished_character_comes_out_at_the_end_and_can_complete_a_stop(stop: list[str], expected: str) -> None:
-    stream = TextStream(ByteTokenizer(), stop)
-    text = "".join([stream.feed(index) for index in b"a\xe6\x97"])
-    assert text + stream.flush() == expected
-    assert stream.flush() == ""
-    assert stream.stopped is (expected in ("a", ""))
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "ids", "expected"),
-    [
-        (CharTokenizer("abc"), [0, 3, 1, 19_999], "a�b�"),
-        (ByteTokenizer(), [97, 256, 98], "a�b"),
-        (ByteTokenizer(), [0xE6, 0x97, 300, 0xA5], "���"),  # half a character, no byte at all, the other half
-    ],
-)
-def test_ids_beyond_the_tokenizer_are_shown_as_replacement_characters(
-    tokenizer: Tokenizer, ids: list[int], expected: str
-) -> None:
-    assert decode_text(tokenizer, ids) == expected
-
-
-@given(ids=st.binary(max_size=20))
-def test_bytes_are_shown_as_the_tokenizer_decodes_them(ids: bytes) -> None:
-    assert decode_text(ByteTokenizer(), ids) == ByteTokenizer().decode(list(ids))

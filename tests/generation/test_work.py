@@ -1,30 +1,21 @@
 """How many positions go through the model, or a call of the native engine, and which weights they meet."""
 
 import copy
-import gc
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from generation.support import LETTERS, complete
+from generation.support import complete
 from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation.batch import Batch
 from gpt.generation.generator import generate_tokens
-from gpt.generation.native_runner import MAX_STEPS, NativeRunner, prepare
-from gpt.generation.request import Request
-from gpt.generation.runner import Sampled
 from gpt.generation.runtime import DecodeOptions, build_runtime
-from gpt.generation.sequence import ScheduledWork
 from gpt.model import GPT
 from gpt.native.decoding.engine import Engine
-from gpt.system.environment import read_settings
-from gpt.system.progress import silent
-from tiny import sharp_model, tiny_config
 
 
 @pytest.fixture
@@ -91,38 +82,6 @@ def test_native_engine_computes_each_position_once_and_past_the_edge_a_window_pe
     assert computed == [8, 64]
 
 
-@needs_compiler
-def test_more_sequences_get_fewer_tokens_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[int, int]] = []
-    generate = NativeRunner._generate
-
-    def watched(runner: NativeRunner, chunks: Sequence[ScheduledWork], steps: int) -> Sampled:
-        calls.append((len(chunks), steps))
-        return generate(runner, chunks, steps)
-
-    monkeypatch.setattr(NativeRunner, "_generate", watched)
-    # as on a fast machine, on which one sequence alone comes to the most tokens
-    monkeypatch.setattr("gpt.generation.native_runner.PATIENCE", 1e9)
-    model = sharp_model(std=0.1, block_size=200, n_layer=1, position="rope")
-    engine = build_runtime(model, DecodeOptions("native")).engine(LETTERS, max_sequences=16)
-    params = SamplingParams(max_new_tokens=150)
-    engine.add(Request([1], params))
-    while not calls or calls[-1][1] < MAX_STEPS:
-        engine.step()
-    for row in range(15):
-        engine.add(Request([row], params))
-    while calls[-1][0] < 16:
-        engine.step()
-    assert max(rows * steps for rows, steps in calls) <= 2 * MAX_STEPS
-
-
-@needs_compiler
-def test_pass_has_room_for_the_prompt_tokens_of_a_step(tiny_model: GPT) -> None:
-    """Of more tokens than it has room for, every weight would be read once more."""
-    runner = build_runtime(tiny_model, DecodeOptions("native")).runner(4, 1000)
-    assert runner._engine.max_tokens >= 1000  # type: ignore[attr-defined]
-
-
 def swap_rows(model: Any) -> None:
     weight = model.h[1].mlp.c_fc.weight
     weight.data[[0, 1]] = weight.data[[1, 0]]
@@ -147,16 +106,3 @@ def test_changed_weights_are_decoded_except_by_a_runtime_from_before(
     expected = list(generate_tokens(copy.deepcopy(tiny_model), [1], params))
     assert list(generate_tokens(tiny_model, [1], params)) == expected
     assert list(generate_tokens(tiny_model, [1], params, runtime)) == before
-
-
-@needs_compiler
-def test_model_is_freed_with_its_last_reference() -> None:
-    model = GPT(tiny_config()).eval()
-    prepare(model, read_settings(), silent)
-    reference = weakref.ref(model)
-    gc.disable()
-    try:
-        del model
-        assert reference() is None
-    finally:
-        gc.enable()

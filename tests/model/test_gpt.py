@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt.config import ModelConfig
 from gpt.extras.inspection.tracing.activation_cache import run_with_cache
@@ -15,7 +14,6 @@ from gpt.generation.kv_cache import KVCache
 from gpt.generation.paged_store import PagedStore, PagedView
 from gpt.model import GPT
 from gpt.model.meta import meta_device
-from gpt.model.positions import POSITIONS, ScoreBias
 from gpt.system.errors import InputError
 from plugin_files import plugin_of, unload
 from tiny import sharp_model, tiny_config
@@ -160,17 +158,6 @@ def test_parameters_are_those_of_llama_3_under_the_names_of_gpt_2() -> None:
     assert {name for name, _ in model.named_parameters()} == {*around, *block}
 
 
-def test_model_without_memory_has_the_same_tensors_and_only_parameters_are_saved(model: GPT) -> None:
-    with meta_device():
-        empty = GPT(model.config)
-    for kind in ("named_parameters", "named_buffers"):
-        found, expected = (dict(getattr(each, kind)()) for each in (empty, model))
-        assert [(name, t.shape, t.dtype, t.is_meta) for name, t in found.items()] == [
-            (name, t.shape, t.dtype, True) for name, t in expected.items()
-        ]
-    assert model.state_dict().keys() == {name for name, _ in model.named_parameters(remove_duplicate=False)}
-
-
 @pytest.mark.parametrize("tie_weights", [True, False])
 @pytest.mark.parametrize("n_layer", [1, 3])
 @pytest.mark.parametrize(
@@ -199,21 +186,6 @@ def test_dropout_makes_training_random_and_evaluation_not(attention: str) -> Non
     assert torch.equal(model.eval()(idx), without(idx))
 
 
-def test_vector_math_is_first_called_on_one_element() -> None:
-    class Calls(TorchDispatchMode):
-        elements: list[int] = []  # noqa: RUF012
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func.overloadpacket in (torch.ops.aten.cos, torch.ops.aten.sin, torch.ops.aten.tanh):
-                self.elements.append(args[0].numel())
-            return func(*args, **(kwargs or {}))
-
-    with Calls() as calls:
-        GPT(tiny_config(position="rope"))
-    assert calls.elements[0] == 1
-    assert max(calls.elements) > 1
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("attention", ["auto", "reference", "sdpa"])
 @pytest.mark.usefixtures("no_plugins")
@@ -229,29 +201,3 @@ def test_score_bias_lowers_scores_by_the_slope_of_their_head(tmp_path: Path, att
         assert scores[head, query, key].item() == pytest.approx(expected, abs=1e-5)
     assert scores[:, 3, 4:].eq(-torch.inf).all()
     torch.testing.assert_close(logits, model(idx), **CLOSE)
-
-
-class Near(ScoreBias):
-    """Hides all keys but the three latest."""
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        far = queries.unsqueeze(-1) - keys.unsqueeze(-2) > 2
-        return torch.zeros(far.shape).masked_fill(far, -torch.inf).unsqueeze(-3)
-
-
-@torch.inference_mode()
-def test_score_bias_of_minus_infinity_hides_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POSITIONS, "learned", lambda config: Near())
-    model, idx = sharp_model(std=0.25), random_ids(2, 16)
-    _, seen = run_with_cache(model, idx, "blocks.0.attn.hook_pattern")
-    pattern = seen["blocks.0.attn.hook_pattern"][0]
-    assert pattern[:, 9, :7].eq(0).all()
-    assert pattern[:, 9, 7:10].gt(0).all()
-    cache = KVCache(model.config, 2)
-    parts = [model(part, cache=cache) for part in idx.split([5, 11], dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), model(idx), **CLOSE)
-
-
-def test_sizes_that_no_memory_has_cost_nothing() -> None:
-    with meta_device():
-        assert GPT(tiny_config(position="rope", block_size=2**40)).rotation.cos.shape == (2**40, 8)

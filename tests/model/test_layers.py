@@ -142,18 +142,3 @@ def test_rotary_multiplies_by_complex_numbers(width: int, theta: float, position
     turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.exp(1j * angles)
     expected = torch.cat((turned.real, turned.imag), dim=-1).float()
     torch.testing.assert_close(rotate(x, Rotary(48, width, theta)(positions)), expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_positions_keep_the_type_of_what_they_are_applied_to(dtype: torch.dtype) -> None:
-    heads, positions = torch.randn(2, 4, 3, 8, dtype=dtype), torch.arange(3)
-    assert SinusoidalPositions(16, 8, 10000.0)(heads[:, 0], positions).dtype == dtype
-    assert rotate(heads, Rotary(16, 8, 10000.0)(positions)).dtype == dtype
-
-
-@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
-def test_norm_of_bfloat16_stays_close_to_float32(kind: str) -> None:
-    norm, x = build_norm(tiny_config(norm=kind, n_embd=16, n_head=2)), torch.randn(9, 16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = norm(x.bfloat16())
-    torch.testing.assert_close(y.float(), norm(x), rtol=0, atol=0.03)

@@ -5,20 +5,17 @@ import torch
 from torch import nn
 
 import gpt
-from benchmarks.decoders import matrix_bytes
-from gpt.model import GPT
 from gpt.model.quantized import (
     FORMATS,
     BFloat16Linear,
     QuantizedLinear,
     pack,
-    quantize,
     round_to_integers,
     unpack,
     weights_format,
 )
 from gpt.system.errors import InputError
-from tiny import sharp_model, tiny_config
+from tiny import sharp_model
 
 
 def linear(outputs: int = 24, inputs: int = 64, bias: bool = True) -> nn.Linear:
@@ -52,11 +49,6 @@ def test_packing_keeps_every_number_of_four_bits() -> None:
     every = torch.arange(-8, 8, dtype=torch.int8)
     pairs = torch.cartesian_prod(every, every)
     assert torch.equal(unpack(pack(pairs)), pairs)
-
-
-def test_group_that_does_not_divide_the_inputs_becomes_all_of_them() -> None:
-    assert QuantizedLinear(linear(inputs=48), 4, 32).scales.shape == (24, 1)
-    assert QuantizedLinear(linear(inputs=64), 4, 32).scales.shape == (24, 2)
 
 
 @pytest.mark.parametrize(("weights", "near"), [("bf16", 0.02), ("int8", 0.03), ("int4", 0.4)])
@@ -94,13 +86,3 @@ def test_unknown_formats_odd_widths_and_quantized_models_are_refused() -> None:
         gpt.quantize(sharp_model(mlp_width=33), "int4")
     with pytest.raises(InputError, match="weights are bf16 already; take the float32 ones"):
         gpt.quantize(gpt.quantize(sharp_model(), "bf16"), "int8")
-
-
-@pytest.mark.parametrize(("weights", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4)])
-def test_bytes_of_matrices_are_those_of_their_integers_and_scales(weights: str, bits: int) -> None:
-    model = GPT(tiny_config(n_embd=64, n_layer=1))
-    head, inside = 23 * 64 * 4, 12 * 64 * 64
-    assert matrix_bytes(model) == head + inside * 4
-    outputs = 64 * 3 + 64 + 256 + 64
-    scales = {"bf16": 0, "int8": outputs * 4, "int4": inside // 32 * 4}[weights]
-    assert matrix_bytes(quantize(model, weights)) == head + inside * bits // 8 + scales
