@@ -20,7 +20,6 @@ import pytest
 import torch
 from native_support import needs_compiler
 
-from gpt.native import __main__ as setup
 from gpt.native import build, contract
 from gpt.native.build import CachedLibrary, find_library, open_library
 from gpt.native.compiler import FLAGS, Compiler, find_compiler, find_compilers
@@ -150,12 +149,6 @@ def test_failed_compilations_are_errors_of_one_line_and_tried_again(
     assert answer(cache) == 7
 
 
-def test_library_that_cannot_be_loaded_is_an_error_of_one_line(tmp_path: Path) -> None:
-    (tmp_path / "x.so").write_bytes(b"no library")
-    with pytest.raises(DeviceError, match=r"x\.so cannot be loaded: [^\n]*; remove it to have it compiled again$"):
-        open_library(tmp_path / "x.so")
-
-
 def test_damaged_library_is_made_anew_before_it_is_loaded(cache: Path) -> None:
     """It is not loaded here: a process that has loaded one that is cut later ends by a bus error."""
     lines: list[str] = []
@@ -187,78 +180,6 @@ def test_threads_and_processes_that_build_at_once_all_succeed(cache: Path) -> No
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [84, 84]
-
-
-def test_different_libraries_stored_at_once_stay_whole(tmp_path: Path) -> None:
-    """Compilers need not write the same bytes twice."""
-    stored = []
-    for content in (b"one", b"two"):
-        (tmp_path / "built").write_bytes(content)
-        stored.append(CachedLibrary(tmp_path, "key").store(tmp_path / "built"))
-    assert [library.read_bytes() for library in stored] == [b"one", b"two"]
-    stored[0].write_bytes(b"damaged")
-    assert CachedLibrary(tmp_path, "key").find() == stored[1]
-
-
-@pytest.mark.parametrize("has_compiler", [True, False])
-def test_setup_compiles_all_or_says_what_to_install(
-    has_compiler: bool,
-    tmp_path: Path,
-    compilations: list[list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("gpt.native.compiler.FLAGS", tuple(flag.replace("-O3", "-O0") for flag in FLAGS))
-    if not has_compiler:
-        monkeypatch.setattr(build, "find_compiler", lambda: None)
-    assert setup.main() == 0
-    made = {Path(argument) for command in compilations for argument in command if argument.endswith(".cpp")}
-    output = capsys.readouterr()
-    if has_compiler:
-        assert made == set(build.SOURCES.rglob("*.cpp"))
-        assert output.out.count("\ncompiled ") == len(made)
-        assert setup.main() == 0
-        assert len(compilations) == len(made)
-        assert capsys.readouterr() == ("", "")
-    else:
-        assert output.err.startswith("no compiled kernels: no C++ compiler was found; install ")
-        assert output.err.endswith("pip install 'glassgpt[compiler]'\n")
-        assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Put a program onto the path, which has no other; ziglang is not installed."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-
-    def put(name: str, script: str) -> Path:
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-        (folder / name).chmod(0o755)
-        return folder / name
-
-    return put
-
-
-def test_compilers_that_run_are_found_in_order(
-    tools: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = tools("c++", "echo xcode-select: note: no developer tools were found; exit 1")  # a Mac without such tools
-    assert find_compiler() is None
-    paths = {name: tools(name, f"echo {name} version 14") for name in ("g++", "clang++")}
-    assert find_compiler() == Compiler((str(paths["g++"]),), "g++ version 14\n")
-    for preferred, names in (("g++", ["c++", "clang++"]), ("clang++", ["c++", "g++"])):
-        note.unlink()
-        note.symlink_to(paths[preferred])  # a compiler of two names is listed once
-        assert [compiler.name for compiler in find_compilers()] == names
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.17.1")
-    *_, zig = find_compilers()
-    assert (zig.name, zig.command) == ("zig", (sys.executable, "-m", "ziglang", "c++"))
-    assert "-march=x86_64" in zig.arguments(["-march=x86-64"])  # its own spelling
 
 
 @pytest.mark.parametrize("compiler", list(find_compilers()), ids=lambda compiler: compiler.name)

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 
 from gpt.config import SamplingParams
 from gpt.config.filters import FILTERS, Filter
-from gpt.generation.batch import Batch
 from gpt.generation.generator import generate_tokens
 from gpt.generation.reference import reference_tokens
 from gpt.generation.runtime import DecodeOptions, build_runtime
@@ -26,7 +25,6 @@ from gpt.model.gpt import Block
 from gpt.model.layers import ACTIVATIONS
 from gpt.native import fingerprint
 from gpt.native.coverage import changed_module
-from gpt.native.decoding.c_structs import SAMPLING as SAMPLED_IN_C
 from gpt.native.decoding.weights import check_native_support
 from gpt.native.fingerprint import DECODING, SAMPLING, TRAINING, changed_code
 from gpt.native.training.block import NativeBlock, use_native_blocks
@@ -105,14 +103,6 @@ def test_edit_on_disk_is_named_where_it_matters(
 def test_comments_have_no_part_in_it(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit(tmp_path, "model/gpt.py" if "#" in new else "model/attention.py", old, new, monkeypatch)
     assert fingerprint.current() == fingerprint.recorded()
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [("def (", "raises SyntaxError"), ("import nothing_like_it\n", "raises Module")]
-)
-def test_broken_file_is_named(content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit(tmp_path, "model/layers.py", "class MLP(", f"{content}\nclass MLP(", monkeypatch)
-    assert said in str(changed_code(TRAINING))
 
 
 def twice(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -281,18 +271,3 @@ def test_edited_sampling_is_by_pytorch(name: str, monkeypatch: pytest.MonkeyPatc
     assert list(generate_tokens(model, [1, 2], params, runtime)) == list(reference_tokens(model, [1, 2], params))
     where = "FILTERS of gpt/config/filters.py" if name in FILTERS else f"{name} of gpt/generation/sampling.py"
     assert lines == [f"sampling with PyTorch's operators: {where} was replaced"]
-
-
-@needs_compiler
-def test_unknown_parameters_are_applied_by_pytorch_to_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    params = SamplingParams(temperature=0.9, top_k=5, logprobs=2, max_new_tokens=90)
-    model, lines = sharp_model(**RECIPE, block_size=72), list[str]()
-    by_engine = Batch(build_runtime(model), [[1, 2], [3]], params, [7, 8])
-    monkeypatch.setattr("gpt.generation.native_runner.SAMPLING", SAMPLED_IN_C - {"top_k"})
-    runtime = build_runtime(model, report=lines.append)
-    Batch(runtime, [[1]], SamplingParams(), [0]).step()
-    assert lines == []
-    by_pytorch = Batch(runtime, [[1, 2], [3]], params, [7, 8])
-    for _ in range(90):  # past the window's edge
-        assert by_engine.step() == by_pytorch.step()
-    assert lines == ["sampling with PyTorch's operators: the native engine does not know top_k"]

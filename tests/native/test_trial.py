@@ -54,7 +54,7 @@ GPT_API int gpt_activation_forward(const ActivationArguments* a) {
 """The training kernels, with a fault that the environment chooses."""
 RECIPE = (
     *("--config", "tiny.yaml", "run.threads=1", "model.n_head=1", "model.n_embd=32", "model.block_size=29"),
-    *("train.max_steps=30", "train.eval_interval=30"),  # so that nothing is saved before a crash
+    *("train.max_steps=30", "train.eval_interval=30", "train.sample_tokens=0"),  # nothing is saved before a crash
 )
 
 
@@ -137,7 +137,7 @@ def test_spinning_threads_have_a_verdict_and_waiting_ones_have_none(
     run = subprocess.run
 
     def impatient(command: list[str], **options: Any) -> Any:
-        limit = (20, resource.RLIM_INFINITY)
+        limit = (10, resource.RLIM_INFINITY)
         limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, limit)} if "-m" in command else {}
         return run(command, **limited, **options)  # type: ignore[call-overload]
 
@@ -151,19 +151,6 @@ def test_spinning_threads_have_a_verdict_and_waiting_ones_have_none(
     monkeypatch.setattr(verdicts, "SECONDS", 4)
     assert "a trial of them did not end within 4 s" in loaded(cache)[1][0]
     assert records(cache) == [""]
-
-
-def test_verdict_is_for_one_library_processor_and_kernel_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def path(library: str) -> Path:
-        verdicts._machine.cache_clear()
-        return Verdict(Path(library), SOURCE, "AVX2", tmp_path).path
-
-    found = [path("a-1.so"), path("a-2.so")]
-    monkeypatch.setattr(verdicts.platform, "release", lambda: "7.0")
-    assert len({*found, path("a-1.so")}) == 3
-    verdicts._machine.cache_clear()
 
 
 def gpt(folder: Path, cache: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

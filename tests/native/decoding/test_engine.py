@@ -1,10 +1,8 @@
 """The engine, for every class of processors that this one is of, against the model in float64, and its promises."""
 
 import copy
-import ctypes
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.native.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
 from gpt.native.decoding.weights import Matrix, check_native_support, lay_out_weights
 from gpt.system.environment import read_settings
-from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor, supported_processors
 from tiny import sharp_model
 
@@ -269,42 +266,6 @@ def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
     assert (caught.value.row, caught.value.step) == (0, 6)
 
 
-def test_decoding_takes_no_memory() -> None:
-    """What the C library has given out is the same before and after thousands of tokens."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallinfo2"):
-        pytest.skip("this C library does not tell")
-
-    class Usage(ctypes.Structure):
-        _fields_ = [("of", ctypes.c_size_t * 10)]  # in glibc's malloc.h: the 5th is that of mmap, the 8th of the heap
-
-    library.mallinfo2.restype = Usage
-    engine, params = engine_of(sharp_model(block_size=1000), sequences=2), SamplingParams(top_k=5, top_p=0.9)
-    uniforms, usages = torch.rand(2, 900), []
-    for length, times in ((10, 1), (900, 5)):
-        for _ in range(times):
-            engine.generate([0, 1], [1, 2], [0, 0], uniforms[:, :length].contiguous(), params)
-        usages.append(library.mallinfo2().of)
-    before, after = usages
-    assert after[4] == before[4]
-    assert after[7] - before[7] < 20_000  # of Python
-
-
-def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
-    library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
-    with pytest.raises(DeviceError, match=r"^no engine for 7 sequences: "):
-        Engine(library, lay_out_weights(sharp_model()), 7)
-
-
-def test_blocks_have_the_size_that_is_said() -> None:
-    model = sharp_model(n_kv_head=2, n_embd=96, block_size=65)  # 2 layers, 2 heads of 24 and, padded, 32
-    sizes = {"fp32": 4 * (24 + 32), "bf16": 2 * (24 + 32), "int8": 24 + 32 + 2 * 4}
-    for kv_dtype, size in sizes.items():
-        engine = engine_of(model, sequences=3, kv_dtype=kv_dtype)
-        assert engine.block_bytes == 64 * 2 * 2 * size
-        assert engine.blocks == 3 * 2
-
-
 @pytest.mark.parametrize("bits", [8, 4])
 def test_integers_are_laid_out_so_that_they_can_be_read_back(bits: int) -> None:
     integers = torch.randint(-7, 8, (70, 12), dtype=torch.int8)
@@ -326,11 +287,3 @@ def test_engine_has_a_copy_of_weights_in_formats_that_are_covered(weights: str) 
     for tensor in [*model.parameters(), *model.buffers()]:
         tensor.data.add_(1)
     assert all(map(torch.equal, tensors, before))
-
-
-@pytest.mark.parametrize("others", ["float32", "int4"])
-def test_queries_keys_and_values_in_different_formats_are_refused(others: str) -> None:
-    model: Any = in_format(sharp_model(), others)
-    model.h[0].attn.c_q = quantize(sharp_model(), "int8").h[0].attn.c_q
-    with pytest.raises(DeviceError, match="needs queries, keys and values in the same format"):
-        lay_out_weights(model)
