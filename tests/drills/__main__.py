@@ -15,7 +15,7 @@ from pathlib import Path
 
 from drills import kill
 
-NAMES = ("kill", "disk", "hostile")
+NAMES = ("kill", "disk")
 EVERY = 20.0
 """Seconds between two lines about a drill that runs."""
 

@@ -33,14 +33,12 @@ class Death:
         seconds: after so long.
         number: by this signal.
         file_bytes: in a write that would make a file larger than this, of which the first bytes are written.
-        more_memory: not stopped, but given no more bytes of memory than these.
     """
 
     changes: int | None = None
     seconds: float | None = None
     number: signal.Signals = signal.SIGKILL
     file_bytes: int | None = None
-    more_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,11 @@ class Ending:
         code: its exit code, negative after a signal.
         changes: how many changes on disk it made or began.
         output: what it printed.
-        memory: bytes that it needed at most beside those of this process.
     """
 
     code: int
     changes: int
     output: str
-    memory: int
 
     @property
     def was_killed(self) -> bool:
@@ -84,20 +80,19 @@ class Child:
     log: Path
     death: Death
     changes: mmap.mmap
-    memory: int
 
 
 def start_forked(call: Callable[[], int], folder: Path, death: Death = Death(), name: str = "") -> Child:
     """Run a function in a child process with `folder` as its working directory; `name` differs between children."""
     log = folder / f".output{name}"
     log.touch()
-    changes, memory = mmap.mmap(-1, 8), _bytes_in_use()[1]
+    changes = mmap.mmap(-1, 8)
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # a process that is started has no half of a fork to interrupt
     pid = os.fork()
     if pid == 0:
         end_with(lambda: _be_the_child(call, folder, log, death, changes))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-    return Child(pid, log, death, changes, memory)
+    return Child(pid, log, death, changes)
 
 
 def finish(child: Child) -> Ending:
@@ -113,17 +108,12 @@ def finish(child: Child) -> Ending:
     output = child.log.read_text(encoding="utf-8", errors="replace")
     child.log.unlink()
     changes = int.from_bytes(child.changes[:], "little")
-    return Ending(os.waitstatus_to_exitcode(ended[1]), changes, output, (ended[2].ru_maxrss << 10) - child.memory)
+    return Ending(os.waitstatus_to_exitcode(ended[1]), changes, output)
 
 
 def run_forked(call: Callable[[], int], folder: Path, death: Death = Death()) -> Ending:
     """Run a function in a child process with `folder` as its working directory, and stop it as `death` says."""
     return finish(start_forked(call, folder, death))
-
-
-def _bytes_in_use() -> tuple[int, int]:
-    virtual, resident = Path("/proc/self/statm").read_text().split()[:2]
-    return int(virtual) * resource.getpagesize(), int(resident) * resource.getpagesize()
 
 
 def end_with(call: Callable[[], int]) -> NoReturn:
@@ -151,9 +141,6 @@ def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as gpt.cli.start does
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     _count_changes(death, changes)
-    if death.more_memory is not None:
-        most = _bytes_in_use()[0] + death.more_memory
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     if death.file_bytes is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
