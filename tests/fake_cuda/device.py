@@ -2,10 +2,9 @@
 
 Tensors on it are torch's fake tensors, which raise where operands are on different devices. Whatever is read back is
 1, be it a loss, a token or whether all is finite. On a real device that waits for it, which is noted, or refused
-within `FakeCuda.refusing`. What CUDA refuses under `torch.use_deterministic_algorithms` is refused here too.
+within `FakeCuda.refusing`.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,25 +33,6 @@ COUNTS = (aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten
 """Their result's shape depends on values, so that the device is waited for."""
 MATMULS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten._scaled_dot_product_flash_attention)
 MATMULS += (aten._scaled_dot_product_efficient_attention, aten._scaled_dot_product_cudnn_attention)
-
-
-IRREGULAR = {"NLLLoss": "nll_loss2d", "CTCLoss": "ctc_loss", "interpolate": "upsample", "grid_sample": "grid_sampler"}
-"""Names of operations that do not follow from the documentation's. Of NLLLoss it is `NLLLoss2d.cu` that raises."""
-ONLY_IF: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], bool]] = {
-    "cumsum": lambda func, args, options: (options.get("dtype") or args[0].dtype).is_floating_point,
-    "bincount": lambda func, args, options: len(args) > 1 or "weights" in options,
-    "median": lambda func, args, options: "dim" in func._overloadname,
-    "scatter_reduce": lambda func, args, options: "prod" in args,
-    "resize": lambda func, args, options: args[0].is_quantized,
-}
-"""Conditions in the documentation's words; without one, every call and its backward pass is refused."""
-
-
-THROWS = (torch.use_deterministic_algorithms.__doc__ or "").partition("operations will throw")[2]
-NAMES = re.findall(r"^ +\* :(?:class|func):`torch\.(?:\w+\.)*(\w+)`", THROWS.partition("In addition")[0], re.MULTILINE)
-REFUSED = {(IRREGULAR.get(n) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", n).lower()).strip("_") for n in NAMES}
-"""Stems of the names of operations that CUDA refuses where algorithms have to be deterministic."""
-assert {"cumsum", "nll_loss2d", "scatter_reduce", "put"} <= REFUSED, "torch's documentation is not read any more"
 
 
 class HiddenSync(AssertionError):
@@ -113,8 +93,6 @@ class FakeCuda(TorchDispatchMode):
         to_device = target is not None and torch.device(target).type == "cuda"
         if not to_device and not any(map(_is_on_device, tensors)):
             return func(*args, **kwargs)
-        if torch.are_deterministic_algorithms_enabled() and _is_refused(func, args, kwargs):
-            raise RuntimeError(f"{func} does not have a deterministic implementation in {_place()}")
         packet = func.overloadpacket
         if packet in READS:
             self.wait("read")
@@ -153,12 +131,6 @@ class FakeCuda(TorchDispatchMode):
             return tensor
         with self._fake:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-
-
-def _is_refused(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    name = func.overloadpacket.__name__.strip("_")
-    stems = [stem for stem in REFUSED if name == stem or name.startswith(f"{stem}_")]
-    return any(ONLY_IF.get(stem, lambda *_: True)(func, args, options) for stem in stems)
 
 
 def _is_on_device(tensor: Tensor) -> bool:
