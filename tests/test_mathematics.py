@@ -188,15 +188,6 @@ def test_warmup_cosine_is_the_schedule_of_training(warmup: int, decay: int | Non
         assert rate == pytest.approx(learning_rate(step, config, max_steps), rel=1e-12)
 
 
-def test_formulas_survive_markdown() -> None:
-    formulas = re.findall(r"^\$\$\n(.*)\n\$\$$", PAGE, re.MULTILINE)
-    assert len(formulas) > 30
-    for formula in formulas:
-        assert formula.count("{") == formula.count("}")
-        assert formula.count(r"\left(") == formula.count(r"\right)")
-        assert not re.search(r"\\[^a-zA-Z]|[<>|*]", formula)
-
-
 def test_worked_numbers_are_those_of_sampling() -> None:
     for logits, params, digits in (
         ([1, 2, 3], {"temperature": 0.5}, 3),

@@ -8,9 +8,8 @@ import torch
 
 from gpt.checkpoint import read_checkpoint
 from gpt.cli import evaluate, sample, train
-from gpt.config import Config
-from gpt.config.loading import dump_config, parse_config
-from gpt.config.plugins import PLUGINS, load_plugins, plugin_options, require_plugins, used_plugins
+from gpt.config.loading import parse_config
+from gpt.config.plugins import PLUGINS, load_plugins, plugin_options, require_plugins
 from gpt.config.sections import SHIPPED, TABLES, names_of
 from gpt.extras.accounting.parameters import count_parameters
 from gpt.extras.inspection.tracing.activation_cache import run_with_cache
@@ -19,7 +18,6 @@ from gpt.model.flops import matmul_parameters
 from gpt.model.layers import ACTIVATIONS
 from gpt.native.fingerprint import DECODING, TRAINING, changed_code
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.training.optimizers import build_optimizer
 from plugin_files import PARTS, plugin_of, unload
 from tiny import tiny_config
 
@@ -138,14 +136,6 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
     assert lines.count("warning: the plugin my_parts.py has changed since the checkpoint was saved") == 1
 
 
-def test_a_configuration_without_parts_of_a_plugin_does_not_need_it(tmp_path: Path) -> None:
-    plugin_of(tmp_path)
-    assert used_plugins(Config()) == []
-    text = dump_config(Config())
-    unload()
-    assert parse_config(text, "config.yaml") == Config()
-
-
 @pytest.mark.parametrize("recorded", [3, [3], [{}], [{"file": "a", "sha256": "b", "parts": 3}], {"file": "a"}])
 def test_a_damaged_record_of_plugins_is_an_error(recorded: object) -> None:
     with pytest.raises(CheckpointError, match="what it says of plugins cannot be read"):
@@ -153,10 +143,3 @@ def test_a_damaged_record_of_plugins_is_an_error(recorded: object) -> None:
     with pytest.raises(CheckpointError) as caught:
         require_plugins([{"file": "a\nb", "sha256": "", "parts": {"model.mlp": "x\x1b[2J"}}])
     assert str(caught.value).isprintable()
-
-
-def test_an_optimizer_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    plugin_of(tmp_path, "from gpt.training.optimizers import OPTIMIZERS\nOPTIMIZERS['bad'] = object")
-    config = parse_config("optim: {name: bad}", "a.yaml").optim
-    with pytest.raises(ConfigError, match=r"optim.name: bad cannot be made from groups and config: "):
-        build_optimizer(GPT(tiny_config()), config, torch.device("cpu"))

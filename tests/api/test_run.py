@@ -1,10 +1,8 @@
 """A run, a model of one's own loop that is saved like one, and the display of a notebook, without one."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +10,6 @@ import torch
 import torch.nn.functional as F
 
 import gpt
-from gpt.api import live_curve
-from gpt.api.live_curve import LiveCurve
 from gpt.cli import evaluate, explain, export, sample, train
 from tiny import CORPUS, tiny_config
 
@@ -163,66 +159,3 @@ def test_compiled_model_is_saved_as_what_it_was_made_of(tmp_path: Path) -> None:
     model = own_model()
     gpt.save(torch.compile(model), TOKENIZER, tmp_path / "mine")  # type: ignore[arg-type]
     assert gpt.load(tmp_path / "mine", "cpu")[0].wte.weight.equal(model.wte.weight)
-
-
-class Screen:
-    """Stands for IPython.display: keeps what is shown, in one place."""
-
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-        self.update = self.shown.append
-        self.now = 0.0
-
-    def display(self, html: str, display_id: bool) -> "Screen":
-        assert display_id, "without it nothing could be updated"
-        self.update(html)
-        return self
-
-
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    screen = Screen()
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=screen.display))
-    monkeypatch.setattr(live_curve, "time", SimpleNamespace(monotonic=lambda: screen.now))
-    return screen
-
-
-def test_steps_are_shown_once_a_second(screen: Screen) -> None:
-    curve = LiveCurve("mine", max_steps=1000)
-    curve.start(0)
-    for step in range(1, 401):
-        screen.now = step / 100  # four seconds
-        curve.scalars(step, {"train/loss": 3.0})
-        curve.progress(step, 3.0)
-    assert len(screen.shown) == 1 + 4
-    assert "mine: step 400 of 1,000" in screen.shown[-1]
-    assert "00:04, 00:06 left" in screen.shown[-1]
-    assert "training loss 3.000" in screen.shown[-1]
-
-
-def test_evaluation_and_end_are_shown_at_once(screen: Screen) -> None:
-    curve = LiveCurve("mine", max_steps=2)
-    curve.start(0)
-    curve.progress(1, None)
-    curve.scalars(1, {"mine/number": 7.0})  # of a callback: no loss
-    assert len(screen.shown) == 1
-    curve.scalars(1, {"val/loss": 1.25, "val/bits_per_char": 1.8})
-    curve.sample(1, "<b>sample</b>\nof two lines")
-    assert '<polyline points=""' in screen.shown[-1]
-    assert "validation loss 1.250" in screen.shown[-1]
-    assert "a sample at step 1:\n&lt;b&gt;sample&lt;/b&gt;\nof two lines" in screen.shown[-1]
-    curve.progress(2, None)
-    curve.close()
-    assert "step 2 of 2" in screen.shown[-1]
-    assert "left" not in screen.shown[-1]
-
-
-def test_resumed_run_estimates_from_its_own_steps_and_a_finished_one_shows_nothing(screen: Screen) -> None:
-    finished, curve = LiveCurve("mine", max_steps=5), LiveCurve("mine", max_steps=200)
-    finished.start(5)
-    finished.close()
-    assert screen.shown == []
-    curve.start(100)
-    screen.now = 10.0
-    curve.progress(150, None)
-    assert "00:10, 00:10 left" in screen.shown[-1]

@@ -1,7 +1,5 @@
-import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -89,37 +87,3 @@ def test_ctrl_c_saves_and_returns_the_run_at_a_prompt_and_ends_a_program(
     with pytest.raises(KeyboardInterrupt):
         gpt.train(callbacks=[interrupt], name="program", **TINY)
     assert (workplace / "runs/program/checkpoints/step-000002").is_dir()
-
-
-def test_error_of_a_callback_says_how_to_continue(workplace: Path) -> None:
-    lines: list[str] = []
-    with pytest.raises(ZeroDivisionError):
-        gpt.train(config="tiny.yaml", callbacks=[lambda event: 1 / (event.step - 2)], report=lines.append)
-    assert lines[-1].startswith("stopped by ZeroDivisionError in a callback at step 2, saved in runs/tiny; continue")
-
-
-def test_threads_train_different_runs_and_not_the_same_one(workplace: Path) -> None:
-    results: dict[str, Any] = {}
-
-    def work(name: str) -> None:
-        results[name] = gpt.train(name=name, **TINY)
-
-    def nested(event: Any) -> None:
-        if event.step == 1:
-            threads = [threading.Thread(target=work, args=(name,)) for name in ("first", "second")]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            with pytest.raises(gpt.GPTError, match="another process is training runs/outer"):
-                gpt.train(name="outer", **TINY)
-
-    gpt.train(name="outer", callbacks=[nested], **TINY)
-    assert {name: run.metrics[-1]["step"] for name, run in results.items()} == {"first": 6, "second": 6}
-
-
-def test_forked_process_is_refused_if_it_would_wait_for_ever(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.system.device.PROCESS", os.getpid() + 1)
-    with pytest.raises(gpt.GPTError, match=r"this process was forked, .*: set run\.threads to 1"):
-        gpt.train(threads=2, **TINY)
-    gpt.train(threads=1, **TINY)

@@ -1,6 +1,5 @@
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -43,17 +42,6 @@ def test_auto_dtype_has_instructions_and_another_is_said_to_be_slow() -> None:
     compute = choose_compute("cpu", "bfloat16", lines.append, AVX2)
     assert (compute.dtype, compute.fast_dtype) == (torch.bfloat16, torch.float32)
     assert lines == ["bfloat16 is far slower than float32 here: this processor (AVX2) has no instructions for it"]
-
-
-def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._inductor import cpp_builder
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    def missing() -> str:
-        raise InvalidCxxCompiler
-
-    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
-    assert device.compile_unsupported_reason(CPU) == "no C++ compiler was found"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -123,19 +111,6 @@ def test_float32_training_on_cuda_alone_is_in_tf32_says_so_and_restores_the_sett
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-@pytest.mark.usefixtures("_precision")
-@pytest.mark.parametrize("setting", ["medium", "fp32_precision"])
-def test_a_precision_that_the_user_chose_stays(setting: str) -> None:
-    if setting == "medium":
-        torch.set_float32_matmul_precision("medium")
-    else:
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
-    with TF32.allow_tf32():
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    assert str(TF32) == "cuda:0, float32"
-
-
 def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     available = available_bytes(CPU)
     assert available is None or 1 << 26 < available < 1 << 50
@@ -146,26 +121,3 @@ def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.Monkey
     message = r"^it needs at least 4.5 GiB of memory, and cpu has 3.0 GiB available; lower s"
     with pytest.raises(DeviceError, match=message):
         require_memory(9 << 29, "it", "something", CPU)
-
-
-@pytest.mark.parametrize(("container", "expected"), [("2048\n", 2048), ("max\n", 5 << 10), (None, 5 << 10)])
-def test_swap_counts_and_a_container_may_have_less(
-    container: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    3 kB\nSwapTotal:  4 kB\nSwapFree:  2 kB\n"}
-    files |= {} if container is None else {"/sys/fs/cgroup/memory.max": container}
-
-    def read_text(path: Path, encoding: str) -> str:
-        if str(path) not in files:
-            raise FileNotFoundError(path)
-        return files[str(path)]
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    assert available_bytes(CPU) == expected
-
-
-def test_a_cuda_device_has_what_is_free_and_what_torch_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
-    assert available_bytes(torch.device("cuda")) == 130

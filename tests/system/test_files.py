@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpt.system.files import parse_json, read_file, sha256_of, sync_file, sync_folder, temporary_folder, write_atomic
+from gpt.system.files import parse_json, read_file, sha256_of, sync_file, sync_folder, write_atomic
 from programs import full_disk
 
 
@@ -123,18 +122,3 @@ def test_what_is_no_json_is_a_value_error(content: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"nested|Expecting|decode"):
         parse_json(content)
     assert parse_json(b'{"a": [1.5]}') == {"a": [1.5]}
-
-
-def test_a_signal_during_the_removal_of_a_temporary_folder_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remove = shutil.rmtree
-
-    def interrupted(path: Any, **options: Any) -> None:
-        monkeypatch.setattr("shutil.rmtree", remove)
-        raise SystemExit(143)
-
-    monkeypatch.setattr("shutil.rmtree", interrupted)
-    with pytest.raises(SystemExit), temporary_folder(tmp_path / "new"):
-        assert len(list(tmp_path.iterdir())) == 1
-    assert list(tmp_path.iterdir()) == []

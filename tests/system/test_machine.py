@@ -46,13 +46,6 @@ def test_settings_are_read_anew_each_time(
     assert read_settings() == replace(EMPTY, **settings)
 
 
-@pytest.mark.parametrize("name", ["GPT_DATA_DIR", "XDG_CACHE_HOME"])
-def test_settings_refuse_the_home_of_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "~nosuchuser/x")
-    with pytest.raises(ConfigError, match=f"{name}: ~nosuchuser/x has no home folder"):
-        read_settings()
-
-
 def test_launch_is_that_of_torchrun_whole_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
@@ -110,9 +103,3 @@ def test_classes_can_be_had_from_a_lower_one_on(monkeypatch: pytest.MonkeyPatch)
         supported("AVX-512")
     with pytest.raises(DeviceError, match=r"^processor 'avx': expected one of AMX, "):
         supported("avx")
-
-
-def test_an_older_torch_leaves_features_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = supported()
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert supported() == here
