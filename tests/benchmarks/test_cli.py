@@ -1,6 +1,8 @@
 """The command line: mistakes, then each measurement once, at a size that costs seconds; what `make cuda` runs."""
 
 import json
+from argparse import Namespace
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from native_support import needs_compiler
 
 from benchmarks import cuda
 from benchmarks.cli import main
+from benchmarks.serve import Run
+from benchmarks.training_step import start_workers
 
 HF = ["--hf"] if find_spec("transformers") else []
 MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['mish'] = F.mish\n"
@@ -156,3 +160,26 @@ def test_commands_for_a_gpu_are_those_that_there_are(checkout: Path) -> None:
             with pytest.raises(SystemExit) as ended:
                 main([*words, "--help"])
             assert ended.value.code == 0
+
+
+def test_trainer_itself_runs_and_nothing_is_left(workplace: Path) -> None:
+    with ExitStack() as stack:
+        jobs = {"mine": {"trainer": "gpt", "overrides": []}}
+        answer = start_workers(jobs, Namespace(config="tiny.yaml", warmup=1, steps=12), stack)["mine"]()
+        assert len(answer["milliseconds"]) == 12  # more steps than an evaluation interval
+        assert (answer["dtype"], answer["blocks"]) == ("float32", "eager")
+    assert not (workplace / "runs").exists()
+
+
+TINY = ["--shape", "1/2/16", "--window", "32", "--prompt-lengths", "4", "8", "--tokens", "6", "--rounds", "1"]
+
+
+def test_server_answers_closed_and_open_loops(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *TINY, "--concurrency", "3", "--requests", "5", "--rates", "50"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {Run(row["concurrency"], row["rate"]): row for row in json.loads(lines[-1])["results"]}
+    assert {one: row["requests"] for one, row in rows.items()} == {Run(1): 2, Run(3): 6, Run(1, 50.0): 5}
+    for row in rows.values():
+        assert row["tokens_per_second"][0] > 0
+        assert row["first_token_ms"]["p99"] >= row["first_token_ms"]["p50"] > 0
+    assert any("50 requests/s" in line for line in lines)

@@ -3,15 +3,16 @@
 import argparse
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import decode, training_step
 from benchmarks.decoders import Entrant
+from benchmarks.http_load import Answer, summarize_answers
 from benchmarks.measure import describe_machine, processor_class, ratios, show_ratios, summarize
 from benchmarks.training_step import step_flops
 from gpt.config import Config
-from gpt.generation.kv_cache import cache_bytes
 from gpt.system.processor import AMX, GENERIC
 from tiny import tiny_config
 
@@ -63,16 +64,6 @@ def test_peer_is_compared_with_our_row_of_as_many_bits() -> None:
         assert one["prompt_tokens_per_second"] is None
 
 
-def test_row_of_a_decoder_that_shows_its_steps_or_only_prefills() -> None:
-    one = row("a", {"a": [[10.0, 12.0, 13.0, 13.5, 13.5]]}, {"a": entrant("float32")}, 8, 3)
-    assert one["first_seconds"] == 2.0
-    assert one["prompt_tokens_per_second"] == 2 * 8 / 2.0
-    assert one["tokens_per_second"] == pytest.approx(2 * 3 / 3.5)
-    assert one["bytes_per_second"] == pytest.approx(3 / 3.5 * (1000 + cache_bytes(tiny_config(), 2, 9, "fp32")))
-    one = row("a", {"a": [[0.0, 0.5]]}, {"a": entrant("float32")}, 8, 1)
-    assert one["prompt_tokens_per_second"] == 2 * 8 / 0.5
-
-
 def test_row_of_a_training_step_and_a_peer_has_gpt2s_parts() -> None:
     config = Config.model_validate({"train": {"batch_size": 3, "grad_accum_steps": 2}})
     config = config.model_copy(update={"model": tiny_config(mlp="swiglu")})
@@ -89,3 +80,17 @@ def test_row_of_a_training_step_and_a_peer_has_gpt2s_parts() -> None:
     ours = Config().model_copy(update={"model": tiny_config(mlp="relu2", position="rope", n_kv_head=2)})
     gpt2 = Config().model_copy(update={"model": tiny_config()})
     assert step_flops(ours, True) == step_flops(gpt2, False) != step_flops(ours, False)
+
+
+def test_latencies_and_throughput_by_hand() -> None:
+    one = Answer(10.0, [(10.5, 1), (10.6, 1), (11.0, 4)])  # gaps: 0.1, and 4 tokens that share 0.4
+    other = Answer(10.2, [(12.0, 2)])  # in one piece
+    later = Answer(50.0, [(50.1, 1), (52.0, 1)])
+    found = summarize_answers([[one, other], [later]])
+    assert found["requests"] == 3
+    assert found["tokens_per_second"] == [8 / 2, 2 / 2]
+    first = sorted([500.0, 1800.0, 100.0])
+    assert found["first_token_ms"] == pytest.approx({"p50": first[1], "p99": np.percentile(first, 99)})
+    gaps = [100.0] * 5 + [1900.0]
+    assert found["inter_token_ms"] == pytest.approx({"p50": 100.0, "p99": np.percentile(gaps, 99)})
+    assert summarize_answers([[other]])["inter_token_ms"] is None

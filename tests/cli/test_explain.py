@@ -40,24 +40,6 @@ def test_edits_are_factors_of_activations_or_heads() -> None:
     assert read_edits(Namespace(edit=[])) == {}
 
 
-@pytest.mark.parametrize(
-    ("view", "source"),
-    [
-        *((view, "--config tiny.yaml") for view in ("shapes", "flops", "memory")),
-        *(("params", source) for source in ("--published gpt2", "")),
-    ],
-)
-def test_override_changes_the_model_that_is_looked_at(view: str, source: str, run: Call) -> None:
-    """Wherever it stands between the options."""
-    first, *others = overrides = ["model.n_head=1", "model.n_embd=48", "model.vocab_size=65"]
-    line = f"explain {view} {source} --json"
-    before, changed = run(line).json, run(line, *overrides)
-    assert run(f"explain {view} {first} {source} --json", *others) == changed
-    after = changed.json
-    assert after["source"].endswith(f", with {' '.join(overrides)}")
-    assert {key for key in before if before[key] != after[key]} > {"source"}
-
-
 # --- attention -----------------------------------------------------------------------------------
 
 ATTENTION = "explain attention --prompt 'It was'"

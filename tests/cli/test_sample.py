@@ -128,21 +128,6 @@ def test_ids_without_a_token_are_neither_sampled_nor_listed(workplace: Path, run
 # --- beside the text -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        pytest.param("", "native, fp32 cache", marks=needs_compiler),
-        ("--backend eager", "eager, fp32 cache"),
-        ("--kv-dtype fp16", "eager, fp16 cache"),
-    ],
-)
-def test_stats_are_one_line_beside_the_text(run: Call, options: str, name: str) -> None:
-    for tokens in (0, 9):
-        _, out, err = run(f"{TEXT} {tokens} --seed 1 --checkpoint runs/tiny --stats {options}")
-        assert re.fullmatch(rf"{name}: {tokens} tokens, [\d,]+ tokens/s\n", err)
-        assert len(out) == len("It") + tokens + 1
-
-
 @needs_compiler
 def test_drafts_leave_the_text_and_are_counted(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ("--greedy", "--num-samples 3", "--top-k 5 --repetition-penalty 1.3"):

@@ -35,17 +35,12 @@ def complaint(text: str, *overrides: str) -> str:
         # unknown keys
         ("model", "n_layers: 4", "model.n_layers: unknown key; did you mean n_layer?"),
         ("model", "learning_rate: 1e-3", "model.learning_rate: unknown key; did you mean optim.learning_rate?"),
-        ("train", "droput: 0.1", "train.droput: unknown key; did you mean model.dropout?"),
         ("train", "max_iters: 5", "train.max_iters: unknown key; did you mean max_steps?"),
-        ("model", "hidden_size: 5", "model.hidden_size: unknown key; did you mean model.n_embd?"),
-        ("sample", "qqqq: 1", "sample.qqqq: unknown key"),
         ("model", "4: 4", "model.4: got 4, keys should be strings"),
         # another type
         ("model", "n_layer: four", "model.n_layer: got 'four', expected a valid integer"),
         ("model", "bias: yes", "model.bias: got 'yes', expected one of true, false"),
         ("optim", "betas: [0.9]", "optim.betas: got [0.9], which has too few values"),
-        ("optim", "betas: [0.9, 0.9, 0.9]", "optim.betas: got [0.9, 0.9, 0.9], which has too many values"),
-        ("optim", "betas: 0.9", "optim.betas: got 0.9, expected a list, in brackets"),
         ("run", "name: 7", "run.name: got 7, expected text; put it in quotes"),
         ("sample", "stop: ['']", "sample.stop: got '', string should have at least 1 character"),
         # out of range, or none of the choices
@@ -53,14 +48,10 @@ def complaint(text: str, *overrides: str) -> str:
         ("model", "dropout: 1", "model.dropout: got 1, expected less than 1"),
         ("model", "norm: batchnorm", "model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
         ("optim", "learning_rate: .inf", "optim.learning_rate: got inf, expected a finite number"),
-        ("optim", "grad_clip: .inf", "optim.grad_clip: got inf, expected a finite number"),
         ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, text8, enwik8, file"),
         ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
-        ("sample", "min_p: 1.1", "sample.min_p: got 1.1, expected less than or equal to 1"),
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
-        ("run", "compile: yes", "run.compile: got 'yes', expected one of auto, true, false"),
         ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
-        ("run", "name: ..", "run.name: got '..', expected letters, digits, points, - and _, of which"),
         ("run", "name: a/../b", "run.name: got 'a/../b', expected letters, digits, points, - and _, of which"),
         ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
         # keys that contradict each other
@@ -182,17 +173,13 @@ def test_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> Non
     [
         ("e\u0301te\u0301.txt", "\u00e9t\u00e9"),  # composed
         ("كتاب قديم.txt", "كتاب-قديم"),
-        ("👨\u200d👧.txt", "👨-👧"),
         (".hidden.txt", "hidden"),
-        ("ch.1.txt", "ch.1"),
         ("Dr. Jekyll & Mr. Hyde.txt", "Dr.-Jekyll-Mr.-Hyde"),
         ("\u202ea\tb\u0301.txt", "a-b\u0301"),
         ("\u0301x", "x"),
         ("poems/**/*.txt", "poems"),
         ("poems/.", "poems"),
-        ("poems/prose/..", "poems"),
         ("poems/.bashrc", "bashrc"),
-        ("/...", "run"),
     ],
 )
 def test_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: str) -> None:

@@ -38,7 +38,6 @@ PAGES: dict[str, list[tuple[int, bytes, dict[str, object]]]] = {
     "/always-cut": [CUT],
     "/always-500": [(500, b"", {})],
     "/bomb": [(200, gzip.compress(bytes(20 * SIZE)), {"Content-Encoding": "gzip"})],
-    "/together": [(200, CONTENT, {})],
     "/nonsense": [(200, CONTENT, {"Content-Length": "abc"})],
 }
 """Answers to the first, the second, ... request; the last one to all later ones."""
@@ -55,8 +54,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/silent":
             self.server.release.wait(PATIENCE)
             return
-        if self.path == "/together":
-            self.server.both.wait(PATIENCE)
         answers = PAGES[self.path]
         status, body, headers = answers[min(self.server.visits[self.path], len(answers)) - 1]
         self.send_response(status)
@@ -76,7 +73,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.visits: Counter[str] = Counter()
-        self.release, self.both = threading.Event(), threading.Barrier(2)
+        self.release = threading.Event()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is part of these tests."""

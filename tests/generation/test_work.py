@@ -8,14 +8,12 @@ import pytest
 import torch
 from generation.support import complete
 from native_support import needs_compiler
-from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation.batch import Batch
 from gpt.generation.generator import generate_tokens
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
-from gpt.native.decoding.engine import Engine
 
 
 @pytest.fixture
@@ -50,36 +48,6 @@ def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT, calls: list[tup
     lengths = [len(row.tokens) for row in complete(tiny_model, ["hi"] * 8, params, range(8))]
     assert len(set(lengths)) > 2
     assert calls == [(1, 1)] + [(sum(length >= step for length in lengths), 1) for step in range(1, max(lengths) + 1)]
-
-
-@needs_compiler
-def test_native_engine_computes_each_position_once_and_past_the_edge_a_window_per_slide(
-    monkeypatch: pytest.MonkeyPatch, tiny_model: GPT
-) -> None:
-    computed: list[int] = []
-    step, generate = Engine.step, Engine.generate
-
-    def watched_step(engine: Engine, tokens: list[int], *arguments: Any) -> list[int]:
-        computed.append(len(tokens))
-        return step(engine, tokens, *arguments)
-
-    def watched_generate(engine: Engine, rows: Any, tokens: Any, positions: Any, uniforms: Tensor, *rest: Any) -> Any:
-        computed.append(uniforms.numel())
-        return generate(engine, rows, tokens, positions, uniforms, *rest)
-
-    monkeypatch.setattr(Engine, "step", watched_step)
-    monkeypatch.setattr(Engine, "generate", watched_generate)
-    runtime = build_runtime(tiny_model, DecodeOptions("native"))
-    assert len(list(generate_tokens(tiny_model, [1] * 7, SamplingParams(max_new_tokens=9), runtime))) == 9
-    assert sum(computed) == 7 + 9 - 1
-    computed.clear()
-    params = SamplingParams(max_new_tokens=101)
-    assert len(list(generate_tokens(tiny_model, range(16), params, runtime))) == 101
-    # each of 25 slides leaves 12 tokens to compute anew, and the newest
-    assert sum(computed) == 15 + 101 + 25 * 12
-    computed.clear()
-    Batch(runtime, [[3] * 9] * 64, SamplingParams(max_new_tokens=1), range(64)).step()
-    assert computed == [8, 64]
 
 
 def swap_rows(model: Any) -> None:

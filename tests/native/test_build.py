@@ -21,8 +21,8 @@ import torch
 from native_support import needs_compiler
 
 from gpt.native import build, contract
-from gpt.native.build import CachedLibrary, find_library, open_library
-from gpt.native.compiler import FLAGS, Compiler, find_compiler, find_compilers
+from gpt.native.build import find_library, open_library
+from gpt.native.compiler import FLAGS, Compiler, find_compilers
 from gpt.native.contract import Activation, Kind, check_facts, fields, pointer
 from gpt.native.decoding import engine
 from gpt.native.decoding.c_structs import STRUCTURES, CLayer, CMatrix
@@ -104,25 +104,6 @@ def test_changed_source_header_macro_class_or_compiler_is_compiled_anew(cache: P
     find_library("room/answer.cpp", replace(GENERIC, macros=(*GENERIC.macros, "-O1")), cache)
     assert answer(cache, compiler=replace(next(find_compilers()), version="newer")) == 8
     assert len(list((cache / "kernels").iterdir())) == 6
-
-
-def test_wheel_brings_libraries_until_a_source_is_edited_or_a_compiler_is_asked_for(
-    cache: Path, sources: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "PREBUILT", sources.parent / "prebuilt")
-    answer(cache)
-    (library,) = (cache / "kernels").iterdir()
-    build.PREBUILT.mkdir()
-    CachedLibrary(build.PREBUILT, build.prebuilt_key("room/answer.cpp", GENERIC)).store(library)
-    monkeypatch.setattr(build, "find_compiler", lambda: None)
-    (sources / ".DS_Store").touch()  # by macOS, when a folder is looked at
-    (sources / "room/._answer.cpp").touch()
-    assert answer(cache) == 42
-    (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
-    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found"):
-        answer(cache)
-    assert answer(cache, compiler=find_compiler()) == 7
-    assert len(compilations) == 2
 
 
 def test_failed_compilations_are_errors_of_one_line_and_tried_again(

@@ -3,7 +3,6 @@ word: health, its document.
 """
 
 import json
-import threading
 
 import openai
 import pytest
@@ -61,19 +60,6 @@ def test_given_limits_are_kept(serve: Serve) -> None:
         wrong = served.post(prompt="It", max_tokens=5, n=2, logprobs=5)
         assert_is_error(wrong, 400, "logprobs", "log-probabilities in all")
         assert served.post(prompt="It", max_tokens=5, n=2, logprobs=4).status_code == 200
-
-
-def test_answers_under_way_hold_a_limited_number_of_values(serve: Serve) -> None:
-    with serve(limits=Limits(values=1000)) as served:
-        assert_is_error(served.post(prompt="It", n=2, max_tokens=501), 400, "max_tokens")  # it never fits
-        assert_is_error(served.post(prompt="It", n=2, max_tokens=100, logprobs=4), 400, "max_tokens")
-        for number, body in enumerate(({"max_tokens": 100, "logprobs": 4}, {"max_tokens": 1000})):
-            waiting = threading.Thread(target=served.post, kwargs={"prompt": "It", **body})
-            waiting.start()
-            served.engine.wait_for_request()
-            assert_is_error(served.post(prompt="It", max_tokens=401), 429)
-            served.engine.say("a", "length", number)
-            waiting.join()
 
 
 def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
