@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt.api.online import RATE, learning
 from gpt.checkpoint import Loaded
-from gpt.data.dataset import META, Dataset, open_dataset
+from gpt.data.dataset import META, Dataset, mix, open_dataset, token_folders
 from gpt.data.tokens import Tokens
 from gpt.system.device import Compute
 from gpt.system.environment import expand_home
@@ -69,14 +69,17 @@ def evaluate_corpus(
     """
     if "data" not in loaded.state:
         raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
-    folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens" / str(loaded.state["data"])
+    tokens_folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens"
+    folders = token_folders(tokens_folder, str(loaded.state["data"]))
+    folder = next((each for each in folders if not (each / META).is_file()), folders[0])
     if not (folder / META).is_file():
         prepare = f"gpt prepare-data --config {shlex.quote(str(loaded.folder / 'config.yaml'))}"
         raise ConfigError(
             f"the tokens that {loaded.folder} was trained on are not in {folder}; encode its corpus again: {prepare}, "
             "or give a text with --text-file"
         )
-    dataset = open_dataset(folder)
+    opened = [open_dataset(each) for each in folders]
+    dataset = opened[0] if len(opened) == 1 else mix(opened, None)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has a different tokenizer than the tokens in {folder}")
     block_size = loaded.config.model.block_size

@@ -51,6 +51,16 @@ def _check_path(text: str) -> str:
     return text
 
 
+def _check_sources(value: Any) -> Any:
+    """Check a path, or several: a list, or a dict of their weights."""
+    several = value if isinstance(value, dict | list | tuple) else [value]
+    weights = value.values() if isinstance(value, dict) else [1.0]
+    valid = all(isinstance(path, str) and path and "\0" not in path for path in several) and several
+    if value is not None and not (valid and all(type(w) in (int, float) and 0 < w < math.inf for w in weights)):
+        raise ValueError("expected a path, [PATH, ...] or {PATH: WEIGHT, ...} with weights above 0")
+    return _list_to_tuple(value)
+
+
 def is_name_character(character: str, first: bool = False) -> bool:
     """Return whether a run's name may have a character: a letter or digit of any script, an emoji, a point, - or _.
 
@@ -200,10 +210,11 @@ class DataConfig(Section):
     source: Literal["shakespeare", "pydocs", "text8", "enwik8", "file"] = Field(
         "shakespeare", description="A named corpus, or your own file or files."
     )
-    path: PathText | None = Field(
+    path: Annotated[str | tuple[str, ...] | dict[str, float] | None, BeforeValidator(_check_sources)] = Field(
         None,
         description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.txt. Text in UTF-8, or "
-        "Parquet (.parquet), of which the column text is read.",
+        "Parquet (.parquet), of which the column text is read. Several, as [a.txt, b.txt], are sampled by their "
+        "lengths, or as often as {a.txt: 3, b.txt: 1} says.",
     )
     dir: PathText = Field(
         "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."
@@ -235,6 +246,8 @@ class DataConfig(Section):
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
+        if isinstance(self.path, tuple | dict) and self.order == "shuffled":
+            yield "order", "shuffled is for one path; take random for several"
         if self.tokenizer != "bpe" and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default:
             yield "bpe_vocab_size", f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}"
 

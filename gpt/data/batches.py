@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.data.tokens import Tokens, release_pages
+from gpt.data.tokens import Mixture, Tokens, release_pages
 
 ROUNDS = 8
 """Rounds of the Feistel network, each with a key."""
@@ -67,6 +67,19 @@ class BatchSampler(Sampler):
         if set(state) != {"generator"}:
             raise ValueError("its batches had another data.order")
         self.generator.set_state(state["generator"])
+
+
+class MixtureSampler(BatchSampler):
+    """Samples a text by its weight, then a window inside it at a uniformly random position."""
+
+    tokens: Mixture
+
+    def _choose(self, batch_size: int) -> Tensor:
+        weights, ranges = torch.from_numpy(self.tokens.weights), torch.from_numpy(self.tokens.ranges)
+        text = torch.multinomial(weights, batch_size, replacement=True, generator=self.generator)
+        begin, end = ranges[text].unbind(1)
+        places = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
+        return begin + (places * (end - begin - self.block_size)).long()
 
 
 class ShuffledSampler(Sampler):
@@ -151,6 +164,8 @@ def _mixed(words: Words) -> Words:
 
 
 def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int) -> Sampler:
+    if isinstance(tokens, Mixture):
+        return MixtureSampler(tokens, block_size, seed)
     return (BatchSampler if order == "random" else ShuffledSampler)(tokens, block_size, seed)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
-from gpt.data.tokens import Tokens, in_pieces, join_shards
+from gpt.data.tokens import Mixture, Tokens, in_pieces, join_shards
 from gpt.system.errors import DataError, explained
 from gpt.system.files import sha256_of
 
@@ -36,13 +37,29 @@ class Dataset:
         return sum(map(self.tokenizer.count_chars, in_pieces(tokens))) / len(tokens)
 
     def check_length(self, block_size: int) -> None:
-        """Raise DataError unless both splits hold one window of `block_size + 1` tokens."""
-        for name, tokens in (("train", self.train), ("val", self.val)):
-            if len(tokens) < block_size + 1:
+        """Raise DataError unless both splits, and each text of a mixture, hold a window of `block_size + 1` tokens."""
+        train = [int(end - begin) for begin, end in getattr(self.train, "ranges", [(0, len(self.train))])]
+        for name, length in (("train", min(train)), ("val", len(self.val))):
+            if length < block_size + 1:
                 raise DataError(
-                    f"the {name} split has {len(tokens):,} tokens, fewer than block_size + 1 = {block_size + 1:,}; "
+                    f"the {name} split has {length:,} tokens, fewer than block_size + 1 = {block_size + 1:,}; "
                     "use more text, a smaller model.block_size or another data.val_fraction"
                 )
+
+
+def mix(datasets: Sequence[Dataset], weights: Sequence[float] | None) -> Dataset:
+    """Return several corpora of one tokenizer as one; training samples by weight, or by length if there are none."""
+    train = Mixture([each.train for each in datasets], weights)
+    val = Mixture([each.val for each in datasets], None)
+    tests = [each.test for each in datasets if each.test is not None]
+    sampled = "" if weights is None else f"@{':'.join(f'{weight:g}' for weight in weights)}"
+    fingerprint = "+".join(each.fingerprint for each in datasets) + sampled
+    return Dataset(train, val, datasets[0].tokenizer, fingerprint, Mixture(tests, None) if tests else None)
+
+
+def token_folders(folder: Path, fingerprint: str) -> list[Path]:
+    """Return the folders of token files below `folder` that a dataset of this fingerprint consists of."""
+    return [folder / name for name in fingerprint.partition("@")[0].split("+")]
 
 
 def seal(meta: dict[str, Any]) -> dict[str, Any]:

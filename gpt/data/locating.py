@@ -61,7 +61,7 @@ def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list
         case "pydocs":
             files = [store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")]
         case "file":
-            assert config.path is not None
+            assert isinstance(config.path, str)  # of several, see `gpt.data.preparation`
             files = find_files(expand_home(config.path, "data.path"))
     size = sum(file.stat().st_size for file in files)
     if not 0 < size <= 4 * MAX_CHARACTERS:

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpt.config import DataConfig
 from gpt.data import corpus_text, sharding
-from gpt.data.corpus_text import CorpusText, extend_tokenizer
-from gpt.data.dataset import META, Dataset, open_dataset
+from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer
+from gpt.data.dataset import META, Dataset, mix, open_dataset
 from gpt.data.locating import corpus_files
 from gpt.data.parquet import is_table
 from gpt.data.tokenizers import Tokenizer
@@ -26,6 +26,8 @@ def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokeni
 
     The tokenizer is `base` with the characters that it lacks; None: one that is built from the corpus.
     """
+    if isinstance(config.path, tuple | dict):
+        return _prepare_several(config, settings, report, base)
     with announced(report, "looking for the corpus, and hashing it where its hash is known"):
         corpus = CorpusText(corpus_files(config, settings, report))
     with announced(report, f"reading {corpus.name}"):
@@ -36,6 +38,18 @@ def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokeni
         report(f"encoded {corpus.name} into {folder}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)
+
+
+def _prepare_several(config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None) -> Dataset:
+    """Prepare each path by itself, with the tokenizer of all of them."""
+    assert isinstance(config.path, tuple | dict)
+    each_config = [config.model_copy(update={"path": path}) for path in config.path]
+    files = [file for each in each_config for file in corpus_files(each, settings, report)]
+    corpus = CorpusText(files)
+    with announced(report, f"reading {corpus.name}"):
+        tokenizer = build_tokenizer(corpus, config) if base is None else extend_tokenizer(base, corpus)
+    datasets = [prepare(each, settings, report, tokenizer) for each in each_config]
+    return mix(datasets, [*config.path.values()] if isinstance(config.path, dict) else None)
 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:

@@ -45,6 +45,23 @@ class TokenShards:
         return found
 
 
+class Mixture(TokenShards):
+    """The token ids of several texts, one after the other, that are sampled by weight.
+
+    Attributes:
+        ranges: where each begins and ends, (S, 2) int64.
+        weights: how often a window is one of each, (S,); they need not add up to 1.
+    """
+
+    def __init__(self, texts: Sequence["Tokens"], weights: Sequence[float] | None) -> None:
+        super().__init__(
+            [shard for text in texts for shard in (text.shards if isinstance(text, TokenShards) else [text])]
+        )
+        ends = np.cumsum([len(text) for text in texts])
+        self.ranges = np.stack([np.append(0, ends[:-1]), ends], axis=1)
+        self.weights = np.array([len(text) for text in texts] if weights is None else weights, dtype=np.float64)
+
+
 Tokens = NDArray[Any] | TokenShards
 """Token ids of a split, (N,): in memory or memory-mapped."""
 

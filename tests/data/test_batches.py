@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.data.batches import ROUNDS, Sampler, ShuffledSampler, build_sampler, permute
+from gpt.data.tokens import Mixture, TokenShards
 from patience import examples
 
 TOKENS = np.random.default_rng(0).integers(0, 200, size=1000).astype(np.uint8)
@@ -105,6 +106,16 @@ def test_state_of_another_order_or_outside_the_epoch_is_refused() -> None:
             build_sampler(loaded, TOKENS, 16, 1).load_state_dict(state)
     with pytest.raises(ValueError, match="its position is 61, and an epoch has 61 blocks"):
         shuffled().load_state_dict({"seed": 3, "epoch": 0, "position": 61})
+
+
+def test_mixture_has_texts_by_weight_and_windows_inside_one() -> None:
+    texts = [np.arange(40), 1000 + np.arange(200), TokenShards([2000 + np.arange(30), 2030 + np.arange(70)])]
+    sampler = build_sampler("random", Mixture(texts, [3, 1, 4]), 16, 5)
+    inputs, targets = draws(sampler, 100, 80).transpose(0, 1).flatten(1, 2)
+    assert torch.equal(targets, inputs + 1)  # all of a window are neighbors
+    firsts = Counter((inputs[:, 0] // 1000).tolist())
+    assert [firsts[text] / 8000 for text in range(3)] == pytest.approx([3 / 8, 1 / 8, 4 / 8], abs=0.02)
+    assert set(inputs[inputs[:, 0] < 1000, 0].tolist()) == set(range(40 - 16))
 
 
 def keys_of(seed: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpt.config import DataConfig
 from gpt.data import corpus_text, sharding
-from gpt.data.dataset import META, Dataset, open_dataset, seal, unseal
+from gpt.data.dataset import META, Dataset, open_dataset, seal, token_folders, unseal
 from gpt.data.preparation import prepare
 from gpt.data.tokenizers import ByteTokenizer, Ids, Tokenizer
 from gpt.system.environment import Settings
@@ -211,6 +211,21 @@ def test_files_are_joined_in_order_by_an_empty_line_and_a_bad_one_leaves_nothing
     (place.files / "z.txt").unlink()
     assert whole(place.prepare(**files)) == "\n\n".join(texts)
     assert whole(place.prepare(path=str(place.files / "[01].*"))) == "\n\n".join(texts[:2])
+
+
+def test_several_paths_are_split_each_and_have_the_tokenizer_of_all(place: Place) -> None:
+    texts = {str(place.files / name): text for name, text in (("b.txt", "".join(LINES[::2])), ("c.txt", "xyz" * 200))}
+    for path, text in texts.items():
+        Path(path).write_text(text, encoding="utf-8")
+    data, other = (place.prepare(path=path) for path in ([*texts], dict.fromkeys(texts, 0.5)))
+    borders = {text: int(0.9 * len(text)) for text in texts.values()}
+    assert data.tokenizer.decode(np.asarray(data.train)) == "".join(text[:end] for text, end in borders.items())
+    assert data.tokenizer.decode(np.asarray(data.val)) == "".join(text[end:] for text, end in borders.items())
+    assert np.diff(data.train.ranges).flatten().tolist() == [*borders.values()]  # type: ignore[union-attr]
+    assert data.fingerprint != other.fingerprint
+    assert all((folder / META).is_file() for folder in token_folders(place.tokens, other.fingerprint))
+    with pytest.raises(DataError, match="the train split has 540 tokens"):
+        data.check_length(1000)
 
 
 @given(
