@@ -196,8 +196,7 @@ def loss_of(model: "nn.Module", dataset: "Dataset", block_size: int, device: str
     import torch
 
     from gpt.system.device import Compute
-    from gpt.training.loss import evaluate
-    from gpt.training.windows import full_batches
+    from gpt.training.loss import evaluate, full_batches
 
     compute = Compute(torch.device(device), torch.float32)
     return evaluate(model.to(compute.device), full_batches(dataset.val, block_size, 64), compute).loss

@@ -26,7 +26,7 @@ from checks import check_wheel
 from platforms import PLATFORMS, ROOT, SOURCES, ZIG, Platform
 from replaying import replay_wheel
 
-from gpt.native.compiler import FLAGS, system_flags
+from gpt.native.build import FLAGS, system_flags
 from gpt.system.processor import Processor
 
 LINK = ("-O3", "-shared", "-s")

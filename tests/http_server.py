@@ -24,7 +24,7 @@ from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.responses import Services
 from gpt.extras.serving.http.server import bind, build_config
-from gpt.generation.request import TextChunk
+from gpt.generation.sequence import TextChunk
 from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 from patience import PATIENCE

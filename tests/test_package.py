@@ -32,7 +32,7 @@ FLOORS = [
     {"__main__"},
 ]
 """From the ground up: a part imports from lower floors and from itself only."""
-REACH = {"gpt.cli.train": (98, 11_100), "gpt.cli.sample": (65, 7_450), "gpt.model.gpt": (12, 1_500)}
+REACH = {"gpt.cli.train": (91, 11_100), "gpt.cli.sample": (61, 7_400), "gpt.model.gpt": (12, 1_500)}
 """How many files and lines of the package a command can load at the most, imports inside functions included."""
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -51,7 +51,7 @@ from gpt.config import ModelConfig
 from gpt.extras.inspection.tracing.hooks import with_hooks
 from gpt.native.decoding.weights import lay_out_weights
 from gpt.model import GPT
-from gpt.model.meta import meta_device
+from gpt.system.device import meta_device
 
 for position in ("learned", "sinusoidal", "rope"):
     config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5, position=position)

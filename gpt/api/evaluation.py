@@ -14,8 +14,7 @@ from gpt.system.device import Compute
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.progress import Report, counted
-from gpt.training.loss import IGNORE, Batch, evaluate
-from gpt.training.windows import sliding_batches
+from gpt.training.loss import IGNORE, Batch, evaluate, sliding_batches
 
 
 @dataclass(frozen=True)

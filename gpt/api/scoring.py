@@ -10,8 +10,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
 from gpt.system.device import widest_dtype
 from gpt.system.errors import GenerationError
-from gpt.training.loss import IGNORE
-from gpt.training.windows import sliding_batches
+from gpt.training.loss import IGNORE, sliding_batches
 
 
 @dataclass(frozen=True)

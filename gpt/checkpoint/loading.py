@@ -13,8 +13,8 @@ from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, DataConfig, SampleConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
-from gpt.model.meta import meta_device
 from gpt.model.quantized import for_format, format_of, quantize, weights_format
+from gpt.system.device import meta_device
 from gpt.system.errors import CheckpointError
 from gpt.system.progress import Report, announced, print_line
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt.data import Tokenizer
-from gpt.generation.request import TextChunk
+from gpt.generation.sequence import TextChunk
 from gpt.generation.text import decode_text
 from gpt.generation.tokens import SampledToken
 

@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from gpt.config import DataConfig
-from gpt.data.corpus_text import MAX_CHARACTERS
+from gpt.data.corpus_text import MAX_CHARACTERS, is_table
 from gpt.data.download import Download, fetch
-from gpt.data.parquet import is_table
 from gpt.data.tokenizers import require_characters
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError

@@ -7,10 +7,9 @@ from typing import Any
 
 from gpt.config import DataConfig
 from gpt.data import corpus_text, sharding
-from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer
+from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, is_table
 from gpt.data.dataset import META, Dataset, mix, open_dataset
 from gpt.data.locating import corpus_files
-from gpt.data.parquet import is_table
 from gpt.data.tokenizers import Tokenizer
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError

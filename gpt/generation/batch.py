@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation.eager import Runtime
-from gpt.generation.request import Request, TextChunk
+from gpt.generation.engine import Runtime
+from gpt.generation.sequence import Request, TextChunk
 from gpt.generation.text import check_ids, encode_prompt
 from gpt.generation.tokens import TokenIds
 from gpt.system.errors import GenerationError

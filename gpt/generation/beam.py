@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from gpt.config import SamplingParams
-from gpt.generation.request import Request
 from gpt.generation.runner import Runner
-from gpt.generation.sequence import ScheduledWork, SequenceState
+from gpt.generation.sequence import Request, ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken, check_finite
 from gpt.system.device import widest_dtype
 from gpt.system.errors import GenerationError

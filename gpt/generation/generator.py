@@ -10,7 +10,7 @@ from gpt.config.loading import explain
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.batch import Batch, TextBatch
-from gpt.generation.eager import Runtime
+from gpt.generation.engine import Runtime
 from gpt.generation.runtime import build_runtime
 from gpt.model import GPT
 from gpt.system.errors import GenerationError

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpt.generation.eager import Runtime
-from gpt.generation.engine import REMEDY
+from gpt.generation.engine import REMEDY, Runtime
 from gpt.generation.native_runner import NativeModel, NativeRunner, prepare
 from gpt.generation.paged_store import KV_DTYPES
 from gpt.generation.runner import Runner

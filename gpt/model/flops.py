@@ -16,7 +16,7 @@ def _mlp_matrices(config: ModelConfig) -> int:
     if config.mlp in SHIPPED["model.mlp"]:
         return plain
     from gpt.model.layers import MLPS, build_mlp
-    from gpt.model.meta import meta_device
+    from gpt.system.device import meta_device
 
     if config.mlp not in MLPS:
         return plain

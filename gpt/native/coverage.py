@@ -9,8 +9,8 @@ from torch import nn
 
 from gpt.config import ModelConfig
 from gpt.model import GPT
-from gpt.model.meta import meta_device
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
+from gpt.system.device import meta_device
 
 POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")

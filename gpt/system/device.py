@@ -3,13 +3,15 @@
 import ctypes
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gpt.system.environment import DEVICE_PATTERN, Launch
 from gpt.system.errors import DeviceError
@@ -207,3 +209,25 @@ def to_device(ids: Tensor, device: torch.device) -> Tensor:
     """Move ids or places; from the CPU to a CUDA device through pinned memory, so that the copy is asynchronous."""
     pinned = device.type == "cuda" and ids.device.type == "cpu"
     return (ids.contiguous().pin_memory() if pinned else ids).to(device, non_blocking=pinned)
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Leaves tensors as they are where `torch.nn.init` would fill them."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def meta_device() -> Iterator[None]:
+    """Create modules on the meta device, with tensors that nothing fills.
+
+    Random numbers on that device would import torch's compiler, which takes half a second.
+    """
+    with torch.device("meta"), _Uninitialized():
+        yield

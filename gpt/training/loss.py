@@ -1,13 +1,19 @@
-"""Cross-entropy of a batch, and its mean over a split."""
+"""Cross-entropy of a batch, and its mean over a split, which is read in windows.
+
+By two protocols, whose losses are not comparable: `full_batches` reads a text once in order, in blocks of `block_size`:
+the loss to report. `sliding_batches` overlaps the windows, so that every token has a long context.
+"""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt.data.tokens import Tokens, release_pages
 from gpt.model import eval_mode
 from gpt.system.device import Compute, to_device
 
@@ -47,7 +53,7 @@ def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Comp
 def evaluate(
     model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None] = lambda: None
 ) -> Evaluation:
-    """Compute the mean loss over batches, see `gpt.training.windows`; the model is in eval mode meanwhile.
+    """Compute the mean loss over batches, as of `full_batches`; the model is in eval mode meanwhile.
 
     `poll` is called before every batch; an exception from it ends the evaluation.
     """
@@ -68,3 +74,33 @@ def batch_losses(
             tokens += int((targets != IGNORE).sum())
     # read back once, so that a GPU does not wait between batches
     return torch.stack(losses).tolist(), tokens
+
+
+def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[Batch]:
+    """Yield the text in adjacent blocks, in order; each token but the first is predicted once."""
+    return sliding_batches(tokens, block_size, batch_size, stride=block_size)
+
+
+def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: int) -> Iterator[Batch]:
+    """Yield windows `stride` apart; each predicts only the tokens after the end of the previous one."""
+    # the last token is only a target
+    last = len(tokens) - 1
+    starts = range(0, max(1, last - block_size + stride), stride)
+    # the windows that do not reach past the end are computed together, as batches of one shape
+    whole = max(0, (last - block_size) // stride + 1)
+    for i in range(0, whole, batch_size):
+        yield _windows(tokens, starts[i : min(i + batch_size, whole)], block_size, stride)
+        release_pages(tokens)
+    for start in starts[whole:]:
+        yield _windows(tokens, [start], last - start, stride - (start + block_size - last))
+
+
+def _windows(tokens: Tokens, starts: Sequence[int], length: int, fresh: int) -> Batch:
+    """Return windows of `length`; all but the first one of the text predict only their last `fresh` tokens."""
+    indices = np.array(starts)[:, None] + np.arange(length + 1)
+    windows: Tensor = torch.from_numpy(tokens[indices].astype(np.int64))
+    targets = windows[:, 1:].clone()
+    for index, start in enumerate(starts):
+        if start > 0:
+            targets[index, : length - fresh] = IGNORE
+    return windows[:, :-1], targets

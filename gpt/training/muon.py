@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gpt.system.distributed.sharding import from_local, full_tensor, shard_like, to_local
+from gpt.system.distributed import from_local, full_tensor, shard_like, to_local
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic Newton-Schulz iteration that raise small singular values fastest."""

@@ -9,7 +9,7 @@ from torch.optim import AdamW, Optimizer
 
 from gpt.config import OptimConfig
 from gpt.model import GPT
-from gpt.system.distributed.sharding import shard_like
+from gpt.system.distributed import shard_like
 from gpt.system.errors import ConfigError
 from gpt.training.muon import Muon
 from gpt.training.training_state import check_like

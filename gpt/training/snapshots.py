@@ -15,7 +15,7 @@ from gpt.config.sections import SEEDS
 from gpt.data.dataset import Dataset
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.batch import TextBatch
-from gpt.generation.eager import Runtime
+from gpt.generation.engine import Runtime
 from gpt.model import GPT, eval_mode
 from gpt.model.attention import masked_scores, weighted_sum
 from gpt.system.errors import InputError, explained

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from gpt.model import GPT
 from gpt.system.device import Compute
-from gpt.system.distributed import World
-from gpt.system.distributed.sharding import full_tensor
+from gpt.system.distributed import World, full_tensor
 from gpt.system.errors import NonFiniteError
 from gpt.training.loss import IGNORE
 from gpt.training.objective import Objective, StepBatch

@@ -10,13 +10,12 @@ from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.generation.batch import TextBatch
-from gpt.generation.eager import Runtime
+from gpt.generation.engine import Runtime
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.errors import NonFiniteError
 from gpt.training.acceleration import without_compilation
-from gpt.training.loss import Batch, Evaluation
-from gpt.training.windows import full_batches
+from gpt.training.loss import Batch, Evaluation, full_batches
 
 Poll = Callable[[], None]
 """Called before every batch and after every token; an exception from it ends an evaluation."""

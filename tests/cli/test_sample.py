@@ -11,7 +11,7 @@ from cli.conftest import Call, Refuse
 from gpt.cli import sample
 from gpt.cli.sample_writers import SEPARATOR
 from gpt.generation.batch import TextBatch
-from gpt.generation.request import TextChunk
+from gpt.generation.sequence import TextChunk
 from tiny import CORPUS
 
 CHARS = sorted(set(CORPUS))

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpt.data.batches import BatchSampler
-from gpt.training.windows import full_batches
+from gpt.training.loss import full_batches
 
 SIZE, PART = 400 << 20, 60 << 20
 MAX_BYTES = 50 << 20

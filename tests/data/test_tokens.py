@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpt.data import tokens as tokens_module
 from gpt.data.batches import BatchSampler, ShuffledSampler
 from gpt.data.tokens import TokenShards, in_pieces, join_shards
-from gpt.training.windows import sliding_batches
+from gpt.training.loss import sliding_batches
 
 WHOLE = np.random.default_rng(0).integers(0, 60_000, 1000).astype(np.uint16)
 ENDS = st.none() | st.integers(-1100, 1100)

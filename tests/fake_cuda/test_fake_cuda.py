@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fake_cuda.scenarios import SCENARIOS
-from gpt.native.compiler import find_compilers
+from gpt.native.build import find_compilers
 from patience import PATIENCE
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -11,10 +11,9 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.engine import Engine
-from gpt.generation.request import Request, TextChunk
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import build_runtime
-from gpt.generation.sequence import ScheduledWork, SequenceState
+from gpt.generation.sequence import Request, ScheduledWork, SequenceState, TextChunk
 from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 

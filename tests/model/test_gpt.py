@@ -13,7 +13,7 @@ from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.generation.kv_cache import KVCache
 from gpt.generation.paged_store import PagedStore, PagedView
 from gpt.model import GPT
-from gpt.model.meta import meta_device
+from gpt.system.device import meta_device
 from gpt.system.errors import InputError
 from plugin_files import plugin_of, unload
 from tiny import sharp_model, tiny_config

@@ -21,8 +21,7 @@ import torch
 from native_support import needs_compiler
 
 from gpt.native import build, contract
-from gpt.native.build import find_library, open_library
-from gpt.native.compiler import FLAGS, Compiler, find_compilers
+from gpt.native.build import FLAGS, Compiler, find_compilers, find_library, open_library
 from gpt.native.contract import Activation, Kind, check_facts, fields, pointer
 from gpt.native.decoding import engine
 from gpt.native.decoding.c_structs import STRUCTURES, CLayer, CMatrix

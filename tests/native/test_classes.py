@@ -14,8 +14,7 @@ import pytest
 import torch
 from native_support import needs_compiler
 
-from gpt.native.build import SOURCES, find_library, open_library
-from gpt.native.compiler import Compiler, find_compilers
+from gpt.native.build import SOURCES, Compiler, find_compilers, find_library, open_library
 from gpt.native.decoding import engine
 from gpt.native.training import bindings
 from gpt.system.environment import read_settings

@@ -15,8 +15,7 @@ import torch
 from native_support import needs_compiler
 
 from gpt.native import build, verdicts
-from gpt.native.build import SOURCES, CachedLibrary, find_library
-from gpt.native.compiler import find_compilers
+from gpt.native.build import SOURCES, CachedLibrary, find_compilers, find_library
 from gpt.native.training.bindings import SOURCE, Kernels, load_kernels
 from gpt.native.verdicts import Verdict
 from gpt.system.environment import read_settings

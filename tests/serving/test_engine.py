@@ -13,7 +13,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.extras.serving import EngineClosedError, QueueFullError, ServingEngine
-from gpt.generation.request import TextChunk
+from gpt.generation.sequence import TextChunk
 from gpt.model import GPT
 from patience import PATIENCE
 from tiny import sharp_model

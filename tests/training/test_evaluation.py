@@ -16,8 +16,7 @@ from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.errors import DataError, GenerationError, InputError
-from gpt.training.loss import IGNORE, Evaluation, batch_losses, evaluate
-from gpt.training.windows import full_batches, sliding_batches
+from gpt.training.loss import IGNORE, Evaluation, batch_losses, evaluate, full_batches, sliding_batches
 from patience import examples
 from tiny import sharp_model, tiny_config
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from gpt.extras.inspection.tracing.shape_trace import trace_shapes
     from gpt.model import GPT
-    from gpt.model.meta import meta_device
+    from gpt.system.device import meta_device
 
     with meta_device():
         model, idx = GPT(config.model).eval(), torch.zeros(batch, length, dtype=torch.long)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpt.config import ModelConfig
 from gpt.model import GPT
-from gpt.model.meta import meta_device
+from gpt.system.device import meta_device
 
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
 """Linear layers of attention, and the purpose of each."""

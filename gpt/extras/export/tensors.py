@@ -13,7 +13,7 @@ from torch import Tensor
 from gpt.checkpoint.loading import check_tables
 from gpt.config import ModelConfig
 from gpt.model import GPT
-from gpt.model.meta import meta_device
+from gpt.system.device import meta_device
 from gpt.system.errors import GPTError, InputError, explained
 
 

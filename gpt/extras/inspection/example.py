@@ -1,7 +1,7 @@
 """A short text to look into a model with: a line or so that it writes."""
 
 from gpt.checkpoint import Loaded
-from gpt.generation.eager import Runtime
+from gpt.generation.engine import Runtime
 from gpt.generation.generator import generate
 from gpt.system.errors import GenerationError
 

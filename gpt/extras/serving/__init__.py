@@ -2,6 +2,6 @@
 
 from gpt.extras.serving.engine import ServingEngine
 from gpt.generation.engine import EngineStats
-from gpt.generation.request import EngineClosedError, QueueFullError, Request
+from gpt.generation.sequence import EngineClosedError, QueueFullError, Request
 
 __all__ = ["EngineClosedError", "EngineStats", "QueueFullError", "Request", "ServingEngine"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.engine import EngineStats, NewChunks
-from gpt.generation.request import EngineClosedError, FinishReason, OnChunks, QueueFullError, Request, TextChunk
 from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.sequence import EngineClosedError, FinishReason, OnChunks, QueueFullError, Request, TextChunk
 from gpt.generation.text import check_ids, encode_prompt, fit_prompt
 from gpt.model import GPT
 from gpt.system.errors import GenerationError, explained

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 from torch.utils._pytree import tree_map
 
-from gpt.system.distributed import World
-from gpt.system.distributed.sharding import is_sharded
+from gpt.system.distributed import World, is_sharded
 from gpt.system.environment import Launch
 from gpt.system.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
 from gpt.system.signals import WATCHED, handling

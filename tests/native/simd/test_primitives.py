@@ -13,8 +13,7 @@ import torch
 from native_support import PROCESSORS_HERE, needs_compiler
 from torch import Tensor
 
-from gpt.native.build import SOURCES, find_library, open_library
-from gpt.native.compiler import Compiler, find_compilers
+from gpt.native.build import SOURCES, Compiler, find_compilers, find_library, open_library
 from gpt.system.environment import read_settings
 from gpt.system.processor import Processor
 

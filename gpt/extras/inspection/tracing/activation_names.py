@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from gpt.config import ModelConfig
 from gpt.config.suggestions import nearest
 from gpt.model.layers import MLP, SwiGLU, build_mlp
-from gpt.model.meta import meta_device
 from gpt.model.positions import AddedPositions, RotatedPositions, build_position
+from gpt.system.device import meta_device
 from gpt.system.errors import InputError
 
 Key = str | tuple[str, int]

@@ -18,8 +18,8 @@ from gpt.extras.inspection.tracing.recorder import Operation, Recorder
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
-from gpt.model.meta import meta_device
 from gpt.model.quantized import weights_format
+from gpt.system.device import meta_device
 from gpt.system.errors import InputError
 
 BATCH, LENGTH, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (

@@ -13,7 +13,7 @@ from gpt.extras.serving.engine import ServingEngine
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.protocol import APIError
-from gpt.generation.request import EngineClosedError, QueueFullError, Request, TextChunk
+from gpt.generation.sequence import EngineClosedError, QueueFullError, Request, TextChunk
 from gpt.generation.tokens import SampledToken
 from gpt.system.errors import explained
 
