@@ -22,7 +22,8 @@ from tiny import CORPUS
 PACKAGE = Path(gpt.__file__).parent
 DOCUMENT = (PACKAGE.parent / "docs" / "changing.md").read_text(encoding="utf-8")
 DIFFS = dict(re.findall(r"^## An? ([a-z ]+)$.*?^```diff\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE))
-MAX_LINES = {"activation": 1, "position encoding": 16, "sampling filter": 11, "optimizer": 18, "metric": 1}
+MAX_LINES = {"activation": 1, "norm": 13, "position encoding": 16, "sampling filter": 11, "optimizer": 18}
+MAX_LINES |= {"schedule": 1, "loss term": 7, "metric": 1}
 RECIPE = """
 run: {name: tiny, device: cpu, dtype: float32, compile: false, threads: 1}
 data: {source: file, path: corpus.txt}
@@ -43,11 +44,12 @@ EDITS: dict[str, tuple[str, str, str]] = {
 }
 DECODING = ("another temperature",)
 """Those that leave training as it is."""
-OF_BLOCKS = [*list(EDITS)[:2], "five new parts"]
+OF_BLOCKS = [*list(EDITS)[:2], "new parts"]
 """Those that native training blocks do not make."""
 OF_MODEL = [*OF_BLOCKS, "scaled embeddings"]
 """Those that the native engine and an exported page do not make."""
-PARTS = ("model.mlp=mish", "model.position=alibi", "optim.name=lion", "sample.typical_p=0.3")
+PARTS = ("model.mlp=mish", "model.norm=tanh", "model.position=alibi", "optim.name=lion", "optim.schedule=linear")
+PARTS += ("train.loss_terms={confidence: 0.1}", "sample.typical_p=0.3")
 """What the diffs of the document add."""
 
 SCRIPT = """
@@ -147,7 +149,7 @@ whole = load_trained(Path("runs/tiny/last"), Path("runs"), torch.device("cpu"))
 words = ["--checkpoint", "runs/tiny", "--backend", "eager", "--prompt", "The", "--typical-p", "0.1"]
 assert sample.main(words) == 0
 config = whole.model.config
-for key, other in (("mlp", "gelu"), ("position", "sinusoidal")):
+for key, other in (("mlp", "gelu"), ("position", "sinusoidal"), ("norm", "layernorm")):
     assert not torch.equal(logits(config), logits(config.model_copy(update={key: other}))), key
 x = torch.tensor([[2.0, 1.9, 1.8, 0.0]])
 assert 0 < next_token_probabilities(x, SamplingParams(typical_p=0.3)).count_nonzero() < 4
@@ -167,11 +169,11 @@ def run_copy(folder: Path, name: str, script: str) -> str:
         source = (folder / "gpt" / file).read_text(encoding="utf-8")
         assert source.count(old) == 1, f"{file} has {source.count(old)} times {old!r}"
         (folder / "gpt" / file).write_text(source.replace(old, new), encoding="utf-8")
-    elif name == "five new parts":
+    elif name == "new parts":
         (folder / "change.diff").write_text("".join(DIFFS.values()), encoding="utf-8")
         subprocess.run(["git", "apply", "change.diff"], cwd=folder, check=True)
     environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}  # the copy in the folder is imported
-    command = [sys.executable, "-c", script, *(PARTS if name == "five new parts" else ())]
+    command = [sys.executable, "-c", script, *(PARTS if name == "new parts" else ())]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -188,7 +190,7 @@ def is_one_line_refusal(result: dict[str, Any]) -> bool:
 
 @needs_compiler
 @pytest.mark.compiler
-@pytest.mark.parametrize("name", [*EDITS, "five new parts"])
+@pytest.mark.parametrize("name", [*EDITS, "new parts"])
 def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, Any], tmp_path: Path) -> None:
     found = json.loads(run_copy(tmp_path, name, SCRIPT).splitlines()[-1])
     losses, plain = found["losses"], unedited["losses"]["default"]
@@ -229,10 +231,17 @@ def test_a_diff_of_the_document_is_in_one_file_and_as_short_as_promised() -> Non
 
 
 def test_the_diffs_of_the_document_have_effects(tmp_path: Path) -> None:
-    run_copy(tmp_path, "five new parts", EFFECTS)
+    run_copy(tmp_path, "new parts", EFFECTS)
 
 
 @pytest.mark.usefixtures("no_plugins")
 def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    _, code = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
     assert plugin_of(tmp_path, code).names["gpt.model.layers:ACTIVATIONS"] == ["mish"]
+
+
+def test_the_callback_of_the_document_logs_every_layer(workplace: Path) -> None:
+    code, _ = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    exec(code.replace('gpt.train("my.txt"', 'run = gpt.train(config="tiny.yaml"'), names := {})
+    logged = {name for row in names["run"].metrics for name in row}
+    assert logged >= {"grad_norm/0", "attention_entropy/0"}
