@@ -1,4 +1,4 @@
-"""Load a trained model in one line, as in a notebook, and save one that a loop of one's own has trained."""
+"""Load a trained model in one line, as in a notebook, and save one from your own training loop."""
 
 from pathlib import Path
 from typing import Any

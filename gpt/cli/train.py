@@ -78,7 +78,7 @@ def _read(argv: Sequence[str] | None) -> tuple[argparse.Namespace, LoadedConfig 
 
 
 def _take_text(arguments: argparse.Namespace) -> str | None:
-    """Take the text out of the overrides; None: there is none, but a configuration."""
+    """Remove the text from the overrides and return it; None if a configuration is given."""
     exists = os.path.exists  # unlike Path.exists, for an override longer than a file's name too
     texts = [word for word in arguments.overrides if exists(word) or not ("=" in word or _is_key(word))]
     text = next(iter(texts), None)
@@ -131,7 +131,7 @@ def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> No
     for key, value in fitted.items():
         if found[key] != value:
             raise ConfigError(
-                f"{file} is there already, and is not what fits this text ({key}: {found[key]} in place of {value}); "
+                f"{file} already exists with other settings than fit this text ({key}: {found[key]}, not {value}); "
                 f"remove it, or train by it with: gpt train --config {shlex.quote(str(file))}"
             )
 

@@ -132,7 +132,7 @@ def dump_config(config: Config, only_given: bool = False) -> str:
 
 
 def _read_overrides(overrides: Sequence[str], problems: list[str]) -> dict[Key, Any]:
-    """Return the values of `section.key=value` overrides by section and key; what is none becomes a problem."""
+    """Return the values of `section.key=value` overrides by section and key; any other becomes a problem."""
     given: dict[Key, Any] = {}
     for override in overrides:
         name, equals, value = override.partition("=")
@@ -166,6 +166,7 @@ def explain(error: ValidationError, *section: str) -> list[Finding]:
 
 
 def _sentence(key: Key, details: ErrorDetails) -> str:
+    """Return what is wrong with a value, in the place of pydantic's message."""
     value = details["input"]
     match details["type"]:
         case "extra_forbidden":

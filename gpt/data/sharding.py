@@ -79,6 +79,7 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
 
 
 def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report) -> None:
+    """Write the shards that are missing, each followed by the journal, and last the description of all of them."""
     before = [file.stat() for file in corpus.files]
     for left in folder.glob(".*.tmp"):  # of a process that was killed
         shutil.rmtree(left)

@@ -90,6 +90,7 @@ class NativeRunner(Runner):
         return 1 + MAX_DRAFTS if drafts else self._steps
 
     def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
+        """Sample several tokens a call where every sequence needs only its next one, by the same parameters."""
         sequences = [chunk.sequence for chunk in chunks if chunk.max_samples]
         if any(self._needs_pytorch(sequence) for sequence in sequences):
             return super().run(chunks)

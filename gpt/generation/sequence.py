@@ -23,7 +23,7 @@ class TextChunk(NamedTuple):
         row: index of the prompt in the batch.
         text: what may be shown now; empty where it is held back.
         token: the sampled token; None where there is none, as with `max_new_tokens` 0.
-        finish: why the sequence ends with this chunk; None while it goes on.
+        finish: why the sequence ends with this chunk; None before its end.
     """
 
     row: int

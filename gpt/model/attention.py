@@ -91,6 +91,7 @@ class AutoCore(nn.Module):
         self.sdpa = SDPACore(dropout)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Write attention out where that trains faster: on a CPU, in bfloat16 or compiled."""
         trains_on_cpu = q.device.type == "cpu" and torch.is_grad_enabled()
         written_out = trains_on_cpu and (q.dtype == torch.bfloat16 or torch.compiler.is_compiling())
         core = self.reference if written_out else self.sdpa

@@ -209,6 +209,7 @@ def _key(source: str, *parts: str) -> str:
 
 
 def _compile(command: list[str], by: str, source: str, title: str, cached: CachedLibrary, report: Report) -> Path:
+    """Run the compiler, and keep the library under its key and hash; what the compiler said of an error is kept too."""
     log, start = cached.folder / f"{cached.key}.log", time.monotonic()
     cached.folder.mkdir(parents=True, exist_ok=True)
     report(f"compiling {title}: once, by {by}, in ten seconds to two minutes")

@@ -90,7 +90,7 @@ def evaluate_together(
 
 
 def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
-    """Yield every batch whose turn is this process's, and one without targets where the last are too few for all."""
+    """Yield every world_size-th batch, and one without targets where too few are left for all processes."""
     while turn := list(islice(batches, world.size)):
         inputs, targets = turn[min(world.rank, len(turn) - 1)]
         # the forward pass may need all processes

@@ -150,7 +150,7 @@ def validate(request: TrainRequest, run: RunFolder) -> Plan:
             check_fits(point, config, data, request.allow_config_change)
             steps, old = config.train.max_steps, point.checkpoint.config.train.max_steps
             if steps > old:
-                report(f"{point.folder} goes on to step {steps:,} in place of {old:,}, by the longer schedule's rates")
+                report(f"{point.folder} continues to step {steps:,}, not {old:,}, at the rates of the longer schedule")
     return Plan(config, run, compute, data, point, base, teacher, displaced)
 
 

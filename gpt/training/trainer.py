@@ -151,6 +151,7 @@ class Trainer:
         return self.callbacks.stopped or self.state.step >= self.config.train.max_steps
 
     def _train_one_step(self) -> None:
+        """Make and report one optimizer step; its loss is read at log steps only, since reading waits for a GPU."""
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)

@@ -66,7 +66,7 @@ def test_run_in_full_begins_anew_and_keeps_the_short_one(tmp_path: Path, finishe
 def test_finished_run_goes_on_if_its_resume_asks_for_more_steps(tmp_path: Path, finished: dict[str, bytes]) -> None:
     lines = list[str]()
     trainer = start(tmp_path, LONG, "optim.warmup_steps=5", resume="auto", report=lines.append)
-    assert sum("goes on to step 6 in place of 3, by the longer schedule's rates" in line for line in lines) == 1
+    assert sum("continues to step 6, not 3, at the rates of the longer schedule" in line for line in lines) == 1
     assert trainer.state.step == 3
     trainer.run()
     assert all_runs(tmp_path).keys() == {"run"}

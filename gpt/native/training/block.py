@@ -52,6 +52,7 @@ class NativeBlock(Block):
     def forward(
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, append: Append | None = None
     ) -> Tensor:
+        """Map x (B, T, C) to (B, T, C); by PyTorch with a mask or a cache, in float32 evaluations, or once edited."""
         evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
         if append is not None or mask is not None or evaluates_in_float32 or self._inner != self._in_use():
             return super().forward(x, rotation, mask, append)
