@@ -20,7 +20,7 @@ from gpt.training.loss import summed_cross_entropy
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "mathematics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "book" / "mathematics.md").read_text(encoding="utf-8")
 _names: dict[str, Any] = {}
 exec("".join(re.findall(r"^```python\n((?:(?!^```).*\n)*)```$", PAGE, re.MULTILINE)), _names)
 mathematics = SimpleNamespace(**_names)

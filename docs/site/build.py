@@ -18,10 +18,11 @@ from docs.site.links import adapt, place
 from docs.site.pages import page
 from gpt.cli.commands import COMMANDS
 
+APPENDICES = ("book/questions.md", "book/mathematics.md")
 GUIDES = {
-    "Start": ["installing", "python", "data", "training", "generation", "inspection"],
-    "Go on": ["export", "interop", "serving", "performance", "speedrun", "distributed", "reliability"],
-    "How it works": ["architecture", "glossary", "changing", "mathematics"],
+    "Start": ["installing", "training", "generation", "inspection", "python"],
+    "Go on": ["export", "serving", "performance", "distributed", "reliability"],
+    "How it works": ["changing"],
 }
 
 
@@ -96,7 +97,8 @@ def _write_documents(pages: Path) -> None:
         shutil.copy(path, pages)
     for path in NOTEBOOKS.glob("*.ipynb"):
         shutil.copy(path, book)
-    _write_linked({"README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))}, pages)
+    guides = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    _write_linked({"README.md", *guides, *(f"docs/{name}" for name in APPENDICES)}, pages)
 
 
 def _write_linked(files: set[str], pages: Path) -> None:
@@ -136,7 +138,7 @@ def navigation() -> list[object]:
     chapters = [f"book/{path.name}" for path in CHAPTERS]
     return [
         {"Home": "index.md"},
-        {"Book": [*chapters, "questions.md"]},
+        {"Book": [*chapters, *APPENDICES]},
         {"Guides": [{title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()]},
         {"Commands": [f"commands/{name}.md" for name in COMMANDS]},
         {"Reference": ["keys.md", *(f"reference/{name}.md" for name in reference.NAMES)]},

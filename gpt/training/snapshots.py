@@ -68,7 +68,6 @@ class Snapshots(Monitor):
             self._write()
 
     def _write(self) -> None:
-        """Write the snapshot of the present step, unless one has failed before."""
         if self._has_failed:
             return
         step, train, tokenizer = self._step, self._config.train, self._dataset.tokenizer

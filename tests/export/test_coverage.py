@@ -1,4 +1,4 @@
-"""What a format does not cover, and what an edit changes, is refused; which recipes can be exported, as README says."""
+"""What a format does not cover and what an edit changes is refused; the recipes that the guide says can be exported."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from gpt.system.errors import InputError
 from planted_edits import EDITS
 from tiny import sharp_model
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
 SMALLER = {"n_layer": 1, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23, "mlp_width": None}
 EXPORTS: dict[str, Callable[[GPT, Path], object]] = {
@@ -69,7 +69,7 @@ def test_option_that_is_not_listed_is_refused_by_name(
 
 
 def exports_of(recipe: Path, folder: Path) -> str:
-    """What a recipe's row in README has to have in the last column."""
+    """What a recipe's row in the page has to have in the last column."""
     model, possible = sharp_model(**load_config(recipe).config.model.model_dump() | SMALLER), []
     for name, export in EXPORTS.items():
         try:
@@ -80,7 +80,7 @@ def exports_of(recipe: Path, folder: Path) -> str:
     return ", ".join(possible)
 
 
-def test_readme_says_where_each_recipe_can_be_exported(tmp_path: Path) -> None:
-    rows = re.findall(r"^\| (`\w+\.yaml`.*) \| (html.*) \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+def test_page_says_where_each_recipe_can_be_exported(tmp_path: Path) -> None:
+    rows = re.findall(r"^\| (`\w+\.yaml`.*) \| (html.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     table = {name: exports for names, exports in rows for name in re.findall(r"`(\w+)\.yaml`", names)}
     assert table == {path.stem: exports_of(path, tmp_path) for path in RECIPES.glob("*.yaml")}
