@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gpt.generation.engine import Engine
 from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, Sampled
-from gpt.generation.scheduler import TIME_SLICE_TOKENS
 from gpt.generation.sequence import ScheduledWork, SequenceState, Window
 from gpt.generation.tokens import SampledToken
 
@@ -132,23 +131,6 @@ def test_oldest_sequence_never_gives_way() -> None:
         before = len(oldest.tokens)
         drive.step(2)  # one of the two may be for the first tokens of others
         assert oldest.finish or len(oldest.tokens) > before
-    finish(drive)
-
-
-def test_short_request_does_not_wait_for_long_ones_to_end() -> None:
-    drive, _ = drive_of(4 * WINDOW_BLOCKS)
-    long = [drive.add("abc"[: 1 + n % 3], max_new_tokens=1000, seed=n) for n in range(6)]
-    drive.step(TIME_SLICE_TOKENS)
-    short = [drive.add("cab", max_new_tokens=5, seed=n) for n in range(3)]
-    drive.step(TIME_SLICE_TOKENS)
-    assert all(answer.finish == "length" for answer in short)
-    drive.step(4 * TIME_SLICE_TOKENS)
-    counts = [len(answer.tokens) for answer in long]
-    assert max(counts) - min(counts) <= 2 * TIME_SLICE_TOKENS  # of six, in four places
-    before, steps = drive.engine.stats().preemptions, 10 * TIME_SLICE_TOKENS
-    drive.step(steps)
-    # two wait at a time, each for a time slice
-    assert drive.engine.stats().preemptions - before <= 2 * steps / TIME_SLICE_TOKENS + 2
     finish(drive)
 
 

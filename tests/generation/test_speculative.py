@@ -109,13 +109,6 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(speculate: bool, m
         batch.step()
 
 
-def test_eager_backend_goes_on_without_drafts_and_says_so() -> None:
-    model, lines = sharp_model(), list[str]()
-    runtime = build_runtime(model, DecodeOptions("eager"), report=lines.append, speculate=True)
-    assert lines == ["decoding without speculation, which only the native backend can do; the text is the same"]
-    assert Batch(runtime, [[1]], SamplingParams(max_new_tokens=1), [1]).acceptance is None
-
-
 def test_lookup_goes_on_as_the_text_did_after_the_same_words() -> None:
     lookup = Lookup()
     text = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
