@@ -1,11 +1,13 @@
 """The recipe for one's own text: valid and trainable for every amount."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from gpt.config import Config
-from gpt.data.own_text import LARGE, LEAST, TIERS, recipe_for
+from gpt.config import Config, DataConfig
+from gpt.data.own_text import LARGE, LEAST, TIERS, fit_recipe, recipe_for
+from gpt.system.environment import read_settings
 
 AMOUNTS = (LEAST, 2_777, 8_001, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
 
@@ -43,3 +45,11 @@ def test_characters_that_hardly_occur_again_are_read_less_often() -> None:
     few, many = (Config.model_validate(recipe_for(30_000, 3_000, distinct)) for distinct in (1_500, 1_501))
     assert many.train.max_steps == few.train.max_steps // 3
     assert many.model.dropout > few.model.dropout
+
+
+@pytest.mark.parametrize(("characters", "warned"), [(3_000, True), (20_000, False)])
+def test_a_line_warns_of_a_text_too_small_for_a_claim(tmp_path: Path, characters: int, warned: bool) -> None:
+    path, lines = tmp_path / "text.txt", list[str]()
+    path.write_text("0123456789" * (characters // 10))
+    fit_recipe(DataConfig(source="file", path=str(path), dir=str(tmp_path)), read_settings(True), lines.append)
+    assert any(line.startswith("warning: ") and f"{characters:,} characters" in line for line in lines) == warned

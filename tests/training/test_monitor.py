@@ -225,3 +225,21 @@ def test_snapshot_that_fails_does_not_end_the_run(
     assert len(steps_of(trainer.run_folder)) == (1 if name == "TextBatch" else fails_at - 1)
     assert name == "write_atomic" or replaced.call_count == fails_at
     assert [said in line for line in lines if "napshots" in line] == [True]
+
+
+def test_many_evaluations_share_forty_snapshots_and_early_ones_have_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = start(tmp_path, "train.max_steps=990", "train.eval_interval=10")
+    taken: dict[str, bytes] = {}
+    monkeypatch.setattr(snapshots.Snapshots, "_sample", lambda monitor: "some lines")
+    monkeypatch.setattr(snapshots, "take_snapshot", lambda model, tokenizer, idx, sample: sample.encode())
+    monkeypatch.setattr(snapshots, "write_atomic", lambda file, content: taken.update({file.stem: content}))
+    monitor = snapshots.Snapshots(trainer.run_folder, trainer.config, trainer.model, trainer.dataset, pytest.fail)
+    monitor.start(0)
+    for step in range(1, 986):
+        monitor.progress(step, None)
+    monitor.close()
+    early = {10: b"", 20: b"", 40: b"", 79: b"some lines", 158: b"some lines", 317: b"some lines"}
+    expected = {**dict.fromkeys(range(0, 985, 30), b""), **early, 985: b""}  # the last where it ended early
+    assert taken == {f"step-{step:06}": sample for step, sample in expected.items()}
