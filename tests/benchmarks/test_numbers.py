@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import decode, training_step
+from benchmarks import decode
 from benchmarks.decoders import Entrant
 from benchmarks.http_load import Answer, summarize_answers
 from benchmarks.measure import describe_machine, processor_class, ratios, show_ratios, summarize
-from benchmarks.training_step import step_flops
-from gpt.config import Config
 from gpt.system.processor import AMX, GENERIC
 from tiny import tiny_config
 
@@ -62,24 +60,6 @@ def test_peer_is_compared_with_our_row_of_as_many_bits() -> None:
         one = row(name, ticks, {key: each[0] for key, each in found.items()}, 3, 4)
         assert (name, one["times_of"], one["times"]) == (name, baseline, times)
         assert one["prompt_tokens_per_second"] is None
-
-
-def test_row_of_a_training_step_and_a_peer_has_gpt2s_parts() -> None:
-    config = Config.model_validate({"train": {"batch_size": 3, "grad_accum_steps": 2}})
-    config = config.model_copy(update={"model": tiny_config(mlp="swiglu")})
-    shared = {"dtype": "bfloat16", "blocks": "eager", "parameters": 5, "peak_bytes": 350}
-    rounds = [{**shared, "milliseconds": [10, 30, 20]}, {**shared, "milliseconds": [40, 40, 40]}]
-    rates = {"bfloat16": {256: 2e9, 512: 4e9}, "float32": {256: 1e9, 512: 0.5e9}}
-    row = training_step.row_of(config, rates, False, rounds)
-    assert row["round_medians"] == [20, 40]
-    assert row["milliseconds"]["median"] == 35
-    assert row["tokens_per_second"] == pytest.approx(3 * 2 * 16 / 0.035)
-    assert row["share_of_matmul_rate"] == pytest.approx(row["model_flops"] / 0.035 / 4e9)
-    assert row["share_of_float32_rate"] == pytest.approx(row["model_flops"] / 0.035 / 1e9)
-    assert row["peak_bytes"] == 350
-    ours = Config().model_copy(update={"model": tiny_config(mlp="relu2", position="rope", n_kv_head=2)})
-    gpt2 = Config().model_copy(update={"model": tiny_config()})
-    assert step_flops(ours, True) == step_flops(gpt2, False) != step_flops(ours, False)
 
 
 def test_latencies_and_throughput_by_hand() -> None:
