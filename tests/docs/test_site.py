@@ -43,20 +43,6 @@ def test_everything_has_its_page_and_nothing_is_loaded_from_elsewhere(site: Path
     assert not any(re.search(r"@import|url\([\"']?(https?:)?//", style) for style in styles)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)], ids=["desk", "phone"])
-def test_reader_finds_a_page_by_a_word(site: Path, visit: Callable[..., Page], width: int, dark: bool) -> None:
-    page = visit((site / "index.html").as_uri(), width=width, height=800, dark=dark)
-    page.run("document.querySelector('[data-md-toggle=search]').click()")
-    page.run("document.querySelector('.md-search__input').focus()")
-    page.type("bigram")
-    page.wait_for(SEARCHED)
-    page.run("document.querySelector('.md-search-result__item a').click()")
-    page.wait_for("location.pathname.includes('/book/') && document.readyState === 'complete'")
-    assert "bigram" in page.text("article").lower()
-    assert page.run("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
-    assert not [address for address in page.requests if not address.startswith(("file:", "data:", "about:", "blob:"))]
-
-
 def test_chapter_breaks_no_rule_of_accessibility(site: Path, visit: Callable[..., Page]) -> None:
     for dark in (False, True):
         page = visit((site / "book" / f"{CHAPTERS[0].stem}.html").as_uri(), dark=dark)

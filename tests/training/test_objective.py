@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt.config import TrainConfig
 from gpt.data.batches import BatchSampler, MicroBatches, read_windows
 from gpt.system.device import Compute
 from gpt.system.errors import CheckpointError
 from gpt.training.distillation import Teacher, predict
 from gpt.training.loss import IGNORE
-from gpt.training.objective import Objective
+from gpt.training.objective import Objective, build_objective
 from gpt.training.signals import Interrupted
 from tiny import sharp_model
 from training.sessions import same, stopped_after, weights
@@ -70,6 +71,11 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
     torch.testing.assert_close((value, loss), (expected, summed(logits.detach())))
     torch.testing.assert_close(*(torch.autograd.grad(each, model.logits) for each in (value, expected)))
     assert not loss.requires_grad
+
+
+def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
+    train = TrainConfig(logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2)
+    assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2, ())
 
 
 # --- short sequences -----------------------------------------------------------------------------

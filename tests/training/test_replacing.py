@@ -46,6 +46,15 @@ def finished(tmp_path: Path) -> dict[str, bytes]:
     return files(tmp_path / "runs/run")
 
 
+def test_run_of_a_text_that_was_edited_is_kept_aside(tmp_path: Path, finished: dict[str, bytes]) -> None:
+    with (tmp_path / "corpus.txt").open("a", encoding="utf-8") as file:
+        file.write("A line more, with a new character: %.\n")
+    lines = list[str]()
+    start(tmp_path, SHORT, report=lines.append).run()
+    assert any("run had another configuration (data: another text); that run is kept as" in line for line in lines)
+    assert files(tmp_path / "runs/run.1") == finished
+
+
 def test_run_in_full_begins_anew_and_keeps_the_short_one(tmp_path: Path, finished: dict[str, bytes]) -> None:
     runs, lines = tmp_path / "runs", list[str]()
     trainer = start(tmp_path, LONG, report=lines.append)
