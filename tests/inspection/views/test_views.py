@@ -12,8 +12,10 @@ from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.extras.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.extras.inspection.tracing.edits import replace, scale, zero
 from gpt.extras.inspection.views.attention import (
+    HeadSummary,
     ablate_heads,
     attention_view,
+    summarize_head,
     without_heads,
 )
 from gpt.extras.inspection.views.continuation import continuation_view, greedy_continuation
@@ -37,6 +39,15 @@ SHOWN = NAMED | dict(zip("a$é\u0301中😀", "a$é\u0301中😀", strict=True))
 def loss_of(model: GPT, edits: Edits | None = None) -> Tensor:
     logits = run_with_cache(model, IDS[None, :-1], [], edits)[0]
     return torch.nn.functional.cross_entropy(logits[0], IDS[1:])
+
+
+def test_summary_of_a_head_by_hand() -> None:
+    uniform = HeadSummary(13 / 36, 13 / 36, 13 / 36, (0.5 + 1 + 1.5) / 3, (1 + math.log2(3) + 2) / 3)
+    for pattern, expected in (
+        (torch.ones(4, 4).tril() / torch.arange(1, 5)[:, None], uniform),
+        (torch.ones(1, 1), HeadSummary(itself=1, previous=0, first=1, distance=0, entropy=0)),
+    ):
+        assert vars(summarize_head(pattern)) == pytest.approx(vars(expected), abs=1e-6)
 
 
 @every_variant
