@@ -38,8 +38,8 @@ class Dataset:
 
     def check_length(self, block_size: int) -> None:
         """Raise DataError unless both splits, and each text of a mixture, hold a window of `block_size + 1` tokens."""
-        train = [int(end - begin) for begin, end in getattr(self.train, "ranges", [(0, len(self.train))])]
-        for name, length in (("train", min(train)), ("val", len(self.val))):
+        texts = self.train.ranges if isinstance(self.train, Mixture) else [(0, len(self.train))]
+        for name, length in (("train", min(int(end - begin) for begin, end in texts)), ("val", len(self.val))):
             if length < block_size + 1:
                 raise DataError(
                     f"the {name} split has {length:,} tokens, fewer than block_size + 1 = {block_size + 1:,}; "

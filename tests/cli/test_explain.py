@@ -40,8 +40,6 @@ def test_edits_are_factors_of_activations_or_heads() -> None:
     assert read_edits(Namespace(edit=[])) == {}
 
 
-# --- attention -----------------------------------------------------------------------------------
-
 ATTENTION = "explain attention --prompt 'It was'"
 
 
@@ -75,8 +73,6 @@ def test_attention_has_weights_and_figures_of_the_heads_that_are_shown(
         assert "██" in lines[0]  # the first token looks at itself
 
 
-# --- lens ----------------------------------------------------------------------------------------
-
 LENS = "explain lens --prompt 'It was'"
 
 
@@ -102,8 +98,6 @@ def test_lens_has_a_row_for_every_stream_the_last_on_top(run: Call, loaded: Load
         assert line.split() == " ".join(["after block 0", *cells, came]).split()
 
 
-# --- shapes --------------------------------------------------------------------------------------
-
 REFERENCE = Path(__file__).resolve().parents[2] / "configs" / "reference_shapes.yaml"
 SHAPES = f"explain shapes --config {shlex.quote(str(REFERENCE))}"
 
@@ -127,9 +121,6 @@ def test_shapes_are_traced_without_weights(run: Call) -> None:
     ):
         found = run(f"explain shapes {source} --json").json
         assert [found["batch"], found["seq"]] == found["forward_pass"][0]["shape"] == size
-
-
-# --- parameters, FLOPs and memory ----------------------------------------------------------------
 
 
 def test_parameters_of_runs_and_published_models_are_counted(run: Call, loaded: Loaded) -> None:

@@ -66,9 +66,6 @@ def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: P
     assert result.returncode == 0, result.stderr
 
 
-# --- streams that are closed or full -------------------------------------------------------------
-
-
 def test_closed_pipe_ends_quietly(trained: Path) -> None:
     result = shell(f"set -o pipefail; {script('sample')} --max-new-tokens 400 --prompt It | head -c 5", trained)
     assert result.returncode == 0, result.stderr
@@ -108,8 +105,6 @@ def test_lost_streams_and_mistakes_are_one_line(command: str, code: int, said: s
     assert told.startswith(said)
     assert told.count("\n") == bool(said)
 
-
-# --- commands that the program prints ------------------------------------------------------------
 
 SMALLER = "train.max_steps=2 train.batch_size=2 train.teacher=null model.n_layer=1 run.device=cpu"
 
@@ -164,9 +159,6 @@ def test_interrupted_training_goes_on_with_the_command_that_is_told(terminal: Te
         again = after("continue with:", process.stderr.read())
     assert again.endswith("--resume auto")
     assert "max_steps: 100000" in terminal.paste(f"{again} --print-config")
-
-
-# --- a server ------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -125,9 +125,6 @@ def test_ids_without_a_token_are_neither_sampled_nor_listed(workplace: Path, run
     assert sorted(token for token, _ in row["logprobs"][0]["top"]) == CHARS
 
 
-# --- beside the text -----------------------------------------------------------------------------
-
-
 @needs_compiler
 def test_drafts_leave_the_text_and_are_counted(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ("--greedy", "--num-samples 3", "--top-k 5 --repetition-penalty 1.3"):
@@ -150,8 +147,6 @@ def test_without_a_compiler_decoding_is_eager_and_has_no_drafts(no_compiler: Non
     assert out == expected
     assert "decoding without speculation" in err
 
-
-# --- a session in which prompts are typed --------------------------------------------------------
 
 Session = Callable[..., tuple[str, str]]
 FIVE = "sample --max-new-tokens 5 --prompt"

@@ -108,8 +108,6 @@ def test_loss_that_is_not_finite_ends_with_3_and_saves_nothing(workplace: Path, 
     assert RunFolder(RUN).checkpoints() == []
 
 
-# --- a text of one's own -------------------------------------------------------------------------
-
 TEXT = "'Mein Text.v2.txt'"
 SMALL = "model.n_layer=1 train.batch_size=2 train.sample_tokens=0 train.eval_max_tokens=512"
 

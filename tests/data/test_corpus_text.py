@@ -101,9 +101,6 @@ def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
     assert step > 3
 
 
-# --- Parquet
-
-
 def table(rows: list[Any], column: str = "text") -> bytes:
     out = io.BytesIO()
     arrow.write_table(pyarrow.table({"id": list(range(len(rows))), column: rows}), out, row_group_size=2)
@@ -138,9 +135,6 @@ def test_table_that_is_damaged_or_has_no_text_is_refused(content: bytes, problem
         read(tmp_path, content)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-# --- which files a path names
 
 
 @pytest.fixture

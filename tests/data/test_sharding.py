@@ -363,3 +363,18 @@ def test_damaged_token_files_are_refused_with_what_to_do(
     assert said.endswith("delete that folder and start again")
     shutil.rmtree(folder)
     assert whole(text.prepare()) == TEXT
+
+
+def test_work_of_another_process_is_waited_for_and_taken(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire = sharding.FileLock.acquire
+
+    def overtaken(lock: sharding.FileLock, *arguments: Any) -> Any:
+        monkeypatch.setattr(sharding.FileLock, "acquire", acquire)
+        text.prepare()
+        written.update(path.stat().st_mtime_ns for path in text.folder().iterdir())
+        return acquire(lock, *arguments)
+
+    written: set[int] = set()
+    monkeypatch.setattr(sharding.FileLock, "acquire", overtaken)
+    assert whole(text.prepare()) == TEXT
+    assert {path.stat().st_mtime_ns for path in text.folder().iterdir()} == written

@@ -17,11 +17,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test wai
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?(https?:)?//[^>]*")
 THEME = ("landmark-unique: #__code_", "scrollable-region-focusable: #__code_")
 """The theme's own: each button that copies has a landmark, and code can be scrolled by keyboard once it is in sight."""
-SEARCHED = """(() => {
-    document.querySelector(".md-search__input").dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
-    return document.querySelectorAll(".md-search-result__item a").length > 0;
-})()"""
-"""The theme reads what was typed when a key comes up, and forgets what came before its index was read."""
 
 
 @pytest.fixture(scope="session")

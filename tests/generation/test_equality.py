@@ -127,8 +127,6 @@ def test_text_is_the_same_streamed_batched_and_alone(backend: str, temperature: 
     assert all(len(text) == 30 for text in texts)
 
 
-# --- many requests -------------------------------------------------------------------------------
-
 WIDE = [
     {"position": "rope", "n_kv_head": 2, "qk_norm": True},
     {"norm": "rmsnorm", "mlp": "swiglu"},

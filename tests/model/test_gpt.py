@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt.config import ModelConfig
 from gpt.extras.inspection.tracing.activation_cache import run_with_cache
@@ -201,3 +202,18 @@ def test_score_bias_lowers_scores_by_the_slope_of_their_head(tmp_path: Path, att
         assert scores[head, query, key].item() == pytest.approx(expected, abs=1e-5)
     assert scores[:, 3, 4:].eq(-torch.inf).all()
     torch.testing.assert_close(logits, model(idx), **CLOSE)
+
+
+def test_vector_math_is_first_called_on_one_element() -> None:
+    class Calls(TorchDispatchMode):
+        elements: list[int] = []  # noqa: RUF012
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.overloadpacket in (torch.ops.aten.cos, torch.ops.aten.sin, torch.ops.aten.tanh):
+                self.elements.append(args[0].numel())
+            return func(*args, **(kwargs or {}))
+
+    with Calls() as calls:
+        GPT(tiny_config(position="rope"))
+    assert calls.elements[0] == 1
+    assert max(calls.elements) > 1

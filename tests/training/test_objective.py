@@ -78,9 +78,6 @@ def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> 
     assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2, ())
 
 
-# --- short sequences -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("length", "rows"), [(2, [1, 2, 5, 6]), (8, None), (8, [1, 2, 5, 6]), (16, None)])
 def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length: int, rows: list[int] | None) -> None:
     following = torch.as_tensor(TOKENS.astype("int64")).roll(-1)
@@ -105,9 +102,6 @@ def test_run_begins_with_short_sequences(tmp_path: Path) -> None:
     trainer.run()
     found = [(call.args[3], *call.args[1][0].shape) for call in objective.call_args_list]
     assert found == [(step, *(shape)) for step in range(4) for shape in [(8, 8) if step < 2 else (4, 16)] * 2]
-
-
-# --- a teacher -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
