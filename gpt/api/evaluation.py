@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpt.api.online import RATE, learning
+from gpt.api.online import RATE, dynamic_evaluation
 from gpt.checkpoint import Loaded
 from gpt.data.dataset import META, Dataset, mix, open_dataset, token_folders
 from gpt.data.tokens import Tokens
@@ -92,7 +92,7 @@ def evaluate_corpus(
     size = 1 if rate is not None else min(windows.batch_size or 64, len(tokens) // stride + 1)
     model, batches = loaded.model, sliding_batches(tokens, block_size, size, stride)
     if rate is not None:
-        model, batches = learning(model, batches, rate)
+        model, batches = dynamic_evaluation(model, batches, rate)
     with counted(report, f"evaluating {loaded.folder}", len(tokens) - 1, "tokens") as advance:
         result = evaluate(model, _counted(batches, advance), compute)
     if not math.isfinite(result.loss):

@@ -16,7 +16,7 @@ OPTIMIZER, RATE = "sgd", 0.1
 """The update rule and its default learning rate, see benchmarks/LOG.md."""
 
 
-def learning(model: GPT, batches: Iterator[Batch], rate: float) -> tuple[GPT, Iterator[Batch]]:
+def dynamic_evaluation(model: GPT, batches: Iterator[Batch], rate: float) -> tuple[GPT, Iterator[Batch]]:
     """Return a copy of a model, in eval mode, and the same batches: after the use of each, the copy learns from it.
 
     The copy makes one step of gradient descent on the mean loss of the batch, in float32 and without dropout.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpt.api.online import learning
+from gpt.api.online import dynamic_evaluation
 from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
 from gpt.system.device import widest_dtype
@@ -69,7 +69,7 @@ def score_text(
     device, block_size = next(model.parameters()).device, model.config.block_size
     batches = sliding_batches(ids, block_size, 1, min(stride or block_size, block_size))
     if rate is not None:
-        model, batches = learning(model, batches, rate)
+        model, batches = dynamic_evaluation(model, batches, rate)
     found = []
     for inputs, targets in batches:
         # on the CPU, without waiting for a device

@@ -53,7 +53,7 @@ def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the teacher predicts for the training split: (N, V) float16, of the token after each of N positions."""
+    """The teacher probabilities of the training split: (N, V) float16, of the token after each of N positions."""
 
     probabilities: Tensor
 

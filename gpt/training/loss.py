@@ -95,12 +95,12 @@ def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: in
         yield _windows(tokens, [start], last - start, stride - (start + block_size - last))
 
 
-def _windows(tokens: Tokens, starts: Sequence[int], length: int, fresh: int) -> Batch:
-    """Return windows of `length`; all but the first one of the text predict only their last `fresh` tokens."""
+def _windows(tokens: Tokens, starts: Sequence[int], length: int, scored: int) -> Batch:
+    """Return windows of `length`; all but the first one of the text predict only their last `scored` tokens."""
     indices = np.array(starts)[:, None] + np.arange(length + 1)
     windows: Tensor = torch.from_numpy(tokens[indices].astype(np.int64))
     targets = windows[:, 1:].clone()
     for index, start in enumerate(starts):
         if start > 0:
-            targets[index, : length - fresh] = IGNORE
+            targets[index, : length - scored] = IGNORE
     return windows[:, :-1], targets
