@@ -135,8 +135,6 @@ def attack(subject: Subject, folder: Path, full: bool) -> Iterator[Outcome]:
         shutil.rmtree(place)
 
 
-# --- commands that write -------------------------------------------------------------------------
-
 TEXT = bytes(range(32, 127)) * 5000
 
 

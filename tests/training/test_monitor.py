@@ -26,8 +26,6 @@ CONFIG = Config.model_validate({"model": {"n_layer": 3}, "optim": {"learning_rat
 LINES = [b'{"step": %d, "train/loss": 0.1}\n' % step for step in range(1, 5)]
 EVALUATION = b'{"step": 3, "val/loss": 1e-09}\n'
 
-# --- files ---------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("found", "step", "evaluated", "kept"),
@@ -55,9 +53,6 @@ def test_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
     assert path.read_bytes() == b"".join(kept) + b'{"step": 9, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
 
 
-# --- TensorBoard ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("resume_step", [0, 3, 6])
 def test_resumed_events_can_be_read_back_without_the_points_after_its_step(tmp_path: Path, resume_step: int) -> None:
     """Also where it resumes from a checkpoint of step 0."""
@@ -77,8 +72,6 @@ def test_resumed_events_can_be_read_back_without_the_points_after_its_step(tmp_p
     assert texts[0] == b"    KING:\n      <b>Who?</b>"
     assert b"    learning_rate: 0.25" in texts[1]
 
-
-# --- the terminal --------------------------------------------------------------------------------
 
 TRAINED = {"train/loss": 2.5, "train/learning_rate": 3e-4, "train/grad_norm": 0.75, "speed/tokens_per_second": 12345.6}
 
@@ -105,9 +98,6 @@ def test_pipe_gets_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyP
     ]
 
 
-# --- several as one ------------------------------------------------------------------------------
-
-
 def failing(error: Exception | None = None) -> Mock:
     """A monitor that notes its calls, and raises an error in each."""
     monitor: Mock = create_autospec(Monitor, instance=True)
@@ -128,9 +118,6 @@ def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_
     expected = [call.scalars(1, {}), call.sample(1, ""), call.progress(1, None), call.close()]
     assert full.method_calls == whole.method_calls == expected
     assert lines == ["warning: NonCallableMagicMock cannot write: it is full; training continues"]
-
-
-# --- speed ---------------------------------------------------------------------------------------
 
 
 def test_speed_counts_steps_since_the_last_reading_or_restart_and_seconds_of_the_whole_run(
@@ -168,8 +155,6 @@ def test_speed_counts_steps_since_the_last_reading_or_restart_and_seconds_of_the
     meter.count_step(16)
     assert meter.read()["speed/tokens_per_second"] > 0  # also where no time has passed
 
-
-# --- snapshots -----------------------------------------------------------------------------------
 
 TAKEN = "run.snapshots=true"
 

@@ -77,9 +77,6 @@ def spoil(stepper: Stepper, what: str, value: float, micro_batch: int = 0) -> No
 OPTIMIZERS = pytest.mark.parametrize("name", ["adamw", "muon"])
 
 
-# --- gradients -----------------------------------------------------------------------------------
-
-
 def loss_and_gradients(micro_batches: list[Batch]) -> list[Tensor]:
     stepper = build_stepper(grad_clip=0)
     stepper.gradients(batches())  # those of an earlier step do not add up
@@ -111,9 +108,6 @@ def test_micro_batches_have_the_mean_and_the_gradients_of_torch(sizes: list[int]
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-# --- values that are not finite ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 @OPTIMIZERS
 @pytest.mark.parametrize(("value", "grad_clip"), [(math.nan, 0.0), (math.inf, 1.0)])
@@ -143,9 +137,6 @@ def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
     with pytest.raises(NonFiniteError, match="at step 2;"):
         diverge()
     assert same(held(stepper), before)
-
-
-# --- the step ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("grad_clip", "most"), [(0.01, 0.01), (1e6, None), (0.0, None)])
@@ -182,9 +173,6 @@ def test_every_group_has_its_share_of_the_learning_rate_of_the_call() -> None:
     assert not same([weight.detach() for weight in stepper.model.parameters()], before)
 
 
-# --- float16 -------------------------------------------------------------------------------------
-
-
 @OPTIMIZERS
 def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_for_good(name: str) -> None:
     stepper = build_stepper(torch.float16, name=name)
@@ -201,9 +189,6 @@ def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_
     resume(other, stepper)
     assert stepper.scaler.state_dict() == other.scaler.state_dict()
     assert other.scaler.get_scale() == scale / 2
-
-
-# --- schedules -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,6 @@ from training.sessions import start_session as start
 THREE = "train.max_steps=3"
 
 
-# --- what is done when ---------------------------------------------------------------------------
-
-
 def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path) -> None:
     start(tmp_path / "one", "train.batch_size=8").run()
     start(tmp_path / "other", "train.batch_size=2", "train.grad_accum_steps=4").run()
@@ -77,9 +74,6 @@ def test_run_is_locked_from_its_start_to_its_end(tmp_path: Path, monkeypatch: py
     assert not list((tmp_path / "runs").glob(".*"))
 
 
-# --- a full disk ---------------------------------------------------------------------------------
-
-
 def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,9 +96,6 @@ def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert len(warnings) == 2
     assert "step-000003: No space left on device; training continues" in warnings[0]
-
-
-# --- values that are not finite ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sample_tokens", [0, 8])
@@ -138,8 +129,6 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
         trainer._write({"w": torch.tensor([1.0, math.inf])}, {}, trainer.state, best=True, required=False)
     assert trainer.run_folder.checkpoints() == []
 
-
-# --- signals -------------------------------------------------------------------------------------
 
 SIGNALS = pytest.mark.parametrize("number", WATCHED)
 
@@ -214,8 +203,6 @@ def test_later_signal_goes_where_it_would_have_gone(
             os.kill(os.getpid(), again)
         assert former == list(WATCHED)
 
-
-# --- callbacks -----------------------------------------------------------------------------------
 
 HOOKS = pytest.mark.parametrize("hook", ["on_step", "on_evaluation", "on_checkpoint"])
 
@@ -328,9 +315,6 @@ def test_another_rank_calls_nothing_and_ends_with_rank_0(monkeypatch: pytest.Mon
     said = 2
     with pytest.raises(PeerError):
         group.sync_across_ranks()
-
-
-# --- what a caller has set for all of torch ------------------------------------------------------
 
 
 @contextmanager
