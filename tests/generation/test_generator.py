@@ -44,9 +44,6 @@ def runtime_with(runner: Runner) -> Runtime:
     return runtime
 
 
-# --- rows of a batch -----------------------------------------------------------------------------
-
-
 def test_rows_take_their_seeds_or_that_of_the_parameters() -> None:
     one, same, other = completions(["abc"] * 3, seeds=[4, 4, 5], max_new_tokens=20)
     assert one == same
@@ -72,6 +69,7 @@ def test_end_token_ends_a_row_without_its_text_and_shows_what_was_held_back_for_
     (ended,) = completions(["a"], seed=3, end_id=end, stop=(free.text[3:] + "abc",))
     assert (ended.finish, ended.text, ended.ids) == ("end", free.text[:4], free.ids)
     params = SamplingParams(seed=3, end_id=end)
+    assert gpt.generate(sharp_model(), LETTERS, "a", seed=3, max_new_tokens=5) == free.text
     assert list(generate_tokens(sharp_model(), LETTERS.encode("a").tolist(), params)) == free.ids
 
 
@@ -123,9 +121,6 @@ def test_logits_of_a_row_that_are_not_finite_are_an_error_that_names_its_positio
     assert batch.step() == {}
 
 
-# --- calls ---------------------------------------------------------------------------------------
-
-
 def test_calls_refuse_what_they_cannot_generate_before_anything_is_asked_for(tiny_model: GPT) -> None:
     runtime, params = build_runtime(tiny_model), SamplingParams()
     with pytest.raises(DataError, match="'€' at 1"):
@@ -161,9 +156,6 @@ def test_tokens_follow_a_text_as_they_follow_its_ids_and_leave_torchs_generator_
     assert list(generate_tokens(tiny_model, "acb", params, tokenizer=tokenizer)) == expected
     assert list(generate_tokens(tiny_model, torch.tensor([[0, 2, 1]]), params)) == expected
     assert torch.equal(before, torch.get_rng_state())
-
-
-# --- who computes --------------------------------------------------------------------------------
 
 
 @needs_compiler
