@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import re
+import webbrowser
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     name = "a name that clients know this server by"
     parser.add_argument("--allow-host", type=_host_name, action="append", default=[], metavar="NAME", help=name)
+    site = "a site whose pages may send requests, such as https://chat.lan; *: all"
+    parser.add_argument("--allow-origin", type=not_empty, action="append", default=[], metavar="ORIGIN", help=site)
+    parser.add_argument("--open", action="store_true", help="open the playground in a browser")
     add_number(parser, "--max-sequences", "computed at a time", 64, most=4096)
     add_number(parser, "--max-waiting", "beside them", 256, most=2**31)
     add_number(parser, "--max-tokens", "of a completion", 4096, most=2**31)
@@ -127,7 +131,7 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     from gpt.extras.serving.http.server import build_config
 
     key = arguments.api_key or read_settings().api_key
-    app = create_app(models, limits, arguments.allow_host, key)
+    app = create_app(models, limits, arguments.allow_host, key, arguments.allow_origin)
     try:
         # loaded now, so that the first request does not wait and what is wrong is said at the start
         with announced(report, "loading the model"):
@@ -140,6 +144,8 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     host, port = bound.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     report(f"serving {models.first}: playground {url}/, API {url}/v1")
+    if arguments.open:
+        webbrowser.open(url)  # the socket listens already
     server = uvicorn.Server(build_config(app, limits, timeout_graceful_shutdown=arguments.drain_seconds))
     try:
         await server.serve([bound])  # until a signal, which it sends once more when it has stopped

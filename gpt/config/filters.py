@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 class Filter:
     """A filter and its parameter.
 
-    Attributes:
-        apply: maps logits (..., V) and the parameter's value to logits of this shape, -inf for what is dropped.
-        field: a `pydantic.Field` with a description and a range; its default is the value that keeps all tokens.
+    `apply` maps logits (..., V) and a value to logits, -inf for what is dropped; the default of `field` keeps all.
     """
 
     apply: Callable[[Tensor, Any], Tensor]

@@ -448,6 +448,9 @@ class SamplingParams(SampleConfig):
     long_prompt: Literal["refuse", "crop"] = Field(
         "refuse", description="A prompt longer than block_size is refused, or cropped to its end."
     )
+    presence_penalty: float = Field(0.0, ge=-2, le=2, description="Subtracted from logits of tokens in the text.")
+    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="Subtracted for each time a token is in the text.")
+    logit_bias: tuple[tuple[int, float], ...] = Field((), description="Pairs of a token id and a number for its logit.")
 
     _ids: int | None = PrivateAttr(None)
 

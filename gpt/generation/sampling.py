@@ -1,10 +1,11 @@
 """From logits to a token: pure functions, applied in one order.
 
-Repetition penalty, ids that may be sampled, temperature, the filters of `gpt.config.filters`, softmax, sample. A filter
-sets logits to -inf; what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the
-filters idle, but not the penalty.
+Repetition penalty, presence and frequency penalties, logit bias, ids that may be sampled, temperature, the filters of
+`gpt.config.filters`, softmax, sample. A filter sets logits to -inf; what is left is renormalized by the softmax at the
+end. Temperature 0 is greedy, and makes the filters idle, but not the penalties.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -16,20 +17,17 @@ from gpt.system.device import widest_dtype
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:
-    """Return the distribution the next token is sampled from.
+    """Return the distribution (..., V) that the next token is sampled from, by logits (..., V).
 
-    Args:
-        logits: (..., V) float.
-        params: temperature 0 puts everything on the most likely token, the lowest id among equals.
-        sequences: their tokens so far, for the repetition penalty; logits are then (B, V).
-
-    Returns:
-        (..., V), each row summing to 1; on the CPU for logits on CUDA under `torch.use_deterministic_algorithms`.
+    Penalties and `logit_bias` take the `sequences` of tokens so far; logits are then (B, V). Temperature 0 puts all on
+    the most likely token, the lowest id among equals. On the CPU under `torch.use_deterministic_algorithms`.
     """
     if logits.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
         logits = logits.cpu()  # CUDA refuses cumulative sums then, which filters and `sample` are made of
     if params.repetition_penalty != 1.0:
         logits = repetition_penalty(logits, sequences, params.repetition_penalty)
+    if params.logit_bias or params.presence_penalty or params.frequency_penalty:
+        logits = logits + logit_changes(logits.shape, params, sequences).to(logits)
     logits = limit_ids(logits, params.ids)
     if params.temperature == 0:
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
@@ -65,6 +63,17 @@ def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penal
     penalty = min(max(penalty, limits.tiny), limits.max)  # infinity times a logit of 0 would be NaN
     penalized = torch.where(logits > 0, logits / penalty, logits * penalty).clamp(limits.min, limits.max)
     return torch.where(seen, penalized, logits)
+
+
+def logit_changes(shape: torch.Size, params: SamplingParams, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """Return what the penalties that OpenAI defines and `logit_bias` add to logits (B, V); a prompt counts as text."""
+    changes = torch.zeros(shape)
+    for row, sequence in zip(changes, sequences, strict=True):
+        for index, count in Counter(sequence).items():
+            row[index] -= params.presence_penalty + params.frequency_penalty * count
+    for index, bias in params.logit_bias:
+        changes[:, index] += bias
+    return changes
 
 
 def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:

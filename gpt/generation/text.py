@@ -13,23 +13,14 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int) -> list[int]:
-    """Return the token ids of a prompt.
-
-    Raises:
-        DataError: characters outside the vocabulary.
-        GenerationError: the prompt is no text; or it is longer than the window, and `params` refuses that.
-    """
+    """Return the token ids of a prompt; raise GenerationError if it is no text, else as `encode` and `fit_prompt`."""
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
     return fit_prompt([int(index) for index in tokenizer.encode(prompt)], tokenizer, params, block_size)
 
 
 def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, block_size: int) -> list[int]:
-    """Return the token ids that a model reads of those of a prompt.
-
-    Raises:
-        GenerationError: there are more than the window has room for, and `params` refuses that.
-    """
+    """Return the ids of a prompt that a model reads; raise GenerationError if `params` refuses a longer one."""
     if not ids:
         return _first_ids(tokenizer, params)
     if len(ids) > block_size:

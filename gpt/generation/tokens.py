@@ -65,10 +65,7 @@ def sample_tokens(
 
 
 def to_sampled_tokens(tokens: Sequence[int], logits: Tensor | None, params: SamplingParams) -> list[SampledToken]:
-    """Return sampled tokens, with their log-probabilities by logits (B, V) if `params.logprobs` is a number.
-
-    So many of the most likely tokens, of those that may be sampled, are listed beside each.
-    """
+    """Return tokens; with `params.logprobs`, their log-probabilities by logits (B, V), and so many likely ones each."""
     if logits is None or params.logprobs is None:
         return list(map(SampledToken, tokens))
     logprobs = logits.log_softmax(dim=-1).cpu()

@@ -168,6 +168,25 @@ def test_stream_ends_with_its_usage_on_request(server: Served) -> None:
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (9, 12, 21)
 
 
+def test_chat_continues_its_messages_at_once_and_in_a_stream(server: Served, char_model: CharModel) -> None:
+    messages = [{"role": "system", "content": "It was"}, {"role": "user", "content": [{"type": "text", "text": "Wéo"}]}]
+    body = {"model": "first", "messages": messages, "max_completion_tokens": 20, "seed": 3, "store": True}
+    whole = server.client().chat.completions.create(**body)
+    assert whole.choices[0].message.content == alone(char_model, "It was\nWo", max_new_tokens=20, seed=3)
+    parts = list(server.client().chat.completions.create(**body, stream=True))
+    assert "".join(part.choices[0].delta.content for part in parts) == whole.choices[0].message.content
+    assert (whole.object, parts[0].object) == ("chat.completion", "chat.completion.chunk")
+
+
+def test_bias_forces_a_token_and_penalties_avoid_those_of_the_text(server: Served, char_model: CharModel) -> None:
+    ids = char_model[1].encode("e").tolist()
+    answer = server.http().post("/tokenize", json={"prompt": "eee"}).json()
+    assert answer == {"count": 3, "max_model_len": 64, "tokens": 3 * ids}
+    assert create(server, max_tokens=5, logit_bias={str(ids[0]): 100}).choices[0].text == "eeeee"
+    plain, varied = (create(server, max_tokens=60, seed=1, frequency_penalty=x).choices[0].text for x in (0, 2))
+    assert len(set(varied)) > len(set(plain))
+
+
 @pytest.mark.slow
 def test_64_streams_at_a_time_equal_each_alone(server: Served, char_model: CharModel) -> None:
     together = threading.Barrier(64)

@@ -25,8 +25,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "stop": ("", [""], ["a"] * 17, "a" * 257),
     "best_of": (2,),
     "suffix": ("x",),
-    "logit_bias": ({"5": 1},),
-    "presence_penalty": (0.5,),
+    "logit_bias": ({"5": 101}, {"x": 1}),
+    "presence_penalty": (2.5,),
     "temprature": (1,),
 }
 

@@ -62,6 +62,18 @@ def test_given_limits_are_kept(serve: Serve) -> None:
         assert served.post(prompt="It", max_tokens=5, n=2, logprobs=4).status_code == 200
 
 
+def test_other_sites_cause_no_work_unless_they_are_admitted(serve: Serve) -> None:
+    for origins, status in (((), 403), (("https://chat.lan",), 200), (("*",), 200)):
+        with serve(origins=origins) as served, served.http() as client:
+            headers = {"Origin": "https://chat.lan", "Sec-Fetch-Site": "cross-site"}
+            answers = [client.get("/v1/models", headers=headers), client.get("/", headers=headers)]
+            assert [answer.status_code for answer in answers] == [status, 200]
+            assert answers[0].headers["X-Content-Type-Options"] == "nosniff"
+            assert ("Access-Control-Allow-Origin" in answers[0].headers) is bool(origins)
+            asked = {**headers, "Access-Control-Request-Method": "POST"}
+            assert client.options("/v1/completions", headers=asked).status_code == (200 if origins else 403)
+
+
 def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
     with server.connect(HEAD + b"Content-Length: 104857600\r\n\r\n") as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
@@ -71,7 +83,9 @@ def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
 def test_protocol_is_documented_and_health_is_ok_until_an_engine_fails(manual: Served) -> None:
     document = manual.get("/openapi.json").json()
     protocol = {path for path in document["paths"] if not path.startswith("/api/")}  # the rest is the playground's
-    assert protocol == {"/v1/completions", "/v1/models", "/v1/models/{name}", "/health"}
+    models = {"/v1/models", "/v1/models/{name}"}
+    assert protocol == {"/v1/completions", "/v1/chat/completions", *models, "/tokenize", "/version", "/health"}
+    assert f"curl {manual.url}/v1/completions" in manual.get("/docs").text
     assert document["components"]["schemas"]["CompletionRequest"]["properties"]["top_k"]["description"]
     assert manual.get("/health").json() == {"status": "ok"}
     manual.engine.failure = RuntimeError("broken")

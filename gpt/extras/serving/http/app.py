@@ -2,25 +2,48 @@
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.middleware.cors import CORSMiddleware
 
 from gpt.extras.serving.http.completions import add_completions
 from gpt.extras.serving.http.limits import Guard, Limits
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.playground import add_playground
-from gpt.extras.serving.http.protocol import APIError, add_error_handlers
+from gpt.extras.serving.http.protocol import APIError, TokenizeRequest, add_error_handlers
 from gpt.extras.serving.http.responses import Services
 from gpt.system.errors import explained
 
+EXAMPLE = """\
+curl {url}/v1/completions -H "Content-Type: application/json" \\
+     -d '{{"model": "{model}", "prompt": "The ", "max_tokens": 100, "seed": 7}}'
 
-def create_app(models: Models, limits: Limits, hosts: Collection[str] = (), api_key: str | None = None) -> FastAPI:
-    """Return the application, whose `state.services` its endpoints share; for `hosts` and `api_key` see `Guard`."""
+from openai import OpenAI
+
+client = OpenAI(base_url="{url}/v1", api_key="none")
+print(client.completions.create(model="{model}", prompt="The ", max_tokens=100, seed=7).choices[0].text)
+
+Every endpoint and field: {url}/openapi.json
+"""
+
+
+def create_app(
+    models: Models,
+    limits: Limits,
+    hosts: Collection[str] = (),
+    api_key: str | None = None,
+    origins: Collection[str] = (),
+) -> FastAPI:
+    """Return the application, whose `state.services` its endpoints share; for the last three arguments see `Guard`."""
     app = FastAPI(title="gpt", docs_url=None, redoc_url=None)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.body_bytes)
-    app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes)
+    app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes, origins=origins)
+    if origins:
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
     add_error_handlers(app)
     services = Services(models, limits, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"))
     app.state.services = services
@@ -31,14 +54,23 @@ def create_app(models: Models, limits: Limits, hosts: Collection[str] = (), api_
 
 
 def _add_information(app: FastAPI, services: Services) -> None:
-    """Add the endpoints about the server itself: models and health."""
+    """Add the endpoints about the server itself: its models, health, version and an example."""
     models = services.models
 
     def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(name, created) for name, created in models.names().items()]}
+        return {"object": "list", "data": [_model(models, *each) for each in models.names().items()]}
 
     def get_model(name: str) -> dict[str, Any]:
-        return _model(name, models.check(name))
+        return _model(models, name, models.check(name))
+
+    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        """Return the token ids of a text."""
+        async with models.use(body.model) as served:
+            ids = served.loaded.tokenizer.encode(body.prompt).tolist()
+            return {"count": len(ids), "max_model_len": served.loaded.model.config.block_size, "tokens": ids}
+
+    async def docs(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(EXAMPLE.format(url=str(request.base_url).rstrip("/"), model=models.first))
 
     async def health() -> dict[str, str]:
         """Say whether requests are accepted."""
@@ -50,7 +82,10 @@ def _add_information(app: FastAPI, services: Services) -> None:
     app.add_api_route("/v1/models", list_models)
     app.add_api_route("/v1/models/{name:path}", get_model)
     app.add_api_route("/health", health)
+    app.add_api_route("/version", lambda: {"version": version("glassgpt")})
+    app.add_api_route("/tokenize", tokenize, methods=["POST"])
+    app.add_api_route("/docs", docs, include_in_schema=False)
 
 
-def _model(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "gpt"}
+def _model(models: Models, name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "gpt", **models.sizes(name)}

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt.extras.serving.http.protocol import APIError, CompletionRequest
 
@@ -76,23 +76,36 @@ class Guard:
             cannot let it resolve to something else.
         api_key: None: none is asked for.
         most_bytes: of a body whose length is said.
+        origins: sites whose pages may send requests, such as https://chat.lan; "*": all may.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], api_key: str | None, most_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str], api_key: str | None, most_bytes: int, origins: Collection[str]
+    ) -> None:
+        self._origins = frozenset(origins)
         self._app, self._key, self._most = app, api_key, most_bytes
         self._hosts = {host.lower() for host in hosts} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._problem(scope["method"], scope["path"], Headers(scope=scope))
-        await (self._app if error is None else error.response())(scope, receive, send)
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        await (self._app if error is None else error.response())(scope, receive, send_marked)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
         """Return why a request is refused, or None."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._is_ours(host):
             return APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
-        if origin is not None and method not in SAFE_METHODS and origin.partition("://")[2] != host:
-            return APIError(403, f"requests from pages of {origin[:100]} are refused")
+        if not self._origins & {origin, "*"}:
+            if origin is not None and method not in SAFE_METHODS and origin.partition("://")[2] != host:
+                return APIError(403, f"pages of {origin[:100]} are refused; --allow-origin admits a site")
+            if path != "/" and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+                return APIError(403, "requests from pages of other sites are refused; --allow-origin admits a site")
         if self._key is not None and path not in OPEN_PATHS:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):

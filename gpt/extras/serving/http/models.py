@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import functools
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpt.checkpoint import Loaded, find_checkpoint
+from gpt.config.loading import parse_config
+from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.extras.serving.engine import ServingEngine
 from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError, GPTError
@@ -74,6 +78,13 @@ class Models:
             with contextlib.suppress(CheckpointError, OSError):  # a run without a checkpoint yet
                 names[name] = self._find(name)[1] // 10**9
         return names
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """Return a model's window, `max_model_len` as vLLM calls it, and vocabulary; nothing if it cannot be read."""
+        try:
+            return _sizes(*self._find(name))
+        except (GPTError, OSError, ValueError, TypeError, KeyError):
+            return {}
 
     def check(self, name: str) -> int:
         """Return when a model was written; raise APIError if there is none of this name: a path is no name."""
@@ -153,6 +164,14 @@ class Models:
         """Unload all models, and cancel their requests."""
         for name in list(self.loaded):
             await self._unload(name)
+
+
+@functools.lru_cache(1024)
+def _sizes(folder: Path, written: int) -> dict[str, int]:
+    source = folder / "config.yaml"
+    config = parse_config(source.read_text("utf-8"), str(source))
+    tokenizer = tokenizer_from_dict(json.loads((folder / "tokenizer.json").read_bytes()))
+    return {"max_model_len": config.model.block_size, "vocab_size": tokenizer.vocab_size}
 
 
 def _name(path: Path) -> str:

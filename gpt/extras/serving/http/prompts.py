@@ -22,7 +22,10 @@ from gpt.system.errors import GenerationError, GPTError
 
 DEFAULT_MAX_TOKENS = 16
 """The protocol's default."""
-SAMPLING = ("stop", "temperature", "repetition_penalty", "overflow", "long_prompt")
+SAMPLING = (
+    *("stop", "temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("overflow", "long_prompt"),
+)
 """Fields that a request shares with `SamplingParams`, besides those of the filters."""
 
 
@@ -85,6 +88,8 @@ def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int)
         given["stop"] = (request.stop,)
     given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     given["logprobs"] = None if request.logprobs is None else min(request.logprobs, vocab_size)
+    given["logit_bias"] = tuple((int(index), bias) for index, bias in (request.logit_bias or {}).items())
+    check_ids((index for index, _ in given["logit_bias"]), vocab_size)
     return defaults.params(**given).limited_to(vocab_size)
 
 

@@ -1,11 +1,11 @@
-"""The OpenAI completions protocol: the body of a request, and errors."""
+"""The OpenAI protocols of completions and of chats: the body of a request, and errors."""
 
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 
 from gpt.config.sections import Seed, filter_fields
@@ -16,15 +16,28 @@ Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 Prompts = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=4096)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 Stops = Annotated[list[Stop], Field(fail_fast=True, max_length=16)]
-Penalty = Annotated[float, Field(ge=0, le=0)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Biases = dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]]
 
+CHAT_TOKENS = 256
+"""Tokens of an answer of a chat that says no number; the protocol has no default."""
 MESSAGE_LENGTH = 500
 """Most characters of a message, which may quote the request."""
+IGNORED = frozenset(
+    {"ignore_eos", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning_effort"}
+    | {"safety_identifier", "service_tier", "store", "user", "verbosity"}
+)
+"""Fields that common clients send and that change nothing here."""
 KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored(cls, body: Any) -> Any:
+        return {key: value for key, value in body.items() if key not in IGNORED} if isinstance(body, dict) else body
 
 
 class StreamOptions(_Body):
@@ -33,31 +46,80 @@ class StreamOptions(_Body):
     include_usage: bool | None = Field(None, description="Send a last chunk with the token counts.")
 
 
-class CompletionRequest(_Body, filter_fields(optional=True)):  # type: ignore[misc]
-    """A request for completions. What is left out is as in the `sample` section of the model's configuration."""
+class SamplingRequest(_Body, filter_fields(optional=True)):  # type: ignore[misc]
+    """The fields of both protocols. What is left out is as in the `sample` section of the model's configuration."""
 
-    prompt: str | Texts | Ids | Prompts = Field(description="A text, or token ids, or several of either.")
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
-    max_tokens: int | None = Field(None, ge=0, description="Tokens to generate; left out: 16.")
+    max_tokens: int | None = Field(
+        None,
+        ge=0,
+        validation_alias=AliasChoices("max_tokens", "max_completion_tokens"),
+        description="Tokens to generate, also as max_completion_tokens; left out: 16, or 256 of a chat.",
+    )
     n: int | None = Field(None, ge=1, description="Completions per prompt; number i has seed + i.")
     stream: bool | None = Field(None, description="Send the text as it is generated, by server-sent events.")
     stream_options: StreamOptions | None = None
-    echo: bool | None = Field(None, description="Begin the text with the prompt.")
-    logprobs: int | None = Field(
-        None, ge=0, le=20, description="Log-probabilities (nats) of tokens and of this many others."
-    )
     stop: Stop | Stops | None = Field(None, description="Stop before any of these texts.")
     seed: Seed | None = Field(None, description="Same seed, same text; left out: random.")
     temperature: float | None = Field(None, ge=0, le=2, description="0: always the most likely token.")
     repetition_penalty: float | None = Field(None, gt=0, description="Above 1: less likely what is there already.")
     overflow: Literal["slide", "stop"] | None = Field(None, description="When the window is full: slide it, or stop.")
     long_prompt: Literal["refuse", "crop"] | None = Field(None, description="A prompt longer than the window.")
-    user: str | None = Field(None, description="Accepted and not used.")
+    presence_penalty: Penalty | None = Field(None, description="Subtracted from the logits of tokens in the text.")
+    frequency_penalty: Penalty | None = Field(None, description="Subtracted for each time a token is in the text.")
+    logit_bias: Biases | None = Field(None, max_length=1024, description="Added to the logits, by token id.")
+
+
+class CompletionRequest(SamplingRequest):
+    """A request for completions."""
+
+    prompt: str | Texts | Ids | Prompts = Field(description="A text, or token ids, or several of either.")
+    echo: bool | None = Field(None, description="Begin the text with the prompt.")
+    logprobs: int | None = Field(
+        None, ge=0, le=20, description="Log-probabilities (nats) of tokens and of this many others."
+    )
     best_of: int | None = Field(None, ge=1, le=1, description="Not supported.")
     suffix: str | None = Field(None, max_length=0, description="Not supported.")
-    logit_bias: dict[str, float] | None = Field(None, max_length=0, description="Not supported.")
-    presence_penalty: Penalty | None = Field(None, description="Not supported; repetition_penalty is.")
-    frequency_penalty: Penalty | None = Field(None, description="Not supported; repetition_penalty is.")
+
+
+class TextPart(_Body):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Body):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(SamplingRequest):
+    """A request to continue messages, which a model of plain text reads as one text: a line for each, without roles."""
+
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=4096)]
+    logprobs: Literal[False] | None = Field(None, description="Not supported; /v1/completions has them.")
+    top_logprobs: int | None = Field(None, ge=0, le=0, description="Not supported.")
+
+    def to_completion(self) -> CompletionRequest:
+        """Return the request to continue the last message; of a text longer than the window its end is read."""
+        fields = self.model_dump(exclude={"messages", "logprobs", "top_logprobs"}, exclude_none=True)
+        text = "\n".join(message.text for message in self.messages)
+        return CompletionRequest(**{"long_prompt": "crop", "max_tokens": CHAT_TOKENS, **fields}, prompt=text)
+
+
+class TokenizeRequest(_Body):
+    """A text to tokenize."""
+
+    prompt: str
+    model: str | None = None
 
 
 class APIError(Exception):
