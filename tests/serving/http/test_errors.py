@@ -25,7 +25,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "stop": ("", [""], ["a"] * 17, "a" * 257),
     "best_of": (2,),
     "suffix": ("x",),
-    "logit_bias": ({"5": 101}, {"x": 1}),
+    "logit_bias": ({"5": 101}, {"x": 1}, {"29": 1}),
     "presence_penalty": (2.5,),
     "temprature": (1,),
 }

@@ -18,7 +18,7 @@ from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids
 from gpt.generation.text import TextStream, check_ids, fit_prompt
 from gpt.generation.tokens import SampledToken, to_sampled_tokens
 from gpt.model import GPT
-from gpt.system.errors import GenerationError, GPTError
+from gpt.system.errors import GenerationError, GPTError, InputError
 
 DEFAULT_MAX_TOKENS = 16
 """The protocol's default."""
@@ -89,7 +89,10 @@ def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int)
     given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     given["logprobs"] = None if request.logprobs is None else min(request.logprobs, vocab_size)
     given["logit_bias"] = tuple((int(index), bias) for index, bias in (request.logit_bias or {}).items())
-    check_ids((index for index, _ in given["logit_bias"]), vocab_size)
+    try:
+        check_ids((index for index, _ in given["logit_bias"]), vocab_size)
+    except InputError as error:
+        raise APIError(400, f"logit_bias: {error}", "logit_bias") from None
     return defaults.params(**given).limited_to(vocab_size)
 
 
