@@ -68,6 +68,7 @@ def render_model_page(
         "facts": {
             "block_size": config.block_size,
             "token": kind_of(tokenizer),
+            "vocab_size": tokenizer.vocab_size,
             "example": example,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },

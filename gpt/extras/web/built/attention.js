@@ -64,7 +64,7 @@
       <section aria-labelledby="text-title">
         <output class="readout" id="readout" aria-live="polite"></output>
         <h2 id="text-title">The text, seen from there</h2>
-        <p class="hint">The framed one looks back: its colors are a row of the matrix. Choose another.</p>
+        <p class="hint">The colors show what the framed character attends to: its row of the matrix. Choose another.</p>
         <div class="text" id="text"></div>
       </section>
     </div>

@@ -10,7 +10,7 @@ export const LEARNING = {
   name: "learning",
   title: "Learning",
   sentence:
-    "Play a run from its first step: noise becomes letters, then words, and alike characters find each other. The " +
+    "Play a run from its first step: noise becomes letters, then words, and similar characters gather. The " +
     "slider follows a training until you move it, and goes on with it from its last step.",
   more:
     "Early steps have short samples, several side by side, since whole ones would take too much of the training's time. " +

@@ -181,7 +181,7 @@ export function describeParts(numbers, unit) {
       note: parameters("h.0.mlp."),
       value: () => "",
       about: (token) =>
-        `It works on ${named(token)} alone, without a look at the others` +
+        `It works on ${named(token)} alone, without looking at the others` +
         `${isKnown ? `: from ${width} numbers ${inside}` : ""}. It holds ${percent(share)} of the block's parameters.`,
     };
   }

@@ -8,13 +8,13 @@ export const WRITE = {
   name: "write",
   title: "Write",
   sentence:
-    "The stronger the color, the less likely the model took it to be. Choose a place in the text to see what else was " +
-    "possible there.",
+    "The stronger the color, the less likely the model thought that character. Choose a place in the text to see " +
+    "what else was possible there.",
   more:
     "Look for the first letters of words, where the model has many choices, and for the letters after them, which are " +
-    "almost certain. Each alternative has two bars: its probability by the model, and the one that it is sampled " +
+    "almost certain. Each alternative has two bars: its probability by the model, and the one it is sampled " +
     "with. Move a slider and watch the second: temperature makes likely ones more or less likely, then top-k, top-p " +
-    "and min-p drop unlikely ones, and what is left is scaled to 100%. Choose an alternative to go on from there.",
+    "and min-p drop unlikely ones, and what is left is scaled to 100%. Choose an alternative to continue from there.",
 };
 const TEMPERATURE = {
   field: "temperature",
@@ -208,7 +208,7 @@ export class Writer {
     this.running = null;
     parts.stop.disabled = true;
     const seconds = (performance.now() - began) / 1000;
-    const said = `${describeRun(added, word, settings.seed, seconds)}${describeBits(passage.tokens)}`;
+    const said = `${describeRun(added, word, settings.seed, seconds)}${describeBits(passage.tokens, context.facts)}`;
     say(parts.status, fault ?? said, fault !== null);
     passage.settle();
     if (isAsked) this.written?.(passage.text);
@@ -230,12 +230,13 @@ function describeRun(count, word, seed, seconds) {
   return `${many(count, word)} written with seed ${seed}${pace}.`;
 }
 
-/** How surprised the model was by what was written, per character, whatever its tokens are. */
-function describeBits(tokens) {
+/** How surprised the model was by what was written, per character, beside one that knows nothing but the characters. */
+function describeBits(tokens, { token, vocab_size: size }) {
   const written = tokens.filter(({ isGiven, probability }) => !isGiven && probability > 0);
   const characters = written.reduce((sum, { text }) => sum + [...text].length, 0);
   const bits = written.reduce((sum, { probability }) => sum - Math.log2(probability), 0);
-  return characters ? ` ${(bits / characters).toFixed(2)} bits per character.` : "";
+  const blind = token === "character" && size ? `; guessing blindly: ${Math.log2(size).toFixed(2)}` : "";
+  return characters ? ` ${(bits / characters).toFixed(2)} bits per character${blind}.` : "";
 }
 
 /** Throws once a signal is aborted, whatever else still has to notice it. */
