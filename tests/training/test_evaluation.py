@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from gpt.api.online import learning
+from gpt.api.online import dynamic_evaluation
 from gpt.api.scoring import Score, score_text
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.model import GPT
@@ -79,7 +79,7 @@ def test_evaluation_is_in_eval_mode_without_gradients_and_restores_the_mode(trai
 
 def online_losses(model: GPT, rate: float) -> list[float]:
     """Of each block of 16, summed, in order."""
-    return batch_losses(*learning(model, full_batches(TOKENS, 16, 1), rate), CPU, lambda: None)[0]
+    return batch_losses(*dynamic_evaluation(model, full_batches(TOKENS, 16, 1), rate), CPU, lambda: None)[0]
 
 
 def test_each_block_is_scored_by_a_model_that_descended_the_mean_losses_of_those_before(tiny_model: GPT) -> None:
