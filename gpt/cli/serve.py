@@ -56,7 +56,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     name = "a name that clients know this server by"
     parser.add_argument("--allow-host", type=_host_name, action="append", default=[], metavar="NAME", help=name)
     site = "a site whose pages may send requests, such as https://chat.lan; *: all"
-    parser.add_argument("--allow-origin", type=not_empty, action="append", default=[], metavar="ORIGIN", help=site)
+    parser.add_argument("--allow-origin", type=_origin, action="append", default=[], metavar="ORIGIN", help=site)
     parser.add_argument("--open", action="store_true", help="open the playground in a browser")
     add_number(parser, "--max-sequences", "computed at a time", 64, most=4096)
     add_number(parser, "--max-waiting", "beside them", 256, most=2**31)
@@ -72,6 +72,13 @@ def _host_name(text: str) -> str:
     # as it stands in a Host header, which is compared without the port
     if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
         raise argparse.ArgumentTypeError(f"expected a name such as gpu-box.lan, without scheme and port, got {text!r}")
+    return text
+
+
+def _origin(text: str) -> str:
+    # as a browser sends it, without a path
+    if not re.fullmatch(r"\*|https?://[^/\s]+", text):
+        raise argparse.ArgumentTypeError(f"expected * or a site such as https://chat.lan, without path, got {text!r}")
     return text
 
 
@@ -126,12 +133,14 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
     import uvicorn
 
+    import gpt
     from gpt.extras.serving.http.app import create_app
     from gpt.extras.serving.http.protocol import APIError
     from gpt.extras.serving.http.server import build_config
 
     key = arguments.api_key or read_settings().api_key
     app = create_app(models, limits, arguments.allow_host, key, arguments.allow_origin)
+    app.version = gpt.__version__
     try:
         # loaded now, so that the first request does not wait and what is wrong is said at the start
         with announced(report, "loading the model"):

@@ -450,7 +450,7 @@ class SamplingParams(SampleConfig):
     )
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="Subtracted from logits of tokens in the text.")
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="Subtracted for each time a token is in the text.")
-    logit_bias: tuple[tuple[int, float], ...] = Field((), description="Pairs of a token id and a number for its logit.")
+    logit_bias: tuple[tuple[NonNegativeInt, float], ...] = Field((), description="Added to logits: (id, number) each.")
 
     _ids: int | None = PrivateAttr(None)
 

@@ -33,6 +33,7 @@ LINES = [
         "serve --allow-host=http://gpu.lan",
         "expected a name such as gpu-box.lan, without scheme and port, got 'http://gpu",
     ),
+    ("serve --allow-origin=chat.lan", "expected * or a site such as https://chat.lan, without path, got 'chat.lan'"),
     (f"sample --checkpoint runs/tiny --seed {2**32 - 1} --num-samples 2", "--seed is 4294967295, and sample i has"),
     ("sample --stop ''", "--stop"),
     ("sample --beam 0", "--beam: 0, expected 1 to 10,000"),

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gpt.config import SamplingParams
 from gpt.config.filters import FILTERS
-from gpt.generation.sampling import next_token_probabilities, repetition_penalty, sample
+from gpt.generation.sampling import logit_changes, next_token_probabilities, repetition_penalty, sample
 
 LARGEST_BELOW_ONE = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0)).item()
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -143,3 +143,13 @@ def test_distribution_is_that_of_hugging_faces_processors_in_the_documented_orde
     assert torch.equal(ours == 0, theirs == -math.inf)
     torch.testing.assert_close(ours, theirs.softmax(dim=-1))
     assert torch.equal(logits, before)
+
+
+def test_penalties_count_the_text_and_biases_are_added_before_a_greedy_choice() -> None:
+    params = SamplingParams(temperature=0, presence_penalty=0.5, frequency_penalty=0.25, logit_bias=((3, -1.5), (0, 2)))
+    changes = logit_changes(torch.Size((2, 4)), params, [[1, 1, 2], [0]])
+    assert changes.tolist() == [[2.0, -1.0, -0.75, -1.5], [1.25, 0.0, 0.0, -1.5]]
+    logits = torch.tensor([[0.0, 3.5, 3.0, 0.0], [0.0, 1.0, 0.0, 2.0]])
+    assert next_token_probabilities(logits, params, [[1, 1, 2], [0]]).argmax(dim=-1).tolist() == [1, 0]
+    with pytest.raises(ValidationError, match="logit_bias"):
+        SamplingParams(logit_bias=((-1, 1.0),))

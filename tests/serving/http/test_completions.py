@@ -178,13 +178,15 @@ def test_chat_continues_its_messages_at_once_and_in_a_stream(server: Served, cha
     assert (whole.object, parts[0].object) == ("chat.completion", "chat.completion.chunk")
 
 
-def test_bias_forces_a_token_and_penalties_avoid_those_of_the_text(server: Served, char_model: CharModel) -> None:
+def test_bias_forces_a_token_and_both_penalties_change_a_text(server: Served, char_model: CharModel) -> None:
     ids = char_model[1].encode("e").tolist()
     answer = server.http().post("/tokenize", json={"prompt": "eee"}).json()
     assert answer == {"count": 3, "max_model_len": 64, "tokens": 3 * ids}
     assert create(server, max_tokens=5, logit_bias={str(ids[0]): 100}).choices[0].text == "eeeee"
-    plain, varied = (create(server, max_tokens=60, seed=1, frequency_penalty=x).choices[0].text for x in (0, 2))
-    assert len(set(varied)) > len(set(plain))
+    for name in ("frequency_penalty", "presence_penalty"):
+        text = create(server, max_tokens=60, seed=1, **{name: 1.5}).choices[0].text
+        assert text == alone(char_model, max_new_tokens=60, seed=1, **{name: 1.5})
+        assert text != alone(char_model, max_new_tokens=60, seed=1)
 
 
 @pytest.mark.slow

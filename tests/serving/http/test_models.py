@@ -1,6 +1,7 @@
 """Several checkpoints: listed, loaded when they are first asked for, unloaded when memory is needed."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpt.checkpoint import Loaded
+from gpt.data import CharTokenizer
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError
@@ -32,6 +34,15 @@ def test_models_are_listed_and_described(server: Served) -> None:
     model = client.models.retrieve("second")
     assert (model.id, model.object, model.owned_by) == ("second", "model", "gpt")
     assert model.created > 1_600_000_000
+
+
+def test_window_and_vocabulary_are_told_of_a_model_that_is_not_loaded(tmp_path: Path) -> None:
+    add_run(tmp_path, "run")
+    models, folder = make_models(tmp_path), tmp_path / "run" / "checkpoints" / "step-000001"
+    assert models.sizes("run") == {}
+    (folder / "config.yaml").write_text("model: {block_size: 32}\n")
+    (folder / "tokenizer.json").write_text(json.dumps(CharTokenizer("abc").to_dict()))
+    assert models.sizes("run") == {"max_model_len": 32, "vocab_size": 3}
 
 
 def test_path_is_no_name(runs: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -82,7 +81,7 @@ def _add_information(app: FastAPI, services: Services) -> None:
     app.add_api_route("/v1/models", list_models)
     app.add_api_route("/v1/models/{name:path}", get_model)
     app.add_api_route("/health", health)
-    app.add_api_route("/version", lambda: {"version": version("glassgpt")})
+    app.add_api_route("/version", lambda: {"version": app.version})
     app.add_api_route("/tokenize", tokenize, methods=["POST"])
     app.add_api_route("/docs", docs, include_in_schema=False)
 

@@ -49,57 +49,59 @@ CHAT = Protocol("chatcmpl", "chat.completion", "chat.completion.chunk", _message
 def add_completions(app: FastAPI, services: Services) -> None:
     async def create(request: Request, body: CompletionRequest, cleanup: Cleanup) -> HTTPResponse:
         """Continue one prompt or several."""
-        return await answer(request, body, cleanup, COMPLETIONS)
+        return await answer(services, request, body, cleanup, COMPLETIONS)
 
     async def chat(request: Request, body: ChatRequest, cleanup: Cleanup) -> HTTPResponse:
         """Continue the last message of a chat; characters outside the vocabulary are dropped."""
-        return await answer(request, body.to_completion(), cleanup, CHAT)
-
-    async def answer(
-        request: Request, body: CompletionRequest, cleanup: AsyncExitStack, protocol: Protocol
-    ) -> HTTPResponse:
-        served = await cleanup.enter_async_context(services.models.use(body.model))
-        model, tokenizer = served.loaded.model, served.loaded.tokenizer
-        if protocol is CHAT and isinstance(tokenizer, CharTokenizer):
-            tokenizer = CharTokenizer(tokenizer.itos, "drop")
-        prompts = read_prompts(body, services.limits, model, tokenizer, served.loaded.config.sample)
-        tokens, values = sum(len(prompt.ids) for prompt in prompts), sum(prompt.values for prompt in prompts)
-        response = cleanup.enter_context(services.respond(served.engine, tokens, values))
-        scored = []
-        for prompt in prompts:
-            is_shown = body.echo and body.logprobs is not None and prompt.ids
-            if is_shown and await request.is_disconnected():
-                return HTTPResponse(status_code=CLIENT_GONE)
-            scored.append(await prompt.score(model, services.executor) if is_shown else [])
-        # only now do they hold blocks
-        for prompt, given in zip(prompts, scored, strict=True):
-            for params in prompt.params:
-                before = () if body.echo else prompt.ids
-                logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, before)
-                choice = Choice(len(response.choices), params.seed, logprobs)
-                if body.echo:
-                    choice.begin(prompt.text, given)
-                response.start(choice, prompt.ids, params)
-        head = {
-            "id": f"{protocol.id}-{secrets.token_hex(12)}",
-            "object": protocol.chunk if body.stream else protocol.whole,
-            "created": int(time.time()),
-            "model": services.models.first if body.model is None else body.model,
-        }
-        if body.stream:
-            include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            return stream(_bodies(head, response, protocol, include_usage))
-        while not response.finished:
-            if await request.is_disconnected():
-                return HTTPResponse(status_code=CLIENT_GONE)
-            await response.wait()
-        response.check()
-        taken = (choice.take() for choice in response.choices)
-        choices = [protocol.choice(part, False) for part in taken if part is not None]
-        return JSONResponse({**head, "choices": choices, "usage": response.usage})
+        return await answer(services, request, body.to_completion(), cleanup, CHAT)
 
     app.add_api_route("/v1/completions", create, methods=["POST"], response_model=None)
     app.add_api_route("/v1/chat/completions", chat, methods=["POST"], response_model=None)
+
+
+async def answer(
+    services: Services, request: Request, body: CompletionRequest, cleanup: AsyncExitStack, protocol: Protocol
+) -> HTTPResponse:
+    """Answer a request by one of the protocols; a chat drops characters outside the vocabulary."""
+    served = await cleanup.enter_async_context(services.models.use(body.model))
+    model, tokenizer = served.loaded.model, served.loaded.tokenizer
+    if protocol is CHAT and isinstance(tokenizer, CharTokenizer):
+        tokenizer = CharTokenizer(tokenizer.itos, "drop")
+    prompts = read_prompts(body, services.limits, model, tokenizer, served.loaded.config.sample)
+    tokens, values = sum(len(prompt.ids) for prompt in prompts), sum(prompt.values for prompt in prompts)
+    response = cleanup.enter_context(services.respond(served.engine, tokens, values))
+    scored = []
+    for prompt in prompts:
+        is_shown = body.echo and body.logprobs is not None and prompt.ids
+        if is_shown and await request.is_disconnected():
+            return HTTPResponse(status_code=CLIENT_GONE)
+        scored.append(await prompt.score(model, services.executor) if is_shown else [])
+    # only now do they hold blocks
+    for prompt, given in zip(prompts, scored, strict=True):
+        for params in prompt.params:
+            before = () if body.echo else prompt.ids
+            logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, before)
+            choice = Choice(len(response.choices), params.seed, logprobs)
+            if body.echo:
+                choice.begin(prompt.text, given)
+            response.start(choice, prompt.ids, params)
+    head = {
+        "id": f"{protocol.id}-{secrets.token_hex(12)}",
+        "object": protocol.chunk if body.stream else protocol.whole,
+        "created": int(time.time()),
+        "model": services.models.first if body.model is None else body.model,
+    }
+    if body.stream:
+        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        return stream(_bodies(head, response, protocol, include_usage))
+    while not response.finished:
+        if await request.is_disconnected():
+            return HTTPResponse(status_code=CLIENT_GONE)
+        await response.wait()
+    response.check()
+    taken = (choice.take() for choice in response.choices)
+    choices = [protocol.choice(part, False) for part in taken if part is not None]
+    return JSONResponse({**head, "choices": choices, "usage": response.usage})
 
 
 async def _bodies(
