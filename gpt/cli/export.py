@@ -77,11 +77,12 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
 
     shape, sample, weights = loaded.config.model, loaded.config.sample, arguments.weights or "fp16"
     count = sum(parameter.numel() for parameter in loaded.model.parameters())
+    title = f"{_name(loaded)}: {count:,} numbers that learned to write"
     note = (
-        f"{count:,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, "
-        f"context of {shape.block_size} tokens; {weights} weights. The model runs in this page; nothing leaves it."
+        f"A GPT of {shape.n_layer} layers, {shape.n_head} heads and width {shape.n_embd} runs in this page, without a "
+        f"server; it sees {shape.block_size} tokens, with {weights} weights. What you type stays here."
     )
-    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, _name(loaded), note, example_of(loaded))
+    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded))
     staged.write_text(page, encoding="utf-8", newline="\n")
     return "open it in a browser"
 

@@ -104,7 +104,7 @@ def test_page_is_one_file_that_asks_nothing_of_anyone_and_keeps_hostile_text_as_
     page = page_of(sharp_model(), tokenizer=tokenizer)
     assert page.count("<script") == page.count("</script>") == 3
     assert run_page(page, "return data.tokenizer.chars;") == tokenizer.itos
-    assert "A &lt;title&gt;" in page
+    assert re.search(r"""og:title" content="A &lt;title&gt;">\n.*og:description" content="a note">""", page)
     assert "default-src 'none'" in page
     assert not re.search(r"""https?:|src=|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|\beval\(""", page)
     everywhere, *templates = re.split(r"<template", page)

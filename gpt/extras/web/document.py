@@ -51,6 +51,7 @@ def render_document(
         policy=content_policy(kind),
         kind=f"{kind}-page{' framed' if framed else ''}",
         title=html.escape(title),
+        description=html.escape(note or "A small GPT, and what goes on inside it."),
         header=header,
         data=_to_json(data),
         weights=f'<script type="text/plain" id="weights">{weights}</script>\n' if weights else "",
