@@ -24,32 +24,20 @@ from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.monitor import Monitor
 
-MAX_EVAL_SNAPSHOTS = 40
-"""Snapshots at evaluations, at the most, without that of step 0."""
-EARLY_FRACTIONS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
-"""Shares of a run after which there is one too, since a model changes most at first."""
+COUNT = 36
+"""Snapshots of a run, about; each step is the same factor after the one before, since a model changes most at first."""
 LINE_TOKENS = 32
-SAMPLE_LINES, SAMPLE_TOKENS = 6, 40
-"""An early sample has several short lines, since computing them side by side takes no longer than one."""
+SAMPLE_LINES, SAMPLE_TOKENS = 6, 40  # side by side, which takes no longer than one
 TOLERANCE = 0.02
 """Norm of a difference relative to the result: fused kernels and formulas round differently in bfloat16."""
 
 
 class Snapshots(Monitor):
-    """Writes `snapshots/step-000250.safetensors`.
-
-    There is one before the first step, one at each evaluation (where these are many, at every N-th), one at the end
-    of the run, and early ones, which also have a sample. One that cannot be taken is reported and is the last, and the
-    training continues.
-    """
+    """Writes `snapshots/step-000250.safetensors` at `snapshot_steps` and the end, until one cannot be taken."""
 
     def __init__(self, run: RunFolder, config: Config, model: GPT, dataset: Dataset, report: Report) -> None:
         self._run, self._config, self._model, self._dataset, self._report = run, config, model, dataset, report
-        train = config.train
-        evaluations = -(-train.max_steps // train.eval_interval)
-        self._interval = train.eval_interval * -(-evaluations // MAX_EVAL_SNAPSHOTS)
-        self._early = {max(1, round(share * train.max_steps)) for share in EARLY_FRACTIONS}
-        self._has_failed = False
+        self._steps, self._has_failed = snapshot_steps(config.train.max_steps), False
 
     def start(self, step: int, evaluated: bool = True) -> None:
         self._run.snapshots.mkdir(exist_ok=True)
@@ -58,8 +46,8 @@ class Snapshots(Monitor):
             self._write()
 
     def progress(self, step: int, loss: float | None) -> None:
-        self._step, train = step, self._config.train
-        if step in self._early or step % self._interval == 0 or step == train.max_steps:
+        self._step = step
+        if step in self._steps:
             self._write()
 
     def close(self) -> None:
@@ -70,18 +58,15 @@ class Snapshots(Monitor):
     def _write(self) -> None:
         if self._has_failed:
             return
-        step, train, tokenizer = self._step, self._config.train, self._dataset.tokenizer
-        is_evaluated = step % train.eval_interval == 0 or step == train.max_steps  # and has a sample of its own
         try:
             with without_compilation(self._model):
-                sample = self._sample() if step in self._early and not is_evaluated else ""
-                content = take_snapshot(self._model, tokenizer, self._line(), sample)
+                content = take_snapshot(self._model, self._dataset.tokenizer, self._line(), self._sample())
         except Exception as error:  # a picture must not end a training, whatever user code it meets
             self._has_failed = True
-            self._report(f"warning: no snapshots from step {step} on: {explained(error)}; training continues")
+            self._report(f"warning: no snapshots from step {self._step} on: {explained(error)}; training continues")
             return
-        write_atomic(self._run.snapshot(step), content)
-        self._newest = step
+        write_atomic(self._run.snapshot(self._step), content)
+        self._newest = self._step
 
     def _line(self) -> Tensor:
         """Return the first tokens of the validation split, (T,) int64."""
@@ -95,6 +80,11 @@ class Snapshots(Monitor):
         for chunk in TextBatch(Runtime(self._model), self._dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds):
             lines[chunk.row] += chunk.text.replace("\n", "⏎")
         return "\n".join(lines).strip("\n")
+
+
+def snapshot_steps(most: int) -> set[int]:
+    """Return the steps of a run of `most` at which there is a snapshot, the first and the last included."""
+    return {0, *(round(most ** (number / (COUNT - 2))) for number in range(COUNT - 1))}
 
 
 def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str) -> bytes:

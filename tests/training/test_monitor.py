@@ -2,6 +2,7 @@
 
 import errno
 import io
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, ModelConfig
 from gpt.config.sections import TrainConfig
 from gpt.extras.inspection.views.snapshots import read_snapshot
+from gpt.generation.batch import TextBatch
+from gpt.generation.engine import Runtime
 from gpt.model.flops import training_flops
 from gpt.system.device import Compute
 from gpt.training import monitor, snapshots
@@ -173,7 +176,7 @@ def test_run_with_snapshots_is_the_same_run_and_its_resume_drops_later_ones(tmp_
         assert rows(tmp_path / "with", name) == rows(tmp_path / "no", name)
     assert not without.run_folder.snapshots.exists()
     run = trainer.run_folder
-    assert {0, 1, 3, 6} <= set(steps_of(run))  # 1 is an early one, with a sample
+    assert {0, 1, 3, 6} <= set(steps_of(run))
     shown = read_snapshot(run.snapshot(6))
     assert torch.equal(shown.embedding, trainer.model.wte.weight.detach().half().float())
     assert shown.attention.shape == (1, 2, 16, 16)
@@ -190,7 +193,7 @@ def test_run_with_snapshots_is_the_same_run_and_its_resume_drops_later_ones(tmp_
     [
         ("take_snapshot", 1, RuntimeError("CUDA out of memory\nof much"), "step 0 on: CUDA out of memory; training"),
         ("take_snapshot", 3, RuntimeError("CUDA out of memory\nof much"), "on: CUDA out of memory; training continues"),
-        ("TextBatch", 1, ZeroDivisionError("no text"), "warning: no snapshots from step 1 on: no text"),
+        ("TextBatch", 1, ZeroDivisionError("no text"), "warning: no snapshots from step 0 on: no text"),
         ("write_atomic", 1, OSError(errno.ENOSPC, "No space left"), "Snapshots cannot write: No space left"),
     ],
 )
@@ -207,24 +210,20 @@ def test_snapshot_that_fails_does_not_end_the_run(
     with patch.object(snapshots, name, side_effect=fail) as replaced:
         trainer = start(tmp_path, TAKEN, report=lines.append)
         assert trainer.run().step == 6
-    assert len(steps_of(trainer.run_folder)) == (1 if name == "TextBatch" else fails_at - 1)
+    assert len(steps_of(trainer.run_folder)) == fails_at - 1
     assert name == "write_atomic" or replaced.call_count == fails_at
     assert [said in line for line in lines if "napshots" in line] == [True]
 
 
-def test_many_evaluations_share_forty_snapshots_and_early_ones_have_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = start(tmp_path, "train.max_steps=990", "train.eval_interval=10")
-    taken: dict[str, bytes] = {}
-    monkeypatch.setattr(snapshots.Snapshots, "_sample", lambda monitor: "some lines")
-    monkeypatch.setattr(snapshots, "take_snapshot", lambda model, tokenizer, idx, sample: sample.encode())
-    monkeypatch.setattr(snapshots, "write_atomic", lambda file, content: taken.update({file.stem: content}))
-    monitor = snapshots.Snapshots(trainer.run_folder, trainer.config, trainer.model, trainer.dataset, pytest.fail)
-    monitor.start(0)
-    for step in range(1, 986):
-        monitor.progress(step, None)
-    monitor.close()
-    early = {10: b"", 20: b"", 40: b"", 79: b"some lines", 158: b"some lines", 317: b"some lines"}
-    expected = {**dict.fromkeys(range(0, 985, 30), b""), **early, 985: b""}  # the last where it ended early
-    assert taken == {f"step-{step:06}": sample for step, sample in expected.items()}
+def test_snapshots_lie_by_equal_factors_and_hold_what_the_model_writes(tmp_path: Path) -> None:
+    for most in (1, 6, 1720, 10**6):
+        steps = sorted(snapshots.snapshot_steps(most))
+        assert (steps[0], steps[1], steps[-1]) == (0, 1, most)
+        assert len(steps) <= 36
+        assert all(later <= 1.51 * step + 1 for step, later in pairwise(steps[1:]))
+    trainer = start(tmp_path, TAKEN, "train.max_steps=3", "sample.seed=5")
+    trainer.run()
+    params = trainer.config.sample.params(max_new_tokens=trainer.config.train.sample_tokens)
+    runtime, tokenizer = Runtime(trainer.model), trainer.dataset.tokenizer
+    first = "".join(chunk.text for chunk in TextBatch(runtime, tokenizer, [""], params))
+    assert read_snapshot(trainer.run_folder.snapshot(3)).sample.split("\n")[0] == first.replace("\n", "⏎")
