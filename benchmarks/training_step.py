@@ -19,7 +19,7 @@ from gpt.config.plugins import plugin_options
 from gpt.config.sources import load_config
 from gpt.system.environment import Launch, read_settings
 
-EAGER = ("run.kernels=torch", "run.compile=false")
+EAGER = ("run.kernels=torch",)
 VARIANTS: dict[str, tuple[str, ...]] = {
     "config": (),
     "native": ("run.kernels=native",),

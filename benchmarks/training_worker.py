@@ -26,7 +26,6 @@ from gpt.system.environment import read_settings
 from gpt.system.errors import GPTError
 from gpt.system.machine import peak_memory_bytes
 from gpt.system.progress import silent
-from gpt.training.acceleration import is_compiled
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.train import TrainRequest, build_trainer, resolve
 
@@ -80,7 +79,7 @@ def train_gpt(loaded: LoadedConfig, timer: StepTimer) -> None:
     trainer = build_trainer(TrainRequest(loaded, read_settings(), report))
     trainer.monitor = MonitorGroup([timer], report)
     is_native = isinstance(trainer.model.h[0], NativeBlock)
-    blocks = "native" if is_native else "compiled" if is_compiled(trainer.model) else "eager"
+    blocks = "native" if is_native else "compiled" if trainer.config.run.compile else "eager"
     timer.begin(trainer.model, str(trainer.compute.dtype).removeprefix("torch."), blocks)
     trainer.run()
 

@@ -19,7 +19,7 @@ def test_every_recipe_points_to_the_schema_is_named_after_its_file_and_trains_tw
     assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=schema.json\n")
     monkeypatch.chdir(tmp_path)
     smaller = ["train.max_steps=2", "train.batch_size=2", "train.teacher=null", "model.n_layer=1"]
-    cheaper = ["train.eval_max_tokens=100", "train.sample_tokens=2", "run.compile=false"]
+    cheaper = ["train.eval_max_tokens=100", "train.sample_tokens=2"]
     text = ["data.source=file", f"data.path={corpus}"]
     assert train.main(["--config", str(path), *smaller, *cheaper, *text]) == 0
     assert (tmp_path / "runs" / path.stem / "checkpoints" / "step-000002").is_dir()

@@ -25,7 +25,7 @@ DIFFS = dict(re.findall(r"^## An? ([a-z ]+)$.*?^```diff\n(.*?)^```$", DOCUMENT, 
 MAX_LINES = {"activation": 1, "norm": 13, "position encoding": 16, "sampling filter": 11, "optimizer": 18}
 MAX_LINES |= {"schedule": 1, "loss term": 7, "metric": 1}
 RECIPE = """
-run: {name: tiny, device: cpu, dtype: float32, compile: false, threads: 1}
+run: {name: tiny, device: cpu, dtype: float32, threads: 1}
 data: {source: file, path: corpus.txt}
 model: {n_layer: 2, n_head: 1, n_embd: 32, block_size: 32, norm: rmsnorm, position: rope, qk_norm: true}
 optim: {name: muon, warmup_steps: 2, grad_clip: 0.1}

@@ -12,7 +12,7 @@ CORPUS = (
 )
 
 TINY = """
-run: {name: tiny, device: cpu, dtype: float32, compile: false}
+run: {name: tiny, device: cpu, dtype: float32}
 data: {source: file, path: corpus.txt}
 model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 16}
 optim: {warmup_steps: 2}

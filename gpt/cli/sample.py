@@ -43,6 +43,7 @@ HELP = "Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser)
+    parser.set_defaults(device="cpu")  # whose kernels write faster than a GPU launches its own
     add_weights_option(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to continue; - reads standard input (default: a newline)")

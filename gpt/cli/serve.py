@@ -46,6 +46,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_plugin_option(parser)
     add_weights_option(parser)
     add_device_option(parser)
+    parser.set_defaults(device="cpu")  # whose kernels decode faster than a GPU launches its own
     backends = ("auto", "eager", "native")
     parser.add_argument("--backend", choices=backends, default="auto", help="of the engine (default: auto)")
     parser.add_argument("--host", type=not_empty, default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")

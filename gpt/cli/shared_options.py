@@ -107,7 +107,7 @@ def device_name(text: str) -> str:
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
-    help_text = "auto, cpu, cuda, cuda:N or mps (default: auto)"
+    help_text = "auto, cpu, cuda, cuda:N or mps (default: %(default)s)"
     parser.add_argument("--device", type=device_name, default="auto", help=help_text)
 
 

@@ -178,10 +178,8 @@ class RunConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it."
     )
-    compile: Literal["auto"] | bool = Field(
-        "auto",
-        description="torch.compile of each block. auto: on CUDA, and on CPUs with instructions for bfloat16 where the "
-        "native kernels do not apply; off with a message where there is no compiler.",
+    compile: bool = Field(
+        False, description="torch.compile of each block, which takes half a minute; for long runs on CUDA."
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
@@ -195,8 +193,8 @@ class RunConfig(Section):
     )
     snapshots: bool = Field(
         True,
-        description="Keep small snapshots of the token embedding and of the attention to one line, at evaluations and "
-        "early in the run, by which the page shows the model learn; not with fsdp.",
+        description="Keep up to 36 small snapshots of the token embedding, the attention to one line and what the model "
+        "writes, by which pages show it learn; not with fsdp.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,

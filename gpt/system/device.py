@@ -172,24 +172,6 @@ def require_own_threads(threads: int, remedy: str) -> None:
         )
 
 
-def compile_unsupported_reason(device: torch.device) -> str | None:
-    """Return why torch.compile does not work here, or None if it does; looking for a compiler takes a second."""
-    if device.type == "mps":
-        return "torch.compile is not used on MPS"
-    if device.type == "cuda":
-        from torch.utils._triton import has_triton
-
-        return None if has_triton() else "triton is not installed"
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except (InvalidCxxCompiler, OSError, RuntimeError):
-        return "no C++ compiler was found"
-    return None
-
-
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for later tensors.
 

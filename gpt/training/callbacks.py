@@ -156,7 +156,7 @@ class CallbackGroup:
 
     def __init__(self, callbacks: Sequence[Callback], world: World) -> None:
         self._callbacks = callbacks if world.is_main else ()
-        self._everywhere = [each for each in callbacks if type(each).on_gradients is not Callback.on_gradients]
+        self.of_gradients = [each for each in callbacks if type(each).on_gradients is not Callback.on_gradients]
         self._world = world
         self._is_used = world.all_reduce_max(len(callbacks)) > 0
         self.is_asked_to_stop = False
@@ -165,7 +165,7 @@ class CallbackGroup:
 
     def call(self, event: StepEvent | GradientEvent | EvaluationEvent | CheckpointEvent) -> None:
         """Call the method for an event."""
-        for callback in self._everywhere if isinstance(event, GradientEvent) else self._callbacks:
+        for callback in self.of_gradients if isinstance(event, GradientEvent) else self._callbacks:
             if self._error is not None:
                 return
             try:

@@ -46,8 +46,14 @@ class Objective:
     teacher_weight: float = 0.0
     terms: tuple[tuple[str, float], ...] = ()
 
-    def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute, step: int) -> tuple[Tensor, Tensor]:
-        """Return the loss to backpropagate in update `step`, counted from 0, and the next-token cross-entropy.
+    def mtp_scale(self, step: int) -> float | None:
+        """Return the factor of `mtp_weights` in update `step`, counted from 0; None where they count no more."""
+        return 1 - step / self.mtp_steps if self.mtp_weights and step < self.mtp_steps else None
+
+    def __call__(
+        self, forward: nn.Module, batch: StepBatch, compute: Compute, mtp_scale: float | Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss to backpropagate, and the next-token cross-entropy.
 
         Both are summed over positions, in nats. The logits are freed on return: kept during the backward pass, they
         would raise its peak memory.
@@ -58,10 +64,10 @@ class Objective:
         if self.logit_temperature != 1:
             logits = logits / self.logit_temperature
         loss = minimized = summed_cross_entropy(logits, targets)
-        mtp_scale = max(0.0, 1 - step / self.mtp_steps)
-        for distance, weight in enumerate(self.mtp_weights if mtp_scale else (), start=1):
-            further = summed_cross_entropy(logits[:, :-distance], targets[:, distance:])
-            minimized = minimized + mtp_scale * weight * further
+        if mtp_scale is not None:
+            for distance, weight in enumerate(self.mtp_weights, start=1):
+                further = summed_cross_entropy(logits[:, :-distance], targets[:, distance:])
+                minimized = minimized + mtp_scale * weight * further
         for teacher_probs in teacher:  # one, (B, T, V), or none
             probs = teacher_probs.flatten(0, 1).to(logits.dtype)
             distill_loss = F.cross_entropy(logits.flatten(0, 1), probs, reduction="sum")

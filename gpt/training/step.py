@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from gpt.model import GPT
-from gpt.system.device import Compute
+from gpt.system.device import Compute, to_device
 from gpt.system.distributed import World, full_tensor
 from gpt.system.errors import NonFiniteError
 from gpt.training.loss import IGNORE
@@ -20,6 +21,9 @@ from gpt.training.objective import Objective, StepBatch
 
 if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
     from gpt.training.optimizers import CombinedOptimizer
+
+
+Change = Callable[[], None] | None  # of the gradients, in place
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class StepResult:
     gradient_norm: Tensor
 
 
+Replay = Callable[[Sequence[StepBatch]], StepResult]  # of a captured step, with the numbers and tokens of another
+
+
 class NonFiniteGuard:
     """Blocks, on the device, the updates of steps whose loss or gradient is not finite.
 
@@ -62,11 +69,11 @@ class NonFiniteGuard:
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
         self._diverged_at = torch.full((), -1, dtype=torch.long, device=device)
 
-    def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> None:
+    def observe(self, step: int | Tensor, loss: Tensor, gradient_norm: Tensor) -> None:
         """Judge step `step`, counted from 0, after its backward pass and before its update."""
         diverges_now = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm)) & (self._diverged_at < 0)
-        self._diverged_at = torch.where(diverges_now, step, self._diverged_at)
-        self.blocked = (self._diverged_at >= 0).float()
+        self._diverged_at.copy_(torch.where(diverges_now, step, self._diverged_at))  # in place, for a CUDA graph
+        self.blocked.copy_(self._diverged_at >= 0)
 
     def check(self) -> None:
         """Raise NonFiniteError if a step was not finite: in it and after it no update was made."""
@@ -113,11 +120,7 @@ class Stepper:
         self.guard = NonFiniteGuard(compute.device)
 
     def step(
-        self,
-        number: int,
-        learning_rate: float,
-        micro_batches: Sequence[StepBatch],
-        change_gradients: Callable[[], None] = lambda: None,
+        self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch], change_gradients: Change = None
     ) -> StepResult:
         """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are.
 
@@ -125,10 +128,14 @@ class Stepper:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_factor"]
-        loss = self.gradients(micro_batches, number)
+        return self._update(number, self.gradients(micro_batches, number), change_gradients)
+
+    def _update(self, number: int | Tensor, loss: Tensor, change_gradients: Change = None) -> StepResult:
+        """Clip the gradients, and make the update if they and the loss are finite."""
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
-        change_gradients()
+        if change_gradients is not None:
+            change_gradients()
         # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
         # The guard then judges the loss alone.
         self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
@@ -154,16 +161,69 @@ class Stepper:
         of tokens of the whole step, not of its micro-batch, so that all tokens have the same weight even if
         micro-batches, or those of other processes, differ in size or padding.
         """
+        return self._gradients(micro_batches, self._tokens(micro_batches), self.objective.mtp_scale(step))
+
+    def _tokens(self, micro_batches: Sequence[StepBatch]) -> float:
+        """Count the targets of a step; with several processes their mean, since their gradients are averaged."""
+        own = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
+        return self.parallelism.world.all_reduce_sum(own) / self.parallelism.world.size
+
+    def _gradients(
+        self, micro_batches: Sequence[StepBatch], tokens: float | Tensor, mtp_scale: float | Tensor | None
+    ) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
-        # with several processes this is their mean, since their gradients are averaged
-        own_tokens = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
         world, forward, no_sync = self.parallelism.world, self.parallelism.forward, self.parallelism.no_sync
-        tokens = world.all_reduce_sum(own_tokens) / world.size
         losses = []
         with self.compute.allow_tf32():
             for number, batch in enumerate(micro_batches, start=1):
                 with nullcontext() if number == len(micro_batches) else no_sync():
-                    minimized, loss = self.objective(forward, batch, self.compute, step)
+                    minimized, loss = self.objective(forward, batch, self.compute, mtp_scale)
                     self.scaler.scale(minimized / tokens).backward()  # type: ignore[no-untyped-call]
                 losses.append(loss / tokens)
         return world.all_reduce_mean(torch.stack(losses).sum())
+
+
+class GraphedStepper(Stepper):
+    """Replays a step as one CUDA graph: the kernels of a small model take several times longer to launch than to run.
+
+    The first step with batches of a shape makes what stays, as moments; the second is captured. Numbers that change
+    from step to step are on the device. No part may wait for it: no plugin, no float16, no other process.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._graphs: dict[Hashable, Replay | None] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def step(
+        self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch], change_gradients: Change = None
+    ) -> StepResult:
+        scale = self.objective.mtp_scale(number)
+        key = (scale is None, *(tensor.shape for batch in micro_batches for tensor in batch))
+        if change_gradients is not None or key not in self._graphs:
+            self._graphs.setdefault(key, None)
+            return super().step(number, learning_rate, micro_batches, change_gradients)
+        replay = self._graphs[key] = self._graphs[key] or self._capture(micro_batches, scale is not None)
+        rates = [learning_rate * group["lr_factor"] for group in self.optimizer.param_groups]
+        return replay([(torch.tensor([number, self._tokens(micro_batches), scale or 0.0, *rates]),), *micro_batches])
+
+    def _capture(self, micro_batches: Sequence[StepBatch], has_mtp: bool) -> Replay:
+        device, groups, graph = self.compute.device, self.optimizer.param_groups, torch.cuda.CUDAGraph()
+        numbers = torch.ones(3 + len(groups), device=device)
+        inputs = [(numbers,), *(tuple(to_device(tensor, device) for tensor in batch) for batch in micro_batches)]
+        number, tokens, scale, *rates = numbers.unbind()
+        before = [dict(group) for group in groups]
+        with torch.cuda.graph(graph, self._pool):
+            for group, rate in zip(groups, rates, strict=True):
+                group.update(lr=rate, capturable=True)
+            result = self._update(number, self._gradients(inputs[1:], tokens, scale if has_mtp else None))
+        for group, old in zip(groups, before, strict=True):
+            group.update(old)
+
+        def replay(given: Sequence[StepBatch]) -> StepResult:
+            for place, tensor in zip(chain(*inputs), chain(*given), strict=True):
+                place.copy_(to_device(tensor, device))
+            graph.replay()
+            return StepResult(result.loss.clone(), result.gradient_norm.clone())  # which the next one overwrites
+
+        return replay

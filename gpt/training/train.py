@@ -10,19 +10,19 @@ import torch
 
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
+from gpt.config.plugins import used_plugins
 from gpt.config.sources import LoadedConfig
 from gpt.data.batches import MicroBatches, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.data.preparation import prepare
 from gpt.model import GPT
-from gpt.native.training.block import NativeBlock
 from gpt.system.device import Compute, choose_compute, keep_freed_memory, use_threads
 from gpt.system.distributed import World
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.processor import supported_processors
 from gpt.system.progress import Report, announced, silent
-from gpt.training.acceleration import compile_blocks, is_compiled, should_compile, use_native_kernels
+from gpt.training.acceleration import compile_blocks, use_native_kernels
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.distillation import load_teacher, require_probabilities_memory, resolve_teacher
 from gpt.training.loss import evaluate
@@ -44,7 +44,7 @@ from gpt.training.resume import (
 )
 from gpt.training.schedule import fit_schedule
 from gpt.training.snapshots import Snapshots
-from gpt.training.step import Stepper
+from gpt.training.step import GraphedStepper, Stepper
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
 from gpt.training.validation import Validation
@@ -209,8 +209,13 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
         accelerate(model, report=request.report)
     parallelism = parallelize(model, run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, build_objective(train), parallelism)
-    _compile_blocks(stepper, config, request)
+    is_graphed = compute.device.type == "cuda" and world.size == 1 and compute.dtype != torch.float16
+    kind = GraphedStepper if is_graphed and not used_plugins(config) else Stepper
+    stepper = kind(model, optimizer, compute, config.optim.grad_clip, build_objective(train), parallelism)
+    if run.compile:
+        tokens = torch.zeros(train.batch_size // world.size, config.model.block_size, dtype=torch.int64)
+        with announced(request.report, "still compiling", seconds=10):
+            compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), request.report)
     if world.rank > 0:
         seed_process(run.seed, world.rank)
     sampler = build_sampler(config.data.order, plan.dataset.train, config.model.block_size, run.seed)
@@ -244,19 +249,6 @@ def _build_model(plan: Plan) -> GPT:
     elif plan.init_from is not None:
         load_pretrained(model, plan.dataset.tokenizer, plan.init_from)
     return model
-
-
-def _compile_blocks(stepper: Stepper, config: Config, request: TrainRequest) -> None:
-    """Compile the blocks if that is wanted and works, unless native kernels compute them."""
-    model, report = stepper.model, request.report
-    if isinstance(model.h[0], NativeBlock):
-        return
-    processor = supported_processors(request.settings.processor)[0]
-    if should_compile(config.run.compile, stepper.compute.device, processor, report):
-        size = config.train.batch_size // request.world.size, config.model.block_size
-        tokens = torch.zeros(size, dtype=torch.int64)
-        with announced(report, "still compiling", seconds=10):
-            compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), config.run.compile is True, report)
 
 
 def _build_monitor(plan: Plan, model: GPT, request: TrainRequest) -> MonitorGroup:
@@ -293,5 +285,5 @@ def _summary(trainer: Trainer, plan: Plan) -> str:
     return (
         f"{trainer.run_folder.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and "
         f"{len(dataset.val):,} validation tokens; {processes}{plan.compute}"
-        + (", compiled" if is_compiled(trainer.model) else "")
+        + (", compiled" if trainer.config.run.compile else "")
     )

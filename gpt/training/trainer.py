@@ -156,7 +156,8 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
-        result = self.stepper.step(self.state.step, rate, micro_batches, self._change_gradients)
+        change_gradients = self._change_gradients if self.callbacks.of_gradients else None
+        result = self.stepper.step(self.state.step, rate, micro_batches, change_gradients)
         self.state.step += 1
         self.meter.count_step(length)
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps

@@ -46,7 +46,7 @@ def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: C
         assert f"written to {page}" in run(line).err
         text = page.read_text(encoding="utf-8")
         assert f"{weights} weights" in text
-        assert "<title>tiny</title>" in text
+        assert "<title>tiny: " in text
         assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
         sizes.append(page.stat().st_size)
         page.unlink()

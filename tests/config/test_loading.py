@@ -214,7 +214,7 @@ def valid_configs(draw: st.DrawFn) -> Config:
     name = st.from_regex(r"[A-Za-z0-9é日][A-Za-z0-9é日._-]{0,9}", fullmatch=True) | like_other_types
     rate = draw(st.floats(1e-300, 1e300))
     sections = {
-        "run": {"name": draw(st.none() | name), "dir": draw(path), "compile": draw(st.sampled_from(["auto", True]))},
+        "run": {"name": draw(st.none() | name), "dir": draw(path), "compile": draw(st.booleans())},
         "data": {"source": "file", "path": draw(path)},
         "optim": {"learning_rate": rate, "min_lr": draw(st.floats(0, rate)), "betas": [draw(small), draw(small)]},
         "train": {

@@ -23,6 +23,7 @@ from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
 from gpt.training.acceleration import compile_blocks
 from gpt.training.loss import Batch as Texts
+from gpt.training.step import GraphedStepper, Stepper
 from tiny import sharp_model, tiny_config
 
 DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
@@ -56,6 +57,35 @@ def test_every_type_learns_and_no_step_waits(dtype: torch.dtype, name: str) -> N
             losses.append(stepper.step(number, 1e-2, [batch_of(number), batch_of(number + 200)]).loss)
     stepper.check()
     assert float(losses[-1]) < 0.6 * float(losses[0])
+
+
+@every_optimizer
+def test_graphs_make_the_steps_of_plain_launches(name: str) -> None:
+    """Of every length, before and after the end of multi-token prediction, at rates that change."""
+    model, found = GPT(tiny_config(position="rope")).to(DEVICE), []
+    for kind in (Stepper, GraphedStepper):
+        stepper = stepper_of(copy.deepcopy(model), DEVICE, kind=kind, name=name)
+        for number in range(24):
+            batches = [tuple(x[:, : 8 if number < 6 else 16] for x in batch_of(number + i)) for i in (0, 50)]
+            with no_synchronization(DEVICE if number not in (0, 1, 6, 7, 12, 13) else CPU):
+                result = stepper.step(number, 3e-3 / (1 + number), batches)
+        found.append([result.loss, result.gradient_norm, *stepper.model.parameters()])
+    assert len(stepper._graphs) == 3
+    torch.testing.assert_close(found[1], found[0], atol=1e-4 if name == "adamw" else 1e-2, rtol=1e-3)
+    stepper.model.wte.weight.data[0] = torch.nan
+    before = [parameter.detach().clone() for parameter in stepper.model.parameters()]
+    stepper.step(24, 1e-3, batches)
+    assert all(
+        torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in zip(before, stepper.model.parameters(), strict=True)
+    )
+    with pytest.raises(NonFiniteError, match="at step 24"):
+        stepper.check()
+
+
+def test_graph_drops_something_else_at_every_step() -> None:
+    stepper = stepper_of(GPT(tiny_config(dropout=0.5)).to(DEVICE), DEVICE, kind=GraphedStepper)
+    results = [stepper.step(number, 0.0, [batch_of(0)]) for number in range(20, 26)]
+    assert len({float(result.loss) for result in results}) == 6
 
 
 @every_type
@@ -102,7 +132,7 @@ def test_compiled_blocks_give_the_gradients_of_plain_ones() -> None:
     model = GPT(tiny_config(position="rope", norm="rmsnorm")).to(DEVICE)
     plain, compiled = stepper_of(model, DEVICE), stepper_of(copy.deepcopy(model), DEVICE)
     batch = batch_of(1)
-    compile_blocks(compiled.model, lambda: compiled.gradients([batch]), True, print)
+    compile_blocks(compiled.model, lambda: compiled.gradients([batch]), print)
     for stepper in (plain, compiled):
         stepper.gradients([batch])
     for one, other in zip(plain.model.parameters(), compiled.model.parameters(), strict=True):
@@ -155,7 +185,7 @@ def test_everything_seen_inside_is_that_of_the_cpu(changes: dict[str, object]) -
         _, cache = gpt.run_with_cache(model, idx[None], edits=edits)
         assert {activation.device.type for activation in cache.values()} == {place.type}
         seen = surprisal(model, idx)
-        views = {"lens": logit_lens(model, idx[None]), "bits": seen.bits, "after": seen.after}
+        views = {"lens": logit_lens(model, idx[None]), "bits": seen.bits}
         found.append({**cache, **views, "attention": attention_patterns(model, idx)})
     one, other = ({name: tensor.detach().cpu() for name, tensor in each.items()} for each in found)
     torch.testing.assert_close(other, one, atol=1e-4, rtol=1e-4)

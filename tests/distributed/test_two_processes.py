@@ -49,7 +49,7 @@ def stop_after(trainer: Trainer, steps: int) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process has done, before the pair: the same runs, and some that are not finished."""
     folder = tmp_path_factory.mktemp("pair")
-    (folder / "tiny.yaml").write_text("run: {device: cpu, compile: false}\n", encoding="utf-8")
+    (folder / "tiny.yaml").write_text("run: {device: cpu}\n", encoding="utf-8")
     for variant, overrides in VARIANTS.items():
         start_session(folder / variant, *overrides).run()
     start_session(folder / "muon-halves", *VARIANTS["muon"], *HALVES).run()

@@ -25,7 +25,7 @@ from gpt.system.signals import WATCHED
 from tiny import CORPUS
 
 RECIPE = """
-run: {name: run, device: cpu, dtype: float32, compile: false, kernels: torch, threads: 1}
+run: {name: run, device: cpu, dtype: float32, kernels: torch, threads: 1}
 data: {source: file, path: corpus.txt}
 model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 16, dropout: 0.1}
 optim: {warmup_steps: 2}

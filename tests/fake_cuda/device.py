@@ -7,7 +7,7 @@ within `FakeCuda.refusing`.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -104,6 +104,8 @@ class FakeCuda(TorchDispatchMode):
             self.wait("copy to host")
             return args[0].fill_(1)
         self._note(packet, args, kwargs, tensors)
+        if func is aten._fused_adamw_.tensor_lr:  # for which torch has no shapes
+            return None
         args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
         with self._fake:
             return func(*args, **kwargs)
@@ -167,8 +169,10 @@ FACTS = {
     "memory_allocated": lambda device=None: 1 << 20,
     "get_rng_state": lambda device=0: GENERATOR_STATE.clone(),
     "get_rng_state_all": lambda: [GENERATOR_STATE.clone()],
+    "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+    "graph": lambda graph, pool: nullcontext(),  # whose numbers are not there, first or again
 }
-NOTHING = ("_lazy_init", "init", "empty_cache", "reset_peak_memory_stats")
+NOTHING = ("_lazy_init", "init", "empty_cache", "reset_peak_memory_stats", "graph_pool_handle")
 NOTHING += ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
 """Functions that do nothing."""
 CPUGenerator = torch.Generator

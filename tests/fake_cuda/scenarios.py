@@ -40,7 +40,7 @@ from gpt.training.acceleration import compile_blocks
 from gpt.training.loss import evaluate as mean_loss
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
-from gpt.training.step import Stepper
+from gpt.training.step import GraphedStepper, Stepper
 from gpt.training.train import TrainRequest, build_trainer
 from tiny import CORPUS, tiny_config
 from variants import VARIANTS, keys_of
@@ -85,7 +85,8 @@ def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str 
     loaded = configured(f"run.name={name}", f"run.dtype={dtype}", f"train.max_steps={end}", *overrides)
     trainer = build_trainer(TrainRequest(loaded, read_settings(), print, resume, True))
     assert trainer.state.step == (2 if resume else 0)
-    with watched(device, Stepper, "step", float32=dtype == "float32"):
+    float32 = dtype == "float32"
+    with watched(device, Stepper, "step", float32), watched(device, GraphedStepper, "step", float32):
         state = trainer.run()
     assert (state.step, state.evaluated_step) == (end, end)
     optimizer, parameters = trainer.stepper.optimizer, list(trainer.model.parameters())
@@ -145,7 +146,7 @@ def try_blocks(device: FakeCuda) -> None:
         mock.patch.object(torch.cuda, "get_rng_state", state),
         mock.patch.object(Block, "compile"),
     ):
-        compile_blocks(GPT(tiny_config()).to(DEVICE), lambda: None, True, print)
+        compile_blocks(GPT(tiny_config()).to(DEVICE), lambda: None, print)
     assert read == ["cuda:0"]
 
 

@@ -21,7 +21,7 @@ from gpt.training.trainer import Trainer
 from tiny import CORPUS
 
 RECIPE = (
-    *("run.device=cpu", "run.dtype=float32", "run.compile=false", "run.snapshots=false", "data.source=file"),
+    *("run.device=cpu", "run.dtype=float32", "run.snapshots=false", "data.source=file"),
     *("model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=16"),
     *("optim.learning_rate=1e-2", "optim.min_lr=1e-3", "optim.warmup_steps=2"),
     *("train.batch_size=4", "train.max_steps=6", "train.eval_interval=3", "train.log_interval=1"),

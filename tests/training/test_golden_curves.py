@@ -35,7 +35,7 @@ It was the lark, the herald of the morn,
 It was the nightingale, and not the lark.
 """
 COMMON = (
-    *("run.device=cpu", "run.dtype=float32", "run.compile=false", "run.kernels=torch", "run.threads=1"),
+    *("run.device=cpu", "run.dtype=float32", "run.kernels=torch", "run.threads=1"),
     *("data.source=file", "data.val_fraction=0.1", "train.max_steps=60", "train.batch_size=8"),
     *("train.eval_interval=60", "train.log_interval=1", "train.sample_tokens=0"),
     *("model.n_layer=2", "model.n_embd=64", "model.block_size=32", "optim.min_lr=1e-4"),

@@ -67,7 +67,9 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
     expected = (1 - certainty) * (summed(logits) + share * further) + certainty * divergence
     squares = logits.logsumexp(-1)[TARGETS != IGNORE].square().sum()
     expected = expected + sum(weight * squares for _, weight in objective.terms)
-    value, loss = objective(model, (INPUTS, TARGETS, *([teacher] if certainty else [])), COMPUTE, step)
+    value, loss = objective(
+        model, (INPUTS, TARGETS, *([teacher] if certainty else [])), COMPUTE, objective.mtp_scale(step)
+    )
     torch.testing.assert_close((value, loss), (expected, summed(logits.detach())))
     torch.testing.assert_close(*(torch.autograd.grad(each, model.logits) for each in (value, expected)))
     assert not loss.requires_grad
@@ -97,11 +99,12 @@ def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length
 
 
 def test_run_begins_with_short_sequences(tmp_path: Path) -> None:
-    trainer = start(tmp_path, "train.length_warmup=[0.5]", "train.max_steps=4", "train.grad_accum_steps=2")
+    keys = "train.length_warmup=[0.5]", "train.mtp_weights=[0.5]", "train.max_steps=4", "train.grad_accum_steps=2"
+    trainer = start(tmp_path, *keys)
     trainer.stepper.objective = objective = Mock(wraps=trainer.stepper.objective)
     trainer.run()
     found = [(call.args[3], *call.args[1][0].shape) for call in objective.call_args_list]
-    assert found == [(step, *(shape)) for step in range(4) for shape in [(8, 8) if step < 2 else (4, 16)] * 2]
+    assert found == [step for step in [(1.0, 8, 8), (0.5, 8, 8), (None, 4, 16), (None, 4, 16)] for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
