@@ -72,7 +72,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> str:
-    from gpt.extras.export.html import render_model_page
+    from gpt.checkpoint import RunFolder
+    from gpt.extras.export.html import learning_of, render_model_page
     from gpt.extras.inspection.example import example_of
 
     shape, sample, weights = loaded.config.model, loaded.config.sample, arguments.weights or "fp16"
@@ -82,7 +83,8 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
         f"A GPT of {shape.n_layer} layers, {shape.n_head} heads and width {shape.n_embd} runs in this page, without a "
         f"server; it sees {shape.block_size} tokens, with {weights} weights. What you type stays here."
     )
-    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded))
+    learning = learning_of(RunFolder(loaded.folder.parent.parent), loaded.config)  # of runs/name/checkpoints/step-1
+    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded), learning)
     staged.write_text(page, encoding="utf-8", newline="\n")
     return "open it in a browser"
 

@@ -38,6 +38,7 @@ class Snapshots(Monitor):
     def __init__(self, run: RunFolder, config: Config, model: GPT, dataset: Dataset, report: Report) -> None:
         self._run, self._config, self._model, self._dataset, self._report = run, config, model, dataset, report
         self._steps, self._has_failed = snapshot_steps(config.train.max_steps), False
+        self._loss: float | None = None
 
     def start(self, step: int, evaluated: bool = True) -> None:
         self._run.snapshots.mkdir(exist_ok=True)
@@ -46,7 +47,7 @@ class Snapshots(Monitor):
             self._write()
 
     def progress(self, step: int, loss: float | None) -> None:
-        self._step = step
+        self._step, self._loss = step, self._loss if loss is None else loss
         if step in self._steps:
             self._write()
 
@@ -60,7 +61,7 @@ class Snapshots(Monitor):
             return
         try:
             with without_compilation(self._model):
-                content = take_snapshot(self._model, self._dataset.tokenizer, self._line(), self._sample())
+                content = take_snapshot(self._model, self._dataset.tokenizer, self._line(), self._sample(), self._loss)
         except Exception as error:  # a picture must not end a training, whatever user code it meets
             self._has_failed = True
             self._report(f"warning: no snapshots from step {self._step} on: {explained(error)}; training continues")
@@ -87,12 +88,12 @@ def snapshot_steps(most: int) -> set[int]:
     return {0, *(round(most ** (number / (COUNT - 2))) for number in range(COUNT - 1))}
 
 
-def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str) -> bytes:
+def take_snapshot(model: GPT, tokenizer: Tokenizer, idx: Tensor, sample: str, loss: float | None) -> bytes:
     """Return a file of a snapshot, in float16, tokens as hexadecimal bytes; `idx` (T,) is the line."""
     known = tokenizer.vocab_size if tokenizer.vocab_size <= MAX_VOCABULARY else 0
     tensors = {"embedding": model.wte.weight.detach()[:known], "attention": _attention(model, idx)}
     tokens, line = ([tokenizer.token_bytes(each).hex() for each in ids] for ids in (range(known), idx.tolist()))
-    words = {"tokens": tokens, "line": line, "sample": sample}
+    words = {"tokens": tokens, "line": line, "sample": sample, "loss": loss}
     small = {name: tensor.to("cpu", torch.float16).contiguous() for name, tensor in tensors.items()}
     if not all(tensor.isfinite().all() for tensor in small.values()):
         raise InputError("the model's numbers are not finite")

@@ -1,5 +1,6 @@
 """Quantized copies of a run, its exports, and models of other programs: what the commands make of each other's work."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -47,6 +48,9 @@ def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: C
         text = page.read_text(encoding="utf-8")
         assert f"{weights} weights" in text
         assert "<title>tiny: " in text
+        learning = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["learning"]
+        assert learning["run"]["snapshots"] == [*map(int, learning["snapshots"])] == [0, 1, 2, 3, 4, 5, 6]
+        assert learning["snapshots"]["6"]["sample"]
         assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
         sizes.append(page.stat().st_size)
         page.unlink()

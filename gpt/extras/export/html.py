@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpt.config import SampleConfig
+from gpt.checkpoint import RunFolder, step_files
+from gpt.config import Config, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.export.coverage import changes_for
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.extras.inspection.views.picture import sizes_of
+from gpt.extras.inspection.views.snapshots import read_snapshot, view_snapshot
 from gpt.extras.inspection.views.tokens import kind_of, labels_of
 from gpt.extras.web.document import MODEL, render_document
 from gpt.model import GPT
@@ -42,11 +44,12 @@ def render_model_page(
     title: str,
     note: str,
     example: str = "",
+    learning: dict[str, Any] | None = None,
 ) -> str:
     """Return an HTML document in which a reader writes text with the model, without a server or network.
 
     It starts with the temperature, filters, seed and length of `params`. `example` fits the window: its views open on
-    it, and it starts to write from the first words.
+    it, and it starts to write from the first words. `learning` is of `learning_of`.
     """
     if changes := changes_for(model.config, COVERED, NAMES):
         raise InputError(f"a page does not compute this model; train one with {' '.join(changes)}")
@@ -74,8 +77,21 @@ def render_model_page(
         },
         "filters": {name: SampleConfig.model_json_schema()["properties"][name] for name in FILTERS},
         "start": {"count": params.max_new_tokens, "seed": params.seed},
+        "learning": learning,
     }
     return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
+
+
+def learning_of(run: RunFolder, config: Config) -> dict[str, Any] | None:
+    """Return how a run learned: its facts, and its snapshots by step, but for attention; None where it kept none."""
+    read = {step: read_snapshot(file) for step, file in step_files(run.snapshots).items()}
+    if len(read) < 2:
+        return None
+    last = max(read)
+    views = {step: {**view_snapshot(step, shown, read[last]), "attention": None} for step, shown in read.items()}
+    facts = {"name": run.path.name, "training": False, "step": last, "max_steps": config.train.max_steps}
+    kind = {"tokenizer": config.data.tokenizer, "best_val_loss": None}
+    return {"run": {**facts, **kind, "snapshots": sorted(read)}, "snapshots": views}
 
 
 def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:

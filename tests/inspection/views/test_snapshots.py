@@ -24,20 +24,20 @@ def test_snapshot_keeps_embedding_attention_and_words(tmp_path: Path, monkeypatc
     tokenizer = CharTokenizer("\n abcé")
     model = sharp_model(vocab_size=tokenizer.vocab_size)
     file = tmp_path / "snapshot"
-    file.write_bytes(take_snapshot(model, tokenizer, IDX, "ab\ncé"))
+    file.write_bytes(take_snapshot(model, tokenizer, IDX, "ab\ncé", 1.5))
     shown = read_snapshot(file)
-    assert (shown.tokens, shown.sample) == (["⏎", "␣", "a", "b", "c", "é"], "ab\ncé")
+    assert (shown.tokens, shown.sample, shown.loss) == (["⏎", "␣", "a", "b", "c", "é"], "ab\ncé", 1.5)
     assert shown.line == [shown.tokens[each] for each in IDX]
     assert torch.allclose(shown.embedding, model.wte.weight, atol=1e-3)
     monkeypatch.setattr(snapshots, "MAX_VOCABULARY", 5)
-    file.write_bytes(take_snapshot(model, tokenizer, IDX, ""))
+    file.write_bytes(take_snapshot(model, tokenizer, IDX, "", None))
     assert (read_snapshot(file).tokens, read_snapshot(file).embedding.numel()) == ([], 0)
 
 
 @every_variant
 def test_snapshot_has_the_attention_of_the_model(tmp_path: Path, variant: dict[str, object]) -> None:
     model = sharp_model(vocab_size=6, dropout=0.5, **variant).train()
-    (tmp_path / "snapshot").write_bytes(take_snapshot(model, CharTokenizer("abcdef"), IDX, ""))
+    (tmp_path / "snapshot").write_bytes(take_snapshot(model, CharTokenizer("abcdef"), IDX, "", None))
     shown = read_snapshot(tmp_path / "snapshot").attention
     assert torch.equal(shown, attention_patterns(model, IDX).half().float())
     assert model.training
@@ -45,12 +45,13 @@ def test_snapshot_has_the_attention_of_the_model(tmp_path: Path, variant: dict[s
 
 
 GOOD = {"embedding": torch.zeros(2, 3), "attention": torch.zeros(1, 2, 3, 3)}
-WORDS = {"tokens": ["61", "62"], "line": ["61", "62", "61"], "sample": ""}
+WORDS = {"tokens": ["61", "62"], "line": ["61", "62", "61"], "sample": "", "loss": None}
 
 
 @pytest.mark.parametrize(
     "bad",
     [
+        {"loss": "low"},
         {"embedding": torch.zeros(2)},
         {"embedding": torch.zeros(3, 3)},
         {"embedding": torch.full((2, 3), torch.nan)},

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from gpt.checkpoint.runs import MAX_VOCABULARY
 from gpt.extras.inspection.views.tokens import PLACEHOLDER, label_of
-from gpt.system.errors import CheckpointError, explained
+from gpt.system.errors import CheckpointError, InputError, explained
 from gpt.system.files import parse_json
 
 MAX_BYTES = 32 * 2**20
+NEAREST = 4
 LARGEST = torch.finfo(torch.float16).max
 
 
@@ -24,7 +26,8 @@ class Snapshot:
     line: list[str]  # a label for each token of the line that was read
     embedding: Tensor  # (V, C) float32; (0, C) where the vocabulary is large
     attention: Tensor  # (n_layer, H, T, T) float32
-    sample: str  # what the model wrote; empty where an evaluation writes the sample of this step
+    sample: str  # lines that the model wrote
+    loss: float | None  # the last one that the training had read, in nats per token
 
 
 def read_snapshot(file: Path) -> Snapshot:
@@ -49,6 +52,8 @@ def _require_whole(shown: Snapshot) -> None:
     words, known, length = (shown.tokens, shown.line, [shown.sample]), len(shown.tokens), len(shown.line)
     if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
         raise ValueError("its words are no text")
+    if not isinstance(shown.loss, float | None):
+        raise ValueError("its loss is no number")
     embedding, attention = shown.embedding, shown.attention
     if known > MAX_VOCABULARY or embedding.dim() != 2 or len(embedding) != known or not embedding.size(1):
         raise ValueError("its embedding has a wrong shape")
@@ -56,6 +61,32 @@ def _require_whole(shown: Snapshot) -> None:
         raise ValueError("its attention has a wrong shape")
     if not all((tensor.abs() <= LARGEST).all() for tensor in (embedding, attention)):
         raise ValueError("its numbers are not those of float16")
+
+
+def view_snapshot(step: int, shown: Snapshot, final: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as JSON values, with its embeddings in the plane of those of `final`; numbers with 3 decimals.
+
+    `attention` is (n_layer, H, T, T) on the T tokens of `line`; `points` are x and y of each of `tokens`, which are
+    none where the vocabulary is large; `nearest` are those with the largest cosine. InputError: another model's.
+    """
+    if shown.embedding.shape != final.embedding.shape:
+        raise InputError(f"the snapshot of step {step} is of another model")
+    points = map_embedding(shown.embedding, final.embedding) if shown.tokens else shown.embedding
+    return {
+        "step": step,
+        "loss": shown.loss,
+        "sample": shown.sample,
+        "line": shown.line,
+        "attention": _rounded(shown.attention),
+        "tokens": shown.tokens,
+        "points": _rounded(points),
+        "nearest": nearest_tokens(shown.embedding, NEAREST) if shown.tokens else [],
+    }
+
+
+def _rounded(values: Tensor) -> list[Any]:
+    rounded: list[Any] = values.double().mul(1000).round().div(1000).tolist()
+    return rounded
 
 
 def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:

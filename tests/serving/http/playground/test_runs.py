@@ -88,7 +88,7 @@ def test_no_other_folder_can_be_named_and_damage_is_said(site: Served, folder: P
     for other in (folder.parent, folder / ".hidden"):
         (other / "config.yaml").touch()
     (folder / "broken" / "config.yaml").write_text("modle: {}")
-    for path in (f"/api/runs/{name}{rest}" for name in OTHER_FOLDERS for rest in ("", "/samples/0")):
+    for path in (f"/api/runs/{name}{rest}" for name in OTHER_FOLDERS for rest in ("", "/snapshots/0?basis=0")):
         # which sends the path as it is
         with closing(HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)) as connection:
             connection.request("GET", path)
@@ -106,13 +106,14 @@ def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) ->
     tokenizer = CharTokenizer("abcdef")
     models = [sharp_model(seed=seed, vocab_size=6) for seed in (0, 1)]
     for step, model in zip((0, 7), models, strict=True):
-        run.snapshot(step).write_bytes(take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc"))
+        run.snapshot(step).write_bytes(take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc", 2.5))
     run.snapshot(8).write_bytes(b"damaged")
-    other = take_snapshot(sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), "")
+    other = take_snapshot(sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), "", None)
     run.snapshot(9).write_bytes(other)
     assert get(site, "/api/runs/tiny")["snapshots"] == [0, 7, 8, 9]
     shown = get(site, "/api/runs/tiny/snapshots/0?basis=7")
-    assert (shown["step"], shown["sample"], shown["line"], shown["tokens"]) == (0, "abc", [*"abc"], [*"abcdef"])
+    assert (shown["step"], shown["sample"], shown["loss"]) == (0, "abc", 2.5)
+    assert (shown["line"], shown["tokens"]) == ([*"abc"], [*"abcdef"])
     first, last = (model.wte.weight.detach().half().float() for model in models)
     assert torch.allclose(torch.tensor(shown["points"]), map_embedding(first, last), atol=1e-3)
     assert shown["nearest"] == nearest_tokens(first, 4)

@@ -7,20 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
 from fastapi import Path as InPath
-from torch import Tensor
 
 from gpt.checkpoint import RunFolder, step_files
 from gpt.config.sources import load_config
-from gpt.extras.inspection.views.snapshots import Snapshot, map_embedding, nearest_tokens, read_snapshot
+from gpt.extras.inspection.views.snapshots import Snapshot, read_snapshot, view_snapshot
 from gpt.extras.serving.http.protocol import APIError
-from gpt.system.errors import CheckpointError, ConfigError
+from gpt.system.errors import CheckpointError, ConfigError, InputError
 from gpt.system.files import parse_json
 
-MAX_SAMPLES = 200
-SAMPLE_CHARACTERS = 10_000
 TAIL_BYTES = 1 << 16
 """Bytes from the end of a metrics.jsonl in which its last step is looked for."""
-NEAREST = 4
 MOST_STEPS = 2**62
 Step = Annotated[int, InPath(ge=0, lt=MOST_STEPS)]
 Basis = Annotated[int, Query(ge=0, lt=MOST_STEPS)]
@@ -45,7 +41,7 @@ def add_runs(app: FastAPI, runs: Path) -> None:
         return {"runs": names, "training": training}
 
     def get_run(name: str) -> dict[str, Any]:
-        """Return how far a run is, its lowest validation loss, and the steps of its samples and snapshots."""
+        """Return how far a run is, its lowest validation loss, and the steps of its snapshots."""
         folder = get(name)
         try:
             config, step = load_config(folder.path / "config.yaml").config, _last_step(folder.metrics)
@@ -60,44 +56,19 @@ def add_runs(app: FastAPI, runs: Path) -> None:
             "best_step": best_step,
             "best_val_loss": best_val_loss,
             "tokenizer": config.data.tokenizer,
-            "samples": _sample_steps(folder),
             "snapshots": list(step_files(folder.snapshots)),
         }
 
-    def get_sample(name: str, step: Step) -> dict[str, Any]:
-        """Return what the model of a run wrote at a step."""
-        try:
-            content = (get(name).samples / f"step-{step:06d}.txt").read_bytes()[: 4 * SAMPLE_CHARACTERS + 4]
-        except OSError:
-            raise APIError(404, f"the run {name!r} has no sample of step {step}") from None
-        text = content.decode("utf-8", errors="replace")
-        shown = text[:SAMPLE_CHARACTERS].removesuffix("\n")
-        return {"step": step, "text": shown, "truncated": len(text) > SAMPLE_CHARACTERS}
-
     def get_snapshot(name: str, step: Step, basis: Basis) -> dict[str, Any]:
-        """Return the snapshot of a step, with its embeddings in the plane of those of the step `basis`.
-
-        `attention` is (n_layer, H, T, T) on the T tokens of `line`; `points` are x and y of each of `tokens`, which are
-        none where the vocabulary is large; `nearest` are those with the largest cosine.
-        """
+        """Return the snapshot of a step, with its embeddings in the plane of those of the step `basis`."""
         folder = get(name)
-        shown, final = _read_snapshot(folder, step), _read_snapshot(folder, basis)
-        if shown.embedding.shape != final.embedding.shape:
-            raise APIError(400, f"the snapshots of the steps {step} and {basis} are of different models")
-        points = map_embedding(shown.embedding, final.embedding) if shown.tokens else shown.embedding
-        return {
-            "step": step,
-            "sample": shown.sample,
-            "line": shown.line,
-            "attention": _rounded(shown.attention),
-            "tokens": shown.tokens,
-            "points": _rounded(points),
-            "nearest": nearest_tokens(shown.embedding, NEAREST) if shown.tokens else [],
-        }
+        try:
+            return view_snapshot(step, _read_snapshot(folder, step), _read_snapshot(folder, basis))
+        except InputError as error:
+            raise APIError(400, str(error)) from None
 
     app.add_api_route("/api/runs", list_runs)
     app.add_api_route("/api/runs/{name}", get_run)
-    app.add_api_route("/api/runs/{name}/samples/{step}", get_sample)
     app.add_api_route("/api/runs/{name}/snapshots/{step}", get_snapshot)
 
 
@@ -133,13 +104,6 @@ def _best(folder: RunFolder) -> tuple[int | None, float | None]:
         return None, None
 
 
-def _sample_steps(folder: RunFolder) -> list[int]:
-    """Return the steps that have a sample, at most `MAX_SAMPLES` of them, the last one included."""
-    steps = list(step_files(folder.samples))
-    stride = -(-len(steps) // (MAX_SAMPLES - 1)) or 1
-    return sorted({*steps[::stride], *steps[-1:]})  # from the first on, so that those listed stay as there come more
-
-
 def _read_snapshot(folder: RunFolder, step: int) -> Snapshot:
     file = folder.snapshot(step)
     if not file.is_file():
@@ -148,9 +112,3 @@ def _read_snapshot(folder: RunFolder, step: int) -> Snapshot:
         return read_snapshot(file)
     except CheckpointError:
         raise APIError(500, f"the run {folder.path.name!r} has a damaged snapshot of step {step}") from None
-
-
-def _rounded(values: Tensor) -> list[Any]:
-    """Return a tensor as lists, with three decimals; of float32, more would be written."""
-    rounded: list[Any] = values.double().mul(1000).round().div(1000).tolist()
-    return rounded

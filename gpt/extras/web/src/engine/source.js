@@ -25,8 +25,9 @@ async function inSlices(count, task, signal, onSlice = () => {}) {
  * have the shape that gpt/extras/inspection/views gives them. What is asked for while another answer is computed waits for it.
  */
 export class LocalSource {
-  /** `labels` has one for each id. */
-  constructor(model, tokenizer, labels) {
+  /** `labels` has one for each id; `learning` is how the model learned, or null. */
+  constructor(model, tokenizer, labels, learning = null) {
+    this.learning = learning;
     this.model = model;
     this.tokenizer = tokenizer;
     this.labels = labels;
@@ -80,6 +81,18 @@ export class LocalSource {
       };
       await inSlices(ids.length + count, write, signal, () => onTokens(tokens.splice(0)));
     });
+  }
+
+  async runs() {
+    return { runs: [this.learning.run.name], training: null };
+  }
+
+  async run() {
+    return this.learning.run;
+  }
+
+  async snapshot({ step }) {
+    return this.learning.snapshots[step];
   }
 
   /** Logits (V) from which the token after some of the text was sampled; null where the text is another by now. */

@@ -3,6 +3,7 @@ import { Model } from "../engine/model.js";
 import { LocalSource } from "../engine/source.js";
 import { Tokenizer } from "../engine/tokenizer.js";
 import { decodeBase64 } from "../engine/weights.js";
+import { LEARNING } from "../playground/learning.js";
 import { startShell } from "../shell.js";
 import { READING_VIEWS } from "../views/reading.js";
 import { startValues, WRITE, Writer } from "../views/write.js";
@@ -10,7 +11,7 @@ import { startValues, WRITE, Writer } from "../views/write.js";
 const MAX_TOKENS = 20000;
 const data = JSON.parse(document.getElementById("data").textContent);
 const model = new Model(data, decodeBase64(document.getElementById("weights").textContent));
-const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels);
+const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, data.learning);
 const context = { source, model: "", text: data.facts.example, facts: data.facts };
 
 function show(root) {
@@ -24,4 +25,4 @@ function show(root) {
 const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
 const root = Object.assign(create("div"), { id: "view" });
 document.querySelector("main").append(create("div", "shell", nav), root);
-startShell(nav, root, [{ ...WRITE, show }, ...READING_VIEWS], context);
+startShell(nav, root, [{ ...WRITE, show }, ...(data.learning ? [LEARNING] : []), ...READING_VIEWS], context);

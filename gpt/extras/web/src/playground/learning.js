@@ -2,7 +2,7 @@ import { fill, say, setOptions } from "../dom.js";
 import template from "./learning.html";
 import { drawHeads, EmbeddingMap } from "./snapshot.js";
 
-const FRAME_MILLISECONDS = 700;
+const FRAME_MILLISECONDS = 450;
 const POLL_MILLISECONDS = 2500;
 const UNITS = { char: "character", byte: "byte" }; // of a tokenizer; of others tokens
 
@@ -10,10 +10,10 @@ export const LEARNING = {
   name: "learning",
   title: "Learning",
   sentence:
-    "Play a run from its first step: noise becomes letters, then words, and similar characters gather. The " +
-    "slider follows a training until you move it, and goes on with it from its last step.",
+    "Watch a run from its first step: noise becomes letters, then words, and similar characters gather. The slider " +
+    "follows a training until you move it, and goes on with it from its last step.",
   more:
-    "Early steps have short samples, several side by side, since whole ones would take too much of the training's time. " +
+    "Each step is the same factor after the one before, and the lines begin with the same random numbers at all of them. " +
     "Embeddings are drawn in the plane in which those of the last snapshot vary most, with the same scale at all steps, " +
     "and neighbors are those with the largest cosine in all dimensions. Attention is that to one line of the validation " +
     "text.",
@@ -23,18 +23,19 @@ export const LEARNING = {
   },
 };
 
-/** What the model of a run wrote and was at each step, along a slider. */
+/** What the model of a run wrote and was at each snapshot, along a slider. A finished run plays once by itself. */
 class Learning {
   constructor(root, context) {
     this.root = root;
     this.source = context.source;
     this.parts = fill(root, template);
     this.isAsking = false;
-    this.run = null; // the chosen one, with `steps` that can be shown
+    this.run = null; // the chosen one
     this.answers = new Map(); // of the run and the last snapshot in `basis`
     this.basis = null;
     this.step = null; // that was chosen; null: the last one is followed
     this.timer = null;
+    this.hasPlayed = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.map = new EmbeddingMap(this.parts);
     const { runs, sampleStep, play } = this.parts;
     runs.addEventListener("change", () => this.poll());
@@ -71,6 +72,7 @@ class Learning {
   setNames({ runs: names, training }) {
     const { runs } = this.parts;
     const known = [...runs.options].map(({ value }) => value);
+    runs.parentElement.hidden = names.length < 2;
     if (names.join("/") !== known.join("/")) setOptions(runs, names, runs.value || training);
   }
 
@@ -78,12 +80,14 @@ class Learning {
     const { bar, growth, state } = this.parts;
     const isReplaced = run.name === this.run?.name && run.step < this.run.step; // or goes on from an earlier step
     if (isReplaced) this.basis = this.shown = null;
-    this.run = { ...run, steps: stepsOf(run) };
-    state.textContent = describe(this.run);
-    const isEmpty = !this.run.steps.length;
+    this.run = run;
+    state.textContent = describe(run);
+    const isEmpty = !run.snapshots.length;
     bar.hidden = growth.hidden = isEmpty;
-    if (isEmpty) this.stop();
-    else this.setRange();
+    if (isEmpty) return this.stop();
+    this.setRange();
+    if (!run.training && !this.hasPlayed) this.play();
+    this.hasPlayed = true;
   }
 
   get isAtEnd() {
@@ -93,7 +97,7 @@ class Learning {
 
   setRange() {
     const { sampleStep: range } = this.parts;
-    const { steps } = this.run;
+    const { snapshots: steps } = this.run;
     range.max = String(steps.length - 1);
     range.disabled = steps.length < 2;
     const isFollowed = this.step === null;
@@ -109,16 +113,15 @@ class Learning {
 
   /** Goes where a reader wants to be, from then on. */
   choose(place) {
-    const { steps } = this.run;
+    const { snapshots: steps } = this.run;
     this.step = place === steps.length - 1 ? null : steps[place];
     this.move(place);
   }
 
   move(place) {
-    const { sampleStep: range, sampleAt } = this.parts;
-    const step = this.run.steps[place];
+    const { sampleStep: range } = this.parts;
+    const step = this.run.snapshots[place];
     range.value = String(place);
-    sampleAt.textContent = `step ${step.toLocaleString("en")}`;
     range.setAttribute("aria-valuetext", `step ${step}`);
     this.show(this.run, step);
   }
@@ -140,55 +143,47 @@ class Learning {
   }
 
   async show(run, step) {
-    const { sampleText, failed, mapped, attended } = this.parts;
-    const taken = run.snapshots.findLast((place) => place <= step) ?? run.snapshots[0];
-    const last = run.snapshots.at(-1);
-    const isSampled = run.samples.includes(step); // which it is only after its snapshot
-    const key = JSON.stringify([run.name, step, last, isSampled]);
+    const { sampleText, sampleAt, failed, mapped, attended } = this.parts;
+    const basis = JSON.stringify([run.name, run.snapshots.at(-1)]);
+    const key = `${step} ${basis}`;
     if (this.shown === key) return;
     this.shown = key;
-    const basis = JSON.stringify([run.name, last]);
     if (this.basis !== basis) this.answers.clear();
     this.basis = basis;
-    const [snapshot, written] = await Promise.all([
-      taken === undefined ? null : this.ask("snapshot", { name: run.name, step: taken, basis: last }),
-      isSampled ? this.ask("sample", { name: run.name, step }) : null,
-    ]);
+    const snapshot = await this.ask({ name: run.name, step, basis: run.snapshots.at(-1) });
     if (this.shown !== key) return;
-    const problem = snapshot?.problem ?? written?.problem ?? "";
-    if (problem) this.shown = null; // to be asked for again
-    say(failed, problem, true);
-    sampleText.textContent = written ? (written.text ?? "") + (written.truncated ? "…" : "") : (snapshot?.sample ?? "");
-    mapped.hidden = !snapshot?.tokens?.length;
-    attended.hidden = !snapshot?.attention;
-    const unit = UNITS[run.tokenizer] ?? "token";
-    if (!mapped.hidden) this.map.show(snapshot, unit);
-    mapped.dataset.step = taken;
+    say(failed, snapshot.problem ?? "", true);
+    if (snapshot.problem) {
+      this.shown = null; // to be asked for again
+      return;
+    }
+    const loss = snapshot.loss === null ? "" : ` · loss ${snapshot.loss.toFixed(2)}`;
+    sampleAt.textContent = `step ${step.toLocaleString("en")}${loss}`;
+    sampleText.textContent = snapshot.sample;
+    mapped.hidden = !snapshot.tokens.length;
+    attended.hidden = !snapshot.attention;
+    if (!mapped.hidden) this.map.show(snapshot, UNITS[run.tokenizer] ?? "token");
     if (!attended.hidden) drawHeads(this.parts, snapshot);
   }
 
   /** Asks once, and again after an error, which is returned as `problem`. */
-  ask(what, request) {
-    const key = what + JSON.stringify(request);
+  ask(request) {
+    const key = JSON.stringify(request);
     if (!this.answers.has(key)) {
       const failed = (error) => {
         this.answers.delete(key);
         return { problem: error.message };
       };
-      this.answers.set(key, this.source[what](request).catch(failed));
+      this.answers.set(key, this.source.snapshot(request).catch(failed));
     }
     return this.answers.get(key);
   }
 }
 
-function stepsOf({ samples, snapshots }) {
-  return [...new Set([...samples, ...snapshots])].sort((a, b) => a - b);
-}
-
 /** How far a run is. */
-function describe({ training, step, max_steps: whole, best_step: best, best_val_loss: loss, steps }) {
+function describe({ training, step, max_steps: whole, best_step: best, best_val_loss: loss, snapshots }) {
   const [done, all] = [step, whole].map((count) => count.toLocaleString("en"));
   const state = `${training ? "training: " : ""}step ${done} of ${all}`;
   const lowest = loss === null ? "" : ` · best validation loss ${loss.toFixed(4)} nats per token at step ${best}`;
-  return `${state}${lowest}${steps.length ? "" : " · no sample yet"}`;
+  return `${state}${lowest}${snapshots.length ? "" : " · no snapshot yet"}`;
 }

@@ -50,10 +50,6 @@ export class ServerSource {
     return this.get(`/api/runs/${encodeURIComponent(name)}`);
   }
 
-  sample({ name, step }) {
-    return this.get(`/api/runs/${encodeURIComponent(name)}/samples/${step}`);
-  }
-
   /** What a model looked like at a step, its embeddings in the plane of those of the step `basis`. */
   snapshot({ name, step, basis }) {
     return this.get(`/api/runs/${encodeURIComponent(name)}/snapshots/${step}?basis=${basis}`);
