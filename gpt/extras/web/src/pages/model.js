@@ -25,4 +25,4 @@ function show(root) {
 const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
 const root = Object.assign(create("div"), { id: "view" });
 document.querySelector("main").append(create("div", "shell", nav), root);
-startShell(nav, root, [{ ...WRITE, show }, ...(data.learning ? [LEARNING] : []), ...READING_VIEWS], context);
+startShell(nav, root, [...(data.learning ? [LEARNING] : []), { ...WRITE, show }, ...READING_VIEWS], context);

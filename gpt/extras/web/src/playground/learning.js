@@ -9,11 +9,10 @@ const UNITS = { char: "character", byte: "byte" }; // of a tokenizer; of others 
 export const LEARNING = {
   name: "learning",
   title: "Learning",
-  sentence:
-    "Watch a run from its first step: noise becomes letters, then words, and similar characters gather. The slider " +
-    "follows a training until you move it, and goes on with it from its last step.",
+  sentence: "Watch a run from its first step: noise becomes letters, then words, and similar characters gather.",
   more:
-    "Each step is the same factor after the one before, and the lines begin with the same random numbers at all of them. " +
+    "The slider follows a training until you move it, and goes on with it from its last step. Each step is the same " +
+    "factor after the one before, and the lines begin with the same random numbers at all of them. " +
     "Embeddings are drawn in the plane in which those of the last snapshot vary most, with the same scale at all steps, " +
     "and neighbors are those with the largest cosine in all dimensions. Attention is that to one line of the validation " +
     "text.",
