@@ -130,11 +130,9 @@ def test_greedy_text_goes_on_past_the_window(variant: str) -> None:
 
 def test_text_that_the_model_cannot_read_is_refused() -> None:
     messages = {
-        "lens({ text: 'the Zoo #1' })": "The model does not know 'Z', '#', '1'; remove it from the text.",
         "surprisal({ text: 'a' })": "The text is too short; this view takes at least 2 characters.",
         "attention({ text: 'a'.repeat(17) })": "The text has 17 characters; the model reads 16.",
         "continuation({ text, count: 16 })": "A window of 16 tokens has no room for 16 new ones after a text.",
-        "write({ prompt: '%', count: 1 })": "The model does not know '%'; remove it from the text.",
     }
     requests = ", ".join(f"source.{request}.catch((error) => error.message)" for request in messages)
     *found, bits = ask(sharp_model(), f"return Promise.all([{requests}, bitsOf(Float32Array.of(0, -400), 1)]);")

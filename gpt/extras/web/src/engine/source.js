@@ -44,14 +44,7 @@ export class LocalSource {
 
   /** Ids of a text, at least one. */
   encode(text) {
-    const { ids, unknown } = this.tokenizer.encode(text);
-    if (unknown.length) {
-      const named = unknown
-        .slice(0, 10)
-        .map((char) => `'${char}'`)
-        .join(", ");
-      throw new RangeError(`The model does not know ${named}; remove it from the text.`);
-    }
+    const { ids } = this.tokenizer.encode(text);
     return ids.length ? ids : [this.tokenizer.first];
   }
 
@@ -61,7 +54,8 @@ export class LocalSource {
 
   /**
    * Continues a prompt, a text or its ids, by `count` tokens. `onTokens` gets the tokens of the prompt but for the
-   * first `known`, then the new ones, several at a time. Ends with an AbortError when `signal` says so.
+   * first `known`, then the new ones, several at a time. Returns the characters of the prompt that the model does not
+   * know. Ends with an AbortError when `signal` says so.
    */
   write({ prompt, count, seed, known = 0, ablate = [], signal, ...settings }, onTokens) {
     return this.inTurn("writing", async () => {
@@ -80,6 +74,7 @@ export class LocalSource {
         if (index >= known) tokens.push({ ...this.tokenAt(index, settings), text, isGiven: index < ids.length });
       };
       await inSlices(ids.length + count, write, signal, () => onTokens(tokens.splice(0)));
+      return typeof prompt === "string" ? this.tokenizer.encode(prompt).unknown : [];
     });
   }
 

@@ -1,3 +1,5 @@
+const PLAIN = { "‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\t": " " };
+
 /** Text to ids and back; see gpt/data/tokenizers.py. */
 export class Tokenizer {
   constructor(data) {
@@ -7,15 +9,16 @@ export class Tokenizer {
     this.pairs = type === "bpe" ? new BytePairs(data) : null;
   }
 
-  /** Ids of a text, and the distinct characters that have none. */
+  /** Ids of a text, and the distinct characters that have none: a plain form takes their place, or they are left out. */
   encode(text) {
     if (this.pairs) return { ids: this.pairs.encode(text), unknown: [] };
     if (!this.chars) return { ids: [...new TextEncoder().encode(text)], unknown: [] };
     const characters = [...text];
-    return {
-      ids: characters.filter((char) => this.ids.has(char)).map((char) => this.ids.get(char)),
-      unknown: [...new Set(characters.filter((char) => !this.ids.has(char)))],
-    };
+    const unknown = new Set(characters.filter((char) => !this.ids.has(char)));
+    const known = characters.flatMap((char) =>
+      unknown.has(char) ? [...(PLAIN[char] ?? char.normalize("NFKD"))].filter((part) => this.ids.has(part)) : [char]
+    );
+    return { ids: known.map((char) => this.ids.get(char)), unknown: [...unknown] };
   }
 
   /** A function from one id after another to the text that is complete with it. */

@@ -198,9 +198,10 @@ export class Writer {
       if (!signal.aborted) added += this.add(tokens, Array.isArray(prompt) ? known : null);
     };
     let fault = null;
+    let unknown = [];
     try {
       const request = { ...settings, model: context.model, prompt, known, signal };
-      await Promise.race([context.source.write(request, add), untilAborted(signal)]);
+      unknown = (await Promise.race([context.source.write(request, add), untilAborted(signal)])) ?? [];
     } catch (error) {
       if (error.name !== "AbortError") fault = error.message;
     }
@@ -208,7 +209,7 @@ export class Writer {
     this.running = null;
     parts.stop.disabled = true;
     const seconds = (performance.now() - began) / 1000;
-    const said = `${describeRun(added, word, settings.seed, seconds)}${describeBits(passage.tokens, context.facts)}`;
+    const said = `${describeRun(added, word, settings.seed, seconds)}${describeBits(passage.tokens, context.facts)}${describeUnknown(unknown)}`;
     say(parts.status, fault ?? said, fault !== null);
     passage.settle();
     if (isAsked) this.written?.(passage.text);
@@ -237,6 +238,11 @@ function describeBits(tokens, { token, vocab_size: size }) {
   const bits = written.reduce((sum, { probability }) => sum - Math.log2(probability), 0);
   const blind = token === "character" && size ? `; guessing blindly: ${Math.log2(size).toFixed(2)}` : "";
   return characters ? ` ${(bits / characters).toFixed(2)} bits per character${blind}.` : "";
+}
+
+function describeUnknown(characters) {
+  const named = characters.slice(0, 10).join(" ");
+  return named && ` The model does not know ${named}, so a plain form took their place, or they were left out.`;
 }
 
 /** Throws once a signal is aborted, whatever else still has to notice it. */
