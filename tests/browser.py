@@ -31,8 +31,8 @@ class Browser:
         self._pages: dict[str, Page] = {}
         self._start(program, profile)
 
-    def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False, hurry: int = 1) -> "Page":
-        """Open a page in a window of its own, with timers `hurry` times as fast, and wait until it is loaded."""
+    def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False, hurry: int = 0) -> "Page":
+        """Open a page in a window of its own, and wait until it is loaded; its motion is `hurry` times as fast."""
         context = self.send("Target.createBrowserContext")["browserContextId"]
         target = self.send("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
         session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
@@ -114,8 +114,9 @@ class Page:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", size)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", {"features": [theme]})
-        hurried = f"{{ const set = setInterval; window.setInterval = (call, time) => set(call, time / {hurry}); }}"
+        motion = {"name": "prefers-reduced-motion", "value": "no-preference" if hurry else "reduce"}
+        self.send("Emulation.setEmulatedMedia", {"features": [theme, motion]})
+        hurried = f"{{ const set = setInterval; window.setInterval = (call, time) => set(call, time / {hurry or 1}); }}"
         self.send("Page.addScriptToEvaluateOnNewDocument", {"source": hurried})
         self.send("Page.navigate", {"url": url})
         self.wait_for('document.readyState === "complete"')

@@ -182,6 +182,18 @@ def test_page_writes_what_pytorch_writes_by_webassembly_after_plain_forms_of_unk
     assert write(page, "", count=20, temperature=0) == "\n" + greedy
 
 
+@pytest.mark.parametrize("hurry", [0, 4])
+def test_text_is_typed_where_motion_is_wanted(hurry: int, open_page: Open) -> None:
+    page = open_page(hurry=hurry)
+    page.wait_for(DONE)
+    page.run(
+        "grown = 0; new MutationObserver(() => grown++).observe("
+        "document.querySelector('.written'), { childList: true })"
+    )
+    assert len(write(page, "the ", count=60)) == 64
+    assert (page.run("grown") > 50) == (hurry > 0)
+
+
 @pytest.mark.parametrize("model", [{"block_size": 128}], indirect=True)
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
 def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(width: int, dark: bool, open_page: Open) -> None:

@@ -80,7 +80,7 @@ STATE = PART.format("state") + "?.textContent"
 
 def test_run_is_looked_at_along_a_slider(trained: Path, serve: Serve, visit: Open) -> None:
     with serve(folder=trained / "runs") as served:
-        page = visit(f"{served.url}/#learning")
+        page = visit(f"{served.url}/#learning", hurry=1)
         page.wait_for(f"{AT}?.startsWith('step 0')", PATIENCE)  # by itself, as it does once
         played = f"{AT}?.startsWith('step 6 · loss ') && {PART.format('play')}.textContent === 'Play'"
         page.wait_for(played, PATIENCE)

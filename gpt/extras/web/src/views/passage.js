@@ -105,6 +105,7 @@ export class Passage {
   /** Ends a text: chooses a token where none is, which lets the tab key reach the text. */
   settle() {
     if (this.chosen === null) this.pickSurprising(1);
+    else this.show(this.chosen);
     if (this.chosen === null && this.items.length) this.pick(this.items.length - 1);
     const item = this.items[this.chosen];
     if (item) this.parts.written.scrollTop = item.offsetTop - item.offsetHeight - this.parts.written.offsetTop;

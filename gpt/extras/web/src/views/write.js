@@ -24,6 +24,7 @@ const TEMPERATURE = {
   description: "Below 1 makes likely ones more likely; 0 always takes the most likely one.",
 };
 const COMPUTED = ["temperature", "top-k", "top-p", "min-p"]; // what engine/sampling.js knows the effect of
+const PACE_MILLISECONDS = 16; // between tokens, which a reader can follow
 const MOST_ON_A_SLIDER = 50; // from its least value on
 const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
 
@@ -197,18 +198,23 @@ export class Writer {
     const add = (tokens) => {
       if (!signal.aborted) added += this.add(tokens, Array.isArray(prompt) ? known : null);
     };
-    let fault = null;
-    let unknown = [];
+    const waiting = [];
+    const next = () => add(waiting.splice(0, Math.max(1, 1 + waiting.findLastIndex(({ isGiven }) => isGiven))));
+    const timer = setInterval(() => waiting.length && next(), PACE_MILLISECONDS);
+    const take = (tokens) => (isStill() ? add(tokens) : waiting.push(...tokens));
+    let [fault, unknown, seconds] = [null, [], 0];
     try {
       const request = { ...settings, model: context.model, prompt, known, signal };
-      unknown = (await Promise.race([context.source.write(request, add), untilAborted(signal)])) ?? [];
+      unknown = (await Promise.race([context.source.write(request, take), untilAborted(signal)])) ?? [];
+      seconds = (performance.now() - began) / 1000;
+      while (waiting.length) await Promise.race([nextFrame(), untilAborted(signal)]);
     } catch (error) {
       if (error.name !== "AbortError") fault = error.message;
     }
+    clearInterval(timer);
     if (this.running !== control) return; // another run has taken its place
     this.running = null;
     parts.stop.disabled = true;
-    const seconds = (performance.now() - began) / 1000;
     const said = `${describeRun(added, word, settings.seed, seconds)}${describeBits(passage.tokens, context.facts)}${describeUnknown(unknown)}`;
     say(parts.status, fault ?? said, fault !== null);
     passage.settle();
@@ -221,6 +227,7 @@ export class Writer {
     const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
     if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
     this.passage.add(tokens);
+    if (!isStill()) this.passage.show(this.passage.tokens.length - 1);
     if (isPicked) this.passage.focus(picked);
     return tokens.filter((token) => !token.isGiven && !token.isPicked).length;
   }
@@ -243,6 +250,14 @@ function describeBits(tokens, { token, vocab_size: size }) {
 function describeUnknown(characters) {
   const named = characters.slice(0, 10).join(" ");
   return named && ` The model does not know ${named}, so a plain form took their place, or they were left out.`;
+}
+
+function isStill() {
+  return matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
+function nextFrame() {
+  return new Promise((done) => setTimeout(done, PACE_MILLISECONDS));
 }
 
 /** Throws once a signal is aborted, whatever else still has to notice it. */
