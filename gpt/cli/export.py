@@ -75,13 +75,15 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
     from gpt.checkpoint import RunFolder
     from gpt.extras.export.html import learning_of, render_model_page
     from gpt.extras.inspection.example import example_of
+    from gpt.extras.inspection.views.tokens import kind_of
 
     shape, sample, weights = loaded.config.model, loaded.config.sample, arguments.weights or "fp16"
     count = sum(parameter.numel() for parameter in loaded.model.parameters())
     title = f"{_name(loaded)}: {count:,} numbers that learned to write"
+    window = f"{shape.block_size} {kind_of(loaded.tokenizer)}s"
     note = (
         f"A GPT of {shape.n_layer} layers, {shape.n_head} heads and width {shape.n_embd} runs in this page, without a "
-        f"server; it sees {shape.block_size} tokens, with {weights} weights. What you type stays here."
+        f"server; it sees {window}, with {weights} weights. What you type stays here."
     )
     learning = learning_of(RunFolder(loaded.folder.parent.parent), loaded.config)  # of runs/name/checkpoints/step-1
     page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded), learning)

@@ -13,6 +13,7 @@ import torch
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as LibraryTokenizer
 
+import gpt
 from browser import CONTROL, Page
 from export.node import run_page
 from gpt.config import SamplingParams
@@ -180,6 +181,16 @@ def test_page_writes_what_pytorch_writes_by_webassembly_after_plain_forms_of_unk
     page.run("document.getElementById('prompt').value = ''")  # which starts a line
     greedy = generate(model, CHARS, "", max_new_tokens=20, temperature=0.0)
     assert write(page, "", count=20, temperature=0) == "\n" + greedy
+
+
+def test_program_that_the_page_shows_writes_its_text(
+    open_page: Open, model: GPT, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = open_page()
+    text = write(page, "the ", count=40, temperature=0.8, top_k=5, min_p=0.01, seed=11)
+    monkeypatch.setattr(gpt, "load", lambda folder: (model, CHARS))
+    exec(page.run("document.querySelector('[data-part=snippet]').textContent"), {})
+    assert capsys.readouterr().out == f"{text}\n"
 
 
 @pytest.mark.parametrize("hurry", [0, 4])

@@ -114,15 +114,30 @@ export class Writer {
     }
     const settings = this.settings();
     this.parts.summary.textContent = `${this.describe(settings)}, seed ${settings.seed}`;
+    this.parts.snippet.textContent = this.snippet(settings);
     if (!target) return;
     this.changed?.(this.values());
     if (Object.values(this.fields).every(({ validity }) => validity.valid)) this.passage.follow();
+  }
+
+  /** A program that writes the text of the form. */
+  snippet({ count, temperature, seed, ...filters }) {
+    const chosen = this.filters.filter((filter) => filters[camelCase(filter.field)] !== filter.default);
+    const others = chosen.map(({ field }) => `${field.replaceAll("-", "_")}=${filters[camelCase(field)]}, `).join("");
+    const numbers = `max_new_tokens=${count}, temperature=${temperature}, ${others}seed=${seed}`;
+    const folder = JSON.stringify(`runs/${this.context.model || this.context.source.learning?.run.name}`);
+    return (
+      `import gpt\n\nmodel, tokenizer = gpt.load(${folder})\nprompt = ${JSON.stringify(this.fields.prompt.value)}\n` +
+      `print(prompt + gpt.generate(model, tokenizer, prompt, ${numbers}))`
+    );
   }
 
   /** Writes when it is first shown, and when its model is another. */
   open() {
     const { facts, model } = this.context;
     this.word = facts.token;
+    this.parts.same.hidden = !model && !this.context.source.learning;
+    this.follow();
     this.parts.unit.textContent = `${this.word[0].toUpperCase()}${this.word.slice(1)}s`;
     if (this.shown !== model) this.start(false);
   }
