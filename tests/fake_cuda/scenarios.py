@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fake_cuda.device import GENERATOR_STATE, FakeCuda, Float32Matmul, HiddenSync, install
+from fake_cuda.device import FakeCuda, Float32Matmul, HiddenSync, install
 from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams
 from gpt.config.sources import load_config
@@ -33,10 +33,8 @@ from gpt.data import CharTokenizer
 from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
-from gpt.model.gpt import Block
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
-from gpt.training.acceleration import compile_blocks
 from gpt.training.loss import evaluate as mean_loss
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
@@ -133,23 +131,6 @@ def move(device: FakeCuda) -> None:
     assert on_cpu == ["another number of processes, or a run on another kind of device,"]
 
 
-def try_blocks(device: FakeCuda) -> None:
-    """Try compiled blocks with two visible devices: random numbers of the run's own one are undone."""
-    read: list[str] = []
-
-    def state(of: object) -> Tensor:
-        read.append(str(of))
-        return GENERATOR_STATE
-
-    with (
-        mock.patch.object(torch.cuda, "device_count", return_value=2),
-        mock.patch.object(torch.cuda, "get_rng_state", state),
-        mock.patch.object(Block, "compile"),
-    ):
-        compile_blocks(GPT(tiny_config()).to(DEVICE), lambda: None, print)
-    assert read == ["cuda:0"]
-
-
 def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
     """Write texts past the edge of the window, of which no forward pass waits, and a token once, for itself."""
     runtime = build_runtime(GPT(tiny_config(n_layer=1, **model)).eval().to(DEVICE), options)
@@ -206,7 +187,6 @@ SCENARIOS: dict[str, Scenario] = {
     "float32": lambda device: train(device, "float32", "float32"),
     "an evaluation waits once": evaluate_run,
     "a run is moved": move,
-    "blocks are tried": try_blocks,
     "eager": lambda device: decode(device, DecodeOptions("eager"), position="rope", n_kv_head=2),
     "bf16 cache": lambda device: decode(device, DecodeOptions("eager", kv_dtype="bf16")),
     "variants": try_variants,
