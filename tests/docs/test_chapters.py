@@ -90,9 +90,8 @@ def test_other_notebooks_run_without_network(tmp_path: Path, monkeypatch: pytest
         outputs[name] = [output for cell in read.cells if cell.cell_type == "code" for output in cell.outputs]
     copies = outputs["a_head_that_copies"]
     printed = "".join(output["text"] for output in copies if output.get("name") == "stdout")
-    whole, without = map(float, re.findall(r"([\d.]+) bits", printed))
-    assert whole < 0.5
-    assert without > whole + 1
+    without = [float(bits) for bits in re.findall(r"([\d.]+) bits", printed)]
+    assert max(without[2:]) > 3  # of the upper layer's heads, one copies
     assert sum("<iframe" in output.get("data", {}).get("text/html", "") for output in copies) == 2
     assert (tmp_path / "my_parts.py").is_file()
     assert any("image/png" in output.get("data", {}) for output in outputs["your_own_parts"])
