@@ -145,5 +145,7 @@ def notebook(path: Path) -> NotebookNode:
             cells[number] = new_markdown_cell(folded, id=cell.id)
         elif tag(cell) == "hide-input":
             cell.metadata["jupyter"] = {"source_hidden": True}
+        elif tag(cell) == "check":
+            cell.metadata["tags"].append("raises-exception")  # so that "Run all" goes on after an unsolved exercise
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
