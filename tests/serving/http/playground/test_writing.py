@@ -113,6 +113,7 @@ def test_character_shows_its_alternatives_and_branches(open_page: Open, server: 
     text = write(page, prompt="It was", count=40, temperature=0.9, top_k=5)
     page.point(ITEM.format(12))
     assert page.text(".choice-title").endswith(" · character 12")
+    assert page.run("document.querySelector('.looking').dataset.index") == "12"
     assert page.run("document.querySelectorAll('.pairs li').length") == 10
     assert page.run("document.querySelectorAll('.pairs li:not(.dropped)').length") <= 5
     assert page.text(".sampling") == "with temperature 0.9, top-k 5"

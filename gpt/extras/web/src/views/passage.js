@@ -124,6 +124,8 @@ export class Passage {
   show(index) {
     const { title, choice, pairs } = this.parts;
     const token = this.tokens[index];
+    this.items[this.shown]?.classList.remove("looking");
+    this.items[index]?.classList.add("looking");
     this.shown = index;
     title.textContent = token ? `${quoted(token.label)} · ${this.writer.word} ${index}` : "What else was possible";
     choice.textContent = token ? describeChoice(token) : "Each choice of the model, as it writes.";
