@@ -18,7 +18,7 @@ class Picture {
   constructor(root, view) {
     this.view = view;
     this.numbers = new Numbers(view);
-    this.token = this.numbers.size - 1;
+    this.token = mostDebated(view.lens);
     this.shown = []; // parts with their elements
     this.parts = fill(root, template);
     this.build();
@@ -163,7 +163,7 @@ class Picture {
   showStage(stage) {
     this.stage = stage;
     const { row, name } = stage.dataset;
-    this.parts.stage.textContent = stage === this.stages.at(-1) ? name : `${name}, so far`;
+    this.parts.stage.textContent = stage === this.stages.at(-1) ? name : `guess after ${name}`;
     showGuess(this.parts.guess, this.view.lens[row][this.token]);
   }
 
@@ -209,6 +209,12 @@ class Picture {
 }
 
 /** A token as a tile in the color of its probability. */
+/** The last of the places at which the guess changes most often from block to block. */
+function mostDebated(lens) {
+  const guesses = lens[0].map((_, token) => new Set(lens.map((row) => row[token][0])).size);
+  return guesses.lastIndexOf(Math.max(...guesses));
+}
+
 function showGuess(element, [label, probability]) {
   const tile = create("span", "tile", label);
   paint(tile, probability);
