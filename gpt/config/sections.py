@@ -183,8 +183,8 @@ class RunConfig(Section):
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
-        description="Kernels of training blocks on a CPU. native: C++ kernels of this package, in float32, or in "
-        "bfloat16 where the processor has instructions for it; auto: native where it applies.",
+        description="native: C++ kernels on a CPU, in float32, or in bfloat16 where the processor has instructions for "
+        "it; auto: native where it applies, and on CUDA one graph of a step; torch: PyTorch's operators one by one.",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",

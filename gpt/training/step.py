@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gpt.model import GPT
 from gpt.system.device import Compute, to_device
 from gpt.system.distributed import World, full_tensor
-from gpt.system.errors import NonFiniteError
+from gpt.system.errors import DeviceError, NonFiniteError, explained
 from gpt.training.loss import IGNORE
 from gpt.training.objective import Objective, StepBatch
 
@@ -131,7 +131,6 @@ class Stepper:
         return self._update(number, self.gradients(micro_batches, number), change_gradients)
 
     def _update(self, number: int | Tensor, loss: Tensor, change_gradients: Change = None) -> StepResult:
-        """Clip the gradients, and make the update if they and the loss are finite."""
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
         if change_gradients is not None:
@@ -187,7 +186,7 @@ class GraphedStepper(Stepper):
     """Replays a step as one CUDA graph: the kernels of a small model take several times longer to launch than to run.
 
     The first step with batches of a shape makes what stays, as moments; the second is captured. Numbers that change
-    from step to step are on the device. No part may wait for it: no plugin, no float16, no other process.
+    from step to step are on the device, for which no part may wait.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -213,10 +212,13 @@ class GraphedStepper(Stepper):
         inputs = [(numbers,), *(tuple(to_device(tensor, device) for tensor in batch) for batch in micro_batches)]
         number, tokens, scale, *rates = numbers.unbind()
         before = [dict(group) for group in groups]
-        with torch.cuda.graph(graph, self._pool):
-            for group, rate in zip(groups, rates, strict=True):
-                group.update(lr=rate, capturable=True)
-            result = self._update(number, self._gradients(inputs[1:], tokens, scale if has_mtp else None))
+        try:
+            with torch.cuda.graph(graph, self._pool):
+                for group, rate in zip(groups, rates, strict=True):
+                    group.update(lr=rate, capturable=True)
+                result = self._update(number, self._gradients(inputs[1:], tokens, scale if has_mtp else None))
+        except torch.AcceleratorError as error:
+            raise DeviceError(f"no CUDA graph of a step: {explained(error)}; set run.kernels=torch") from error
         for group, old in zip(groups, before, strict=True):
             group.update(old)
 

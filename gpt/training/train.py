@@ -209,13 +209,12 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
         accelerate(model, report=request.report)
     parallelism = parallelize(model, run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    is_graphed = compute.device.type == "cuda" and world.size == 1 and compute.dtype != torch.float16
-    kind = GraphedStepper if is_graphed and not used_plugins(config) else Stepper
+    is_plain = world.size > 1 or compute.dtype == torch.float16 or run.kernels == "torch" or used_plugins(config)
+    kind = Stepper if is_plain or compute.device.type != "cuda" else GraphedStepper
     stepper = kind(model, optimizer, compute, config.optim.grad_clip, build_objective(train), parallelism)
     if run.compile:
         tokens = torch.zeros(train.batch_size // world.size, config.model.block_size, dtype=torch.int64)
-        with announced(request.report, "still compiling", seconds=10):
-            compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), request.report)
+        compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), request.report)
     if world.rank > 0:
         seed_process(run.seed, world.rank)
     sampler = build_sampler(config.data.order, plan.dataset.train, config.model.block_size, run.seed)

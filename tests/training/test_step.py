@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,11 +15,11 @@ from torch import Tensor
 from gpt.config import Config, OptimConfig
 from gpt.model import GPT
 from gpt.system.device import Compute
-from gpt.system.errors import NonFiniteError
+from gpt.system.errors import DeviceError, NonFiniteError
 from gpt.training.loss import IGNORE, Batch
 from gpt.training.optimizers import build_optimizer
 from gpt.training.schedule import fit_schedule, learning_rate, sequence_length
-from gpt.training.step import Stepper
+from gpt.training.step import GraphedStepper, Stepper
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
@@ -267,3 +268,14 @@ def test_length_doubles_after_each_share_of_the_steps_to_within_one(shares: list
     parts = [*shares, 1 - sum(shares)]
     for cut, share in zip(itertools.count(len(shares), -1), parts, strict=False):
         assert abs(found.count(128 >> cut) - share * max_steps) < 1 + 1e-9
+
+
+def test_step_that_cannot_be_captured_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("graph_pool_handle", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, Mock())
+    monkeypatch.setattr(torch.cuda, "graph", Mock(side_effect=torch.AcceleratorError("not permitted\nand more")))
+    plain = build_stepper()
+    stepper = GraphedStepper(plain.model, plain.optimizer, plain.compute, 1.0)
+    stepper.step(0, RATE, batches())
+    with pytest.raises(DeviceError, match=r"^no CUDA graph of a step: not permitted; set run\.kernels=torch$"):
+        stepper.step(1, RATE, batches())
