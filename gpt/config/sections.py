@@ -193,7 +193,7 @@ class RunConfig(Section):
     )
     snapshots: bool = Field(
         True,
-        description="Keep 36 small snapshots of the token embedding, of attention to one line and of what the model "
+        description="Keep 32 small snapshots of the token embedding, of attention to one line and of what the model "
         "writes, by which pages show it learn; not with fsdp.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(

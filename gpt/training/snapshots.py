@@ -24,10 +24,10 @@ from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.monitor import Monitor
 
-COUNT = 36
+COUNT = 32
 """Snapshots of a run, about; each step is the same factor after the one before, since a model changes most at first."""
 LINE_TOKENS = 32
-SAMPLE_LINES, SAMPLE_TOKENS = 6, 40  # side by side, which takes no longer than one
+SAMPLE_LINES, SAMPLE_TOKENS = 8, 24  # side by side, since steps take time, and sequences hardly any
 TOLERANCE = 0.02
 """Norm of a difference relative to the result: fused kernels and formulas round differently in bfloat16."""
 
