@@ -30,13 +30,7 @@ def make_checkpoint() -> MakeCheckpoint:
             "sampler": {"generator": torch.Generator().manual_seed(step).get_state()},
             "generators": [{"cpu": torch.get_rng_state(), "cuda": []}],
         }
-        return Checkpoint(
-            weights_of(gpt),
-            training,
-            {"step": step, "val_loss": val_loss},
-            config,
-            CharTokenizer(CHARS),
-        )
+        return Checkpoint(weights_of(gpt), training, {"step": step, "val_loss": val_loss}, config, CharTokenizer(CHARS))
 
     return make
 

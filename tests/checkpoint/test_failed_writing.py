@@ -18,11 +18,7 @@ from gpt.system.errors import CheckpointError
 @pytest.mark.parametrize("call", range(6))
 @pytest.mark.parametrize("replaced", [True, False])
 def test_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
-    folder: Path,
-    make_checkpoint: Callable[..., Checkpoint],
-    monkeypatch: pytest.MonkeyPatch,
-    call: int,
-    replaced: bool,
+    folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch, call: int, replaced: bool
 ) -> None:
     calls = iter(range(100))
 

@@ -89,8 +89,7 @@ def test_draw_never_takes_a_token_of_probability_zero(weights: list[float], unif
 
 
 @pytest.mark.parametrize(
-    ("uniform", "token"),
-    [(0.0, 1), (0.2499, 1), (0.25, 3), (0.7499, 3), (0.75, 4), (LARGEST_BELOW_ONE, 4)],
+    ("uniform", "token"), [(0.0, 1), (0.2499, 1), (0.25, 3), (0.7499, 3), (0.75, 4), (LARGEST_BELOW_ONE, 4)]
 )
 def test_draw_inverts_the_cumulative_distribution(uniform: float, token: int) -> None:
     row = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]])

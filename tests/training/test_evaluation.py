@@ -25,12 +25,7 @@ CPU = Compute(torch.device("cpu"), torch.float32)
 TOKENS = np.random.default_rng(0).integers(23, size=100).astype(np.uint8)
 
 
-@given(
-    length=st.integers(2, 90),
-    block_size=st.integers(1, 20),
-    batch_size=st.integers(1, 7),
-    share=st.floats(0, 1),
-)
+@given(length=st.integers(2, 90), block_size=st.integers(1, 20), batch_size=st.integers(1, 7), share=st.floats(0, 1))
 @example(length=50, block_size=8, batch_size=3, share=0.0)
 @example(length=50, block_size=8, batch_size=3, share=1.0)
 def test_windows_predict_every_token_once_with_the_context_that_the_stride_leaves(
@@ -144,8 +139,7 @@ def test_perplexity_and_bits_of_known_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens", "chars"),
-    [("ab", 1, 1), ("aé", 2, 1), ("éa", 2, 2), ("日本", 5, 2), ("é", 1, 1), ("a🙂b", 5, 2)],
+    ("text", "tokens", "chars"), [("ab", 1, 1), ("aé", 2, 1), ("éa", 2, 2), ("日本", 5, 2), ("é", 1, 1), ("a🙂b", 5, 2)]
 )
 def test_bytes_count_as_the_characters_that_they_complete(text: str, tokens: int, chars: int) -> None:
     model = small_model(tie_weights=False, vocab_size=256)

@@ -26,12 +26,7 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.training.resume import (
-    AUTO,
-    ResumePoint,
-    check_fits,
-    find_resume_point,
-)
+from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import TrainingState
 from training.sessions import same, weights
@@ -112,8 +107,7 @@ def test_checkpoint_fits_its_tokenizer_and_what_is_allowed_to_change(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("key", "values"),
-    [("step", [39.5, -1, True, None, 2**63]), ("val_loss", ["1"]), ("seconds", [math.inf])],
+    ("key", "values"), [("step", [39.5, -1, True, None, 2**63]), ("val_loss", ["1"]), ("seconds", [math.inf])]
 )
 def test_state_of_other_kinds_is_refused(key: str, values: list[object]) -> None:
     for value in values:

@@ -19,14 +19,7 @@ from gpt.system.distributed import World
 from gpt.system.environment import Launch
 from gpt.system.errors import CheckpointError, ConfigError, GPTError, NonFiniteError, PeerError
 from gpt.system.signals import WATCHED
-from gpt.training.callbacks import (
-    Callback,
-    CallbackGroup,
-    EvaluationEvent,
-    GradientEvent,
-    StepEvent,
-    as_callbacks,
-)
+from gpt.training.callbacks import Callback, CallbackGroup, EvaluationEvent, GradientEvent, StepEvent, as_callbacks
 from gpt.training.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted, SignalWatch

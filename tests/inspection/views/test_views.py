@@ -138,7 +138,7 @@ def test_labels_name_what_is_not_seen() -> None:
     tokenizer = CharTokenizer("".join(SHOWN))
     assert labels_of(tokenizer, (tokenizer.stoi[char] for char in SHOWN)) == list(SHOWN.values())
     assert labels_of(ByteTokenizer(), [*"aé\n".encode(), 0, 127, 128, 255, 256]) == [
-        *("a", "c3", "a9", "⏎", "U+0000", "U+007F", "80", "ff", "#256"),
+        *("a", "c3", "a9", "⏎", "U+0000", "U+007F", "80", "ff", "#256")
     ]
     assert labels_of(CharTokenizer("ab"), [0, 1, 2, 63]) == ["a", "b", "#2", "#63"]
     assert [one_character(label) for label in ("a", "⏎", "CR", "c3", "")] == ["a", "⏎", "·", "·", "·"]
