@@ -85,7 +85,8 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
         f"A GPT of {shape.n_layer} layers, {shape.n_head} heads and width {shape.n_embd} runs in this page, without a "
         f"server; it sees {window}, with {weights} weights. What you type stays here."
     )
-    learning = learning_of(RunFolder(loaded.folder.parent.parent), loaded.config)  # of runs/name/checkpoints/step-1
+    run = RunFolder(loaded.folder.parent.parent)  # of runs/name/checkpoints/step-1
+    learning = learning_of(run, loaded.config, int(loaded.state.get("step", 0)))
     page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded), learning)
     staged.write_text(page, encoding="utf-8", newline="\n")
     return "open it in a browser"

@@ -51,7 +51,7 @@ class Objective:
         return 1 - step / self.mtp_steps if self.mtp_weights and step < self.mtp_steps else None
 
     def __call__(
-        self, forward: nn.Module, batch: StepBatch, compute: Compute, mtp_scale: float | Tensor | None = None
+        self, forward: nn.Module, batch: StepBatch, compute: Compute, mtp_scale: float | Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the loss to backpropagate, and the next-token cross-entropy.
 

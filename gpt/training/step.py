@@ -186,7 +186,7 @@ class GraphedStepper(Stepper):
     """Replays a step as one CUDA graph: the kernels of a small model take several times longer to launch than to run.
 
     The first step with batches of a shape makes what stays, as moments; the second is captured. Numbers that change
-    from step to step are on the device, for which no part may wait.
+    from step to step are on the device, for which no part may wait; hooks and other Python do not run.
     """
 
     def __init__(self, *arguments: Any) -> None:

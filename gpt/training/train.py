@@ -210,7 +210,7 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
     parallelism = parallelize(model, run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     is_plain = world.size > 1 or compute.dtype == torch.float16 or run.kernels == "torch" or used_plugins(config)
-    kind = Stepper if is_plain or compute.device.type != "cuda" else GraphedStepper
+    kind = Stepper if is_plain or request.callbacks or compute.device.type != "cuda" else GraphedStepper
     stepper = kind(model, optimizer, compute, config.optim.grad_clip, build_objective(train), parallelism)
     if run.compile:
         tokens = torch.zeros(train.batch_size // world.size, config.model.block_size, dtype=torch.int64)

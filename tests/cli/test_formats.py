@@ -42,15 +42,16 @@ def test_weights_saved_and_made_on_the_fly_give_the_same_text(
 
 def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: Call) -> None:
     page, sizes = tmp_path / "tiny.html", list[int]()
-    for weights in ("int8", "fp16", "float32"):
-        line = f"export --to html --checkpoint runs/tiny --output {page} --weights {weights}"
+    for weights, end in (("int8", 3), ("fp16", 6), ("float32", 6)):
+        checkpoint = f"runs/tiny/checkpoints/step-{end:06d}"
+        line = f"export --to html --checkpoint {checkpoint} --output {page} --weights {weights}"
         assert f"written to {page}" in run(line).err
         text = page.read_text(encoding="utf-8")
         assert f"{weights} weights" in text
         assert "<title>tiny: " in text
         learning = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["learning"]
-        assert learning["run"]["snapshots"] == [*map(int, learning["snapshots"])] == [0, 1, 2, 3, 4, 5, 6]
-        assert learning["snapshots"]["6"]["sample"]
+        assert learning["run"]["snapshots"] == [*map(int, learning["snapshots"])] == [*range(end + 1)]
+        assert learning["snapshots"][str(end)]["sample"]
         assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
         sizes.append(page.stat().st_size)
         page.unlink()

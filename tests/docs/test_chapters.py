@@ -91,7 +91,8 @@ def test_other_notebooks_run_without_network(tmp_path: Path, monkeypatch: pytest
     copies = outputs["a_head_that_copies"]
     printed = "".join(output["text"] for output in copies if output.get("name") == "stdout")
     without = [float(bits) for bits in re.findall(r"([\d.]+) bits", printed)]
-    assert max(without[2:]) > 3  # of the upper layer's heads, one copies
+    assert min(without[2:]) < 0.5  # of the upper layer's heads, one copies
+    assert max(without[2:]) > 3
     assert sum("<iframe" in output.get("data", {}).get("text/html", "") for output in copies) == 2
     assert (tmp_path / "my_parts.py").is_file()
     assert any("image/png" in output.get("data", {}) for output in outputs["your_own_parts"])

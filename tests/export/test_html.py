@@ -187,7 +187,8 @@ def test_program_that_the_page_shows_writes_its_text(
     open_page: Open, model: GPT, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = open_page()
-    text = write(page, "the ", count=40, temperature=0.8, top_k=5, min_p=0.01, seed=11)
+    text = write(page, "th\u00e9 #", count=40, temperature=0.8, top_k=5, min_p=0.01, seed=11)
+    assert text.startswith("the ")
     monkeypatch.setattr(gpt, "load", lambda folder: (model, CHARS))
     exec(page.run("document.querySelector('[data-part=snippet]').textContent"), {})
     assert capsys.readouterr().out == f"{text}\n"

@@ -82,9 +82,9 @@ def render_model_page(
     return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
 
 
-def learning_of(run: RunFolder, config: Config) -> dict[str, Any] | None:
-    """Return how a run learned: its facts, and its snapshots by step, but for attention; None where it kept none."""
-    read = {step: read_snapshot(file) for step, file in step_files(run.snapshots).items()}
+def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:
+    """Return how a run learned up to step `end`: facts and snapshots, but for attention; None where it kept none."""
+    read = {step: read_snapshot(file) for step, file in step_files(run.snapshots).items() if step <= end}
     if len(read) < 2:
         return None
     last = max(read)

@@ -176,6 +176,14 @@ ABOUT = "document.querySelector('.picture-about h2').textContent"
 PART = "document.querySelector('.picture-flow [aria-current] .name').firstChild.textContent"
 
 
+def test_picture_opens_where_the_guess_changes(show: Show) -> None:
+    view = picture()
+    guesses = [[("a", 0.5)] * len(TEXT) for _ in view["lens"]]
+    for row, guess in enumerate("xyz"):
+        guesses[row][5] = (guess, 0.5)
+    assert show("picture", view | {"lens": guesses}).run(CHOSEN) == 5
+
+
 def test_arrow_keys_choose_the_token_and_the_part_of_a_picture(show: Show) -> None:
     page = show("picture")
     assert (page.run(CHOSEN), page.run(PART)) == (len(TEXT) - 1, "text")

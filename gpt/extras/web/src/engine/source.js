@@ -48,6 +48,11 @@ export class LocalSource {
     return ids.length ? ids : [this.tokenizer.first];
   }
 
+  /** A text as the model reads it: without characters that it does not know. */
+  readable(text) {
+    return this.tokenizer.encode(text).ids.map(this.tokenizer.stream()).join("");
+  }
+
   ablatedHeads(ablate) {
     return new Set(ablate.map(([layer, head]) => this.model.headNumber(layer, head)));
   }

@@ -125,9 +125,11 @@ export class Writer {
     const chosen = this.filters.filter((filter) => filters[camelCase(filter.field)] !== filter.default);
     const others = chosen.map(({ field }) => `${field.replaceAll("-", "_")}=${filters[camelCase(field)]}, `).join("");
     const numbers = `max_new_tokens=${count}, temperature=${temperature}, ${others}seed=${seed}`;
-    const folder = JSON.stringify(`runs/${this.context.model || this.context.source.learning?.run.name}`);
+    const { source } = this.context;
+    const prompt = JSON.stringify(source.readable?.(this.fields.prompt.value) ?? this.fields.prompt.value);
+    const folder = JSON.stringify(`runs/${this.context.model || source.learning?.run.name}`);
     return (
-      `import gpt\n\nmodel, tokenizer = gpt.load(${folder})\nprompt = ${JSON.stringify(this.fields.prompt.value)}\n` +
+      `import gpt\n\nmodel, tokenizer = gpt.load(${folder})\nprompt = ${prompt}\n` +
       `print(prompt + gpt.generate(model, tokenizer, prompt, ${numbers}))`
     );
   }
@@ -242,7 +244,7 @@ export class Writer {
     const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
     if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
     this.passage.add(tokens);
-    if (!isStill()) this.passage.show(this.passage.tokens.length - 1);
+    if (!isStill() && !this.parts.passage.matches(":hover")) this.passage.show(this.passage.tokens.length - 1);
     if (isPicked) this.passage.focus(picked);
     return tokens.filter((token) => !token.isGiven && !token.isPicked).length;
   }
