@@ -8,7 +8,7 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.paged import BlockPool, BlockTable
 from gpt.generation.text import TextStream
-from gpt.generation.tokens import RandomStream, SampledToken, sampling_key
+from gpt.generation.tokens import RandomStream, SampledToken, Window, sampling_key
 from gpt.system.errors import GenerationError
 
 FinishReason = Literal["length", "stop", "end", "window", "cancelled", "error"]
@@ -59,31 +59,6 @@ class Request:
     on_chunks: OnChunks | None = field(default=None, repr=False)
     row: int = 0
     error: BaseException | None = None
-
-
-@dataclass(frozen=True)
-class Window:
-    """The end of a sequence, which the model sees.
-
-    It holds the whole sequence while that fits, and then moves in steps of `chunk`, a quarter of it, so that a cache
-    has to be filled anew once in `chunk` tokens and not at every one.
-    """
-
-    size: int
-
-    @property
-    def chunk(self) -> int:
-        return max(1, self.size // 4)
-
-    def start(self, length: int) -> int:
-        """Return where it begins in a sequence of `length` tokens."""
-        if length <= self.size:
-            return 0
-        steps = -(-(length - self.size) // self.chunk)
-        return steps * self.chunk
-
-    def of(self, sequence: Sequence[int]) -> Sequence[int]:
-        return sequence[self.start(len(sequence)) :]
 
 
 class SequenceState:

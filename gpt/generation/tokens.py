@@ -1,6 +1,7 @@
-"""Sampled tokens: one from each row of logits by PyTorch, and their log-probabilities."""
+"""The tokens of a sequence: which the model sees, and the next one, sampled from each row of logits by PyTorch."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +50,31 @@ class RandomStream:
     def advance(self, count: int) -> None:
         """Use up the next numbers, which `peek` returned before."""
         del self._buffer[:count]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The end of a sequence, which the model sees.
+
+    It holds the whole sequence while that fits, and then moves in steps of `chunk`, a quarter of it, so that a cache
+    has to be filled anew once in `chunk` tokens and not at every one.
+    """
+
+    size: int
+
+    @property
+    def chunk(self) -> int:
+        return max(1, self.size // 4)
+
+    def start(self, length: int) -> int:
+        """Return where it begins in a sequence of `length` tokens."""
+        if length <= self.size:
+            return 0
+        steps = -(-(length - self.size) // self.chunk)
+        return steps * self.chunk
+
+    def of(self, sequence: Sequence[int]) -> Sequence[int]:
+        return sequence[self.start(len(sequence)) :]
 
 
 def sample_tokens(

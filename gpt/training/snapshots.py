@@ -14,8 +14,7 @@ from gpt.config import Config
 from gpt.config.sections import SEEDS
 from gpt.data.dataset import Dataset
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation.batch import TextBatch
-from gpt.generation.engine import Runtime
+from gpt.generation.reference import reference_texts
 from gpt.model import GPT, eval_mode
 from gpt.model.attention import masked_scores, weighted_sum
 from gpt.system.errors import InputError, explained
@@ -77,10 +76,9 @@ class Snapshots(Monitor):
     def _sample(self) -> str:
         params = self._config.sample
         short = params.params(max_new_tokens=min(SAMPLE_TOKENS, self._config.train.sample_tokens))
-        seeds, lines = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)], [""] * SAMPLE_LINES
-        for chunk in TextBatch(Runtime(self._model), self._dataset.tokenizer, [""] * SAMPLE_LINES, short, seeds):
-            lines[chunk.row] += chunk.text.replace("\n", "⏎")
-        return "\n".join(lines).strip("\n")
+        seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
+        lines = reference_texts(self._model, self._dataset.tokenizer, short, seeds, poll=lambda: None)
+        return "\n".join(line.replace("\n", "⏎") for line in lines).strip("\n")
 
 
 def snapshot_steps(most: int) -> set[int]:

@@ -9,8 +9,7 @@ from torch import nn
 from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
-from gpt.generation.batch import TextBatch
-from gpt.generation.engine import Runtime
+from gpt.generation.reference import reference_texts
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.errors import NonFiniteError
@@ -55,9 +54,6 @@ class Validation:
 
     def sample(self, poll: Poll) -> str:
         """Return a sample; it is empty where `train.sample_tokens` is 0."""
-        params, text = self.config.sample.params(max_new_tokens=self.config.train.sample_tokens), ""
+        params = self.config.sample.params(max_new_tokens=self.config.train.sample_tokens)
         with without_compilation(self.model):  # which a short sample is not worth
-            for chunk in TextBatch(Runtime(self.model), self.dataset.tokenizer, [""], params):
-                text += chunk.text
-                poll()
-        return text
+            return reference_texts(self.model, self.dataset.tokenizer, params, [params.seed], poll)[0]

@@ -13,7 +13,7 @@ from torch import nn
 from gpt.generation.beam import beam_search
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import DecodeOptions, build_runtime
-from gpt.generation.sequence import Window
+from gpt.generation.tokens import Window
 from gpt.model import GPT
 from gpt.system.errors import GenerationError
 from patience import examples

@@ -19,7 +19,7 @@ from gpt.generation.engine import Engine
 from gpt.generation.generator import generate_tokens
 from gpt.generation.reference import reference_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
-from gpt.generation.sequence import Window
+from gpt.generation.tokens import Window
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from patience import examples

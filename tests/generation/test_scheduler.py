@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gpt.generation.engine import Engine
 from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, Sampled
-from gpt.generation.sequence import ScheduledWork, SequenceState, Window
+from gpt.generation.sequence import ScheduledWork, SequenceState
+from gpt.generation.tokens import Window
 from gpt.generation.tokens import SampledToken
 
 BLOCK_SIZE, WINDOW_BLOCKS = 200, 4

@@ -193,7 +193,7 @@ def test_run_with_snapshots_is_the_same_run_and_its_resume_drops_later_ones(tmp_
     [
         ("take_snapshot", 1, RuntimeError("CUDA out of memory\nof much"), "step 0 on: CUDA out of memory; training"),
         ("take_snapshot", 3, RuntimeError("CUDA out of memory\nof much"), "on: CUDA out of memory; training continues"),
-        ("TextBatch", 1, ZeroDivisionError("no text"), "warning: no snapshots from step 0 on: no text"),
+        ("reference_texts", 1, ZeroDivisionError("no text"), "warning: no snapshots from step 0 on: no text"),
         ("write_atomic", 1, OSError(errno.ENOSPC, "No space left"), "Snapshots cannot write: No space left"),
     ],
 )
