@@ -205,14 +205,13 @@ class RunConfig(Section):
 class DataConfig(Section):
     """The corpus, its tokenizer and its split."""
 
-    source: Literal["shakespeare", "pydocs", "text8", "enwik8", "file"] = Field(
+    source: Literal["shakespeare", "pydocs", "file"] = Field(
         "shakespeare", description="A named corpus, or your own file or files."
     )
     path: Annotated[str | tuple[str, ...] | dict[str, float] | None, BeforeValidator(_check_sources)] = Field(
         None,
-        description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.txt. Text in UTF-8, or "
-        "Parquet (.parquet), of which the column text is read. Several, as [a.txt, b.txt], are sampled by their "
-        "lengths, or as often as {a.txt: 3, b.txt: 1} says.",
+        description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.txt. Text in UTF-8. "
+        "Several, as [a.txt, b.txt], are sampled by their lengths, or as often as {a.txt: 3, b.txt: 1} says.",
     )
     dir: PathText = Field(
         "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.data.tokens import Mixture, Tokens, release_pages
+from gpt.data.dataset import Mixture
+from gpt.data.tokens import Tokens, release_pages
 
 ROUNDS = 8
 """Rounds of the Feistel network, each with a key."""
@@ -72,12 +73,13 @@ class BatchSampler(Sampler):
 class MixtureSampler(BatchSampler):
     """Samples a text by its weight, then a window inside it at a uniformly random position."""
 
-    tokens: Mixture
+    def __init__(self, tokens: Tokens, block_size: int, seed: int, mixture: Mixture) -> None:
+        super().__init__(tokens, block_size, seed)
+        self._weights, self._ranges = torch.from_numpy(mixture.weights), torch.from_numpy(mixture.ranges)
 
     def _choose(self, batch_size: int) -> Tensor:
-        weights, ranges = torch.from_numpy(self.tokens.weights), torch.from_numpy(self.tokens.ranges)
-        text = torch.multinomial(weights, batch_size, replacement=True, generator=self.generator)
-        begin, end = ranges[text].unbind(1)
+        text = torch.multinomial(self._weights, batch_size, replacement=True, generator=self.generator)
+        begin, end = self._ranges[text].unbind(1)
         places = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
         return begin + (places * (end - begin - self.block_size)).long()
 
@@ -163,9 +165,9 @@ def _mixed(words: Words) -> Words:
     return words ^ (words >> np.uint64(31))
 
 
-def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int) -> Sampler:
-    if isinstance(tokens, Mixture):
-        return MixtureSampler(tokens, block_size, seed)
+def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int, mixture: Mixture | None = None) -> Sampler:
+    if mixture is not None:
+        return MixtureSampler(tokens, block_size, seed, mixture)
     return (BatchSampler if order == "random" else ShuffledSampler)(tokens, block_size, seed)
 
 

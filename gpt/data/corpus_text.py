@@ -2,8 +2,7 @@
 
 import codecs
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -13,16 +12,16 @@ import numpy as np
 from gpt.config import DataConfig
 from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, code_points, convert_newlines
-from gpt.system.errors import DataError, first_line, quoted
+from gpt.system.errors import DataError
 
 SEPARATOR = "\n\n"
-"""Text between documents: several files, or rows of a table."""
+"""Text between files."""
 PIECE = 1 << 20
 """Bytes read at a time."""
 BLOCK = 1 << 20
 """Characters that are encoded at a time, wherever the text comes from: the ids are a function of the text alone."""
 MAX_CHARACTERS = 2_000_000_000
-"""Length of the longest corpus: a table of kilobytes may expand to more than a disk holds."""
+"""Length of the longest corpus."""
 SMALL = 64 << 20
 """Bytes on disk up to which byte pairs are learned from all of a corpus."""
 SAMPLE = 16 << 20
@@ -32,10 +31,10 @@ SAMPLED = 1 << 14
 
 
 class CorpusText:
-    """The text of some files, with `SEPARATOR` between documents: files of text, or rows of tables.
+    """The text of some files, with `SEPARATOR` between them.
 
-    Every method that reads raises DataError: a file cannot be read, is not UTF-8 or not what its suffix says, or all
-    have more than `MAX_CHARACTERS`.
+    Every method that reads raises DataError: a file cannot be read or is not UTF-8, or all have more than
+    `MAX_CHARACTERS`.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -48,23 +47,22 @@ class CorpusText:
 
     def pieces(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
         """Yield the text in pieces of any length; `advance` receives how many more bytes on disk were read."""
-        begun, length = False, 0
+        separator, length = "", 0
         for path in self.files:
             try:
                 with path.open("rb") as raw:
                     position = 0
-                    for document in _documents(path, raw):
-                        separator = SEPARATOR if begun else ""
-                        for piece in filter(None, document):
-                            length += len(piece)
-                            if length > MAX_CHARACTERS:
-                                raise DataError(f"{path}: the corpus has more than {MAX_CHARACTERS:,} characters")
-                            yield separator + piece
-                            separator, begun = "", True
-                            advance(max(0, raw.tell() - position))
-                            position = max(position, raw.tell())
+                    for piece in filter(None, _decoded(path, raw)):
+                        length += len(piece)
+                        if length > MAX_CHARACTERS:
+                            raise DataError(f"{path}: the corpus has more than {MAX_CHARACTERS:,} characters")
+                        yield separator + piece
+                        separator = ""
+                        advance(raw.tell() - position)
+                        position = raw.tell()
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+            separator = SEPARATOR if length else ""
 
     def blocks(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
         """Yield the text in blocks of `BLOCK` characters; the last one may be shorter."""
@@ -116,13 +114,6 @@ def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
     return CharTokenizer([*base.itos, *missing]) if missing else base
 
 
-def _documents(path: Path, raw: BinaryIO) -> Iterator[Iterable[str]]:
-    if is_table(path):
-        yield from ([convert_newlines(row)] for row in read_parquet(raw, path))
-    else:
-        yield _decoded(path, raw)
-
-
 def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
     """Yield a stream of UTF-8 in pieces; a byte order mark is left out, and CRLF is read as LF."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
@@ -144,38 +135,3 @@ def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: i
         offset = done + len(data) - len(error.object) + error.start  # the object begins with pending bytes
         wrong = f"byte {offset:,} ({error.reason})"
         raise DataError(f"{path} is not UTF-8: {wrong}; save it as UTF-8 text first") from None
-
-
-TEXTS = ("string", "large_string", "string_view", "null")
-"""Types of columns that are read."""
-ROWS = 64
-"""Rows that are in memory at a time."""
-
-
-def is_table(path: Path) -> bool:
-    return path.suffix.lower() == ".parquet"
-
-
-def read_parquet(raw: BinaryIO, path: Path) -> Iterator[str]:
-    """Yield the rows of the column `text`, or else of the only one with text; null is left out.
-
-    Raises DataError where the file is not Parquet or damaged, or has no such column.
-    """
-    if find_spec("pyarrow") is None:
-        raise DataError(f"{path} needs the pyarrow package: pip install 'glassgpt[corpora]'")
-    from pyarrow import ArrowException, parquet
-    from pyarrow.types import is_dictionary
-
-    try:
-        file = parquet.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
-        columns = {each.name: each.type for each in file.schema_arrow}
-        kinds = {name: kind.value_type if is_dictionary(kind) else kind for name, kind in columns.items()}
-        texts = [name for name, kind in kinds.items() if str(kind) in TEXTS]
-        if "text" not in texts and len(texts) != 1:
-            listed = ", ".join(quoted(f"{name} ({kind})", 40) for name, kind in list(kinds.items())[:10])
-            raise DataError(f"{path} needs a column of text that is called text; its columns are {listed or 'none'}")
-        column = "text" if "text" in texts else texts[0]
-        for batch in file.iter_batches(ROWS, columns=[column], use_threads=False):
-            yield from (row for row in batch.column(0).to_pylist() if row is not None)
-    except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}") from None

@@ -1,9 +1,8 @@
-"""A corpus as token files: memory-mapped and verified."""
+"""A corpus as a token file: memory-mapped and verified."""
 
 import hashlib
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,12 +13,25 @@ from numpy.typing import NDArray
 
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
-from gpt.data.tokens import Mixture, Tokens, in_pieces, join_shards
+from gpt.data.tokens import Tokens, in_pieces
 from gpt.system.errors import DataError, explained
 from gpt.system.files import sha256_of
 
-META = "dataset.json"
-"""Lengths, hashes and tokenizer, written last. A folder without it is encoded again."""
+META, TOKENS = "dataset.json", "tokens.bin"
+"""Length, hash, splits and tokenizer; and the ids of the text, little-endian."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Several texts, one after the other, that are sampled by weight.
+
+    Attributes:
+        ranges: where each begins and ends in the training split, (S, 2) int64.
+        weights: how often a window is one of each, (S,); they need not add up to 1.
+    """
+
+    ranges: NDArray[np.int64]
+    weights: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class Dataset:
     tokenizer: Tokenizer  # built from the whole corpus
     fingerprint: str  # changes when the text, tokenizer or split changes
     test: Tokens | None = None  # which nothing is chosen by; None without `data.test_fraction`
+    mixture: Mixture | None = None  # None: of one text
 
     def chars_per_token(self, tokens: Tokens) -> float:
         """Return the average characters per token of a split, or a part of one; 1 with a character tokenizer."""
@@ -38,7 +51,7 @@ class Dataset:
 
     def check_length(self, block_size: int) -> None:
         """Raise DataError unless both splits, and each text of a mixture, hold a window of `block_size + 1` tokens."""
-        texts = self.train.ranges if isinstance(self.train, Mixture) else [(0, len(self.train))]
+        texts = [(0, len(self.train))] if self.mixture is None else self.mixture.ranges
         for name, length in (("train", min(int(end - begin) for begin, end in texts)), ("val", len(self.val))):
             if length < block_size + 1:
                 raise DataError(
@@ -49,12 +62,15 @@ class Dataset:
 
 def mix(datasets: Sequence[Dataset], weights: Sequence[float] | None) -> Dataset:
     """Return several corpora of one tokenizer as one; training samples by weight, or by length if there are none."""
-    train = Mixture([each.train for each in datasets], weights)
-    val = Mixture([each.val for each in datasets], None)
+    ends = np.cumsum([len(each.train) for each in datasets])
+    ranges = np.stack([np.append(0, ends[:-1]), ends], axis=1)
+    mixture = Mixture(ranges, np.array(np.diff(ranges)[:, 0] if weights is None else weights, dtype=np.float64))
+    train, val = (np.concatenate([getattr(each, name) for each in datasets]) for name in ("train", "val"))
     tests = [each.test for each in datasets if each.test is not None]
     sampled = "" if weights is None else f"@{':'.join(f'{weight:g}' for weight in weights)}"
     fingerprint = "+".join(each.fingerprint for each in datasets) + sampled
-    return Dataset(train, val, datasets[0].tokenizer, fingerprint, Mixture(tests, None) if tests else None)
+    test = np.concatenate(tests) if tests else None
+    return Dataset(train, val, datasets[0].tokenizer, fingerprint, test, mixture)
 
 
 def token_folders(folder: Path, fingerprint: str) -> list[Path]:
@@ -64,14 +80,14 @@ def token_folders(folder: Path, fingerprint: str) -> list[Path]:
 
 def seal(meta: dict[str, Any]) -> dict[str, Any]:
     """Return the content of `META` with its hash: a changed vocabulary would give other texts, and no error."""
-    return {**meta, "sha256": _hash(meta)}
+    return {**meta, "seal": _hash(meta)}
 
 
 def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
     """Return what was sealed; raise ValueError if it was changed."""
     meta = dict(sealed)
-    if meta.pop("sha256", None) != _hash(meta):
-        raise ValueError(f"{META} has another sha256 than was written")
+    if meta.pop("seal", None) != _hash(meta):
+        raise ValueError(f"{META} has other content than was written")
     return meta
 
 
@@ -80,7 +96,7 @@ def _hash(meta: dict[str, Any]) -> str:
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """Memory-map the token files that `prepare` wrote, after comparing each with its hash."""
+    """Memory-map the token file that `prepare` wrote, after comparing it with its hash."""
     try:
         return _open(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
@@ -94,17 +110,15 @@ def open_dataset(folder: Path) -> Dataset:
 def _open(folder: Path) -> Dataset:
     meta = unseal(json.loads((folder / META).read_text(encoding="utf-8")))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
-    with ThreadPoolExecutor() as pool:  # hashing is what takes the time, and it runs in parallel
-        shards = list(pool.map(lambda file: _map(folder / file["file"], meta["dtype"], file), meta["shards"]))
-    edges = [0, *chain.from_iterable(meta["splits"].values()), sum(map(len, shards))]
+    tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
+    edges = [0, *chain.from_iterable(meta["splits"].values()), len(tokens)]
     if edges[::2] != edges[1::2] or edges != sorted(edges):
         raise ValueError("the splits do not follow one another from the first token to the last")
-    opened = {name: join_shards(shards, begin, end) for name, (begin, end) in meta["splits"].items()}
+    opened = {name: tokens[begin:end] for name, (begin, end) in meta["splits"].items()}
     return Dataset(opened["train"], opened["val"], tokenizer, folder.name, opened.get("test"))
 
 
-def _map(path: Path, dtype: str, expected: dict[str, Any]) -> NDArray[Any]:
-    length, sha256 = expected["length"], expected["sha256"]
+def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:

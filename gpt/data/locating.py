@@ -3,20 +3,17 @@
 import glob
 import hashlib
 import os
-import shutil
 import unicodedata
-import zipfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from gpt.config import DataConfig
-from gpt.data.corpus_text import MAX_CHARACTERS, is_table
+from gpt.data.corpus_text import MAX_CHARACTERS
 from gpt.data.download import Download, fetch
 from gpt.data.tokenizers import require_characters
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError
-from gpt.system.files import replacing, write_atomic
+from gpt.system.files import write_atomic
 from gpt.system.progress import Report
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
@@ -32,31 +29,11 @@ SHAKESPEARE = Download(
 )
 
 
-def _mahoney(name: str, sha256: str, size: int) -> Download:
-    urls = (f"https://mattmahoney.net/dc/{name}.zip", f"https://data.deepai.org/{name}.zip")
-    return Download(urls, f"{name}.zip", sha256, size)
-
-
-ARCHIVES = {
-    "text8": (
-        _mahoney("text8", "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232", 31_344_016),
-        "3bea1919949baf155f99411df5fada7e",
-    ),
-    "enwik8": (
-        _mahoney("enwik8", "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc", 36_445_475),
-        "a1fa5ffddb56f4953e226637dabbb36a",
-    ),
-}
-"""Mahoney's 100,000,000 bytes (http://mattmahoney.net/dc/textdata.html): a zip, and the md5 of the file in it."""
-
-
 def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list[Path]:
     """Return the files of the corpus in order, after downloading or writing it if necessary."""
     match config.source:
         case "shakespeare":
-            files = [_download(SHAKESPEARE, config, settings, report)]
-        case "text8" | "enwik8":
-            files = [_unpacked(config.source, config, settings, report)]
+            files = [_shakespeare(config, settings, report)]
         case "pydocs":
             files = [store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")]
         case "file":
@@ -68,34 +45,11 @@ def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list
     return files
 
 
-def _unpacked(name: str, config: DataConfig, settings: Settings, report: Report) -> Path:
-    """Return the file of an archive, which is unpacked once."""
-    download, expected = ARCHIVES[name]
-    path = _folder_of(name, config, settings) / name
-    if not path.is_file():
-        packed, path = _download(download, config, settings, report), expand_home(config.dir, "data.dir") / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with zipfile.ZipFile(packed) as zipped, replacing(path) as temporary, temporary.open("wb") as file:
-                shutil.copyfileobj(zipped.open(zipped.infolist()[0]), file)
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror}; set data.dir to another folder") from None
-    with path.open("rb") as file:
-        md5 = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
-    if md5 != expected:
-        raise DataError(f"{path} has md5 {md5}, and {name} has {expected}; delete the file")
-    return path
-
-
-def _download(download: Download, config: DataConfig, settings: Settings, report: Report) -> Path:
-    folder = _folder_of(download.filename, config, settings)
-    return fetch(download, folder, offline=settings.offline, report=report)
-
-
-def _folder_of(name: str, config: DataConfig, settings: Settings) -> Path:
-    """Return `GPT_DATA_DIR` or `data.dir`, whichever has a file of this name; the first one if neither has."""
+def _shakespeare(config: DataConfig, settings: Settings, report: Report) -> Path:
+    """Return Tiny Shakespeare in `GPT_DATA_DIR` or `data.dir`; it is downloaded into the first if neither has it."""
     folders = [folder for folder in (settings.data_dir, expand_home(config.dir, "data.dir")) if folder is not None]
-    return next((folder for folder in folders if (folder / name).is_file()), folders[0])
+    folder = next((folder for folder in folders if (folder / SHAKESPEARE.filename).is_file()), folders[0])
+    return fetch(SHAKESPEARE, folder, offline=settings.offline, report=report)
 
 
 def pydocs_text() -> str:
@@ -136,8 +90,6 @@ def find_files(path: Path) -> list[Path]:
     for each in found:
         if not each.is_file():
             raise DataError(f"{each}: {'not a regular file' if each.exists() else 'no such file'}; {remedy}")
-        if is_table(each) != is_table(found[0]):
-            raise DataError(f"{path} mixes text and Parquet, such as {each}; choose one kind with a glob pattern")
         if any(unicodedata.category(char) == "Cc" for char in str(each)):
             raise DataError(f"{path} has a file with a control character in its name, {str(each)!r}; rename it")
     return found

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpt.config import DataConfig
-from gpt.data import corpus_text, sharding
-from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, is_table
+from gpt.data import corpus_text
+from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer
 from gpt.data.dataset import META, Dataset, mix, open_dataset
+from gpt.data.encoding import encode_into
 from gpt.data.locating import corpus_files
 from gpt.data.tokenizers import Tokenizer
 from gpt.system.environment import Settings, expand_home
@@ -21,7 +22,7 @@ FORMAT = 1
 
 
 def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None = None) -> Dataset:
-    """Locate the corpus, encode it unless that was done before, and open the token files.
+    """Locate the corpus, encode it unless that was done before, and open the token file.
 
     The tokenizer is `base` with the characters that it lacks; None: one that is built from the corpus.
     """
@@ -33,7 +34,7 @@ def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokeni
         tokenizer = None if base is None else extend_tokenizer(base, corpus)
         folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
     if not (folder / META).is_file():
-        sharding.encode_into(folder, corpus, config, tokenizer, report)
+        encode_into(folder, corpus, config, tokenizer, report)
         report(f"encoded {corpus.name} into {folder}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)
@@ -52,13 +53,13 @@ def _prepare_several(config: DataConfig, settings: Settings, report: Report, bas
 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
-    """Return a hash of what the tokens and their shards depend on."""
+    """Return a hash of what the tokens depend on."""
     try:
         with ThreadPoolExecutor() as pool:
             hashes = list(pool.map(sha256_of, corpus.files))
     except OSError as error:
         raise DataError(f"cannot read {error.filename or corpus.name}: {error.strerror}") from None
-    parts: list[Any] = [FORMAT, corpus_text.BLOCK, sharding.SHARD_BLOCKS, is_table(corpus.files[0]), hashes]
+    parts: list[Any] = [FORMAT, corpus_text.BLOCK, hashes]
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())

@@ -217,7 +217,8 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
         compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), request.report)
     if world.rank > 0:
         seed_process(run.seed, world.rank)
-    sampler = build_sampler(config.data.order, plan.dataset.train, config.model.block_size, run.seed)
+    data = plan.dataset
+    sampler = build_sampler(config.data.order, data.train, config.model.block_size, run.seed, data.mixture)
     rows, size = rows_of_process(train, world), train.batch_size // world.size
     batches = MicroBatches(sampler, train.sequences, size, rows)
     if teacher is not None:

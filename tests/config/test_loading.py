@@ -48,7 +48,7 @@ def complaint(text: str, *overrides: str) -> str:
         ("model", "dropout: 1", "model.dropout: got 1, expected less than 1"),
         ("model", "norm: batchnorm", "model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
         ("optim", "learning_rate: .inf", "optim.learning_rate: got inf, expected a finite number"),
-        ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, text8, enwik8, file"),
+        ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, file"),
         ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
         ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.data.batches import ROUNDS, Sampler, ShuffledSampler, build_sampler, permute
-from gpt.data.tokens import Mixture, TokenShards
+from gpt.data.dataset import Mixture
 from patience import examples
 
 TOKENS = np.random.default_rng(0).integers(0, 200, size=1000).astype(np.uint8)
@@ -109,8 +109,9 @@ def test_state_of_another_order_or_outside_the_epoch_is_refused() -> None:
 
 
 def test_mixture_has_texts_by_weight_and_windows_inside_one() -> None:
-    texts = [np.arange(40), 1000 + np.arange(200), TokenShards([2000 + np.arange(30), 2030 + np.arange(70)])]
-    sampler = build_sampler("random", Mixture(texts, [3, 1, 4]), 16, 5)
+    texts = np.concatenate([np.arange(40), 1000 + np.arange(200), 2000 + np.arange(100)])
+    mixture = Mixture(np.array([[0, 40], [40, 240], [240, 340]]), np.array([3.0, 1.0, 4.0]))
+    sampler = build_sampler("random", texts, 16, 5, mixture)
     inputs, targets = draws(sampler, 100, 80).transpose(0, 1).flatten(1, 2)
     assert torch.equal(targets, inputs + 1)  # all of a window are neighbors
     firsts = Counter((inputs[:, 0] // 1000).tolist())

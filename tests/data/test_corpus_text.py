@@ -1,17 +1,14 @@
 """Files give their text, a piece at a time, or a line that says what is wrong with them."""
 
 import codecs
-import io
 import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyarrow import parquet as arrow
 
 from gpt.data import corpus_text
 from gpt.data.corpus_text import CorpusText
@@ -19,7 +16,6 @@ from gpt.data.locating import find_files
 from gpt.system.errors import DataError
 from patience import examples
 
-ROWS = ["First “row”.", "", None, "Second\r\nrow.", "é" * 50]
 TEXT = "".join(f"{number} keys and doors.\n" for number in range(5000))
 # every length of a character in UTF-8, and line ends of each kind side by side
 AWKWARD = "aé€𝄞\r\n\r\r\n\n\ré\r\n𝄞𝄞\n\r"
@@ -101,42 +97,6 @@ def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
     assert step > 3
 
 
-def table(rows: list[Any], column: str = "text") -> bytes:
-    out = io.BytesIO()
-    arrow.write_table(pyarrow.table({"id": list(range(len(rows))), column: rows}), out, row_group_size=2)
-    return out.getvalue()
-
-
-def read(folder: Path, content: bytes) -> str:
-    (folder / "a.parquet").write_bytes(content)
-    return "".join(CorpusText([folder / "a.parquet"]).pieces())
-
-
-def test_rows_are_documents_of_the_column_text_or_the_only_one(tmp_path: Path) -> None:
-    for column in ("text", "body"):
-        assert read(tmp_path, table(ROWS, column)) == "First “row”.\n\nSecond\nrow.\n\n" + "é" * 50
-    out = io.BytesIO()
-    arrow.write_table(pyarrow.table({"title": ["no"], "text": pyarrow.array(["yes"]).dictionary_encode()}), out)
-    assert read(tmp_path, out.getvalue()) == "yes"
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (table([5, 7]), "needs a column of text that is called text; its columns are id (int64), text (int64)"),
-        (table([5, 7], "\x1b[2J\n"), r"its columns are id (int64), \x1b[2J\n (int64)"),
-        (b"plain text", "cannot be read as Parquet: "),
-        (table(ROWS)[:-20], "cannot be read as Parquet: "),
-    ],
-    ids=range(4),
-)
-def test_table_that_is_damaged_or_has_no_text_is_refused(content: bytes, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, content)
-    assert problem in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("b.txt", "a/z.txt", "a/c.md", ".git/config", "a/.hidden.txt"):
@@ -160,10 +120,9 @@ def test_folder_or_pattern_names_files_in_the_order_of_their_paths(folder: Path)
         (lambda folder: os.mkfifo(folder / "a/pipe"), "a", r"pipe: not a regular file; set data\.path to"),
         (lambda folder: (folder / "empty").mkdir(), "empty", "names no files; set data"),
         (lambda folder: None, "*.json", r"\*\.json names no files; set data"),
-        (lambda folder: (folder / "rows.parquet").touch(), "", r"mixes text and Parquet, such as .*rows\.parquet"),
         (lambda folder: (folder / "a\nb.txt").touch(), "", r"a control character in its name, '.*a\\nb\.txt'"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_unreadable_files_are_refused(make: Any, named: str, message: str, folder: Path) -> None:
     make(folder)

@@ -3,11 +3,9 @@
 import errno
 import gzip
 import hashlib
-import io
 import os
 import socket
 import threading
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +18,7 @@ import pytest
 from gpt.config import DataConfig
 from gpt.data import locating
 from gpt.data.download import Download, fetch
-from gpt.data.locating import ARCHIVES, SHAKESPEARE, corpus_files
+from gpt.data.locating import SHAKESPEARE, corpus_files
 from gpt.system.environment import Settings
 from gpt.system.errors import DataError
 from gpt.system.progress import silent
@@ -240,28 +238,3 @@ def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir
     for common, expected in ((tmp_path / "common", "common"), (None, "data")):
         settings = Settings(data_dir=common, cache_dir=tmp_path, offline=True)
         assert locate(settings, dir=str(tmp_path / "data")) == tmp_path / expected / small.filename
-
-
-@pytest.mark.usefixtures("no_socket")
-def test_text8_is_unpacked_once_from_its_zip_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("../../text8", CONTENT)  # a name that must never become a path
-    packed, real = buffer.getvalue(), ARCHIVES["text8"][0]
-    download = Download(real.urls, real.filename, hashlib.sha256(packed).hexdigest(), real.size)
-    monkeypatch.setitem(locating.ARCHIVES, "text8", (download, hashlib.md5(CONTENT).hexdigest()))
-    data, common = tmp_path / "data", tmp_path / "common"
-    common.mkdir()
-    settings = Settings(data_dir=common, cache_dir=tmp_path, offline=True)
-    keys = {"source": "text8", "dir": str(data)}
-    assert "put text8.zip (sha256" in refusal(settings, **keys)
-    (common / "text8.zip").write_bytes(packed)
-    assert locate(settings, **keys) == data / "text8"
-    assert (data / "text8").read_bytes() == CONTENT
-    assert [path.name for path in data.iterdir()] == ["text8"]
-    (common / "text8.zip").write_bytes(packed + b"!")
-    assert locate(settings, **keys) == data / "text8"
-    (data / "text8").write_bytes(CONTENT + b"!")
-    assert f"{data / 'text8'} has md5 " in refusal(settings, **keys)
-    (data / "text8").unlink()
-    assert "got sha256" in refusal(settings, **keys)

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from drills.forks import Ending, prepare_to_fork, run_forked
-from drills.kill import shard, write_texts
+from drills.kill import encode, write_texts
 from drills.leftovers import contents, make_folder, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import train
@@ -150,17 +150,16 @@ def train_with(fault: Fault) -> int:
     return code
 
 
-def shard_on_small_disk() -> int:
+def encode_on_small_disk() -> int:
     """Encode a corpus on a disk that is too small, and again when it is larger; return the first code."""
-    assert shard() == 0
-    expected = contents(Path("sharded"))
-    code = shard(into="disk")
-    kept, halves = list(DISK.rglob("shard-*.bin")), list(DISK.rglob("*.tmp"))
-    if not kept or halves:
-        print(LOST, f"{len(kept)} shards are kept, and {halves}")
+    assert encode() == 0
+    expected = contents(Path("blocks"))
+    code = encode(into="disk")
+    if left := list((DISK / "tokens").iterdir()):
+        print(LOST, f"what is left is {left}")
     call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", REMOUNT, b"size=4000k")
-    again = shard(into="disk")
-    found = {name.replace("disk/", "sharded/"): value for name, value in contents(DISK).items()}
+    again = encode(into="disk")
+    found = {name.replace("disk/", "blocks/"): value for name, value in contents(DISK).items()}
     if again != 0 or found != expected:
         print(LOST, f"it ends with {again}, and with {sorted(set(found) ^ set(expected))}")
     return code
@@ -184,5 +183,5 @@ def run(folder: Path, full: bool) -> Iterator[tuple[str, str, str]]:
         place = make_folder(folder / fault.name.replace(" ", "-"))
         call = partial(on_disk, fault.kibibytes, partial(train_with, fault))
         yield attack(fault.name, place, call, fault.is_right)
-    call = partial(on_disk, 20, shard_on_small_disk)  # with room for the first few
-    yield attack("shards on a small one", folder, call, lambda ending: ending.code == 2)
+    call = partial(on_disk, 4, encode_on_small_disk)  # with room for the ids
+    yield attack("tokens on a small one", folder, call, lambda ending: ending.code == 2)

@@ -18,7 +18,7 @@ from drills.forks import Death, Ending, prepare_to_fork, run_forked
 from drills.leftovers import all_runs, contents, hidden_files, lost, make_folder, train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize, train
 from gpt.cli.command import run_command
-from gpt.data import corpus_text, sharding
+from gpt.data import corpus_text
 from gpt.data.download import Download, fetch
 from gpt.system.progress import silent
 from gpt.system.signals import WATCHED
@@ -162,9 +162,9 @@ def _download() -> int:
     return run_command(run)
 
 
-def shard(into: str = "sharded") -> int:
-    """Encode two files into several shards, in a child, which ends."""
-    corpus_text.BLOCK, sharding.SHARD_BLOCKS = 300, 2
+def encode(into: str = "blocks") -> int:
+    """Encode two files in several blocks, in a child, which ends."""
+    corpus_text.BLOCK = 300
     return prepare_data.main(["--config", "tiny.yaml", "data.path=texts", f"data.dir={into}"])
 
 
@@ -178,7 +178,7 @@ QUANTIZE = ["--checkpoint", "runs/tiny", "--output", "quantized"]
 IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
 COMMANDS = (
     Command("encode", lambda: prepare_data.main(["--config", "tiny.yaml", "data.tokenizer=byte"]), "data"),
-    Command("shard", shard, "sharded"),
+    Command("blocks", encode, "blocks"),
     Command("download", _download, "downloads/text.txt"),
     Command("quantize", lambda: quantize.main(QUANTIZE), "quantized"),
     _export("html", "page.html"),
@@ -187,7 +187,7 @@ COMMANDS = (
     Command("import", lambda: import_model.main(IMPORT), "imported"),
 )
 """The last one reads what the one before it has written."""
-INCOMPLETE = ("data", "sharded")
+INCOMPLETE = ("data", "blocks")
 """Outputs that may be incomplete when a command was stopped, but none of their parts."""
 
 

@@ -12,8 +12,7 @@ from gpt.generation.engine import Engine
 from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import ScheduledWork, SequenceState
-from gpt.generation.tokens import Window
-from gpt.generation.tokens import SampledToken
+from gpt.generation.tokens import SampledToken, Window
 
 BLOCK_SIZE, WINDOW_BLOCKS = 200, 4
 PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]

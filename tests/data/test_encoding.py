@@ -1,12 +1,10 @@
-"""A corpus is encoded once, as one stream in shards, and split in order; a kill loses nothing that is finished."""
+"""A corpus is encoded once, as one stream, and split in order; what ends meanwhile leaves nothing."""
 
 import json
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from itertools import islice
-from math import ceil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config import DataConfig
-from gpt.data import corpus_text, sharding
-from gpt.data.dataset import META, Dataset, open_dataset, seal, token_folders, unseal
+from gpt.data import corpus_text, encoding
+from gpt.data.dataset import META, TOKENS, Dataset, open_dataset, seal, token_folders, unseal
 from gpt.data.preparation import prepare
 from gpt.data.tokenizers import ByteTokenizer, Ids, Tokenizer
 from gpt.system.environment import Settings
@@ -29,7 +27,7 @@ OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 BPE: dict[str, Any] = {"tokenizer": "bpe", "bpe_vocab_size": 300}
 TOKENIZERS: list[dict[str, Any]] = [{"tokenizer": "char"}, {"tokenizer": "byte"}, BPE]
 BLOCK = 700
-"""Characters that are encoded at a time; two blocks make a shard."""
+"""Characters that are encoded at a time."""
 
 
 class Place:
@@ -55,7 +53,7 @@ class Place:
         return str(caught.value)
 
     def folder(self) -> Path:
-        (folder,) = self.tokens.iterdir()
+        (folder,) = self.tokens.glob("[!.]*")
         return folder
 
     def written(self) -> dict[str, bytes]:
@@ -96,7 +94,6 @@ def changed(**values: Any) -> Callable[[Path], object]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(corpus_text, "BLOCK", BLOCK)
-    monkeypatch.setattr(sharding, "SHARD_BLOCKS", 2)
     return Place(tmp_path)
 
 
@@ -119,71 +116,24 @@ def test_splits_of_text8_are_ninety_five_and_five_percent(text: Place) -> None:
     assert text.prepare().test is None
     for size in (100_000_000, 1_000_003):
         tokens = np.broadcast_to(np.uint8(0), size)
-        assert sharding._splits(tokens, ByteTokenizer(), config)["train"][1] == size - 2 * round(size / 20)
+        assert encoding._splits(tokens, ByteTokenizer(), config)["train"][1] == size - 2 * round(size / 20)
 
 
-def leave_unfinished(text: Place, blocks: int, error: BaseException, **keys: Any) -> Path:
-    """Encode so many blocks, then end."""
-    encoded = sharding._encoded
-
-    def killed(tokenizer: Tokenizer, texts: Iterator[str]) -> Iterator[Ids]:
-        yield from encoded(tokenizer, islice(texts, blocks))
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr)
+def test_what_ends_while_it_encodes_leaves_nothing(
+    error: BaseException, text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
+        yield tokenizer.encode_narrow(next(blocks))
         raise error
 
-    with pytest.MonkeyPatch.context() as context:
-        context.setattr(sharding, "_encoded", killed)
+    with monkeypatch.context() as context:
+        context.setattr(encoding, "_encoded", ends)
         expected, message = (DataError, "^cannot write ") if isinstance(error, OSError) else (type(error), None)
         with pytest.raises(expected, match=message):
-            text.prepare(**keys)
-    return text.folder()
-
-
-def written_straight(text: Place, **keys: Any) -> dict[str, bytes]:
-    text.prepare(**keys)
-    straight = text.written()
-    text.folder().rename(text.data / "straight")
-    return straight
-
-
-@pytest.mark.parametrize("keys", TOKENIZERS, ids=lambda keys: keys["tokenizer"])
-@pytest.mark.parametrize("blocks", [0, 1, 4, 9])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr)
-def test_ended_work_goes_on_to_the_same_shards_and_keeps_the_finished_ones(
-    blocks: int, error: BaseException, keys: dict[str, Any], text: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    straight = written_straight(text, **keys)
-    partial = leave_unfinished(text, blocks, error, **keys)
-    assert partial.name.endswith(".partial")
-    kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.bin")}
-    assert len(kept) == blocks // 2
-    assert list(partial.glob(".*")) == []
-    monkeypatch.setattr("gpt.data.corpus_text.learn_bpe", lambda *arguments: pytest.fail("learned again"))
-    text.prepare(**keys)
-    assert text.written() == straight
-    assert {name: (text.folder() / name).stat().st_mtime_ns for name in kept} == kept
-
-
-def swap_ids(path: Path) -> None:
-    """Give two pairs of characters each other's id, in valid JSON."""
-    content = path.read_text()
-    path.write_text(content.replace(": 256,", ": ?,").replace(": 257,", ": 256,").replace(": ?,", ": 257,"))
-    assert path.read_text() != content
-
-
-DAMAGES_OF_UNFINISHED: list[tuple[str, Callable[[Path], object]]] = [
-    *(("shard-000001.bin", damage) for damage in (swap, cut, Path.unlink)),
-    *(("journal.json", damage) for damage in (swap_ids, cut, Path.unlink)),
-    *(("journal.json", holding(content)) for content in (b"", b"\xff", b"[]", b"null")),
-    (".shard-000004.bin.abcdefgh.tmp", Path.mkdir),
-]
-
-
-@pytest.mark.parametrize(("name", "damage"), DAMAGES_OF_UNFINISHED)
-def test_damaged_unfinished_work_is_made_anew(name: str, damage: Callable[[Path], object], text: Place) -> None:
-    straight = written_straight(text, **BPE)
-    damage(leave_unfinished(text, 9, KeyboardInterrupt(), **BPE) / name)
-    text.prepare(**BPE)
-    assert text.written() == straight
+            text.prepare()
+    assert text.is_empty()
+    assert whole(text.prepare()) == TEXT
 
 
 def test_text_changed_while_it_is_read_is_refused(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +171,7 @@ def test_several_paths_are_split_each_and_have_the_tokenizer_of_all(place: Place
     borders = {text: int(0.9 * len(text)) for text in texts.values()}
     assert data.tokenizer.decode(np.asarray(data.train)) == "".join(text[:end] for text, end in borders.items())
     assert data.tokenizer.decode(np.asarray(data.val)) == "".join(text[end:] for text, end in borders.items())
-    assert np.diff(data.train.ranges).flatten().tolist() == [*borders.values()]  # type: ignore[union-attr]
+    assert np.diff(data.mixture.ranges).flatten().tolist() == [*borders.values()]
     assert data.fingerprint != other.fingerprint
     assert all((folder / META).is_file() for folder in token_folders(place.tokens, other.fingerprint))
     with pytest.raises(DataError, match="the train split has 540 tokens"):
@@ -233,27 +183,25 @@ def test_several_paths_are_split_each_and_have_the_tokenizer_of_all(place: Place
         lambda text: len(set(text)) > 1
     ),
     keys=st.sampled_from(TOKENIZERS),
-    shard=st.integers(1, 5),
     block=st.integers(1, 60),
     piece=st.integers(1, 30),
     val=st.floats(0.1, 0.9),
 )
 @examples(0.25)
-def test_any_pieces_blocks_and_shards_give_the_text_split_at_the_same_place(
-    text: str, keys: dict[str, Any], shard: int, block: int, piece: int, val: float
+def test_any_pieces_and_blocks_give_the_text_split_at_the_same_place(
+    text: str, keys: dict[str, Any], block: int, piece: int, val: float
 ) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         patch.object(corpus_text, "PIECE", piece),
         patch.object(corpus_text, "BLOCK", block),
-        patch.object(sharding, "SHARD_BLOCKS", shard),
     ):
         place = Place(Path(folder))
         place.write(text)
         data = place.prepare(**keys, val_fraction=val)
         ids = data.tokenizer.encode(text)
         assert whole(data) == text
-        assert set(place.written()) == {META, *(f"shard-{n:06d}.bin" for n in range(ceil(len(text) / block / shard)))}
+        assert set(place.written()) == {META, TOKENS}
         if keys["tokenizer"] != "bpe":
             assert np.concatenate([np.asarray(data.train), np.asarray(data.val)]).tolist() == ids.tolist()
             assert len(data.train) == int(len(ids) * (1 - val))
@@ -264,9 +212,8 @@ def test_any_pieces_blocks_and_shards_give_the_text_split_at_the_same_place(
 
 def test_prepared_text_is_not_encoded_again(text: Place) -> None:
     first = text.prepare()
-    for shard in first.train.shards:
-        assert isinstance(shard, np.memmap)
-        assert not shard.flags.writeable
+    assert isinstance(first.train, np.memmap)
+    assert not first.train.flags.writeable
     assert text.reports == [f"encoded {text.text} into {text.folder()}"]
     written = {path: path.stat().st_mtime_ns for path in text.folder().iterdir()}
     text.text.rename(text.files / "moved.txt")
@@ -337,16 +284,16 @@ def test_split_shorter_than_one_window_is_refused(place: Place) -> None:
 
 
 DAMAGES_OF_FINISHED: list[tuple[str, Callable[[Path], object]]] = [
-    *(("shard-000000.bin", damage) for damage in (cut, swap, Path.unlink)),
+    *((TOKENS, damage) for damage in (cut, swap, Path.unlink)),
     (META, cut),
     *((META, holding(content)) for content in (b"", b"\xff\xfe", b"[]", b"{}", b"null")),
     (META, lambda path: path.write_text(path.read_text().replace('"k"', '"K"'))),
     *((META, changed(dtype=dtype)) for dtype in (None, "nonsense", ["u1"], "<u4")),
-    *((META, changed(shards=shards)) for shards in (None, [], [{"file": "shard-000000.bin"}])),
+    *((META, changed(length=length)) for length in (None, 0, "x", 10**400)),
     (META, changed(splits={"train": [0, 10**9], "val": [0, 1]})),
     *((META, changed(splits=splits)) for splits in ({"train": [0, 10]}, {"train": "ab", "val": "cd"})),
     *((META, changed(splits={"train": train, "val": [5, len(TEXT)]})) for train in ([5, 5], [0, 4], [0, 6], [0, 5.0])),
-    (META, changed(shards=[{"file": "shard-000000.bin", "length": 10**400, "sha256": "0"}])),
+    (META, changed(sha256="0")),
     *((META, changed(tokenizer=saved)) for saved in (None, {"type": "bpe"}, {"type": "char", "chars": []})),
 ]
 
@@ -365,16 +312,15 @@ def test_damaged_token_files_are_refused_with_what_to_do(
     assert whole(text.prepare()) == TEXT
 
 
-def test_work_of_another_process_is_waited_for_and_taken(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    acquire = sharding.FileLock.acquire
+def test_work_of_another_process_is_taken(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, write = set[int](), encoding._write
 
-    def overtaken(lock: sharding.FileLock, *arguments: Any) -> Any:
-        monkeypatch.setattr(sharding.FileLock, "acquire", acquire)
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(encoding, "_write", write)
         text.prepare()
         written.update(path.stat().st_mtime_ns for path in text.folder().iterdir())
-        return acquire(lock, *arguments)
+        write(*arguments)
 
-    written: set[int] = set()
-    monkeypatch.setattr(sharding.FileLock, "acquire", overtaken)
+    monkeypatch.setattr(encoding, "_write", overtaken)
     assert whole(text.prepare()) == TEXT
     assert {path.stat().st_mtime_ns for path in text.folder().iterdir()} == written
