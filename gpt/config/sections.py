@@ -186,15 +186,10 @@ class RunConfig(Section):
         description="native: C++ kernels on a CPU, in float32, or in bfloat16 where the processor has instructions for "
         "it; auto: native where it applies, and on CUDA one graph of a step; torch: PyTorch's operators one by one.",
     )
-    parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp",
-        description="With several processes (torchrun). ddp: each has the whole model; fsdp: weights, gradients and "
-        "optimizer state are sharded among them.",
-    )
     snapshots: bool = Field(
         True,
         description="Keep 32 small snapshots of the token embedding, of attention to one line and of what the model "
-        "writes, by which pages show it learn; not with fsdp.",
+        "writes, by which pages show it learn.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,

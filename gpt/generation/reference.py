@@ -11,6 +11,7 @@ from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.generation.text import decode_text, encode_prompt
 from gpt.generation.tokens import TokenIds, Window, check_finite
 from gpt.model import GPT, eval_mode
+from gpt.system.device import to_device
 
 
 def reference_tokens(model: GPT, prompt: TokenIds, params: SamplingParams) -> Iterator[int]:
@@ -30,7 +31,7 @@ def reference_rows(model: GPT, prompt: TokenIds, params: SamplingParams, seeds: 
     sequences = [list(prompt) for _ in seeds]
     for _ in range(params.max_new_tokens):
         with torch.inference_mode(), eval_mode(model):
-            logits = model(torch.tensor([window.of(each) for each in sequences], device=device))[:, -1]
+            logits = model(to_device(torch.tensor([window.of(each) for each in sequences]), device))[:, -1]
         check_finite(logits, sequences)
         probabilities = next_token_probabilities(logits, params, sequences)
         uniforms = [torch.rand(1, generator=each, dtype=torch.float32) for each in generators]

@@ -99,7 +99,7 @@ class StepEvent(Event):
 
 @dataclass(frozen=True)
 class GradientEvent(Event):
-    """Gradients were computed and clipped; those of FSDP are sharded."""
+    """Gradients were computed and clipped."""
 
     hook: ClassVar = "on_gradients"
     generator: torch.Generator  # on the CPU, seeded by the run's seed and the step: alike in all processes

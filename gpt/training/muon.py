@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gpt.system.distributed import from_local, full_tensor, shard_like, to_local
-
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic Newton-Schulz iteration that raise small singular values fastest."""
 
@@ -74,11 +72,11 @@ class Muon(Optimizer):
                 self._update(weights, group)
 
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
-        """Update matrices of equal shape; of sharded ones each process updates its rows, and gathers the others'."""
+        """Update matrices of equal shape."""
         rows, columns = weights[0].shape
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))  # the spectral norm of the update
-        momenta = [to_local(self._momentum(weight)) for weight in weights]
-        gradients = [to_local(weight.grad) for weight in weights if weight.grad is not None]
+        momenta = [self._momentum(weight) for weight in weights]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         keep: float | Tensor = 1.0
         if self.found_inf is not None:
             keep = 1.0 - self.found_inf
@@ -86,11 +84,10 @@ class Muon(Optimizer):
             gradients = [torch.where(self.found_inf > 0, m, g) for m, g in zip(momenta, gradients, strict=True)]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         nesterov = torch._foreach_lerp(gradients, momenta, group["momentum"])
-        matrices = torch.stack([full_tensor(from_local(n, w)) for n, w in zip(nesterov, weights, strict=True)])
+        matrices = torch.stack(nesterov)
         updates = keep * rate * orthogonalize(matrices.to(self._dtype), group["steps"]).to(matrices.dtype)
-        own = [to_local(weight) for weight in weights]
-        torch._foreach_mul_(own, 1 - keep * group["lr"] * group["weight_decay"])
-        torch._foreach_sub_(own, [to_local(shard_like(u, w)) for u, w in zip(updates, weights, strict=True)])
+        torch._foreach_mul_(weights, 1 - keep * group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(weights, list(updates.unbind()))
 
     def _momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]

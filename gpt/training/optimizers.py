@@ -9,7 +9,6 @@ from torch.optim import AdamW, Optimizer
 
 from gpt.config import OptimConfig
 from gpt.model import GPT
-from gpt.system.distributed import shard_like
 from gpt.system.errors import ConfigError
 from gpt.training.muon import Muon
 from gpt.training.training_state import check_like
@@ -79,7 +78,7 @@ class CombinedOptimizer:
             if unknown := state[name]["state"].keys() - set(range(len(parameters))):
                 raise ValueError(f"the optimizer has moments of a parameter {min(unknown)}, which is not there")
             names = next((names for kind, names in STATES.items() if isinstance(optimizer, kind)), None)
-            entries = {number: _sharded(e, parameters[number], names) for number, e in state[name]["state"].items()}
+            entries = {number: _checked(e, parameters[number], names) for number, e in state[name]["state"].items()}
             # the rates are the last step's
             groups = [{**group, "lr": float(last["lr"])} for group, last in zip(present, saved, strict=True)]
             optimizer.load_state_dict({"state": entries, "param_groups": groups})
@@ -147,8 +146,8 @@ STATES: dict[type[Optimizer], set[str]] = {AdamW: {"step", "exp_avg", "exp_avg_s
 """What an optimizer keeps of each parameter; fused kernels read it unchecked."""
 
 
-def _sharded(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -> dict[str, Any]:
-    """Return the saved state of a parameter, sharded like it.
+def _checked(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -> dict[str, Any]:
+    """Return the saved state of a parameter.
 
     Raises:
         ValueError: it has other `names` (None: a plugin's optimizer tells none), or is neither a tensor of the
@@ -157,11 +156,7 @@ def _sharded(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -
     if names is not None and entry.keys() != names:
         raise ValueError(f"the optimizer keeps {', '.join(sorted(names))} of a parameter, not {', '.join(entry)}")
     scalar = torch.zeros((), dtype=torch.promote_types(torch.get_default_dtype(), torch.float32))
-    restored: dict[str, Any] = {}
     for name, value in entry.items():
-        if names is None and isinstance(value, int | float):
-            restored[name] = value
-            continue
-        check_like(name, value, scalar if name == "step" else parameter)
-        restored[name] = value if name == "step" else shard_like(value, parameter)
-    return restored
+        if names is not None or not isinstance(value, int | float):
+            check_like(name, value, scalar if name == "step" else parameter)
+    return entry

@@ -1,8 +1,7 @@
-"""Spread a training over processes: the one place that knows DistributedDataParallel and FSDP2."""
+"""Spread a training over processes: the one place that knows DistributedDataParallel."""
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from inspect import signature
 from itertools import islice
 
@@ -37,44 +36,20 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
     return rows.view(config.grad_accum_steps, world.size, -1)[:, world.rank].flatten()
 
 
-def parallelize(model: GPT, method: str, world: World, compute: Compute) -> Parallelism:
+def parallelize(model: GPT, world: World, compute: Compute) -> Parallelism:
     """Move a model to the device and let its processes train it together, with the weights of rank 0.
 
-    With FSDP2 its parameters become sharded, in place, one block after another. Under DDP (Li et al. 2020,
-    2006.15704) every process keeps all of them.
+    Every process keeps all parameters, and gradients are averaged during the backward pass (DDP, Li et al. 2020,
+    2006.15704).
     """
     if world.size == 1:
         return Parallelism(world, model.to(compute.device))
-    if method == "fsdp":
-        return _shard(model, world, compute)
     # in torch 2.13
     renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
     # tables, which do not change
     buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     replica = DistributedDataParallel(model.to(compute.device), gradient_as_bucket_view=True, **buffers)  # type: ignore[arg-type]
     return Parallelism(world, replica, replica.no_sync)
-
-
-def _shard(model: GPT, world: World, compute: Compute) -> Parallelism:
-    """Shard the parameters of every block, and those outside blocks (FSDP, Zhao et al. 2023, 2304.11277).
-
-    The root is sharded again after its forward pass too: it would otherwise keep whole weights after an evaluation.
-    """
-    from torch.distributed.device_mesh import init_device_mesh  # slow to import
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(compute.device.type, (world.size,))
-    for block in model.h:
-        fully_shard(block, mesh=mesh, reshard_after_forward=True)
-    sharded = fully_shard(model, mesh=mesh, reshard_after_forward=True)
-
-    @contextmanager
-    def no_sync() -> Iterator[None]:
-        sharded.set_requires_gradient_sync(False)
-        yield
-        sharded.set_requires_gradient_sync(True)
-
-    return Parallelism(world, model, no_sync)
 
 
 def evaluate_together(

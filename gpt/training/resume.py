@@ -22,8 +22,7 @@ from gpt.training.trainer import Trainer
 AUTO = "auto"
 
 RESUME_SAFE_KEYS = {
-    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
-    *("run.parallel", "run.snapshots"),
+    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads", "run.snapshots"),
     *("data.dir", "data.path"),
     *("train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"),
 }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gpt.model import GPT
 from gpt.system.device import Compute, to_device
-from gpt.system.distributed import World, full_tensor
+from gpt.system.distributed import World
 from gpt.system.errors import DeviceError, NonFiniteError, explained
 from gpt.training.loss import IGNORE
 from gpt.training.objective import Objective, StepBatch
@@ -132,7 +132,7 @@ class Stepper:
 
     def _update(self, number: int | Tensor, loss: Tensor, change_gradients: Change = None) -> StepResult:
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
-        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         if change_gradients is not None:
             change_gradients()
         # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.

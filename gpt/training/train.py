@@ -193,9 +193,8 @@ def resolve(loaded: LoadedConfig, dataset: Dataset, least: int = 0) -> Config:
 def _build(plan: Plan, request: TrainRequest) -> Trainer:
     """Build the trainer of a validated run, and create its folder last, when nothing else can reject the run.
 
-    The order matters: weights are loaded before FSDP shards them; native kernels replace blocks before DDP wraps the
-    model; the optimizer takes the parameters that sharding made; blocks are compiled for the device they are on; the
-    training state is restored last, since building draws from the generators that it restores.
+    The order matters: native kernels replace blocks before DDP wraps the model; blocks are compiled for the device they
+    are on; the training state is restored last, since building draws from the generators that it restores.
     """
     config, compute, world = plan.config, plan.compute, request.world
     run, train = config.run, config.train
@@ -207,7 +206,7 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
             teacher = load_teacher(plan.teacher, config, plan.dataset, compute, quiet, request.report)
         model = _build_model(plan)
         accelerate(model, report=request.report)
-    parallelism = parallelize(model, run.parallel, world, compute)
+    parallelism = parallelize(model, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     is_plain = world.size > 1 or compute.dtype == torch.float16 or run.kernels == "torch" or used_plugins(config)
     kind = Stepper if is_plain or request.callbacks or compute.device.type != "cuda" else GraphedStepper
@@ -260,8 +259,7 @@ def _build_monitor(plan: Plan, model: GPT, request: TrainRequest) -> MonitorGrou
         monitors.append(request.display)
     elif report is not silent and sys.stderr is not None:
         monitors.append(Console(config.train.max_steps, sys.stderr))
-    is_sharded = world.size > 1 and config.run.parallel == "fsdp"  # no process has the whole model
-    if config.run.snapshots and not is_sharded:
+    if config.run.snapshots:
         monitors.append(Snapshots(run, config, model, plan.dataset, report))
     return MonitorGroup(monitors, report)
 
@@ -281,7 +279,7 @@ def _summary(trainer: Trainer, plan: Plan) -> str:
     elif plan.init_from is not None:
         start = f"beginning with {plan.init_from.folder}"
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    processes = f"{world.size} processes ({trainer.config.run.parallel}), each on " if world.size > 1 else ""
+    processes = f"{world.size} processes, each on " if world.size > 1 else ""
     return (
         f"{trainer.run_folder.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and "
         f"{len(dataset.val):,} validation tokens; {processes}{plan.compute}"

@@ -200,8 +200,8 @@ class Trainer:
         """
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
-        weights = self.world.gather_to_rank_zero(weights_of(self.model))
-        training = self.world.gather_to_rank_zero({name: part.state_dict() for name, part in self.stateful.items()})
+        weights = weights_of(self.model)
+        training = {name: part.state_dict() for name, part in self.stateful.items()}
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is not None:
             self.state = saved

@@ -325,7 +325,7 @@ def test_keywords_replace_single_values_of_a_recipe() -> None:
     changes = {"train.max_steps": 7, "model.dropout": 0.5, "run.name": "mine", "run.dir": "elsewhere"}
     assert loaded.config.leaves() == {**recipe.leaves(), **changes}
     assert loaded.default_name == "shakespeare"
-    with pytest.raises(ConfigError, match=r"neither a file nor a recipe; expected a file or one of .*text8"):
+    with pytest.raises(ConfigError, match=r"neither a file nor a recipe; expected a file or one of .*sprint"):
         find_config("nonsense")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from distributed.two_processes import DROPOUT, HALVES, METHODS, NATIVE, STOPPED_AT, VARIANTS
+from distributed.two_processes import DROPOUT, HALVES, NATIVE, STOPPED_AT, VARIANTS
 from native_support import needs_compiler
 from torch import Tensor
 
@@ -26,7 +26,6 @@ from training.sessions import start_session, stopped_after
 
 TESTS = Path(__file__).resolve().parents[1]
 Facts = list[dict[str, Any]]
-every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def run_pair(*arguments: str) -> str:
@@ -55,8 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start_session(folder / "muon-halves", *VARIANTS["muon"], *HALVES).run()
     if find_compiler() is not None:
         start_session(folder / "native", *NATIVE).run()
-    for method in METHODS:
-        stop_after(start_session(folder / f"alone-{method}", *DROPOUT, f"run.parallel={method}"), STOPPED_AT)
+    stop_after(start_session(folder / "alone", *DROPOUT), STOPPED_AT)
     return folder
 
 
@@ -97,7 +95,6 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
     return max(float((tensor - expected[name]).abs().max()) for name, tensor in tensors.items())
 
 
-@every_method
 @pytest.mark.parametrize(
     ("variant", "alone", "most"),
     [
@@ -107,9 +104,9 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
     ],
 )
 def test_losses_weights_and_moments_are_those_of_one_process(
-    folder: Path, facts: Facts, method: str, variant: str, alone: str, most: float
+    folder: Path, facts: Facts, variant: str, alone: str, most: float
 ) -> None:
-    run, other = (folder / name / "runs/run" for name in (f"{variant}-{method}", alone))
+    run, other = (folder / name / "runs/run" for name in (f"{variant}-pair", alone))
     assert len(metrics(other)) > 20
     assert_same_metrics(run, other)
     assert largest_difference(run, other, 20) <= most
@@ -123,10 +120,9 @@ def test_each_process_reads_its_own_half_of_every_micro_batch(facts: Facts) -> N
         assert [row for part in parts for row in part] == fact["whole"]
 
 
-@every_method
-def test_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(folder: Path, facts: Facts, method: str) -> None:
-    assert [fact["signal_to_one"][method] for fact in facts] == [[STOPPED_AT + 1, 143]] * 2
-    stopped, straight = (folder / f"{name}-{method}" / "runs/run" for name in ("stopped", "straight"))
+def test_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(folder: Path, facts: Facts) -> None:
+    assert [fact["signal_to_one"] for fact in facts] == [[STOPPED_AT + 1, 143]] * 2
+    stopped, straight = (folder / name / "runs/run" for name in ("stopped", "straight"))
     assert metrics(stopped) == metrics(straight)
     assert largest_difference(stopped, straight, 9) == 0
     states = read_checkpoint(straight / "checkpoints/step-000009").training
@@ -134,17 +130,16 @@ def test_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(folder: Pat
     assert not torch.equal(one["cpu"], other["cpu"])
 
 
-@every_method
-def test_another_number_of_processes_continues(folder: Path, facts: Facts, method: str) -> None:
+def test_another_number_of_processes_continues(folder: Path, facts: Facts) -> None:
     """One what two have left, and two what one has left."""
     said: list[str] = []
-    trainer = start_session(folder / f"left-{method}", *DROPOUT, resume="auto", report=said.append)
-    before = saved(folder / f"left-{method}" / "runs/run", STOPPED_AT + 1)
+    trainer = start_session(folder / "left", *DROPOUT, resume="auto", report=said.append)
+    before = saved(folder / "left" / "runs/run", STOPPED_AT + 1)
     assert all(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
     assert trainer.run().step == 9
     assert any("saved the checkpoint: dropout has new random numbers" in line for line in said)
-    assert metrics(folder / f"alone-{method}" / "runs/run")[-1]["step"] == 9
-    assert len([line for line in facts[0]["from_one_to_two"] if line.startswith("another number")]) == len(METHODS)
+    assert metrics(folder / "alone" / "runs/run")[-1]["step"] == 9
+    assert len([line for line in facts[0]["from_one_to_two"] if line.startswith("another number")]) == 1
 
 
 def test_failure_of_one_process_is_one_outcome_for_all(facts: Facts) -> None:

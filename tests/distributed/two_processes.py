@@ -27,7 +27,6 @@ from gpt.training.signals import Interrupted
 from gpt.training.step import Stepper
 from training.sessions import quick_beginnings, start_session
 
-METHODS = ("ddp", "fsdp")
 RATES = ("optim.learning_rate=1e-3", "optim.min_lr=1e-4")
 EQUAL = (*RATES, "train.max_steps=20", "train.eval_interval=10", "train.batch_size=32")
 MUON = ("optim.name=muon", "optim.weight_decay=0.1", "optim.grad_clip=0")
@@ -44,56 +43,49 @@ STOPPED_AT = 4
 
 
 def equal_runs(folder: Path, world: World) -> dict[str, Any]:
-    """Train every variant by both methods; return what this rank reads in the first step, and what there is to read."""
+    """Train every variant; return what this rank reads in the first step, and what there is to read."""
     read = {}
-    for method in METHODS:
-        for variant, overrides in VARIANTS.items():
-            name = f"{variant}-{method}"
-            trainer = start_session(folder / name, *overrides, f"run.parallel={method}", world=world)
-            with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
-                trainer.run()
-            config, tokens = trainer.config, trainer.dataset.train
-            sampler = build_sampler(config.data.order, tokens, config.model.block_size, config.run.seed)
-            whole = sampler.get_batch(config.train.batch_size * config.train.grad_accum_steps)[0]
-            first_step = step.call_args_list[0].args[2]
-            read[name] = {"read": [inputs.tolist() for inputs, _ in first_step], "whole": whole.tolist()}
-        if find_compiler() is not None:
-            start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
+    for variant, overrides in VARIANTS.items():
+        trainer = start_session(folder / f"{variant}-pair", *overrides, world=world)
+        with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
+            trainer.run()
+        config, tokens = trainer.config, trainer.dataset.train
+        sampler = build_sampler(config.data.order, tokens, config.model.block_size, config.run.seed)
+        whole = sampler.get_batch(config.train.batch_size * config.train.grad_accum_steps)[0]
+        first_step = step.call_args_list[0].args[2]
+        read[variant] = {"read": [inputs.tolist() for inputs, _ in first_step], "whole": whole.tolist()}
+    if find_compiler() is not None:
+        start_session(folder / "native-pair", *NATIVE, world=world).run()
     return read
 
 
-def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
+def signal_to_one(folder: Path, world: World) -> list[int]:
     """Stop by a signal to rank 1 in the middle of a step; go on here, and leave another run to the parent."""
-    stopped = {}
-    for method in METHODS:
-        recipe = (*DROPOUT, f"run.parallel={method}")
-        start_session(folder / f"straight-{method}", *recipe, world=world).run()
-        trainer = start_session(folder / f"stopped-{method}", *recipe, world=world)
-        step = trainer.stepper.step
+    stopped: list[int] = []
+    start_session(folder / "straight", *DROPOUT, world=world).run()
+    trainer = start_session(folder / "stopped", *DROPOUT, world=world)
+    step = trainer.stepper.step
 
-        def step_with_signal(number: int, *arguments: Any, step: Any = step) -> Any:
-            if number == STOPPED_AT and world.rank == 1:
-                signal.raise_signal(signal.SIGTERM)
-            return step(number, *arguments)
+    def step_with_signal(number: int, *arguments: Any) -> Any:
+        if number == STOPPED_AT and world.rank == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return step(number, *arguments)
 
-        with patch.object(trainer.stepper, "step", step_with_signal):
-            try:
-                trainer.run()
-            except Interrupted as interrupted:
-                stopped[method] = [trainer.state.step, interrupted.exit_code]
-        places = folder / f"stopped-{method}", folder / f"left-{method}"
-        world.rank_zero(lambda places=places: shutil.copytree(*places))
-        torch.manual_seed(0)  # another process has other numbers in its generators
-        start_session(folder / f"stopped-{method}", *recipe, world=world, resume="auto").run()
+    with patch.object(trainer.stepper, "step", step_with_signal):
+        try:
+            trainer.run()
+        except Interrupted as interrupted:
+            stopped = [trainer.state.step, interrupted.exit_code]
+    world.rank_zero(lambda: shutil.copytree(folder / "stopped", folder / "left"))
+    torch.manual_seed(0)  # another process has other numbers in its generators
+    start_session(folder / "stopped", *DROPOUT, world=world, resume="auto").run()
     return stopped
 
 
 def from_one_to_two(folder: Path, world: World) -> list[str]:
     """Continue what the parent, alone, has left."""
     said: list[str] = []
-    for method in METHODS:
-        recipe = (*DROPOUT, f"run.parallel={method}")
-        start_session(folder / f"alone-{method}", *recipe, world=world, resume="auto", report=said.append).run()
+    start_session(folder / "alone", *DROPOUT, world=world, resume="auto", report=said.append).run()
     return said
 
 

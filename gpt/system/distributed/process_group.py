@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
-from torch.utils._pytree import tree_map
 
-from gpt.system.distributed import World, is_sharded
+from gpt.system.distributed import World
 from gpt.system.environment import Launch
 from gpt.system.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
 from gpt.system.signals import WATCHED, handling
@@ -97,15 +96,6 @@ class ProcessGroup(World):
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
-
-    def gather_to_rank_zero(self, tree: Any) -> Any:
-        def gather(leaf: Any) -> Any:
-            if not is_sharded(leaf):
-                return leaf
-            full = leaf.full_tensor()
-            return full.cpu() if self.is_main else None
-
-        return tree_map(gather, tree)
 
     def _reduce(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
         total = torch.tensor(value, dtype=torch.int64)
