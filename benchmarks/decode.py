@@ -21,7 +21,6 @@ from gpt.system.errors import ConfigError
 if TYPE_CHECKING:
     from benchmarks.decoders import Entrant, Subject
 
-SPECULATIVE = ("native-lookup", "native-int8-lookup")
 PLAIN = ("eager", "native", "native-bf16", "native-int8", "native-int4", "eager-int8")
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": False}
 NOTE = (
@@ -47,9 +46,9 @@ def add_parser(subparsers: Any) -> None:
     parser = add_measurement(subparsers, "decode", summary, example)
     shapes = "layers, heads and width of models with random weights (default: 4/4/128 6/6/384)"
     parser.add_argument("--shapes", nargs="+", metavar="L/H/C", help=shapes)
-    trained = "measure a trained model instead, whose text can be drafted for speculative decoding"
+    trained = "measure a trained model instead"
     parser.add_argument("--checkpoint", metavar="PATH", type=Path, help=trained)
-    add_variants(parser, (*PLAIN, *SPECULATIVE), "native,eager")
+    add_variants(parser, PLAIN, "native,eager")
     architecture = "of the shapes (default: gpt2)"
     parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2", help=architecture)
     parser.add_argument("--device", default="cpu", help="where to decode, such as cuda (default: cpu)")
@@ -106,9 +105,6 @@ def _check(arguments: argparse.Namespace) -> None:
     trained = arguments.checkpoint is not None
     if trained and (arguments.shapes or arguments.hf or arguments.llama_cpp):
         raise ConfigError("--checkpoint has no peers, and goes without --shapes, --hf, --llama-cpp")
-    for name in arguments.variants:
-        if name in SPECULATIVE and not trained:
-            raise ConfigError(f"--variants: {name} needs a --checkpoint, whose text can be drafted")
     if arguments.llama_cpp is not None:
         length = arguments.prompt_length + arguments.tokens
         if arguments.architecture != "llama":

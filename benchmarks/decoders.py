@@ -72,11 +72,11 @@ def from_checkpoint(path: Path, prompt: int, device: torch.device) -> Subject:
 
 
 def ours(variant: str, subject: Subject) -> Entrant:
-    """Return a backend, by names such as `eager`, `native-int8` and `native-int8-lookup`."""
+    """Return a backend, by names such as `eager` and `native-int8`."""
     backend, *rest = variant.split("-")
     weights = next((name for name in rest if name in NAMES), None)
     model = subject.model if weights is None else quantize(subject.model, weights)
-    runtime = build_runtime(model, DecodeOptions(backend), report=report, speculate="lookup" in rest)
+    runtime = build_runtime(model, DecodeOptions(backend), report=report)
     return Entrant(stepwise(runtime), weights_format(model), matrix_bytes(model))
 
 

@@ -94,7 +94,7 @@ def main(arguments: argparse.Namespace) -> int:
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
     options = DecodeOptions(arguments.backend, arguments.kv_dtype)
-    runtime = build_runtime(loaded.model, options, report=report, speculate=arguments.speculate)
+    runtime = build_runtime(loaded.model, options, report=report)
     if arguments.interactive:
         return _converse(runtime, tokenizer, params)
     prompts = [convert_newlines(prompt) for prompt in prompts]
@@ -110,7 +110,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.num_samples == 1:
         chosen.discard("num_samples")
     for_samples = {"stats", "logprobs", "num_samples"}
-    sampling = {"temperature", *FILTERS, "repetition_penalty", "seed", "speculate"}
+    sampling = {"temperature", *FILTERS, "repetition_penalty", "seed"}
     for mode, is_on, ignored in (
         ("--interactive", arguments.interactive, {"json", "beam"} | for_samples),
         ("--beam", arguments.beam is not None, sampling | for_samples),
@@ -152,17 +152,15 @@ def _sample(
     while group := list(islice(requests, GROUP)):
         starts, seeds = zip(*group, strict=True)
         start, tokens, writer = time.perf_counter(), 0, None
-        batch = TextBatch(runtime, tokenizer, starts, params, seeds)
-        for piece in batch:
+        for piece in TextBatch(runtime, tokenizer, starts, params, seeds):
             if writer is None:  # not before the first step, which may have something to say
                 writer = JSONWriter(starts, seeds, tokenizer) if arguments.json else TextWriter(starts, first)
             writer.take(piece)
             tokens += piece.token is not None
         first = False
         if arguments.stats:
-            seconds, share = time.perf_counter() - start, batch.acceptance
-            accepted = "" if share is None else f"; {share:.0%} of drafts accepted"
-            report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s{accepted}")
+            seconds = time.perf_counter() - start
+            report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s")
 
 
 def _beam(

@@ -56,7 +56,5 @@ def params_of(base: SampleConfig, given: dict[str, Any]) -> SamplingParams:
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
     backends, logits = ("auto", "eager", "native"), "how to compute the logits (default: auto, the fastest)"
     parser.add_argument("--backend", choices=backends, default="auto", help=logits)
-    drafts = "speculative decoding by drafts from the text so far, which gives the same text"
-    parser.add_argument("--speculate", action="store_true", help=drafts)
     dtype = "dtype of the key/value cache (default: fp32)"
     parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), default="fp32", help=dtype)

@@ -47,11 +47,6 @@ class Batch:
             for _, chunks in self._engine.add(request):
                 self._queues[request.row] += chunks
 
-    @property
-    def acceptance(self) -> float | None:
-        """Return the fraction of drafts that were accepted; None without speculation."""
-        return self._engine.acceptance
-
     def step(self) -> dict[int, TextChunk]:
         """Return the next chunk of every request that has not ended, by its row.
 

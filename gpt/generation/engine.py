@@ -55,10 +55,6 @@ class Engine:
     def requests(self) -> list[Request]:
         return list(self._sequences)
 
-    @property
-    def acceptance(self) -> float | None:
-        return self._runner.acceptance
-
     def stats(self) -> EngineStats:
         scheduler, pool = self._scheduler, self._runner.pool
         return EngineStats(

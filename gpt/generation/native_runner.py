@@ -11,7 +11,6 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import ScheduledWork, SequenceState
-from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
 from gpt.generation.tokens import NOT_SAMPLING_FIELDS, to_sampled_tokens
 from gpt.model import GPT
 from gpt.native import fingerprint
@@ -55,9 +54,9 @@ class NativeRunner(Runner):
     """Computes a step in one call of the C++ engine.
 
     Where each sequence needs one token and all are sampled alike, a call samples several: twice as many as the one
-    before, as long as that takes no longer than `PATIENCE`, so that the first token comes at once. Or it verifies
-    drafts, where these are faster. A step with parameters by which the engine cannot sample is sampled in PyTorch from
-    the engine's logits, which `report` is told once for each reason.
+    before, as long as that takes no longer than `PATIENCE`, so that the first token comes at once. A step with
+    parameters by which the engine cannot sample is sampled in PyTorch from the engine's logits, which `report` is told
+    once for each reason.
     """
 
     def __init__(
@@ -67,27 +66,18 @@ class NativeRunner(Runner):
         tokens_per_sequence: int,
         kv_dtype: str,
         blocks: int,
-        speculate: bool,
         report: Report,
     ) -> None:
-        tokens = max(tokens_per_sequence, 1 + MAX_DRAFTS * speculate)
-        self._engine, model = Engine(*prepared, sequences, tokens, kv_dtype, blocks), prepared[1].model
+        self._engine, model = Engine(*prepared, sequences, tokens_per_sequence, kv_dtype, blocks), prepared[1].model
         super().__init__(model.block_size, blocks)
         assert self.pool.block_size == BLOCK
         self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
-        self.speculation = Speculation() if speculate else None
         self._steps, self._width = 1, 0
-        self._drafts: WeakKeyDictionary[SequenceState, Drafts] = WeakKeyDictionary()
-
-    @property
-    def acceptance(self) -> float | None:
-        return None if self.speculation is None else self.speculation.acceptance
 
     @property
     def max_samples_per_call(self) -> int:
-        drafts = self.speculation is not None and not self.speculation.is_paused
-        return 1 + MAX_DRAFTS if drafts else self._steps
+        return self._steps
 
     def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
         """Sample several tokens a call where every sequence needs only its next one, by the same parameters."""
@@ -95,12 +85,9 @@ class NativeRunner(Runner):
         if any(self._needs_pytorch(sequence) for sequence in sequences):
             return super().run(chunks)
         self._set_blocks(chunks)
-        if not all(chunk.max_samples and len(chunk.tokens) == 1 for chunk in chunks):
-            return self._step(chunks, [[]] * len(chunks))
-        if self.speculation is not None and not self.speculation.is_paused:
-            return self._step_with_drafts(chunks, self.speculation)
-        if any(sequence.sampled_by != sequences[0].sampled_by for sequence in sequences[1:]):
-            return self._step(chunks, [[]] * len(chunks))
+        is_short = all(chunk.max_samples and len(chunk.tokens) == 1 for chunk in chunks)
+        if not is_short or any(sequence.sampled_by != sequences[0].sampled_by for sequence in sequences[1:]):
+            return self._step(chunks)
         if len(chunks) > self._width:
             # more sequences than in the call by whose time it was set
             self._steps = max(1, self._steps * self._width // len(chunks))
@@ -109,20 +96,6 @@ class NativeRunner(Runner):
         sampled = self._generate(chunks, min(self._steps, *(chunk.max_samples for chunk in chunks)))
         seconds, steps = time.perf_counter() - start, max([1, *map(len, sampled.values())])
         self._steps = max(1, min(2 * self._steps, MAX_STEPS, int(PATIENCE * steps / max(seconds, 1e-9))))
-        if self.speculation is not None:
-            self.speculation.weigh_plain(seconds, steps, len(chunks), steps >= MAX_STEPS)
-        return sampled
-
-    def _step_with_drafts(self, chunks: Sequence[ScheduledWork], speculation: Speculation) -> Sampled:
-        start = time.perf_counter()
-        drafts = []  # each within the reserved blocks
-        for chunk in chunks:
-            if chunk.sequence not in self._drafts:
-                self._drafts[chunk.sequence] = Drafts(speculation)
-            drafts.append(self._drafts[chunk.sequence].propose(chunk.sequence.tokens, chunk.max_samples - 1))
-        sampled = self._step(chunks, drafts)
-        verified, tokens = len(chunks) + sum(map(len, drafts)), sum(map(len, sampled.values()))
-        speculation.weigh_drafts(time.perf_counter() - start, verified, tokens)
         return sampled
 
     def _generate(self, chunks: Sequence[ScheduledWork], steps: int) -> Sampled:
@@ -137,7 +110,7 @@ class NativeRunner(Runner):
             sampled, logits = self._engine.generate(*places, uniforms, params, seen, params.logprobs is not None)
         except NotFiniteError as error:
             # those before it are sampled as usual; then the step by itself says which sequence it is
-            return self._generate(chunks, error.step) if error.step else self._step(chunks, [[]] * len(chunks))
+            return self._generate(chunks, error.step) if error.step else self._step(chunks)
         return {
             sequence: to_sampled_tokens(tokens, None if logits is None else logits[:, row], params)
             for row, (sequence, tokens) in enumerate(zip(sequences, sampled, strict=True))
@@ -145,7 +118,7 @@ class NativeRunner(Runner):
 
     def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
         self._set_blocks(chunks)
-        parts = [self._engine.forward(*part) for part in self._passes(chunks, [[]] * len(chunks))]
+        parts = [self._engine.forward(*part) for part in self._passes(chunks)]
         return [chunk.sequence for chunk in chunks if chunk.max_samples], torch.cat(parts)
 
     def _set_blocks(self, chunks: Sequence[ScheduledWork]) -> None:
@@ -153,47 +126,32 @@ class NativeRunner(Runner):
         for chunk in chunks:
             self._engine.set_blocks(chunk.sequence.row, chunk.sequence.table.blocks)
 
-    def _passes(
-        self, chunks: Sequence[ScheduledWork], drafts: Sequence[list[int]]
-    ) -> Iterator[tuple[list[int], list[int], list[int], list[int]]]:
-        """Yield tokens, their rows and positions, and which of them to sample after: a pass over the weights each.
-
-        These are the last tokens of the chunks with steps, and all drafts.
-        """
+    def _passes(self, chunks: Sequence[ScheduledWork]) -> Iterator[tuple[list[int], list[int], list[int], list[int]]]:
+        """Yield tokens, their rows and positions, and which of them to sample after: a pass over the weights each."""
         tokens: list[tuple[int, int, int, bool]] = []
-        for (sequence, new, steps, _), draft in zip(chunks, drafts, strict=True):
-            for offset, token in enumerate([*new, *draft]):
-                is_wanted = steps > 0 and offset >= len(new) - 1
+        for sequence, new, max_samples, _ in chunks:
+            for offset, token in enumerate(new):
+                is_wanted = max_samples > 0 and offset == len(new) - 1
                 tokens.append((token, sequence.row, sequence.num_cached + offset, is_wanted))
         for start in range(0, len(tokens), self._engine.max_tokens):
             ids, rows, positions, wanted = zip(*tokens[start : start + self._engine.max_tokens], strict=True)
             yield list(ids), list(rows), list(positions), [index for index, is_wanted in enumerate(wanted) if is_wanted]
 
-    def _step(self, chunks: Sequence[ScheduledWork], drafts: Sequence[list[int]]) -> Sampled:
-        """Sample after each chunk that is the end of a window, and after each of its drafts."""
-        draft_of = {chunk.sequence: draft for chunk, draft in zip(chunks, drafts, strict=True) if chunk.max_samples}
-        counts = {sequence: 1 + len(draft) for sequence, draft in draft_of.items()}
+    def _step(self, chunks: Sequence[ScheduledWork]) -> Sampled:
+        """Sample after each chunk that is the end of a window."""
+        sequences = [chunk.sequence for chunk in chunks if chunk.max_samples]
         # alive until the call is over
-        seen = [row for sequence, draft in draft_of.items() for row in self._seen_by_each(sequence, draft)]
-        logits = [self._logits(sequence) for sequence, count in counts.items() for _ in range(count)]
-        uniforms = [number for sequence, count in counts.items() for number in sequence.random.peek(count)]
-        samplings = [sampling_in_c(sequence.params) for sequence, count in counts.items() for _ in range(count)]
-        samples = list(map(sample_in_c, samplings, uniforms, seen, logits))
+        seen = [None if each.params.repetition_penalty == 1.0 else self._seen(each) for each in sequences]
+        logits = [self._logits(each) for each in sequences]
+        uniforms = [each.random.peek(1)[0] for each in sequences]
+        samples = list(map(sample_in_c, [sampling_in_c(each.params) for each in sequences], uniforms, seen, logits))
         found: list[int] = []
-        for part in self._passes(chunks, drafts):
+        for part in self._passes(chunks):
             found += self._engine.step(*part, samples[len(found) : len(found) + len(part[3])])
         sampled: Sampled = {}
-        for sequence, draft in draft_of.items():
-            tokens, rows = found[: 1 + len(draft)], logits[: 1 + len(draft)]
-            del found[: 1 + len(draft)], logits[: 1 + len(draft)]
-            if draft:
-                tokens = tokens[: 1 + self._drafts[sequence].accept(draft, tokens)]
-            if tokens[-1] < 0:
-                # not finite: where it is not the first, the next step says so, if its token is needed
-                tokens.pop()
-            kept = [row for row in rows[: len(tokens)] if row is not None]
-            described = torch.stack(kept) if kept else None
-            sampled[sequence] = to_sampled_tokens(tokens, described, sequence.params) if tokens else []
+        for sequence, token, row in zip(sequences, found, logits, strict=True):
+            described = None if row is None else row.unsqueeze(0)
+            sampled[sequence] = [] if token < 0 else to_sampled_tokens([token], described, sequence.params)
         return sampled
 
     def _needs_pytorch(self, sequence: SequenceState) -> bool:
@@ -202,8 +160,7 @@ class NativeRunner(Runner):
             reason = sampling_unsupported_reason(sequence.params)
             self._in_pytorch[sequence] = reason is not None
             if reason is not None and reason not in self._reported:
-                without = ", without speculation" * (self.speculation is not None)
-                self._report(f"sampling with PyTorch's operators{without}: {reason}")
+                self._report(f"sampling with PyTorch's operators: {reason}")
                 self._reported.add(reason)
         return self._in_pytorch[sequence]
 
@@ -216,15 +173,4 @@ class NativeRunner(Runner):
         """Return which tokens a sequence has, (V,) uint8."""
         seen = torch.zeros(self._vocab_size, dtype=torch.uint8)
         seen[list(set(sequence.tokens))] = 1
-        return seen
-
-    def _seen_by_each(self, sequence: SequenceState, draft: Sequence[int]) -> list[Tensor | None]:
-        """Return the tokens (V,) before each sampled one, those of the drafts up to it included, for the penalty."""
-        if sequence.params.repetition_penalty == 1.0:
-            return [None] * (1 + len(draft))
-        seen: list[Tensor | None] = [row := self._seen(sequence)]
-        for token in draft:
-            row = row.clone()
-            row[token] = 1
-            seen.append(row)
         return seen

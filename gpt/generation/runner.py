@@ -24,11 +24,6 @@ class Runner(ABC):
         self.pool, self.block_size = BlockPool(blocks, BLOCK), block_size
 
     @property
-    def acceptance(self) -> float | None:
-        """Return the fraction of drafts that were accepted; None without speculation."""
-        return None
-
-    @property
     def max_samples_per_call(self) -> int:
         """Return the most tokens that the next step may sample after each sequence."""
         return 1

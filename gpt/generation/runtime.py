@@ -44,20 +44,19 @@ class NativeRuntime(Runtime):
 
     backend = "native"
 
-    def __init__(self, model: GPT, kv_dtype: str, prepared: NativeModel, speculate: bool, report: Report) -> None:
+    def __init__(self, model: GPT, kv_dtype: str, prepared: NativeModel, report: Report) -> None:
         super().__init__(model, kv_dtype)
-        self._prepared, self._speculate, self._report = prepared, speculate, report
+        self._prepared, self._report = prepared, report
 
     def _runner(self, sequences: int, prefill_chunk: int, blocks: int) -> Runner:
         tokens = 1 + -(-prefill_chunk // sequences)
-        return NativeRunner(self._prepared, sequences, tokens, self.kv_dtype, blocks, self._speculate, self._report)
+        return NativeRunner(self._prepared, sequences, tokens, self.kv_dtype, blocks, self._report)
 
 
 def build_runtime(
     model: GPT,
     options: DecodeOptions | None = None,
     report: Report | None = None,
-    speculate: bool = False,
 ) -> Runtime:
     """Prepare a model for decoding on this machine.
 
@@ -65,7 +64,6 @@ def build_runtime(
         options: None: the fastest, with a cache of fp32.
         report: receives lines about compilation, and why a native engine that could be here is not; None: only what
             takes long is said, on standard error.
-        speculate: use speculative decoding, which only the native engine has.
 
     Raises:
         DeviceError: the native engine was asked for, or is needed for the cache, and is not available; or this is a
@@ -76,13 +74,11 @@ def build_runtime(
     if options.backend != "eager" and options.kv_dtype != OTHERS_ONLY["native"]:
         try:
             prepared = prepare(model, read_settings(), report or print_line)
-            return NativeRuntime(model, options.kv_dtype, prepared, speculate, hint)
+            return NativeRuntime(model, options.kv_dtype, prepared, hint)
         except DeviceError as error:
             if options.backend == "native" or options.kv_dtype == OTHERS_ONLY["eager"]:
                 remedy = "backend auto or eager" if options.kv_dtype != OTHERS_ONLY["eager"] else "another kv_dtype"
                 raise DeviceError(f"no native backend: {error}; take {remedy}") from None
             if next(model.parameters()).device.type == "cpu":
                 hint(f"no native backend, which is several times faster: {error}")
-    if speculate:
-        hint("decoding without speculation, which only the native backend can do; the text is the same")
     return Runtime(model, options.kv_dtype)

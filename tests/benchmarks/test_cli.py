@@ -41,7 +41,6 @@ LLAMA = "decode --architecture llama"
         (f"{STEP} --nanogpt .", ". is not a checkout of nanoGPT: it has no model.py"),
         (f"{STEP} run.name=x", "run.name has no effect here"),
         (f"{RECIPE} run.seed=1", "run.seed has no effect here"),
-        ("decode --variants native-lookup", "--variants: native-lookup needs a --checkpoint"),
         ("decode --shapes 4/4", "--shapes 4/4: expected layers/heads/width such as 4/4/128"),
         ("decode --shapes 4/3/128", "n_embd"),
         ("decode --llama-cpp", "--llama-cpp needs --architecture llama"),
@@ -127,11 +126,11 @@ def test_decoding_is_timed_beside_peers(trained: Path, capsys: pytest.CaptureFix
         assert all(row["tokens_per_second"] > 0 for row in result["rows"].values())
         assert result["rows"]["native"]["times"] == [1.0]
         assert result["rows"]["native"]["first_seconds"] > 0
-    variants = "native,native-lookup,native-int8-lookup"  # with drafts, by a trained model
+    variants = "native,native-int8"
     assert main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL]) == 0
     (result,) = last_line(capsys)["results"]
     assert list(result["rows"]) == variants.split(",")
-    assert result["rows"]["native-int8-lookup"]["weights"] == "int8"
+    assert result["rows"]["native-int8"]["weights"] == "int8"
 
 
 def test_failing_or_endless_command_is_reported_and_the_others_go_on(

@@ -1,11 +1,9 @@
 import io
-import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from native_support import needs_compiler
 
 from cli.conftest import Call, Refuse
 from gpt.cli import sample
@@ -125,17 +123,7 @@ def test_ids_without_a_token_are_neither_sampled_nor_listed(workplace: Path, run
     assert sorted(token for token, _ in row["logprobs"][0]["top"]) == CHARS
 
 
-@needs_compiler
-def test_drafts_leave_the_text_and_are_counted(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    for options in ("--greedy", "--num-samples 3", "--top-k 5 --repetition-penalty 1.3"):
-        line = f"sample --prompt 'It was' --max-new-tokens 60 {options}"
-        assert run(f"{line} --speculate").out == run(line).out
-    monkeypatch.setattr("gpt.generation.speculative.FIRST_PLAIN", 0)
-    said = run("sample --checkpoint runs/tiny --prompt 'It was, it was' --max-new-tokens 30 --stats --speculate").err
-    assert re.search(r"tokens/s; \d+% of drafts accepted\n$", said)
-
-
-def test_without_a_compiler_decoding_is_eager_and_has_no_drafts(no_compiler: None, run: Call, refuse: Refuse) -> None:
+def test_without_a_compiler_decoding_is_eager(no_compiler: None, run: Call, refuse: Refuse) -> None:
     expected = run("sample --backend eager --prompt It").out
     _, out, err = run("sample --prompt It")
     assert out == expected
@@ -143,9 +131,6 @@ def test_without_a_compiler_decoding_is_eager_and_has_no_drafts(no_compiler: Non
     assert "error: no native backend: no C++ compiler was found" in refuse("sample --prompt It --backend native")
     needs = refuse("sample --prompt It --backend native --kv-dtype fp16")
     assert "the native backend has no cache of fp16" in needs
-    _, out, err = run("sample --backend eager --prompt It --speculate")
-    assert out == expected
-    assert "decoding without speculation" in err
 
 
 Session = Callable[..., tuple[str, str]]

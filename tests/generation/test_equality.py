@@ -1,5 +1,6 @@
 """Logits of every runner are those of the whole window without a cache, and answers those of a request alone."""
 
+import math
 from collections.abc import Iterable
 from functools import cache
 from random import Random
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from generation.support import LETTERS, Drive, Text, complete
+from generation.support import LETTERS, Drive, Text, complete, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from native_support import needs_compiler
@@ -22,6 +23,7 @@ from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.tokens import Window
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.system.errors import GenerationError
 from patience import examples
 from tiny import sharp_model
 from tolerances import LOGITS
@@ -110,6 +112,19 @@ def test_tokens_are_those_of_the_reference(backend: str, given: dict[str, Any], 
     model, params = model_of("rope"), SamplingParams(max_new_tokens=40, seed=5, **given)
     found = generate_tokens(model, prompt, params, build_runtime(model, DecodeOptions(backend)))
     assert list(found) == list(reference_tokens(model, prompt, params))
+
+
+@every_backend
+def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> None:
+    """However far ahead tokens are sampled, only those that are asked for count."""
+    model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=20, temperature=0)
+    expected = list(reference_tokens(model, [1, 2, 3], params))[:7]
+    with torch.no_grad():
+        model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
+    batch = Batch(build_runtime(model, DecodeOptions(backend)), [[1, 2, 3]], params, [0])
+    assert rows_of(batch, 7) == [expected]
+    with pytest.raises(GenerationError, match="position 9 are not finite"):
+        batch.step()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
