@@ -194,6 +194,25 @@ def test_program_that_the_page_shows_writes_its_text(
     assert capsys.readouterr().out == f"{text}\n"
 
 
+def test_model_view_goes_on_by_what_it_samples_at_the_temperature(open_page: Open, model: GPT) -> None:
+    page = open_page()
+    open_view(page, "picture")
+    bars = "[...document.querySelectorAll('.bars .value')].map((item) => item.textContent)"
+    page.wait_for("document.querySelector('.ending') !== null")
+    page.run(
+        "const slider = document.querySelector('.ending input'); slider.value = 0;"
+        "slider.dispatchEvent(new Event('input'))"
+    )
+    page.wait_for(f"{bars}.join() === '100.0%'.replace('.0', '')")
+    before = page.run("document.querySelector('.picture-line').textContent")
+    place = page.run("[...document.querySelectorAll('.picture-line .token')].findIndex((each) => each.ariaCurrent)")
+    page.point("document.querySelector('.ending button')", click=True)
+    page.wait_for(f"document.querySelector('.picture-line')?.textContent !== {json.dumps(before)}")
+    text = page.run("document.getElementById('reading-text').value")
+    assert len(text) == place + 2
+    assert text[-1] == generate(model, CHARS, text[:-1], max_new_tokens=1, temperature=0)
+
+
 @pytest.mark.parametrize("hurry", [0, 4])
 def test_text_is_typed_where_motion_is_wanted(hurry: int, open_page: Open) -> None:
     page = open_page(hurry=hurry)

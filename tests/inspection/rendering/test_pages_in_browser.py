@@ -127,25 +127,25 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
     found = found_by(show("attention"), actions)
     assert found["ablation"]  # is hidden: there is nobody to compute it
     assert found["grid"] == [True, True]  # heads across, layers down
-    assert found["start"][:2] == ["Layer 1, head 1: previous", "From 'z' at 5 to '</script>' at 4: 0.750"]
+    assert found["start"][:2] == ["Layer 1, head 1: previous", "From 'z' at 5 to '</script>' at 4: 75.0%"]
     assert found["start"][2].startswith(
-        "On average 0.800 of its weight is on the previous token; uniform attention would have 0.290"
+        "On average 80.0% of its weight is on the previous token; uniform attention would have 29.0%"
     )
-    assert found["names"] == [*["itself"] * 4, "previous", "itself"]
+    assert found["names"] == [*["itself\n0.0 back"] * 4, "previous\n1.5 back", "itself\n0.0 back"]
     strong, weak, hidden, nothing = found["pixels"]
     assert hidden == [0, 0, 0, 0]
     assert strong[3] == weak[3] == nothing[3] == 255
     assert sum(strong[:3]) < sum(weak[:3]) < sum(nothing[:3])
     assert found["thumbnail"] == strong
     readout, classes = found["clicked"]
-    assert readout == "From '⏎' at 3 to '<b>' at 2: 0.750"
+    assert readout == "From '⏎' at 3 to '<b>' at 2: 75.0%"
     assert classes == ["token", "token", "token pointed", "token looking", "token later", "token later"]
-    assert found["hovered"] == "From '⏎' at 3 to 'a' at 0: 0.250"
+    assert found["hovered"] == "From '⏎' at 3 to 'a' at 0: 25.0%"
     assert found["pointed"] == "From '<b>' at 2 to '</script>' at 4: hidden, it comes later"
     assert found["still"]
-    assert found["kept"] == "From '<b>' at 2 to 'a' at 0: 0.250"
-    assert found["keys"] == "From '⏎' at 3 to '<b>' at 2: 0.750"
-    assert found["head"] == ["Layer 0, head 2: itself", "From '⏎' at 3 to '<b>' at 2: 0.000"]
+    assert found["kept"] == "From '<b>' at 2 to 'a' at 0: 25.0%"
+    assert found["keys"] == "From '⏎' at 3 to '<b>' at 2: 75.0%"
+    assert found["head"] == ["Layer 0, head 2: itself", "From '⏎' at 3 to '<b>' at 2: 0.0%"]
 
 
 @pytest.mark.parametrize("kind", ["attention", "lens"])

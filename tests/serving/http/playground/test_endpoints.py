@@ -42,6 +42,7 @@ def test_model_is_described_and_its_example_found_once(
         "block_size": 64,
         "vocab_size": tokenizer.vocab_size,
         "token": "character",
+        "characters": tokenizer.itos,
         "sample": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     }
     of_bytes = byte_server.get("/api/models/first").json()

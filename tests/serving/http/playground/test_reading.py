@@ -70,7 +70,7 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     assert page.run("document.querySelectorAll('.ablated-head').length") == 0
     whole_layer = attention_view(model, tokenizer, ids)["weights"][1, 1]
     page.point("document.querySelectorAll('#text .token')[22]", click=True)
-    assert page.text("#readout").endswith(f": {whole_layer[22].max():.3f}")
+    assert page.text("#readout").endswith(f": {100 * whole_layer[22].max():.1f}%")
 
 
 PART = "document.querySelector('[data-part={}]')"

@@ -61,6 +61,8 @@ def test_any_model_writes_its_completion_and_a_reload_keeps_the_form(open_page: 
     assert page.run("[...document.getElementById('model').options].map((option) => option.value)") == [
         "first", "second"
     ]  # fmt: skip
+    assert write(page, prompt="It was \u00e9\u2019\u03a9", count=1)[:-1] == "It was e"
+    assert "does not know \u00e9 \u2019 \u03a9, so a plain form" in page.text(".pane .status")
     text = write(page, prompt="It was", count=150, temperature=0)
     assert text == "It was" + complete(server, "It was", max_tokens=150, temperature=0.0)["text"]
     next_model(page)

@@ -66,6 +66,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "block_size": config.block_size,
                 "vocab_size": loaded.tokenizer.vocab_size,
                 "token": kind_of(loaded.tokenizer),
+                "characters": getattr(loaded.tokenizer, "itos", None),
                 "example": served.example,
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
             }

@@ -1,5 +1,14 @@
 const PLAIN = { "‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\t": " " };
 
+/** The characters of a text that are in a vocabulary, others in a plain form or left out; and those others, each once. */
+export function inPlainForm(text, vocabulary) {
+  const unknown = new Set([...text].filter((char) => !vocabulary.has(char)));
+  const known = [...text].flatMap((char) =>
+    unknown.has(char) ? [...(PLAIN[char] ?? char.normalize("NFKD"))].filter((part) => vocabulary.has(part)) : [char]
+  );
+  return { known, unknown: [...unknown] };
+}
+
 /** Text to ids and back; see gpt/data/tokenizers.py. */
 export class Tokenizer {
   constructor(data) {
@@ -13,12 +22,8 @@ export class Tokenizer {
   encode(text) {
     if (this.pairs) return { ids: this.pairs.encode(text), unknown: [] };
     if (!this.chars) return { ids: [...new TextEncoder().encode(text)], unknown: [] };
-    const characters = [...text];
-    const unknown = new Set(characters.filter((char) => !this.ids.has(char)));
-    const known = characters.flatMap((char) =>
-      unknown.has(char) ? [...(PLAIN[char] ?? char.normalize("NFKD"))].filter((part) => this.ids.has(part)) : [char]
-    );
-    return { ids: known.map((char) => this.ids.get(char)), unknown: [...unknown] };
+    const { known, unknown } = inPlainForm(text, this.ids);
+    return { ids: known.map((char) => this.ids.get(char)), unknown };
   }
 
   /** A function from one id after another to the text that is complete with it. */

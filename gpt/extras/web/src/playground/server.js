@@ -1,9 +1,12 @@
+import { inPlainForm } from "../engine/tokenizer.js";
+
 const MOST_ALTERNATIVES = 4096;
 
 /** Answers what the views ask by asking the server. Its methods throw a ServerError, or an AbortError of a signal. */
 export class ServerSource {
   constructor(key) {
     this.key = key;
+    this.vocabulary = null; // characters of the model that was described last; null where it reads any text
     this.attention = this.posting("/api/attention");
     this.lens = this.posting("/api/lens");
     this.surprisal = this.posting("/api/surprisal");
@@ -17,15 +20,25 @@ export class ServerSource {
   }
 
   /** What the page says about a model. */
-  facts(model) {
-    return this.get(`/api/models/${model.split("/").map(encodeURIComponent).join("/")}`);
+  async facts(model) {
+    const facts = await this.get(`/api/models/${model.split("/").map(encodeURIComponent).join("/")}`);
+    this.vocabulary = facts.characters && new Set(facts.characters);
+    return facts;
   }
 
-  async write({ count, ...request }, onTokens) {
+  /** A text as the model reads it: unknown characters in a plain form, or left out. */
+  readable(text) {
+    return this.vocabulary ? inPlainForm(text, this.vocabulary).known.join("") : text;
+  }
+
+  /** Continues a prompt, and returns its characters that the model does not know, as `LocalSource.write` does. */
+  async write({ count, prompt, ...request }, onTokens) {
     const snakeCase = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
     const named = Object.fromEntries(Object.entries(request).map(([name, value]) => [snakeCase(name), value]));
-    const body = { ...named, max_tokens: count };
+    const isText = typeof prompt === "string";
+    const body = { ...named, prompt: isText ? this.readable(prompt) : prompt, max_tokens: count };
     for await (const { tokens } of this.events("/api/generate", body)) onTokens(tokens);
+    return isText && this.vocabulary ? inPlainForm(prompt, this.vocabulary).unknown : [];
   }
 
   /** Logits, up to a constant, from which the token after some ids is sampled; -Infinity for ids that are not told. */
@@ -61,7 +74,8 @@ export class ServerSource {
 
   /** A function from a request, which may have a signal, to its answer. */
   posting(path) {
-    return async ({ signal, ...body }) => (await this.send(path, body, signal)).json();
+    return async ({ signal, text, ...body }) =>
+      (await this.send(path, { ...body, text: this.readable(text) }, signal)).json();
   }
 
   /** Yields the JSON of server-sent events that answer a POST, up to the one called [DONE]. */

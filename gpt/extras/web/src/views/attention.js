@@ -1,6 +1,6 @@
 import { colorOf, drawInTheme, drawLegend, paint, unpaint } from "../colors.js";
 import { create, createButton, fill } from "../dom.js";
-import { decimals, makeChoosable, nameOf, unitOf, writeText } from "../tokens.js";
+import { makeChoosable, nameOf, percent, unitOf, writeText } from "../tokens.js";
 import { showAblation } from "./ablation.js";
 import template from "./attention.html";
 import { Heads } from "./heads.js";
@@ -113,10 +113,11 @@ class AttentionView {
   nameHeads() {
     this.thumbnails.forEach((button, head) => {
       const { kind } = this.measured[head];
+      const far = `${this.heads.summarize(head).distance.toFixed(1)} back`; // what tells heads of one kind apart
       const what = kind ? `looks at ${this.kinds[kind]}` : "has no name: no kind of place stands out";
       const isAblated = button.classList.contains("ablated-head");
-      const words = [this.heads.nameOf(head), isAblated ? "ablated" : (kind ?? "no name")];
-      button.lastChild.textContent = isAblated ? "ablated" : (kind ?? "–");
+      const words = [this.heads.nameOf(head), isAblated ? "ablated" : (kind ?? "no name"), far];
+      button.lastChild.textContent = `${isAblated ? "ablated" : (kind ?? "mixed")}\n${far}`;
       button.setAttribute("aria-label", words.join(", "));
       button.title = isAblated ? "ablated" : what;
     });
@@ -178,8 +179,8 @@ class AttentionView {
     const rest = `It looks back ${distance.toFixed(1)} positions, with an entropy of ${entropy.toFixed(1)} bits.`;
     if (!kind) return `No kind of place stands out in what it looks at. ${rest}`;
     const { weight, even } = measures.find(({ name }) => name === kind);
-    const share = `${decimals(weight)} of its weight is on ${this.kinds[kind]}`;
-    return `On average ${share}; uniform attention would have ${decimals(even)} there. ${rest}`;
+    const share = `${percent(weight)} of its weight is on ${this.kinds[kind]}`;
+    return `On average ${share}; uniform attention would have ${percent(even)} there. ${rest}`;
   }
 
   chooseCell(query, key) {
@@ -200,7 +201,7 @@ class AttentionView {
     const row = this.heads.row(this.head, query);
     this.matrix.mark({ query, key });
     const [from, to] = [query, key].map((index) => nameOf(this.labels, index));
-    readout.textContent = `From ${from} to ${to}: ${key > query ? "hidden, it comes later" : decimals(row[key])}`;
+    readout.textContent = `From ${from} to ${to}: ${key > query ? "hidden, it comes later" : percent(row[key])}`;
     this.tokens.forEach((token, index) => {
       if (index <= query) paint(token, shareOf(row[index]));
       else unpaint(token);

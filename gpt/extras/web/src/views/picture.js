@@ -6,19 +6,21 @@ import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
 import { Numbers } from "./picture_numbers.js";
 import { describeParts } from "./picture_parts.js";
 
-const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
+let temperature = 1; // chosen in any picture of this page
 const PAUSE = 500; // milliseconds after ↑ or ↓, whose focus may scroll the page
 
 /** Draws a model as one picture. */
-export function showPicture(root, view) {
-  new Picture(root, view);
+export function showPicture(root, view, source = null) {
+  new Picture(root, view, source);
 }
 
 class Picture {
-  constructor(root, view) {
+  constructor(root, view, source) {
     this.view = view;
+    this.source = view.goOn ? source : null;
     this.numbers = new Numbers(view);
-    this.token = mostDebated(view.lens);
+    this.token = view.isAtEnd ? view.ids.length - 1 : mostDebated(view.lens);
+    root.classList.toggle("flowing", Boolean(view.isAtEnd));
     this.shown = []; // parts with their elements
     this.parts = fill(root, template);
     this.build();
@@ -43,12 +45,17 @@ class Picture {
     const { line, flow } = this.parts;
     this.tokens = this.view.labels.map((label) => Object.assign(create("span", "token", label), { role: "button" }));
     line.append(...this.tokens);
-    this.isFolded = blocks.length * this.numbers.config.n_head > OPEN_HEADS;
     this.bars = create("ol", "bars");
     this.stages = [
       this.createStage(0, "text", ...before.map((part) => this.createRow(part))),
       ...blocks.map((block, layer) => this.createBlock(block, layer)),
-      this.createStage(blocks.length, "logits", ...after.map((part) => this.createRow(part)), this.bars),
+      this.createStage(
+        blocks.length,
+        "logits",
+        ...after.map((part) => this.createRow(part)),
+        this.bars,
+        ...this.ending()
+      ),
     ];
     flow.append(...this.stages);
   }
@@ -56,6 +63,7 @@ class Picture {
   createStage(row, name, ...children) {
     const stage = create("section", "picture-stage", ...children);
     Object.assign(stage.dataset, { row, name });
+    stage.style.setProperty("--row", row);
     stage.setAttribute("aria-label", name);
     return stage;
   }
@@ -70,7 +78,6 @@ class Picture {
       this.createRow(middle),
       this.createBranch(mlp)
     );
-    block.open = !this.isFolded || layer === 0;
     return this.createStage(layer, `block ${layer}`, block, this.createRow(stream));
   }
 
@@ -84,6 +91,33 @@ class Picture {
       if (part.kind === "attention") branch.append(tiles);
     }
     return branch;
+  }
+
+  /** What chooses the next token after the place in the text: its temperature, and a button that appends it. */
+  ending() {
+    if (!this.source) return [];
+    const slider = Object.assign(create("input"), { type: "range", min: 0, max: 2, step: 0.05, value: temperature });
+    const value = create("output", "note", temperature);
+    slider.addEventListener("input", () => {
+      temperature = Number(slider.value);
+      value.textContent = slider.value;
+      this.sample();
+    });
+    const goOn = createButton("", "Go on", async () => this.view.goOn(await this.sample()));
+    return [create("div", "ending", create("label", "", "Temperature ", slider, " ", value), goOn)];
+  }
+
+  /** Draws the probabilities at the temperature; returns the text so far, and what is sampled after it. */
+  async sample() {
+    const { token, source, view } = this;
+    const [prompt, chosen, written] = [view.ids.slice(0, token + 1), temperature, []];
+    const take = (tokens) => written.push(...tokens);
+    await source.write({ model: view.model, prompt, count: 1, temperature, seed: token }, take);
+    const { id, sampled } = written.at(-1);
+    const isStill = token === this.token && temperature === chosen;
+    const entries = sampled.map(([, ...entry]) => entry);
+    if (isStill) drawBars(this.bars, entries, (index) => (sampled[index][0] === id ? "chosen" : ""));
+    return written.map(({ text }) => text).join("");
   }
 
   /** A row of the picture: a button with name and shape, what is drawn, and figures. */
@@ -192,6 +226,7 @@ class Picture {
     this.showStage(this.stage);
     const [candidates, came] = [this.view.top[token], this.view.labels[token + 1]];
     drawBars(this.bars, candidates, (index) => (candidates[index][0] === came ? "came" : ""));
+    if (this.source && temperature !== 1) this.sample();
   }
 
   explain(index) {

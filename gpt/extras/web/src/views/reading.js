@@ -64,7 +64,7 @@ class Reading {
   }
 
   /** Reads what the field has, of a text longer than the window only the end. */
-  async read() {
+  async read(isAtEnd = false) {
     const { readingText, status, body } = this.parts;
     const { source, model, facts } = this.context;
     const text = endOf(readingText.value, this.window);
@@ -82,7 +82,11 @@ class Reading {
       const answer = await source[this.name]({ model, text, signal });
       if (signal.aborted) return;
       say(status, read < all ? `Only the last ${read} of ${all} characters are read.` : "");
-      READINGS[this.name].show(body, { ...answer, model, text, unit: facts?.token }, source);
+      const goOn = (longer) => {
+        this.last = this.context.text = readingText.value = longer;
+        this.read(true);
+      };
+      READINGS[this.name].show(body, { ...answer, model, text, unit: facts?.token, goOn, isAtEnd }, source);
     } catch (error) {
       if (signal.aborted) return;
       this.reader = null; // it is tried again when the view is opened again
