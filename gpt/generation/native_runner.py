@@ -24,6 +24,10 @@ from gpt.system.progress import Report, announced
 PATIENCE = 0.03
 """Seconds that a reader of the stream may wait for tokens that are sampled but not shown."""
 MAX_STEPS = 64
+MANY = 16
+"""Tokens of a pass from which on each takes about the same time."""
+PROBE_CALLS = 32
+"""Calls after which another number of threads is tried."""
 
 
 NativeModel = tuple[ctypes.CDLL, Weights]
@@ -50,6 +54,41 @@ def sampling_unsupported_reason(params: SamplingParams) -> str | None:
     return changed_code(fingerprint.SAMPLING)
 
 
+class ThreadChoice:
+    """Chooses by the clock how many threads compute a call: all, or fewer by halves.
+
+    Threads wait for each other dozens of times a token. Where a token is little work, or another process has one of the
+    cores, fewer are faster. The tokens do not depend on it.
+    """
+
+    def __init__(self, most: int, first_calls: int) -> None:
+        self.most, self._first_calls, self._calls = most, first_calls, 0
+        self._seconds: dict[int, float] = {}
+
+    def next(self) -> int:
+        """Return the number of threads of the next call."""
+        self._calls += 1
+        if self._calls <= self._first_calls:  # the first of which wake them
+            return self.most
+        others = [threads for halvings in range(self.most.bit_length()) if (threads := self.most >> halvings) > 0]
+        untried = [threads for threads in others if threads not in self._seconds]
+        if untried:
+            return untried[0]
+        others.remove(self.fastest)
+        if others and self._calls % PROBE_CALLS == 0:
+            return others[self._calls // PROBE_CALLS % len(others)]
+        return self.fastest
+
+    @property
+    def fastest(self) -> int:
+        return min(self._seconds, key=self._seconds.__getitem__, default=self.most)
+
+    def note(self, threads: int, seconds: float) -> None:
+        """Take the time per token of a call. It falls at once and rises by halves: one slow call says little."""
+        last = self._seconds.get(threads, seconds)
+        self._seconds[threads] = min(seconds, (last + seconds) / 2)
+
+
 class NativeRunner(Runner):
     """Computes a step in one call of the C++ engine.
 
@@ -74,6 +113,8 @@ class NativeRunner(Runner):
         self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self._steps, self._width = 1, 0
+        self._reading = ThreadChoice(self._engine.threads, 1)
+        self._writing = [ThreadChoice(self._engine.threads, 5) for _ in range(sequences)]  # by how many are written
 
     @property
     def max_samples_per_call(self) -> int:
@@ -87,15 +128,27 @@ class NativeRunner(Runner):
         self._set_blocks(chunks)
         is_short = all(chunk.max_samples and len(chunk.tokens) == 1 for chunk in chunks)
         if not is_short or any(sequence.sampled_by != sequences[0].sampled_by for sequence in sequences[1:]):
-            return self._step(chunks)
+            tokens = sum(len(chunk.tokens) for chunk in chunks)
+            threads, start = self._reading.next() if tokens >= MANY else self._reading.most, time.perf_counter()
+            self._engine.use_threads(threads)
+            sampled = self._step(chunks)
+            if tokens >= MANY:
+                self._reading.note(threads, (time.perf_counter() - start) / tokens)
+            return sampled
         if len(chunks) > self._width:
             # more sequences than in the call by whose time it was set
             self._steps = max(1, self._steps * self._width // len(chunks))
         self._width = len(chunks)
+        choice = self._writing[self._width - 1]
+        threads = choice.next()
+        self._engine.use_threads(threads)
+        steps = max(1, self._steps // 4) if threads != choice.fastest else self._steps
         start = time.perf_counter()
-        sampled = self._generate(chunks, min(self._steps, *(chunk.max_samples for chunk in chunks)))
+        sampled = self._generate(chunks, min(steps, *(chunk.max_samples for chunk in chunks)))
         seconds, steps = time.perf_counter() - start, max([1, *map(len, sampled.values())])
-        self._steps = max(1, min(2 * self._steps, MAX_STEPS, int(PATIENCE * steps / max(seconds, 1e-9))))
+        if threads == choice.fastest:
+            self._steps = max(1, min(2 * self._steps, MAX_STEPS, int(PATIENCE * steps / max(seconds, 1e-9))))
+        choice.note(threads, seconds / steps)
         return sampled
 
     def _generate(self, chunks: Sequence[ScheduledWork], steps: int) -> Sampled:

@@ -1,6 +1,7 @@
 """Logits of every runner are those of the whole window without a cache, and answers those of a request alone."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from random import Random
@@ -18,6 +19,7 @@ from gpt.config import SamplingParams
 from gpt.generation.batch import Batch
 from gpt.generation.engine import Engine
 from gpt.generation.generator import generate_tokens
+from gpt.generation.native_runner import ThreadChoice
 from gpt.generation.reference import reference_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.tokens import Window
@@ -125,6 +127,39 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> N
     assert rows_of(batch, 7) == [expected]
     with pytest.raises(GenerationError, match="position 9 are not finite"):
         batch.step()
+
+
+def test_as_many_threads_compute_as_are_fastest_and_others_are_tried_now_and_then() -> None:
+    choice, seconds = ThreadChoice(6, 2), {6: 1.0, 3: 0.4, 1: 0.7}
+
+    def calls(count: int) -> list[int]:
+        taken = []
+        for _ in range(count):
+            taken.append(choice.next())
+            choice.note(taken[-1], seconds[taken[-1]])
+        return taken
+
+    assert calls(4) == [6, 6, 3, 1]
+    assert Counter(calls(92)) == {3: 89, 6: 1, 1: 2}
+    seconds[3] = 2.0  # another process has a core
+    assert calls(8)[-4:] == [1] * 4
+    seconds[6] = 0.1
+    assert calls(80)[-4:] == [6] * 4
+
+
+@needs_compiler
+def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, params = model_of("rope"), SamplingParams(max_new_tokens=80, seed=5, logprobs=2)
+    texts = []
+    torch.set_num_threads(2)
+    try:
+        for threads in (1, 2):
+            monkeypatch.setattr(ThreadChoice, "next", lambda self, threads=threads: threads)
+            (text,) = complete(model, ["abc"], params)
+            texts.append(text.tokens)
+    finally:
+        torch.set_num_threads(1)
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

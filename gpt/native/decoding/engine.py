@@ -22,7 +22,7 @@ from gpt.system.processor import Processor, supported_processors
 from gpt.system.progress import Report, silent
 
 SOURCE = "decoding/engine.cpp"
-VOID = dict.fromkeys(("free", "forward", "step", "copy_blocks"))
+VOID = dict.fromkeys(("free", "use_threads", "forward", "step", "copy_blocks"))
 RESULTS = {**VOID, "create": ctypes.c_void_p, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
 """Return types of the library's functions."""
 FLAGS = ("-ffp-contract=off",)
@@ -90,7 +90,8 @@ class Engine:
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
         error = ctypes.create_string_buffer(200)
         structures = (ctypes.byref(weights.model), weights.layers, ctypes.byref(cache))
-        sizes = (self.max_tokens, torch.get_num_threads())
+        self.threads = torch.get_num_threads()
+        sizes = (self.max_tokens, self.threads)
         address = self._library.gpt_decoder_create(*structures, *sizes, error, len(error))
         if not address:
             raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
@@ -103,6 +104,10 @@ class Engine:
     @property
     def block_bytes(self) -> int:
         return int(self._library.gpt_decoder_block_bytes(self._decoder))
+
+    def use_threads(self, threads: int) -> None:
+        """Let fewer than `threads`, those it was made with, compute the next calls; the results are the same bits."""
+        self._library.gpt_decoder_use_threads(self._decoder, threads)
 
     def set_blocks(self, sequence: int, blocks: Sequence[int]) -> None:
         """Set where a sequence's keys and values are stored: position p in block `blocks[p // 64]`."""

@@ -6,7 +6,7 @@
 #include <exception>
 
 template <class Work> static void run(Decoder& d, Work work) {
-    parallel(d.size.threads, [&](const Worker& w) {
+    parallel(d.threads, [&](const Worker& w) {
         [[maybe_unused]] TileScope tiles;
         work(w);
     });
@@ -36,6 +36,9 @@ GPT_API Decoder* gpt_decoder_create(const Model* model, const Layer* layers, con
 }
 
 GPT_API void gpt_decoder_free(Decoder* d) { delete d; }
+
+// Lets fewer threads than it was created with compute the next calls.
+GPT_API void gpt_decoder_use_threads(Decoder* d, int threads) { d->threads = std::min(threads, d->size.threads); }
 
 // Stores the keys and values of a batch, at most as many as the decoder has room for; returns the logits
 // (wanted, vocab_size) of the tokens at indices `which`.
