@@ -93,7 +93,7 @@ def choose_compute(
     auto = torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
     chosen: torch.dtype = auto if dtype == "auto" else getattr(torch, dtype)
     if device.type == "cpu" and chosen not in (torch.float32, fast):
-        report(f"{dtype} is far slower than float32 here: this processor ({processor.name}) has no instructions for it")
+        report(f"{dtype} is slower than float32 on this processor ({processor.name})")
     return Compute(device, chosen, fast)
 
 

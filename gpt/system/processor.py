@@ -49,7 +49,7 @@ NEON = Processor("NEON")
 GENERIC = Processor("generic", macros=("-DGPT_LANES=4",))
 
 PROCESSORS = {p.name: p for p in (AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC)}
-"""All classes by name, the fastest first; a processor of one class also belongs to those of its family below it."""
+"""All classes by name, in the order of AMD's; a processor of one class also belongs to those of its family below it."""
 
 
 def supported_processors(best: str | None = None) -> list[Processor]:
@@ -62,6 +62,9 @@ def supported_processors(best: str | None = None) -> list[Processor]:
     # Linux grants tiles to processes that ask; elsewhere nobody has tried
     if AMX in supported and not (sys.platform == "linux" and torch.cpu._init_amx()):
         supported.remove(AMX)
+    if AVX512_BF16 in supported and _is_of_intel():  # AMD's multiply bfloat16 twice as fast as float32, Intel's do not
+        supported.remove(AVX512_BF16)
+        supported.insert(supported.index(AVX512) + 1, AVX512_BF16)
     supported += [NEON, GENERIC] if platform.machine() in ("aarch64", "arm64", "ARM64") else [GENERIC]
     if best is None:
         return supported
@@ -71,6 +74,11 @@ def supported_processors(best: str | None = None) -> list[Processor]:
     if best not in names:
         raise DeviceError(f"this processor is not of class {best}; it can act as {', '.join(names)}")
     return supported[names.index(best) :]
+
+
+def _is_of_intel() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return "GenuineIntel" in (cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else platform.processor())
 
 
 def _instructions() -> set[str]:

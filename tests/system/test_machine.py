@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt.system import processor
 from gpt.system.environment import Launch, Settings, read_launch, read_settings
 from gpt.system.errors import ConfigError, DeviceError
 from gpt.system.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON
@@ -65,7 +66,8 @@ def test_launch_is_that_of_torchrun_whole_or_refused(monkeypatch: pytest.MonkeyP
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, machine: str, features: Sequence[str], grants_tiles: bool = True) -> None:
-    """Stand in for what torch reads from the processor."""
+    """Stand in for what torch reads from the processor, of AMD."""
+    monkeypatch.setattr(processor, "_is_of_intel", lambda: False)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     found = {"avx512_vnni": False, "num_sockets": 1, **dict.fromkeys(features, True)}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
@@ -94,6 +96,14 @@ def test_classes_follow_from_features(
     assert supported() == classes
     pretend(monkeypatch, machine, features, grants_tiles=False)
     assert supported() == [each for each in classes if each is not AMX]
+
+
+def test_bfloat16_without_tiles_comes_after_float32_on_processors_of_intel(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "x86_64", HAS_AMX)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(processor, "_is_of_intel", lambda: True)
+    assert supported() == [AMX, AVX512, AVX512_BF16, AVX2, GENERIC]
+    assert supported("AVX-512 bf16")[0] is AVX512_BF16
 
 
 def test_classes_can_be_had_from_a_lower_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
