@@ -74,7 +74,7 @@ def test_views_are_those_of_the_package(name: str, ablate: list[list[int]]) -> N
     const {{ weights, ...attention }} = await source.attention(request);
     const rest = [await source.lens(request), await source.surprisal(request)];
     const picture = await source.picture(request);
-    for (const key of ["added", "weights"]) picture[key] = [...picture[key]];
+    for (const key of ["added", "queries", "keys", "hidden", "weights"]) picture[key] = [...picture[key]];
     const continuation = await source.continuation({{ ...request, count: 7 }});
     const summary = new Heads(await source.attention(request)).summarize(2);
     return [[...weights], attention, summary, ...rest, continuation, picture];
@@ -90,7 +90,8 @@ def test_views_are_those_of_the_package(name: str, ablate: list[list[int]]) -> N
     assert attention == {"labels": expected["labels"], **shape}
     assert_views(lens, lens_view(model, CHARS, IDS, 10, edits=edits))
     wanted = picture_view(model, CHARS, IDS, edits)
-    assert_views(picture, {**wanted, "added": wanted["added"].flatten().tolist(), "weights": triangles.tolist()})
+    flat = {name: wanted[name].flatten().tolist() for name in ("added", "queries", "keys", "hidden")}
+    assert_views(picture, {**wanted, **flat, "weights": triangles.tolist()})
     wanted = surprisal(model, IDS, edits=edits)
     bits = {"bits": [None, *wanted.bits.tolist()], "mean_bits": wanted.mean_bits}
     assert_views(surprised, {"labels": expected["labels"], **bits})

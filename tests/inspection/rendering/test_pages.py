@@ -67,10 +67,12 @@ def test_page_keeps_the_vectors_of_a_picture() -> None:
     view = view_of("picture")
     view["added"][:, 0] *= 1000  # as the first token of a trained model often has it
     data = data_of("picture", view)
-    steps = torch.tensor(np.frombuffer(base64.b64decode(data["added"]), dtype="<i2").astype(np.float32))
-    found = steps.view(view["added"].shape) * torch.tensor(data["scales"]).view(*view["added"].shape[:2], 1)
-    largest = view["added"].abs().amax(dim=2, keepdim=True)
-    torch.testing.assert_close(found / largest, view["added"] / largest, atol=1e-4, rtol=0)
+    for name in ("added", "queries", "keys", "hidden"):
+        vectors, packed = view[name], data[name]
+        steps = torch.tensor(np.frombuffer(base64.b64decode(packed["numbers"]), dtype="<i2").astype(np.float32))
+        found = steps.view(vectors.shape) * torch.tensor(packed["scales"]).view(*vectors.shape[:-1], 1)
+        largest = vectors.abs().amax(dim=-1, keepdim=True)
+        torch.testing.assert_close(found / largest, vectors / largest, atol=1e-4, rtol=0)
     assert data["weights"] == data_of("attention", {key: view[key] for key in ("labels", "weights")})["weights"]
 
 

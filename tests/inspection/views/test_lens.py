@@ -91,6 +91,11 @@ def test_picture_has_the_numbers_of_the_activations(variant: dict[str, object]) 
         torch.testing.assert_close(before, cache["resid_pre", layer][0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(after, cache["resid_post", layer][0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(view["weights"][layer], cache["pattern", layer][0])
+        q, k = view["queries"][layer].transpose(0, 1), view["keys"][layer].transpose(0, 1)
+        scores = q @ k.repeat_interleave(len(q) // len(k), 0).transpose(-2, -1) / math.sqrt(q.size(-1))
+        found = cache["attn_scores", layer][0]
+        torch.testing.assert_close(scores.tril(), found.masked_fill(found == -math.inf, 0), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(view["hidden"][layer], cache["post", layer][0])
     norms = [*(f"blocks.{layer}.ln{norm}" for layer in range(layers) for norm in (1, 2)), "ln_final"]
     for found, name in zip(view["normalized"], norms, strict=True):
         assert found == pytest.approx(cache[f"{name}.hook_normalized"][0].norm(dim=-1).tolist(), rel=1e-5)

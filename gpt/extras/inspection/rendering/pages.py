@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt.config import ModelConfig
+from gpt.extras.inspection.views.picture import VECTORS
 from gpt.extras.inspection.views.tokens import View
 from gpt.extras.web.document import not_finite, render_document
 from gpt.system.errors import InputError
@@ -42,7 +44,8 @@ def page_data(kind: str, view: View) -> View:
     if kind == "attention":
         return _attention_data(view)
     if kind == "picture":
-        return {**_shortened(view), "weights": _pack(view["weights"]), **_packed_vectors(view["added"])}
+        packed = {name: _packed_vectors(view[name]) for name in (*VECTORS, "added")}
+        return {**_shortened(view), "weights": _pack(view["weights"]), **packed}
     return _shortened(view)
 
 
@@ -51,9 +54,12 @@ def packed_bytes(layers: int, heads: int, tokens: int) -> int:
     return -(-layers * heads * tokens * (tokens + 1) // 3) * 4
 
 
-def picture_bytes(layers: int, heads: int, width: int, tokens: int) -> int:
+def picture_bytes(config: ModelConfig, tokens: int) -> int:
     """Return about the length of the vectors and weights of a text in `page_data`."""
-    return packed_bytes(layers, heads, tokens) + (2 * layers + 2) * tokens * (width * 8 // 3 + SCALE_BYTES)
+    layers, heads, width = config.n_layer, config.n_head, config.n_embd
+    vectors = (2 * layers + 2) * (width * 8 // 3 + SCALE_BYTES)
+    vectors += layers * ((2 * width + config.mlp_hidden) * 8 // 3 + (2 * heads + 1) * SCALE_BYTES)
+    return packed_bytes(layers, heads, tokens) + tokens * vectors
 
 
 def _shortened(value: Any) -> Any:
@@ -84,15 +90,17 @@ def _pack(weights: Tensor) -> str:
     return base64.b64encode(steps.numpy().astype("<u2").tobytes()).decode("ascii")
 
 
-def _packed_vectors(vectors: Tensor) -> View:
-    """Return `added`, base64 of little-endian int16 of vectors (P, T, C), and `scales` (P * T,), their steps.
+def _packed_vectors(vectors: Tensor | None) -> View | None:
+    """Return `numbers`, base64 of little-endian int16 of vectors (..., C), and `scales` (...), their steps.
 
     Each vector has its own: the first token's is often a thousand times as long as the others.
     """
-    scales = vectors.abs().amax(dim=2, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 32767
+    if vectors is None:
+        return None
+    scales = vectors.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 32767
     steps = (vectors / scales).round().clamp(-32767, 32767).short()
-    added = base64.b64encode(steps.numpy().astype("<i2").tobytes()).decode("ascii")
-    return {"added": added, "scales": _shortened(scales.flatten().tolist())}
+    numbers = base64.b64encode(steps.numpy().astype("<i2").tobytes()).decode("ascii")
+    return {"numbers": numbers, "scales": _shortened(scales.flatten().tolist())}
 
 
 @dataclass(frozen=True)

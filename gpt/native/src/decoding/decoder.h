@@ -156,8 +156,7 @@ class Decoder {
 
     Decoder(const Model& model, const Layer* first_layer, const CacheOptions& kv, int tokens, int threads)
         : layers(first_layer, first_layer + model.layers), activations(1, model, Sizes(model, tokens, threads)),
-          cache(1, model, kv), indices(tokens), m(model), kv(kv), size(model, tokens, threads),
-          threads(threads) {
+          cache(1, model, kv), indices(tokens), m(model), kv(kv), size(model, tokens, threads), threads(threads) {
         if (request_tiles()) throw std::runtime_error("the system does not give the AMX tiles");
         activations.clear();
         std::iota(indices.begin(), indices.end(), 0);

@@ -123,7 +123,7 @@ def _view_bytes(name: str, loaded: Loaded, tokens: int) -> int:
     if name == "attention":
         return packed_bytes(config.n_layer, config.n_head, tokens)
     if name == "picture":
-        return picture_bytes(config.n_layer, config.n_head, config.n_embd, tokens)
+        return picture_bytes(config, tokens)
     return (config.n_layer + 1) * tokens * ALTERNATIVES * ALTERNATIVE_BYTES if name == "lens" else 0
 
 

@@ -128,7 +128,8 @@ export class Model {
    * are zeros. `onWeights(layer, head, weights)` sees each head's attention weights on the positions up to this one;
    * `onLens(row, logits)` the logits of each residual stream: row 0 is the embeddings, row i the stream after i blocks.
    * `onVector(name, values)` sees in turn what is added to the stream (`embedding`, `position`, then `attn` and `mlp` of
-   * each block) and what the norms give (`ln_1` and `ln_2` of each block); what it is handed changes afterwards.
+   * each block), what the norms give (`ln_1` and `ln_2` of each block), and `q`, `k` and `hidden` of each block; what it is
+   * handed changes afterwards.
    */
   step(token, position, options = {}) {
     const { cache = this.caches[0], wantLogits = true, ablated = NO_HEADS } = options;
@@ -150,11 +151,14 @@ export class Model {
       const isRead = wantLogits || onWeights || onLens || onVector;
       if (isLast && !isRead) return null;
       this.attend(cache, layer, position, ablated, onWeights);
+      onVector?.("k", this.buffers.k);
+      onVector?.("q", this.buffers.q);
       onVector?.("attn", this.buffers.h);
       addTo(this.buffers.x, this.buffers.h);
       this.norm(this.buffers.h, this.buffers.x, `h.${layer}.ln_2`);
       onVector?.("ln_2", this.buffers.h);
       this.feedForward(`h.${layer}.mlp`);
+      onVector?.("hidden", this.buffers.hidden);
       onVector?.("mlp", this.buffers.h);
       addTo(this.buffers.x, this.buffers.h);
       onLens?.(layer + 1, this.computeLogits());

@@ -15,6 +15,8 @@ export function lengthOf(values) {
  */
 export function gatherPicture({ config, buffers, added: positions }, labels, size) {
   const { n_layer: layers, n_embd: width } = config;
+  const room = (each) => new Float32Array(layers * size * each.length);
+  const inside = { q: room(buffers.q), k: room(buffers.k), hidden: room(buffers.hidden) };
   const ofBlocks = Array.from({ length: layers }, () => ["attn", "mlp"]).flat();
   const parts = ["embedding", ...(positions ? ["position"] : []), ...ofBlocks];
   const added = new Float32Array(parts.length * size * width);
@@ -22,9 +24,11 @@ export function gatherPicture({ config, buffers, added: positions }, labels, siz
   const [lens, top] = [Array.from({ length: layers + 1 }, () => []), []];
 
   function options(index) {
-    let [part, norm] = [0, 0];
+    let [part, norm, layer] = [0, 0, -1];
     const onVector = (name, values) => {
-      if (name.startsWith("ln_")) normalized[norm++].push(lengthOf(values));
+      if (name === "ln_1") layer++;
+      if (name in inside) inside[name].set(values, (layer * size + index) * values.length);
+      else if (name.startsWith("ln_")) normalized[norm++].push(lengthOf(values));
       else added.set(values, (part++ * size + index) * width);
     };
     const onLens = (row, logits) => {
@@ -39,5 +43,6 @@ export function gatherPicture({ config, buffers, added: positions }, labels, siz
     return { onVector, onLens };
   }
 
-  return { options, view: { config, parts, added, normalized, lens, top } };
+  const { q: queries, k: keys, hidden } = inside;
+  return { options, view: { config, parts, added, queries, keys, hidden, normalized, lens, top } };
 }

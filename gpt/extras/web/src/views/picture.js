@@ -235,6 +235,13 @@ class Picture {
     const block = item.closest(".picture-stage").dataset.name;
     title.textContent = part.title ?? (item.closest("details") ? `${part.name}, ${block}` : part.name);
     about.textContent = part.about(this.token);
+    const inks = part.pair && mixInks();
+    const rows = (part.pair?.(this.token) ?? []).map(([name, vector]) => {
+      const canvas = create("canvas", "strip");
+      drawStrip(canvas, vector, inks);
+      return create("div", "", create("span", "note", name), canvas);
+    });
+    this.parts.pair.replaceChildren(...rows);
     const weights = part.weights?.(this.token) ?? [];
     this.tokens.forEach((token, key) => {
       if (key < weights.length) paint(token, Math.sqrt(weights[key]));

@@ -5,13 +5,16 @@ import { Heads } from "./heads.js";
 /** The numbers of a picture, as gpt/extras/inspection/views/picture.py has them, or the page's own engine, which packs none. */
 export class Numbers {
   constructor(view) {
-    const { labels, config, parts, added, scales, weights } = view;
+    const { labels, config, parts, weights } = view;
     this.view = view;
     this.config = config;
     this.size = labels.length;
     this.width = config.n_embd;
     this.heads = new Heads({ labels, layers: config.n_layer, heads: config.n_head, weights });
-    this.added = typeof added === "string" ? unpack(added, scales) : added;
+    this.added = unpack(view.added);
+    this.queries = unpack(view.queries);
+    this.keys = unpack(view.keys);
+    this.hidden = unpack(view.hidden);
     this.summed = { token: null, streams: [] }; // streams of the token that was asked for last
     this.addedFirst = parts.indexOf("attn"); // vectors that the blocks begin with
   }
@@ -20,6 +23,20 @@ export class Numbers {
   vector(part, token) {
     const begin = (part * this.size + token) * this.width;
     return this.added.subarray(begin, begin + this.width);
+  }
+
+  /** The hidden units of a layer's MLP, (F). */
+  hiddenOf(layer, token) {
+    const each = this.hidden.length / this.config.n_layer / this.size;
+    return this.hidden.subarray((layer * this.size + token) * each, (layer * this.size + token + 1) * each);
+  }
+
+  /** A head's query of a token, and its key of another, (D). */
+  pairOf(layer, head, token, place) {
+    const { n_head: heads, n_kv_head: kvHeads, head_dim: each } = this.config;
+    const at = (row, of, index) => ((layer * this.size + row) * of + index) * each;
+    const [query, key] = [at(token, heads, head), at(place, kvHeads, Math.floor((head * kvHeads) / heads))];
+    return [this.queries.subarray(query, query + each), this.keys.subarray(key, key + each)];
   }
 
   /** The residual stream of a token after so many parts: their sum. */
@@ -63,9 +80,11 @@ export class Numbers {
   }
 }
 
-/** Vectors of little-endian int16, each with the value of a step. */
-function unpack(text, scales) {
-  const bytes = decodeBase64(text);
+/** Vectors of little-endian int16, each with the value of a step; what is not packed stays as it is. */
+function unpack(vectors) {
+  if (!vectors?.scales) return vectors;
+  const { numbers, scales } = vectors;
+  const bytes = decodeBase64(numbers);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const each = bytes.length / 2 / scales.length;
   return Float32Array.from({ length: bytes.length / 2 }, (_, index) => {

@@ -142,6 +142,20 @@ export function describeParts(numbers, unit) {
           .map(([key, weight]) => `${labels[key]} ${percent(weight)}`)
           .join("  "),
       weights: (token) => numbers.weightsOf(layer, head, token),
+      pair: (token) => {
+        const [[place, weight]] = numbers.strongest(layer, head, token);
+        const [query, key] = numbers.pairOf(layer, head, token, place);
+        const products = query.map((value, index) => value * key[index]);
+        const sum = products.reduce((total, value) => total + value, 0);
+        return [
+          [`query of ${named(token)}`, query],
+          [`key of ${named(place)}`, key],
+          [
+            `products: ${rounded(sum)} in all, / √${headDim} = ${rounded(sum / Math.sqrt(headDim))}; softmax: ${percent(weight)}`,
+            products,
+          ],
+        ];
+      },
       about: (token) =>
         `Head ${head} of layer ${layer} puts ${looks(token).join(", and ")}. ` +
         (group > 1
@@ -166,7 +180,7 @@ export function describeParts(numbers, unit) {
     };
   }
 
-  function describeMlp() {
+  function describeMlp(layer) {
     const isKnown = numbers.shapes("h.0.mlp.c_fc.weight").length > 0;
     const name = ACTIVATIONS[config.mlp] ?? config.mlp;
     const way = isKnown ? `${width} → ${hidden} → ${width}, ${name}` : name;
@@ -178,11 +192,12 @@ export function describeParts(numbers, unit) {
       name: "MLP",
       shape: isKnown ? `${all} × F ${hidden}` : stream,
       middle: way,
+      ...(numbers.hidden && { vector: (token) => numbers.hiddenOf(layer, token) }),
       note: parameters("h.0.mlp."),
       value: () => "",
       about: (token) =>
         `It works on ${named(token)} alone, without looking at the others` +
-        `${isKnown ? `: from ${width} numbers ${inside}` : ""}. It holds ${percent(share)} of the block's parameters.`,
+        `${isKnown ? `: from ${width} numbers ${inside}` : ""}. ${numbers.hidden ? "The strip has the hidden ones. " : ""}It holds ${percent(share)} of the block's parameters.`,
     };
   }
 
@@ -199,7 +214,7 @@ export function describeParts(numbers, unit) {
       ],
       mlp: [
         describeNorm(2 * layer + 1, part + 1, `${module}.ln_2`, "The MLP"),
-        describeMlp(),
+        describeMlp(layer),
         describeAddition(part + 1, "MLP adds", "The MLP's output"),
       ],
       middle: describeStream(part + 1, null, "stream"),
