@@ -20,9 +20,11 @@ CHAPTERS = sorted((ROOT / "docs" / "book").glob("[0-9]_*.md"))
 NOTEBOOKS = ROOT / "notebooks"
 EXERCISE = ["exercise", "solution", "check"]
 LAST = "## What you have read"
-INSTALL = """GPT = ""  # where `gpt` is not installed, as in Colab: "git+" and the address of its repository, or a wheel
+REPOSITORY = ""
+"""`owner/name` on GitHub, once there is one: pages link to each chapter in Colab, which installs from it."""
+INSTALL = """GPT = "{}"  # where gpt is not installed, as in Colab: "git+" and the address of its repository, or a wheel
 if GPT:
-    %pip install --quiet {GPT}"""
+    %pip install --quiet {{GPT}}"""
 _NOTEBOOK_LINKS = {r"\]\(\.\./(?!\.\./)": "](../docs/", r"\]\(\.\./\.\./": "](../", r"\]\((\d_\w+)\.md": r"](\1.ipynb"}
 _HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"  # else it is what most blocks are written in
 _DECIMAL = re.compile(r"(?<!Python )(?<![\w.])\d+\.\d+(?![.\w]*\w*\()")
@@ -135,7 +137,8 @@ def _plain(error: CellExecutionError) -> str:
 def notebook(path: Path) -> NotebookNode:
     """Return the notebook of a chapter: first what installs the package, no outputs, the solutions folded."""
     cells = read(path).cells
-    cells.insert(1, new_code_cell(INSTALL, id="install"))
+    address = REPOSITORY and f"git+https://github.com/{REPOSITORY}"
+    cells.insert(1, new_code_cell(INSTALL.format(address), id="install"))
     for number, cell in enumerate(cells):
         if cell.cell_type == "markdown":
             for link, there in _NOTEBOOK_LINKS.items():

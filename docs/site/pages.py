@@ -6,6 +6,7 @@ import textwrap
 
 from nbformat import NotebookNode
 
+from docs.site import chapters
 from docs.site.chapters import tag
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -24,7 +25,9 @@ def page(notebook: NotebookNode, name: str) -> str:
         is_solution = tag(cell) == "solution"
         parts.append('??? example "Solution"\n\n' + textwrap.indent(shown, "    ") if is_solution else shown)
     title, text = re.split(r"(?<=\n)", "\n\n".join(parts).lstrip(), maxsplit=1)
-    return f"{title}\n*This chapter as a [notebook]({name}.ipynb).*\n{text}\n"
+    colab = f"https://colab.research.google.com/github/{chapters.REPOSITORY}/blob/main/notebooks/{name}.ipynb"
+    opened = f", [in Colab]({colab})" if chapters.REPOSITORY else ""
+    return f"{title}\n*This chapter as a [notebook]({name}.ipynb){opened}.*\n{text}\n"
 
 
 def _code(cell: NotebookNode) -> str:

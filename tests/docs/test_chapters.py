@@ -8,7 +8,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems
+from docs.site import chapters
+from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems, read
 from docs.site.pages import page
 
 WHOLE = "# A title\n\n{}\n\n## What you have read\n"
@@ -76,6 +77,16 @@ def test_notebooks_are_those_of_the_chapters_without_outputs() -> None:
         assert kept[path.stem] == notebook(path), f"{path.name} has changed: run make site"
     cells = [cell for each in kept.values() for cell in each.cells]
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+
+
+def test_chapter_opens_in_colab_once_the_repository_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = read(CHAPTERS[0])
+    assert "Colab" not in page(first, "1_counting")
+    monkeypatch.setattr(chapters, "REPOSITORY", "owner/gpt")
+    assert "(https://colab.research.google.com/github/owner/gpt/blob/main/notebooks/1_counting.ipynb)" in page(
+        first, "1_counting"
+    )
+    assert 'GPT = "git+https://github.com/owner/gpt"' in notebook(CHAPTERS[0]).cells[1].source
 
 
 @pytest.mark.slow
