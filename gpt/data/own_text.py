@@ -18,12 +18,12 @@ CLAIM = 20_000
 LARGE = 300_000
 """Tokens of a validation split of which no more are read at each evaluation."""
 READ = 119.0, 0.783
-"""Factor and power of a text's characters: the tokens after which more reading only learns it by heart.
+"""Factor and power of a text's characters: the tokens after which more reading only memorizes it.
 
 A text of 4,000 is read some 22 times, one of 30,000 14 times, one of 300,000 8 times; of longer ones the tiers say it.
 """
 RARE = 20
-"""Occurrences of a character, on average, below which a third of the steps has learned the text by heart."""
+"""Occurrences of a character, on average, below which a third of the steps has memorized the text."""
 ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True}
 ARCHITECTURE |= {"tie_weights": False, "init": "zero_projections"}
 OPTIMIZER = {"name": "muon", "learning_rate": 0.015, "min_lr": 0.0, "schedule": "wsd", "betas": [0.9, 0.99]}

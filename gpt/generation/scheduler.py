@@ -104,7 +104,7 @@ class Scheduler:
         """Return how many tokens of each running sequence to compute.
 
         Those that need one token get it. The others share `prefill_chunk`, longest wait first; a sequence whose
-        next block is being computed for another one waits for that.
+        next block is being computed for another request waits for that.
         """
         counts: dict[SequenceState, int] = {}
         left = self._prefill_chunk
@@ -161,7 +161,7 @@ class Scheduler:
         return sequence.table.next_key(window[begin : begin + size]) if begin + size < len(window) else None
 
     def _shares_last(self, sequence: SequenceState) -> bool:
-        """Return whether the last block of a sequence is not full and another one's too."""
+        """Return whether the last block of a sequence is not full and another sequence has it too."""
         index, used = divmod(sequence.num_cached, self._pool.block_size)
         return bool(used) and self._pool.is_shared(sequence.table.blocks[index])
 

@@ -10,7 +10,7 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 ECHO_SECONDS = 0.5
-"""A signal this soon after another one is the same request.
+"""A signal this soon after another is the same request.
 
 `timeout`, closing shells and process managers send it to a process, and once more to the group that it is in.
 """

@@ -66,7 +66,7 @@ class Event:
     def log(self, name: str, value: float) -> None:
         """Record a number of this step in metrics.jsonl and TensorBoard, by a name that the training does not use."""
         if not isinstance(name, str) or not name or name == "step" or name.startswith(RESERVED_PREFIXES):
-            raise InputError(f"log: the name {name!r} is taken; expected another one, such as 'mine/{name}'")
+            raise InputError(f"log: the name {name!r} is taken; choose another, such as 'mine/{name}'")
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError):

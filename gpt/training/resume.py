@@ -48,7 +48,7 @@ class ResumePoint:
 
 
 def refuse_copy(folder: Path | None, run: RunFolder) -> None:
-    """Raise CheckpointError if a configuration lies in the folder of a run, but names another one, which is there.
+    """Raise CheckpointError if a configuration lies in the folder of a run, but names another run, which exists.
 
     The folder is a copy then, and the original would be continued or take another name.
     """

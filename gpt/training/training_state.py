@@ -56,7 +56,7 @@ class TrainingState:
 
 
 def check_like(name: str, value: Any, like: Tensor) -> None:
-    """Raise ValueError unless a loaded value is a contiguous tensor with the shape and dtype of another one."""
+    """Raise ValueError unless a loaded value is a contiguous tensor with the shape and dtype of another."""
     fits = isinstance(value, Tensor) and value.layout == torch.strided and value.is_contiguous()
     if not fits or value.shape != like.shape or value.dtype != like.dtype:
         found = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

@@ -128,12 +128,12 @@ class Models:
             return served
 
     async def _close_unused(self, served: Served) -> None:
-        """Close the engine of a model that nobody uses any more and whose name another one has by now."""
+        """Close the engine of a model that nobody uses any more and whose name another model has by now."""
         if served.users == 0 and served not in self.loaded.values():
             await asyncio.to_thread(served.engine.close)
 
     def _current(self, name: str) -> Served | None:
-        """Return a loaded model, unless it has failed or its checkpoint is another one by now; one is kept if gone."""
+        """Return a loaded model, unless it has failed or its checkpoint has changed; one is kept if gone."""
         served = self.loaded.get(name)
         if served is None or served.engine.failure is not None:
             return None

@@ -23,7 +23,7 @@ function showWriter(root, context) {
   const written = (text) => {
     context.text = text;
     remember("text", text);
-    readFacts(context); // a model that is trained meanwhile is another one by now
+    readFacts(context); // a model that is trained meanwhile has changed by now
   };
   const writer = new Writer(root, start, context, { changed, written });
   const follow = () => {
