@@ -27,7 +27,7 @@ MAX_STEPS = 64
 MANY = 16
 """Tokens of a pass from which on each takes about the same time."""
 PROBE_CALLS = 32
-"""Calls after which another number of threads is tried."""
+"""Calls after which half or twice as many threads are tried again."""
 
 
 NativeModel = tuple[ctypes.CDLL, Weights]
@@ -55,7 +55,7 @@ def sampling_unsupported_reason(params: SamplingParams) -> str | None:
 
 
 class ThreadChoice:
-    """Chooses by the clock how many threads compute a call: all, or fewer by halves.
+    """Chooses by the clock how many threads compute a call: all, or half as many as long as that is faster.
 
     Threads wait for each other dozens of times a token. Where a token is little work, or another process has one of the
     cores, fewer are faster. The tokens do not depend on it.
@@ -70,13 +70,11 @@ class ThreadChoice:
         self._calls += 1
         if self._calls <= self._first_calls:  # the first of which wake them
             return self.most
-        others = [threads for halvings in range(self.most.bit_length()) if (threads := self.most >> halvings) > 0]
-        untried = [threads for threads in others if threads not in self._seconds]
-        if untried:
-            return untried[0]
-        others.remove(self.fastest)
-        if others and self._calls % PROBE_CALLS == 0:
-            return others[self._calls // PROBE_CALLS % len(others)]
+        fewer, more = self.fastest // 2, min(2 * self.fastest, self.most)
+        if fewer and fewer not in self._seconds:
+            return fewer
+        if self._calls % PROBE_CALLS == 0:
+            return (fewer or more) if self._calls // PROBE_CALLS % 2 else more
         return self.fastest
 
     @property

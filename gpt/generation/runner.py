@@ -33,7 +33,7 @@ class Runner(ABC):
         """Store the keys and values of each chunk's tokens; return the sequences to be sampled, and logits (B, V)."""
 
     def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
-        """Store the keys and values of each chunk's tokens, and sample at most `steps` tokens after it."""
+        """Store the keys and values of each chunk's tokens, and sample the next token after it."""
         return sample_each(*self.logits(chunks))
 
 

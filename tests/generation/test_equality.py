@@ -130,7 +130,7 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> N
 
 
 def test_as_many_threads_compute_as_are_fastest_and_others_are_tried_now_and_then() -> None:
-    choice, seconds = ThreadChoice(6, 2), {6: 1.0, 3: 0.4, 1: 0.7}
+    choice, seconds = ThreadChoice(8, 2), {8: 1.0, 4: 0.4, 2: 0.7, 1: 0.8}
 
     def calls(count: int) -> list[int]:
         taken = []
@@ -139,12 +139,12 @@ def test_as_many_threads_compute_as_are_fastest_and_others_are_tried_now_and_the
             choice.note(taken[-1], seconds[taken[-1]])
         return taken
 
-    assert calls(4) == [6, 6, 3, 1]
-    assert Counter(calls(92)) == {3: 89, 6: 1, 1: 2}
-    seconds[3] = 2.0  # another process has a core
-    assert calls(8)[-4:] == [1] * 4
-    seconds[6] = 0.1
-    assert calls(80)[-4:] == [6] * 4
+    assert calls(4) == [8, 8, 4, 2]
+    assert Counter(calls(92)) == {4: 89, 8: 1, 2: 2}
+    seconds[4] = 2.0  # another process has a core
+    assert calls(8)[-4:] == [2] * 4
+    seconds[4] = 0.1
+    assert calls(80)[-4:] == [4] * 4
 
 
 @needs_compiler
