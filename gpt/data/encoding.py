@@ -31,13 +31,17 @@ def encode_into(
     """Write `folder`, which is named by the fingerprint of the corpus and the options: all of it, or nothing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / META).is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # it has lost its description
         with temporary_folder(folder) as temporary:
             _write(temporary, corpus, config, tokenizer, report)
-            if not (folder / META).is_file():  # else another process was faster
-                shutil.rmtree(folder, ignore_errors=True)
-                temporary.chmod(0o755)
+            temporary.chmod(0o755)
+            try:
                 temporary.rename(folder)
-                sync_folder(folder.parent)
+            except OSError:
+                if not (folder / META).is_file():  # else another process was faster
+                    raise
+            sync_folder(folder.parent)
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}; set data.dir to another folder") from None
 

@@ -108,7 +108,7 @@ def decoding_difference(library: ctypes.CDLL, processor: Processor) -> str | Non
         with torch.inference_mode():
             right = model(text)[0]
         tokens = text[0].tolist()
-        parts = [tokens[:61], tokens[61:65], tokens[65:]]  # a prefill, drafts, and a step
+        parts = [tokens[:61], tokens[61:65], tokens[65:]]  # a prefill, a few tokens, and a step
         starts = (0, 61, 65)
         found = torch.cat(
             [

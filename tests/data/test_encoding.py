@@ -312,15 +312,19 @@ def test_damaged_token_files_are_refused_with_what_to_do(
     assert whole(text.prepare()) == TEXT
 
 
-def test_work_of_another_process_is_taken(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, write = set[int](), encoding._write
+@pytest.mark.parametrize(("place_of", "name"), [(encoding, "_write"), (Path, "rename")])
+def test_work_of_another_process_is_taken(
+    place_of: Any, name: str, text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether that ends before this one has written or just before it would move its own into place."""
+    written, call = set[int](), getattr(place_of, name)
 
-    def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(encoding, "_write", write)
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(place_of, name, call)
         text.prepare()
         written.update(path.stat().st_mtime_ns for path in text.folder().iterdir())
-        write(*arguments)
+        return call(*arguments)
 
-    monkeypatch.setattr(encoding, "_write", overtaken)
+    monkeypatch.setattr(place_of, name, overtaken)
     assert whole(text.prepare()) == TEXT
     assert {path.stat().st_mtime_ns for path in text.folder().iterdir()} == written

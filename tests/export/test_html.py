@@ -203,7 +203,7 @@ def test_model_view_goes_on_by_what_it_samples_at_the_temperature(open_page: Ope
         "const slider = document.querySelector('.ending input'); slider.value = 0;"
         "slider.dispatchEvent(new Event('input'))"
     )
-    page.wait_for(f"{bars}.join() === '100.0%'.replace('.0', '')")
+    page.wait_for(f"{bars}.join() === '100%'")
     before = page.run("document.querySelector('.picture-line').textContent")
     place = page.run("[...document.querySelectorAll('.picture-line .token')].findIndex((each) => each.ariaCurrent)")
     page.point("document.querySelector('.ending button')", click=True)

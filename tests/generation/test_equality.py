@@ -20,7 +20,7 @@ from gpt.generation.batch import Batch
 from gpt.generation.engine import Engine
 from gpt.generation.generator import generate_tokens
 from gpt.generation.native_runner import ThreadChoice
-from gpt.generation.reference import reference_tokens
+from gpt.generation.reference import reference_texts, reference_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.tokens import Window
 from gpt.model import GPT
@@ -116,6 +116,15 @@ def test_tokens_are_those_of_the_reference(backend: str, given: dict[str, Any], 
     assert list(found) == list(reference_tokens(model, prompt, params))
 
 
+@pytest.mark.parametrize("given", [{}, {"end_id": 7}, {"stop": ("ab", "c")}, {"end_id": 3, "stop": ("f",)}], ids=str)
+def test_texts_of_the_reference_end_as_those_of_the_engine(given: dict[str, Any]) -> None:
+    model, params = model_of("rope", vocab_size=30), SamplingParams(max_new_tokens=40, **given)
+    texts, polls = [text.text for text in complete(model, [""] * 3, params, seeds=(1, 2, 3))], []
+    assert reference_texts(model, LETTERS, params, (1, 2, 3), lambda: polls.append(1)) == texts
+    assert len(polls) == 40
+    assert any(len(text) < 40 for text in texts) == bool(given)
+
+
 @every_backend
 def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> None:
     """However far ahead tokens are sampled, only those that are asked for count."""
@@ -141,6 +150,8 @@ def test_as_many_threads_compute_as_are_fastest_and_others_are_tried_now_and_the
 
     assert calls(4) == [8, 8, 4, 2]
     assert Counter(calls(92)) == {4: 89, 8: 1, 2: 2}
+    choice.note(4, 0.9)  # one slow call
+    assert choice.fastest == 4
     seconds[4] = 2.0  # another process has a core
     assert calls(8)[-4:] == [2] * 4
     seconds[4] = 0.1

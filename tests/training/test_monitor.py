@@ -225,5 +225,7 @@ def test_snapshots_lie_by_equal_factors_and_hold_what_the_model_writes(tmp_path:
     trainer.run()
     params = trainer.config.sample.params(max_new_tokens=trainer.config.train.sample_tokens)
     runtime, tokenizer = Runtime(trainer.model), trainer.dataset.tokenizer
-    first = "".join(chunk.text for chunk in TextBatch(runtime, tokenizer, [""], params))
-    assert read_snapshot(trainer.run_folder.snapshot(3)).sample.split("\n")[0] == first.replace("\n", "⏎")
+    texts = [""] * 8
+    for chunk in TextBatch(runtime, tokenizer, texts.copy(), params, range(5, 13)):
+        texts[chunk.row] += chunk.text.replace("\n", "⏎")
+    assert read_snapshot(trainer.run_folder.snapshot(3)).sample.split("\n") == texts

@@ -48,7 +48,7 @@ export class LocalSource {
     return ids.length ? ids : [this.tokenizer.first];
   }
 
-  /** A text as the model reads it: without characters that it does not know. */
+  /** A text as the model reads it: unknown characters in a plain form, or left out. */
   readable(text) {
     return this.tokenizer.encode(text).ids.map(this.tokenizer.stream()).join("");
   }

@@ -250,13 +250,13 @@ class Picture {
   }
 }
 
-/** A token as a tile in the color of its probability. */
 /** The last of the places at which the guess changes most often from block to block. */
 function mostDebated(lens) {
   const guesses = lens[0].map((_, token) => new Set(lens.map((row) => row[token][0])).size);
   return guesses.lastIndexOf(Math.max(...guesses));
 }
 
+/** Shows a token as a tile in the color of its probability. */
 function showGuess(element, [label, probability]) {
   const tile = create("span", "tile", label);
   paint(tile, probability);
