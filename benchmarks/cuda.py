@@ -37,7 +37,7 @@ def commands_of(nanogpt: Path | None) -> Commands:
     return {
         "tests": [[*PYTEST, "tests/cuda"]],
         "decoding": [bench("decode", "", "--variants", "eager", *shapes, *hf)],
-        "recipes": [bench("train recipe", name, "--seeds", "1") for name in ("shakespeare", "shakespeare_gpu")],
+        "recipes": [bench("train recipe", "shakespeare", "--seeds", "1", "2", "3")],
         "race": [bench("train race" if peer else "train recipe", baby, "--seeds", "1", *peer)],
         "step": [bench("train step", baby, *peer)],
     }
