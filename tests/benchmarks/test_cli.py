@@ -159,6 +159,7 @@ def test_commands_for_a_gpu_are_those_that_there_are(checkout: Path) -> None:
             with pytest.raises(SystemExit) as ended:
                 main([*words, "--help"])
             assert ended.value.code == 0
+            assert all((cuda.ROOT / word).is_file() for word in words if word.endswith(".yaml"))
 
 
 def test_trainer_itself_runs_and_nothing_is_left(workplace: Path) -> None:
