@@ -28,11 +28,11 @@ TESTS = Path(__file__).resolve().parents[1]
 Facts = list[dict[str, Any]]
 
 
-def run_pair(*arguments: str) -> str:
-    """Run `two_processes.py` in two processes, which may all be started again once; return what they say."""
+def run_pair(*arguments: str, restarts: int = 0) -> str:
+    """Run `two_processes.py` in two processes, all of which may be started again; return what they say."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "1", str(TESTS / "distributed" / "two_processes.py"), *arguments]
+    command += ["--max-restarts", str(restarts), str(TESTS / "distributed" / "two_processes.py"), *arguments]
     ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
     return ended.stderr
@@ -149,10 +149,15 @@ def test_failure_of_one_process_is_one_outcome_for_all(facts: Facts) -> None:
     assert [fact["error_of_one"] for fact in facts] == ["PeerError", "DeviceError"]
 
 
+def test_group_is_gone_before_the_process_ends(facts: Facts) -> None:
+    """A thread of gloo that outlives the interpreter aborts it."""
+    assert [fact["group"] for fact in facts] == ["None", "None"]
+
+
 def test_killed_process_ends_all_and_torchrun_starts_them_again(workplace: Path) -> None:
     overrides = ["train.eval_interval=2", "run.threads=1"]
     assert train.main(["--config", "tiny.yaml", "run.name=alone", *overrides]) == 0
-    said = run_pair("--config", "tiny.yaml", "--resume", "auto", *overrides)
+    said = run_pair("--config", "tiny.yaml", "--resume", "auto", *overrides, restarts=1)
     assert said.count("\nerror: another process of this training has ended; continue from the last ") == 1
     assert said.count(f"resuming {Path('runs/tiny/checkpoints/step-000004')}") == 1
     assert "Traceback" not in said

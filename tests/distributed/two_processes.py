@@ -9,11 +9,13 @@ import os
 import shutil
 import signal
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 
 from gpt.cli import train
 from gpt.data.batches import build_sampler
@@ -137,6 +139,8 @@ def main(folder: Path) -> None:
     with joined(read_launch()) as world:
         for scenario in (*scenarios, error_of_one):
             facts[scenario.__name__] = scenario(folder, world)
+        group = weakref.ref(dist.group.WORLD)
+    facts["group"] = str(group())
     (folder / f"facts-{world.rank}.json").write_text(json.dumps(facts), encoding="utf-8")
 
 

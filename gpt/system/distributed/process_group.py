@@ -1,5 +1,6 @@
 """Processes that torchrun started, connected by torch.distributed."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # else DDP imports it, and its default arguments keep the group alive
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
@@ -108,6 +110,7 @@ def connected(launch: Launch) -> Iterator[ProcessGroup]:
     group = ProcessGroup(launch)
     with report_once(group):
         yield group
+    gc.collect()  # gloo's threads end with the last reference to the group, or abort a process that exits before them
     dist.destroy_process_group()
 
 
