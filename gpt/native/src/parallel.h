@@ -11,6 +11,17 @@ __attribute__((weak)) void GOMP_parallel(void (*work)(void*), void* data, unsign
 __attribute__((weak)) int omp_get_thread_num();
 __attribute__((weak)) int omp_get_num_threads();
 }
+
+// Linux wakes a thread on the core of the one that wakes it, if there are only two, and leaves them there for some
+// milliseconds, in which they wait for each other.
+inline void leave_core(int core) {
+    if (core != sched_getcpu()) return;
+    cpu_set_t allowed, others;
+    if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    others = allowed;
+    CPU_CLR(core, &others);
+    if (!sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof allowed, &allowed);
+}
 #endif
 
 struct Barrier {
@@ -48,6 +59,7 @@ struct Worker {
 template <class Work> struct Call {
     Work* work;
     Barrier barrier;
+    int core;  // of the caller
 
     [[gnu::noinline]] static void enter(void* call, int index, int count) {
         (*((Call*)call)->work)(Worker{index, count, &((Call*)call)->barrier});
@@ -56,10 +68,15 @@ template <class Work> struct Call {
 
 // Calls `work` with each of at most `threads` workers, at the same time.
 template <class Work> void parallel(int threads, Work work) {
-    Call<Work> call = {&work, {}};
+    Call<Work> call = {&work, {}, 0};
 #ifdef GPT_OPENMP
     if (GOMP_parallel) {
-        const auto run = [](void* data) { Call<Work>::enter(data, omp_get_thread_num(), omp_get_num_threads()); };
+        call.core = sched_getcpu();
+        const auto run = [](void* data) {
+            const int index = omp_get_thread_num();
+            if (index) leave_core(((Call<Work>*)data)->core);
+            Call<Work>::enter(data, index, omp_get_num_threads());
+        };
         GOMP_parallel(run, &call, (unsigned)threads, 0);
         return;
     }
