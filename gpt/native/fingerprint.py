@@ -49,10 +49,8 @@ def changed_code(scope: Scope) -> str | None:
     """Return the first definition that is not what the kernels compute, as part of a message; None: all are."""
     for file, names in scope.items():
         module, known = import_module(f"gpt.{file[:-3].replace('/', '.')}"), recorded()[file]
-        defined: dict[str, Any] = {"__name__": module.__name__}
         try:
-            code, found = _read(PACKAGE / file)
-            exec(code, defined)
+            found, defined = _read(PACKAGE / file)[1], _run(PACKAGE / file, module.__name__)
         except Exception as error:
             return f"gpt/{file} raises {type(error).__name__}"
         for name in sorted(found.keys() | known.keys()):
@@ -95,6 +93,14 @@ def _read(path: Path) -> tuple[CodeType, dict[str, str]]:
             parts.setdefault(name, []).append(_as_data(part))
     hashes = {name: hashlib.sha256(repr(found).encode()).hexdigest()[:12] for name, found in sorted(parts.items())}
     return compile(source, str(path), "exec", dont_inherit=True), hashes
+
+
+@cache
+def _run(path: Path, name: str) -> dict[str, Any]:
+    """Return what the code of a file defines."""
+    defined: dict[str, Any] = {"__name__": name}
+    exec(_read(path)[0], defined)
+    return defined
 
 
 def _named(node: ast.stmt) -> Iterator[tuple[str, Any]]:
