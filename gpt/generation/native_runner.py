@@ -1,9 +1,10 @@
-"""The C++ engine: sequences that join and leave, and several tokens a call where nothing is in the way."""
+"""The C++ engine: sequences that join and leave, and several tokens a call where nothing is in the split."""
 
 import ctypes
+import math
 import time
 from collections.abc import Iterator, Sequence
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import ScheduledWork, SequenceState
-from gpt.generation.tokens import NOT_SAMPLING_FIELDS, to_sampled_tokens
+from gpt.generation.tokens import NOT_SAMPLING_FIELDS, SamplingKey, to_sampled_tokens
 from gpt.model import GPT
 from gpt.native import fingerprint
 from gpt.native.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
@@ -26,8 +27,8 @@ PATIENCE = 0.03
 MAX_STEPS = 64
 MANY = 16
 """Tokens of a pass from which on each takes about the same time."""
-PROBE_CALLS = 32
-"""Calls after which half or twice as many threads are tried again."""
+TRIAL_CALLS = 32
+"""Calls after which other splits than the fastest are tried again."""
 
 
 NativeModel = tuple[ctypes.CDLL, Weights]
@@ -54,37 +55,51 @@ def sampling_unsupported_reason(params: SamplingParams) -> str | None:
     return changed_code(fingerprint.SAMPLING)
 
 
-class ThreadChoice:
-    """Chooses by the clock how many threads compute a call: all, or half as many as long as that is faster.
+class Split(NamedTuple):
+    """How a call is split among threads: each computes some sequences, or a part of every token."""
 
-    Threads wait for each other dozens of times a token. Where a token is little work, or another process has one of the
-    cores, fewer are faster. The tokens do not depend on it.
+    threads: int
+    by_sequence: bool = False
+
+
+class SplitChoice:
+    """Chooses the fastest of some splits by the clock; the tokens do not depend on it.
+
+    Threads that share a token wait for each other dozens of times, and read what others have written: fewer are faster
+    where a token is little work or another process has one of the cores; a split by sequence, where cores share no
+    cache or are many.
+
+    Args:
+        splits: each is tried when one beside it is the fastest.
+        first: index of the one to begin with.
+        first_calls: those before others are tried, the first of which wake the threads.
     """
 
-    def __init__(self, most: int, first_calls: int) -> None:
-        self.most, self._first_calls, self._calls = most, first_calls, 0
-        self._seconds: dict[int, float] = {}
-
-    def next(self) -> int:
-        """Return the number of threads of the next call."""
-        self._calls += 1
-        if self._calls <= self._first_calls:  # the first of which wake them
-            return self.most
-        fewer, more = self.fastest // 2, min(2 * self.fastest, self.most)
-        if fewer and fewer not in self._seconds:
-            return fewer
-        if self._calls % PROBE_CALLS == 0:
-            return (fewer or more) if self._calls // PROBE_CALLS % 2 else more
-        return self.fastest
+    def __init__(self, splits: Sequence[Split], first: int, first_calls: int) -> None:
+        self.splits, self._best, self._first_calls, self._calls = splits, first, first_calls, 0
+        self._seconds, self._trials = math.inf, list[int]()
 
     @property
-    def fastest(self) -> int:
-        return min(self._seconds, key=self._seconds.__getitem__, default=self.most)
+    def fastest(self) -> Split:
+        return self.splits[self._best]
 
-    def note(self, threads: int, seconds: float) -> None:
+    def next(self) -> Split:
+        """Return the split of the next call."""
+        self._calls += 1
+        if (self._calls - self._first_calls) % TRIAL_CALLS == 1:
+            self._trials = self._beside()
+        return self.splits[self._trials.pop() if self._trials and self._calls > self._first_calls else self._best]
+
+    def note(self, split: Split, seconds: float) -> None:
         """Take the time per token of a call. It falls at once and rises by halves: one slow call says little."""
-        last = self._seconds.get(threads, seconds)
-        self._seconds[threads] = min(seconds, (last + seconds) / 2)
+        if split == self.fastest:
+            self._seconds = min(seconds, (self._seconds + seconds) / 2)
+        elif seconds < self._seconds:
+            self._best, self._seconds = self.splits.index(split), seconds
+            self._trials = self._beside()
+
+    def _beside(self) -> list[int]:
+        return [index for index in (self._best - 1, self._best + 1) if 0 <= index < len(self.splits)]
 
 
 class NativeRunner(Runner):
@@ -109,10 +124,15 @@ class NativeRunner(Runner):
         super().__init__(model.block_size, blocks)
         assert self.pool.block_size == BLOCK
         self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
-        self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
+        self._in_pytorch = dict[SamplingKey, bool]()
         self._steps, self._width = 1, 0
-        self._reading = ThreadChoice(self._engine.threads, 1)
-        self._writing = [ThreadChoice(self._engine.threads, 5) for _ in range(sequences)]  # by how many are written
+        splits = [Split(self._engine.threads >> halvings) for halvings in range(self._engine.threads.bit_length())]
+        self._reading, by_sequence = SplitChoice(splits, 0, 1), Split(self._engine.threads, by_sequence=True)
+        # by how many are written
+        self._writing = [
+            SplitChoice([by_sequence, *splits] if width > 1 else splits, int(width > 1), 5)
+            for width in range(1, sequences + 1)
+        ]
 
     @property
     def max_samples_per_call(self) -> int:
@@ -127,29 +147,28 @@ class NativeRunner(Runner):
         is_short = all(chunk.max_samples and len(chunk.tokens) == 1 for chunk in chunks)
         if not is_short or any(sequence.sampled_by != sequences[0].sampled_by for sequence in sequences[1:]):
             tokens = sum(len(chunk.tokens) for chunk in chunks)
-            threads, start = self._reading.next() if tokens >= MANY else self._reading.most, time.perf_counter()
-            self._engine.use_threads(threads)
+            split, start = self._reading.next() if tokens >= MANY else self._reading.splits[0], time.perf_counter()
+            self._engine.use_threads(split.threads)
             sampled = self._step(chunks)
             if tokens >= MANY:
-                self._reading.note(threads, (time.perf_counter() - start) / tokens)
+                self._reading.note(split, (time.perf_counter() - start) / tokens)
             return sampled
         if len(chunks) > self._width:
             # more sequences than in the call by whose time it was set
             self._steps = max(1, self._steps * self._width // len(chunks))
         self._width = len(chunks)
         choice = self._writing[self._width - 1]
-        threads = choice.next()
-        self._engine.use_threads(threads)
-        steps = max(1, self._steps // 4) if threads != choice.fastest else self._steps
+        split = choice.next()
+        steps = self._steps if split == choice.fastest else max(1, self._steps // 4)
         start = time.perf_counter()
-        sampled = self._generate(chunks, min(steps, *(chunk.max_samples for chunk in chunks)))
+        sampled = self._generate(chunks, min(steps, *(chunk.max_samples for chunk in chunks)), split)
         seconds, steps = time.perf_counter() - start, max([1, *map(len, sampled.values())])
-        if threads == choice.fastest:
+        if split == choice.fastest:
             self._steps = max(1, min(2 * self._steps, MAX_STEPS, int(PATIENCE * steps / max(seconds, 1e-9))))
-        choice.note(threads, seconds / steps)
+        choice.note(split, seconds / steps)
         return sampled
 
-    def _generate(self, chunks: Sequence[ScheduledWork], steps: int) -> Sampled:
+    def _generate(self, chunks: Sequence[ScheduledWork], steps: int, split: Split) -> Sampled:
         """Sample several tokens after each chunk of one token, all by the same parameters."""
         sequences = [chunk.sequence for chunk in chunks]
         params = sequences[0].params
@@ -157,11 +176,13 @@ class NativeRunner(Runner):
         seen = None if params.repetition_penalty == 1.0 else torch.stack([self._seen(each) for each in sequences])
         rows, newest = [each.row for each in sequences], [each.tokens[-1] for each in sequences]
         places = (rows, newest, [each.num_cached for each in sequences])
+        described = params.logprobs is not None
+        self._engine.use_threads(split.threads)
         try:
-            sampled, logits = self._engine.generate(*places, uniforms, params, seen, params.logprobs is not None)
+            sampled, logits = self._engine.generate(*places, uniforms, params, seen, described, split.by_sequence)
         except NotFiniteError as error:
             # those before it are sampled as usual; then the step by itself says which sequence it is
-            return self._generate(chunks, error.step) if error.step else self._step(chunks)
+            return self._generate(chunks, error.step, split) if error.step else self._step(chunks)
         return {
             sequence: to_sampled_tokens(tokens, None if logits is None else logits[:, row], params)
             for row, (sequence, tokens) in enumerate(zip(sequences, sampled, strict=True))
@@ -207,13 +228,14 @@ class NativeRunner(Runner):
 
     def _needs_pytorch(self, sequence: SequenceState) -> bool:
         """Return whether PyTorch has to sample for a sequence; the first time for a reason, report it."""
-        if sequence not in self._in_pytorch:
+        key = sequence.sampled_by
+        if key not in self._in_pytorch:
             reason = sampling_unsupported_reason(sequence.params)
-            self._in_pytorch[sequence] = reason is not None
+            self._in_pytorch[key] = reason is not None
             if reason is not None and reason not in self._reported:
                 self._report(f"sampling with PyTorch's operators: {reason}")
                 self._reported.add(reason)
-        return self._in_pytorch[sequence]
+        return self._in_pytorch[key]
 
     def _logits(self, sequence: SequenceState) -> Tensor | None:
         """Return memory for logits of a sequence whose tokens are described."""

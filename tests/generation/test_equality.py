@@ -19,7 +19,7 @@ from gpt.config import SamplingParams
 from gpt.generation.batch import Batch
 from gpt.generation.engine import Engine
 from gpt.generation.generator import generate_tokens
-from gpt.generation.native_runner import ThreadChoice
+from gpt.generation.native_runner import Split, SplitChoice
 from gpt.generation.reference import reference_texts, reference_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.tokens import Window
@@ -138,39 +138,42 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> N
         batch.step()
 
 
-def test_as_many_threads_compute_as_are_fastest_and_others_are_tried_now_and_then() -> None:
-    choice, seconds = ThreadChoice(8, 2), {8: 1.0, 4: 0.4, 2: 0.7, 1: 0.8}
+def test_the_fastest_split_computes_and_those_beside_it_are_tried_now_and_then() -> None:
+    splits = [Split(8, by_sequence=True), Split(8), Split(4), Split(2), Split(1)]
+    choice, seconds = SplitChoice(splits, 1, 2), dict(zip(splits, [1.5, 1.0, 0.4, 0.7, 0.8], strict=True))
 
-    def calls(count: int) -> list[int]:
+    def calls(count: int) -> list[Split]:
         taken = []
         for _ in range(count):
             taken.append(choice.next())
             choice.note(taken[-1], seconds[taken[-1]])
         return taken
 
-    assert calls(4) == [8, 8, 4, 2]
-    assert Counter(calls(92)) == {4: 89, 8: 1, 2: 2}
-    choice.note(4, 0.9)  # one slow call
-    assert choice.fastest == 4
-    seconds[4] = 2.0  # another process has a core
-    assert calls(8)[-4:] == [2] * 4
-    seconds[4] = 0.1
-    assert calls(80)[-4:] == [4] * 4
+    assert calls(5) == [Split(8), Split(8), Split(4), Split(2), Split(8)]
+    assert Counter(calls(92)) == {Split(4): 88, Split(8): 2, Split(2): 2}
+    choice.note(Split(4), 0.9)  # one slow call
+    assert choice.fastest == Split(4)
+    seconds[Split(4)] = 2.0  # another process has a core
+    assert calls(40)[-4:] == [Split(2)] * 4
+    for split, now in zip(splits, [0.3, 0.5, 0.6, 0.9, 1.0], strict=True):  # texts have grown
+        seconds[split] = now
+    assert calls(64)[-4:] == [Split(8, by_sequence=True)] * 4
 
 
 @needs_compiler
 def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, params = model_of("rope"), SamplingParams(max_new_tokens=80, seed=5, logprobs=2)
+    model, params = model_of("rope"), SamplingParams(max_new_tokens=80, seed=5, logprobs=2, repetition_penalty=1.1)
     texts = []
     torch.set_num_threads(2)
     try:
-        for threads in (1, 2):
-            monkeypatch.setattr(ThreadChoice, "next", lambda self, threads=threads: threads)
-            (text,) = complete(model, ["abc"], params)
-            texts.append(text.tokens)
+        for split in (Split(1), Split(2), Split(2, by_sequence=True)):
+            monkeypatch.setattr(
+                SplitChoice, "next", lambda self, split=split: split if split in self.splits else self.fastest
+            )
+            texts.append([text.tokens for text in complete(model, ["abc", "v", "hjk"], params)])
     finally:
         torch.set_num_threads(1)
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == texts[2]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

@@ -146,6 +146,7 @@ class Engine:
         params: SamplingParams,
         seen: Tensor | None = None,
         keep_logits: bool = False,
+        by_sequence: bool = False,
     ) -> tuple[list[list[int]], Tensor | None]:
         """Sample several tokens for each of B different sequences; return them, and the logits (steps, B, V) if kept.
 
@@ -154,6 +155,7 @@ class Engine:
             positions: of these tokens; the last sampled token may lie outside the window.
             uniforms: (B, steps) float32 in [0, 1), one for each token.
             seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; kept up to date.
+            by_sequence: whether each thread computes some sequences, instead of a part of every token; the same bits.
         """
         batch, steps = uniforms.shape
         in_c = self._batch(tokens, sequences, positions)
@@ -163,7 +165,7 @@ class Engine:
         logits = torch.empty(steps, batch, self._weights.model.vocab_size, dtype=torch.float32) if keep_logits else None
         sampled, sampling = (ctypes.c_int32 * (batch * steps))(), ctypes.byref(sampling_in_c(params))
         pointers = (floats(uniforms), pointer(seen, torch.uint8), sampled, floats(logits))
-        failed = self._library.gpt_decoder_generate(self._decoder, in_c, steps, sampling, *pointers)
+        failed = self._library.gpt_decoder_generate(self._decoder, in_c, int(by_sequence), steps, sampling, *pointers)
         if failed:
             raise NotFiniteError((failed - 1) % batch, (failed - 1) // batch)
         flat = list(sampled)

@@ -264,6 +264,12 @@ def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
     with pytest.raises(NotFiniteError) as caught:
         generate(model, torch.rand(2, 12), SamplingParams())
     assert (caught.value.row, caught.value.step) == (0, 6)
+    engine = engine_of(model, 2)
+    engine.forward([1] * 6, [1] * 6, range(6), [])
+    for by_sequence in (False, True):
+        with pytest.raises(NotFiniteError) as caught:
+            engine.generate([0, 1], [1, 1], [0, 4], torch.rand(2, 12), SamplingParams(), by_sequence=by_sequence)
+        assert (caught.value.row, caught.value.step) == (1, 2)
 
 
 @pytest.mark.parametrize("bits", [8, 4])

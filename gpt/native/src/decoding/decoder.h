@@ -42,17 +42,32 @@ struct WorkerScratch {
     }
 };
 
-// The activations of a pass, (tokens, padded size) each.
+// The activations of some tokens, (tokens, padded size) each.
 struct Activations {
     float *x, *normed, *mixed, *qkv, *up, *gate, *logits;
-    std::vector<WorkerScratch> workers;
-    Activations(Arena& a, const Model& m, const Sizes& s) {
+    Activations(Arena& a, const Sizes& s) {
         for (float** rows : {&x, &normed, &mixed}) *rows = a.alloc<float>((size_t)s.tokens * s.dim);
         for (float** rows : {&up, &gate}) *rows = a.alloc<float>((size_t)s.tokens * s.hidden);
         qkv = a.alloc<float>((size_t)s.tokens * s.qkv);
         logits = a.alloc<float>((size_t)s.tokens * s.vocab);
-        for (int t = 0; t < s.threads; t++) workers.emplace_back(a, m, s);
     }
+    Activations from(size_t token, const Sizes& s) const {
+        Activations a = *this;
+        for (float** rows : {&a.x, &a.normed, &a.mixed}) *rows += token * s.dim;
+        for (float** rows : {&a.up, &a.gate}) *rows += token * s.hidden;
+        a.qkv += token * s.qkv;
+        a.logits += token * s.vocab;
+        return a;
+    }
+};
+
+// The tokens that a worker computes, with all others or alone: from the `first` of a call on.
+struct Pass {
+    Worker w;
+    int first;
+    Batch b;
+    Activations a;
+    const WorkerScratch& scratch;
 };
 
 // Calls work with a value of the type in which keys and values are stored.
@@ -75,20 +90,19 @@ struct CacheMemory {
 class Decoder {
     std::vector<Layer> layers;
     Memory<Activations, true> activations;
+    Memory<WorkerScratch, true> scratch;
     Memory<CacheMemory, true> cache;
     std::vector<int32_t> indices;
 
-    void norm(float* y, int token, const float* gain, const float* bias) const {
-        norm_row(y, activations->x + (size_t)token * size.dim, gain, bias, m.dim, {m.is_layer_norm != 0, m.eps});
-    }
-
     // The norm of some tokens' x: (count, dim).
-    const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias) {
+    const float* normed(const Pass& p, const int32_t* which, int count, const float* gain, const float* bias) {
         const bool is_shared = count > MAX_REPEATED_NORMS;
-        float* y = is_shared ? activations->normed : scratch(w).normed;
-        const Range range = is_shared ? w.share(count) : Range{0, count};
-        for (int i = range.first; i < range.end; i++) norm(y + (size_t)i * size.dim, which[i], gain, bias);
-        if (is_shared) w.wait();
+        float* y = is_shared ? p.a.normed : p.scratch.normed;
+        const Range range = is_shared ? p.w.share(count) : Range{0, count};
+        for (int i = range.first; i < range.end; i++)
+            norm_row(y + (size_t)i * size.dim, p.a.x + (size_t)which[i] * size.dim, gain, bias, m.dim,
+                     {m.is_layer_norm != 0, m.eps});
+        if (is_shared) p.w.wait();
         return y;
     }
 
@@ -100,13 +114,14 @@ class Decoder {
     }
 
     // Stores the keys and values of a run, then computes attention, several queries in one pass over the keys.
-    template <class T> void attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next) {
+    template <class T> void attend_run(const Pass& p, int layer, const Run& run, const Run* next) {
         const Layer& l = layers[layer];
-        const WorkerScratch& own_scratch = scratch(w);
+        const Batch& b = p.b;
+        const WorkerScratch& own_scratch = p.scratch;
         const int D = m.head_dim, group = m.heads / m.kv_heads;
         const HeadCache<T> c = cached<T>(layer, b.sequences[run.first], run.head);
         for (int i = run.first; i < run.end; i++) {
-            const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + run.head) * D;
+            const float *qkv = p.a.qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + run.head) * D;
             prepare_head(own_scratch.query, k, m, l.k_norm, b.positions[i], 1.0f);
             store(c, b.positions[i], own_scratch.query, k + m.kv_heads * D);
         }
@@ -116,10 +131,10 @@ class Decoder {
             count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
             for (int j = 0; j < count; j++) {
                 const int i = run.first + (n + j) / group, h = run.head * group + (n + j) % group;
-                prepare_head(own_scratch.query + j * D, activations->qkv + (size_t)i * size.qkv + h * D, m, l.q_norm,
+                prepare_head(own_scratch.query + j * D, p.a.qkv + (size_t)i * size.qkv + h * D, m, l.q_norm,
                              b.positions[i], 1.0f / std::sqrt((float)D));
                 q.positions[j] = b.positions[i] + 1;
-                q.result[j] = activations->mixed + (size_t)i * size.dim + h * D;
+                q.result[j] = p.a.mixed + (size_t)i * size.dim + h * D;
             }
             const bool is_last = n + count == queries && next;
             const HeadCache<T> ahead = is_last ? cached<T>(layer, b.sequences[next->first], next->head) : c;
@@ -131,21 +146,22 @@ class Decoder {
     }
 
     // From `qkv` to `mixed`. A worker takes some heads of all sequences, whatever their lengths.
-    template <class T> void attention(const Worker& w, int layer, const Batch& b) {
+    template <class T> void attention(const Pass& p, int layer) {
+        const Batch& b = p.b;
         int runs = 0;
         for (int i = 0; i < b.count; i++) runs += i == 0 || b.sequences[i] != b.sequences[i - 1];
-        const Range mine = w.share(runs * m.kv_heads);
+        const Range mine = p.w.share(runs * m.kv_heads);
         Run last = {0, 0, 0};
         for (int first = 0, run = 0, end; first < b.count; first = end, run++) {
             for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
             for (int head = 0; head < m.kv_heads; head++) {
                 if (head * runs + run < mine.first || head * runs + run >= mine.end) continue;
                 const Run next = {first, end, head};
-                if (last.end) attend_run<T>(w, layer, b, last, &next);
+                if (last.end) attend_run<T>(p, layer, last, &next);
                 last = next;
             }
         }
-        if (last.end) attend_run<T>(w, layer, b, last, nullptr);
+        if (last.end) attend_run<T>(p, layer, last, nullptr);
     }
 
   public:
@@ -155,46 +171,57 @@ class Decoder {
     int threads;  // at most size.threads
 
     Decoder(const Model& model, const Layer* first_layer, const CacheOptions& kv, int tokens, int threads)
-        : layers(first_layer, first_layer + model.layers), activations(1, model, Sizes(model, tokens, threads)),
-          cache(1, model, kv), indices(tokens), m(model), kv(kv), size(model, tokens, threads), threads(threads) {
+        : layers(first_layer, first_layer + model.layers), activations(1, Sizes(model, tokens, threads)),
+          scratch(threads, model, Sizes(model, tokens, threads)), cache(1, model, kv), indices(tokens), m(model),
+          kv(kv), size(model, tokens, threads), threads(threads) {
         if (request_tiles()) throw std::runtime_error("the system does not give the AMX tiles");
         activations.clear();
+        scratch.clear();
         std::iota(indices.begin(), indices.end(), 0);
     }
     size_t block_bytes() const { return cache->block_bytes; }
-    const WorkerScratch& scratch(const Worker& w) const { return activations->workers[w.index]; }
     char* block(int i) const { return cache->blocks + i * cache->block_bytes; }
-    float* logits(int i) const { return activations->logits + (size_t)i * size.vocab; }
+    float* logits(const Pass& p, int i) const { return p.a.logits + (size_t)i * size.vocab; }
     const int32_t* all_indices() const { return indices.data(); }
     void copy_block(int to, int from) { memcpy(block(to), block(from), cache->block_bytes); }
 
-    void embed(int i, int token, int position) {
-        const float* embedding = m.token_embedding + (size_t)token * m.dim;
+    // All workers compute a part of each token; or each computes some sequences alone, without waiting for the others
+    // or reading what they write, but with all weights.
+    Pass together(const Worker& w, const Batch& b) const { return {w, 0, b, activations[0], scratch[w.index]}; }
+    Pass apart(const Worker& w, const Batch& b) const {
+        const int first = w.first(b.count);
+        const Batch mine = {b.tokens + first, b.sequences + first, b.positions + first, w.end(b.count) - first};
+        return {{0, 1, nullptr}, first, mine, activations->from(first, size), scratch[w.index]};
+    }
+
+    void embed(const Pass& p, int i) {
+        const int position = p.b.positions[i];
+        const float* embedding = m.token_embedding + (size_t)p.b.tokens[i] * m.dim;
         const float* added = m.position_embedding ? m.position_embedding + (size_t)position * m.dim : nullptr;
-        float* x = activations->x + (size_t)i * size.dim;
+        float* x = p.a.x + (size_t)i * size.dim;
         for (int c = 0; c < m.dim; c++) x[c] = embedding[c] + (added ? added[c] : 0.0f);
     }
 
-    void embed(const Worker& w, const Batch& b) {
-        for (int i = w.first(b.count); i < w.end(b.count); i++) embed(i, b.tokens[i], b.positions[i]);
-        w.wait();
+    void embed(const Pass& p) {
+        for (int i = p.w.first(p.b.count); i < p.w.end(p.b.count); i++) embed(p, i);
+        p.w.wait();
     }
 
     // From the embeddings in `x` through all blocks.
-    void pass(const Worker& w, const Batch& b) {
-        const Activations& a = activations[0];
-        const TileScratch& tiles = scratch(w).tiles;
+    void pass(const Pass& p) {
+        const auto& [w, first, b, a, scratch] = p;
+        const TileScratch& tiles = scratch.tiles;
         const size_t dim = size.dim, hidden = size.hidden;
         for (int i = 0; i < m.layers; i++) {
             const Layer& l = layers[i];
-            const float* h = normed(w, all_indices(), b.count, l.norm_1, l.norm_1_bias);
+            const float* h = normed(p, all_indices(), b.count, l.norm_1, l.norm_1_bias);
             matmul(w, tiles, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
             w.wait();
-            with_kv_type(kv.kind, [&](auto kv) { attention<decltype(kv)>(w, i, b); });
+            with_kv_type(kv.kind, [&](auto kv) { attention<decltype(kv)>(p, i); });
             w.wait();
             matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
             w.wait();
-            h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
+            h = normed(p, all_indices(), b.count, l.norm_2, l.norm_2_bias);
             if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
             matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
             const Range blocks = w.share(size.hidden / BLOCK);  // written by this worker itself
@@ -208,17 +235,16 @@ class Decoder {
     }
 
     // Logits of some tokens, to `logits` (count, .).
-    void head(const Worker& w, const int32_t* which, int count) {
-        const float* h = normed(w, which, count, m.norm, m.norm_bias);
-        matmul(w, scratch(w).tiles,
-               {activations->logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
-        w.wait();
+    void head(const Pass& p, const int32_t* which, int count) {
+        const float* h = normed(p, which, count, m.norm, m.norm_bias);
+        matmul(p.w, p.scratch.tiles, {p.a.logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
+        p.w.wait();
     }
 
     // Stores the keys and values of a batch, and computes the logits of those of its tokens at indices `which` (count).
-    void forward(const Worker& w, const Batch& b, const int32_t* which, int count) {
-        embed(w, b);
-        pass(w, b);
-        if (count) head(w, which, count);
+    void forward(const Pass& p, const int32_t* which, int count) {
+        embed(p);
+        pass(p);
+        if (count) head(p, which, count);
     }
 };

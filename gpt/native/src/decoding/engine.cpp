@@ -13,10 +13,10 @@ template <class Work> static void run(Decoder& d, Work work) {
 }
 
 // Samples from the logits of token i of a pass, which are overwritten.
-static int sample_token(Decoder& d, const Worker& w, int i, const Sample& s) {
+static int sample_token(Decoder& d, const Pass& p, int i, const Sample& s) {
     const int V = d.m.vocab_size;
-    if (s.logits) memcpy(s.logits, d.logits(i), V * sizeof(float));
-    return sample(d.logits(i), V, s.sampling, s.uniform, s.seen, d.scratch(w).ranks, d.scratch(w).order);
+    if (s.logits) memcpy(s.logits, d.logits(p, i), V * sizeof(float));
+    return sample(d.logits(p, i), V, s.sampling, s.uniform, s.seen, p.scratch.ranks, p.scratch.order);
 }
 
 GPT_FACTS(GPT_SIZE(Matrix), GPT_SIZE(Layer), GPT_SIZE(Model), GPT_SIZE(CacheOptions), GPT_SIZE(Batch),
@@ -45,40 +45,45 @@ GPT_API void gpt_decoder_use_threads(Decoder* d, int threads) { d->threads = std
 GPT_API void gpt_decoder_forward(Decoder* d, const Batch* b, int wanted, const int32_t* which, float* logits) {
     const size_t V = d->m.vocab_size;
     run(*d, [&](const Worker& w) {
-        d->forward(w, *b, which, wanted);
-        for (int i = w.first(wanted); i < w.end(wanted); i++) memcpy(logits + i * V, d->logits(i), V * sizeof(float));
+        const Pass p = d->together(w, *b);
+        d->forward(p, which, wanted);
+        for (int i = w.first(wanted); i < w.end(wanted); i++)
+            memcpy(logits + i * V, d->logits(p, i), V * sizeof(float));
     });
 }
 
 // Samples `steps` tokens for each sequence of a batch into sampled (count, steps), feeding each back. The batch has the
 // newest token of each sequence, not stored yet, in `tokens` and `positions`; both are advanced. uniforms: (count,
-// steps). seen: (count, vocab_size), or null; kept up to date. logits: (steps, count, vocab_size), or null.
-// Returns 0, or 1 + index + count * step if logits are not finite.
-GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int steps, const Sampling* sampling,
+// steps). seen: (count, vocab_size), or null; kept up to date. logits: (steps, count, vocab_size), or null. The workers
+// share each token, or the sequences. Returns 0, or 1 + index + count * step if logits are not finite.
+GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int by_sequence, int steps, const Sampling* sampling,
                                      const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {
     const size_t V = d->m.vocab_size, count = b->count;
     std::atomic<int64_t> failed{INT64_MAX};
     run(*d, [&](const Worker& w) {
-        d->embed(w, *b);
+        const Pass p = by_sequence ? d->apart(w, *b) : d->together(w, *b);
+        const Range mine = p.w.share(p.b.count);
+        if (p.b.count == 0) return;
+        d->embed(p);
         for (int step = 0; step < steps; step++) {
-            d->pass(w, *b);
-            d->head(w, d->all_indices(), b->count);
-            for (int i = w.first(b->count); i < w.end(b->count); i++) {
-                uint8_t* row_seen = seen ? seen + i * V : nullptr;
-                float* copy = logits ? logits + (step * count + i) * V : nullptr;
-                const int token =
-                    sample_token(*d, w, i, {*sampling, uniforms[(size_t)i * steps + step], row_seen, copy});
+            d->pass(p);
+            d->head(p, d->all_indices(), p.b.count);
+            for (int i = mine.first; i < mine.end; i++) {
+                const size_t row = p.first + i;
+                uint8_t* row_seen = seen ? seen + row * V : nullptr;
+                float* copy = logits ? logits + (step * count + row) * V : nullptr;
+                const int token = sample_token(*d, p, i, {*sampling, uniforms[row * steps + step], row_seen, copy});
                 if (token < 0) {
-                    int64_t failure = 1 + i + (int64_t)count * step, before = failed;
+                    int64_t failure = 1 + row + count * step, before = failed;
                     while (failure < before && !failed.compare_exchange_weak(before, failure)) {}
                     continue;
                 }
-                sampled[(size_t)i * steps + step] = b->tokens[i] = token;
+                sampled[row * steps + step] = p.b.tokens[i] = token;
                 if (row_seen) row_seen[token] = 1;
-                if (++b->positions[i] < d->m.block_size) d->embed(i, token, b->positions[i]);
+                if (++p.b.positions[i] < d->m.block_size) d->embed(p, i);
             }
-            w.wait();
-            if (failed != INT64_MAX) break;
+            p.w.wait();
+            if (failed <= (int64_t)count * (step + 1)) break;
         }
     });
     return failed == INT64_MAX ? 0 : failed.load();
@@ -89,8 +94,9 @@ GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int steps, cons
 GPT_API void gpt_decoder_step(Decoder* d, const Batch* b, int wanted, const int32_t* which, const Sample* samples,
                               int32_t* sampled) {
     run(*d, [&](const Worker& w) {
-        d->forward(w, *b, which, wanted);
-        for (int i = w.first(wanted); i < w.end(wanted); i++) sampled[i] = sample_token(*d, w, i, samples[i]);
+        const Pass p = d->together(w, *b);
+        d->forward(p, which, wanted);
+        for (int i = w.first(wanted); i < w.end(wanted); i++) sampled[i] = sample_token(*d, p, i, samples[i]);
     });
 }
 
