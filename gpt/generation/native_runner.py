@@ -76,30 +76,27 @@ class SplitChoice:
     """
 
     def __init__(self, splits: Sequence[Split], first: int, first_calls: int) -> None:
-        self.splits, self._best, self._first_calls, self._calls = splits, first, first_calls, 0
-        self._seconds, self._trials = math.inf, list[int]()
-
-    @property
-    def fastest(self) -> Split:
-        return self.splits[self._best]
+        self.splits, self.fastest, self._first_calls = splits, splits[first], first_calls
+        self._calls, self._seconds, self._trials = 0, math.inf, list[Split]()
 
     def next(self) -> Split:
         """Return the split of the next call."""
         self._calls += 1
         if (self._calls - self._first_calls) % TRIAL_CALLS == 1:
             self._trials = self._beside()
-        return self.splits[self._trials.pop() if self._trials and self._calls > self._first_calls else self._best]
+        return self._trials.pop() if self._trials else self.fastest
 
     def note(self, split: Split, seconds: float) -> None:
         """Take the time per token of a call. It falls at once and rises by halves: one slow call says little."""
         if split == self.fastest:
             self._seconds = min(seconds, (self._seconds + seconds) / 2)
         elif seconds < self._seconds:
-            self._best, self._seconds = self.splits.index(split), seconds
+            self.fastest, self._seconds = split, seconds
             self._trials = self._beside()
 
-    def _beside(self) -> list[int]:
-        return [index for index in (self._best - 1, self._best + 1) if 0 <= index < len(self.splits)]
+    def _beside(self) -> list[Split]:
+        at = self.splits.index(self.fastest)
+        return [*self.splits[max(0, at - 1) : at], *self.splits[at + 1 : at + 2]]
 
 
 class NativeRunner(Runner):
@@ -123,16 +120,13 @@ class NativeRunner(Runner):
         self._engine, model = Engine(*prepared, sequences, tokens_per_sequence, kv_dtype, blocks), prepared[1].model
         super().__init__(model.block_size, blocks)
         assert self.pool.block_size == BLOCK
-        self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
-        self._in_pytorch = dict[SamplingKey, bool]()
+        self._report, self._vocab_size = report, model.vocab_size
+        self._unsupported = dict[SamplingKey, str | None]()
         self._steps, self._width = 1, 0
-        splits = [Split(self._engine.threads >> halvings) for halvings in range(self._engine.threads.bit_length())]
-        self._reading, by_sequence = SplitChoice(splits, 0, 1), Split(self._engine.threads, by_sequence=True)
-        # by how many are written
-        self._writing = [
-            SplitChoice([by_sequence, *splits] if width > 1 else splits, int(width > 1), 5)
-            for width in range(1, sequences + 1)
-        ]
+        most = self._engine.threads
+        splits = [Split(most, by_sequence=True), *(Split(most >> halvings) for halvings in range(most.bit_length()))]
+        self._reading = SplitChoice(splits[1:], 0, 1)
+        self._writing = [SplitChoice(splits[1:], 0, 5), *(SplitChoice(splits, 1, 5) for _ in range(sequences - 1))]
 
     @property
     def max_samples_per_call(self) -> int:
@@ -214,7 +208,10 @@ class NativeRunner(Runner):
         sequences = [chunk.sequence for chunk in chunks if chunk.max_samples]
         # alive until the call is over
         seen = [None if each.params.repetition_penalty == 1.0 else self._seen(each) for each in sequences]
-        logits = [self._logits(each) for each in sequences]
+        logits = [
+            None if each.params.logprobs is None else torch.empty(self._vocab_size, dtype=torch.float32)
+            for each in sequences
+        ]
         uniforms = [each.random.peek(1)[0] for each in sequences]
         samples = list(map(sample_in_c, [sampling_in_c(each.params) for each in sequences], uniforms, seen, logits))
         found: list[int] = []
@@ -229,18 +226,12 @@ class NativeRunner(Runner):
     def _needs_pytorch(self, sequence: SequenceState) -> bool:
         """Return whether PyTorch has to sample for a sequence; the first time for a reason, report it."""
         key = sequence.sampled_by
-        if key not in self._in_pytorch:
+        if key not in self._unsupported:
             reason = sampling_unsupported_reason(sequence.params)
-            self._in_pytorch[key] = reason is not None
-            if reason is not None and reason not in self._reported:
+            if reason is not None and reason not in self._unsupported.values():
                 self._report(f"sampling with PyTorch's operators: {reason}")
-                self._reported.add(reason)
-        return self._in_pytorch[key]
-
-    def _logits(self, sequence: SequenceState) -> Tensor | None:
-        """Return memory for logits of a sequence whose tokens are described."""
-        is_described = sequence.params.logprobs is not None
-        return torch.empty(self._vocab_size, dtype=torch.float32) if is_described else None
+            self._unsupported[key] = reason
+        return self._unsupported[key] is not None
 
     def _seen(self, sequence: SequenceState) -> Tensor:
         """Return which tokens a sequence has, (V,) uint8."""

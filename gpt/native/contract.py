@@ -7,25 +7,10 @@ from itertools import count, takewhile
 import torch
 from torch import Tensor
 
-
-class Kind(IntEnum):
-    """Types of weights, and of keys and values, in memory: as in `src/kinds.h`."""
-
-    FLOAT32 = 0
-    BFLOAT16 = 1
-    INT8 = 2
-    INT4 = 3
-    INT8_TILES = 4
-
-
-class Activation(IntEnum):
-    """Activations of a feed-forward network: as in `src/kinds.h`."""
-
-    GELU = 0
-    GELU_TANH = 1
-    RELU = 2
-    RELU_SQUARED = 3
-    GATED_SILU = 4
+Kind = IntEnum("Kind", "FLOAT32 BFLOAT16 INT8 INT4 INT8_TILES", start=0)
+"""Types of weights, and of keys and values, in memory: as in `src/kinds.h`."""
+Activation = IntEnum("Activation", "GELU GELU_TANH RELU RELU_SQUARED GATED_SILU", start=0)
+"""Activations of a feed-forward network: as in `src/kinds.h`."""
 
 
 class _Fact(ctypes.Structure):

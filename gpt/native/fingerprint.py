@@ -14,7 +14,7 @@ from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -48,11 +48,12 @@ SAMPLING: Scope = {"generation/sampling.py": (), "config/filters.py": ()}
 def changed_code(scope: Scope) -> str | None:
     """Return the first definition that is not what the kernels compute, as part of a message; None: all are."""
     for file, names in scope.items():
-        module, known = import_module(f"gpt.{file[:-3].replace('/', '.')}"), recorded()[file]
+        known = recorded()[file]
         try:
-            found, defined = _read(PACKAGE / file)[1], _run(PACKAGE / file, module.__name__)
+            found, defined = _read(PACKAGE, file)
         except Exception as error:
             return f"gpt/{file} raises {type(error).__name__}"
+        module = import_module(defined["__name__"])
         for name in sorted(found.keys() | known.keys()):
             matters = not names or name in (*names, TOP_LEVEL) or (name.startswith("import ") and name in known)
             if matters and found.get(name) != known.get(name):
@@ -81,26 +82,21 @@ def recorded() -> dict[str, dict[str, str]]:
 
 def current() -> dict[str, dict[str, str]]:
     """Return the fingerprint of the code on disk."""
-    return {file: _read(PACKAGE / file)[1] for file in sorted({*DECODING, *SAMPLING})}
+    return {file: _read(PACKAGE, file)[0] for file in sorted({*DECODING, *SAMPLING})}
 
 
 @cache  # a file that is edited later is not what this process has in memory
-def _read(path: Path) -> tuple[CodeType, dict[str, str]]:
-    """Return the code of a file, and a hash of every definition and import, but not of comments and docstrings."""
-    source, parts = path.read_text(encoding="utf-8"), dict[str, list[Any]]()
+def _read(package: Path, file: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a hash of every definition and import of a file, without comments and docstrings; and what it defines."""
+    source, parts = (package / file).read_text(encoding="utf-8"), dict[str, list[Any]]()
     for node in ast.parse(source).body:
         for name, part in _named(node):
             parts.setdefault(name, []).append(_as_data(part))
-    hashes = {name: hashlib.sha256(repr(found).encode()).hexdigest()[:12] for name, found in sorted(parts.items())}
-    return compile(source, str(path), "exec", dont_inherit=True), hashes
-
-
-@cache
-def _run(path: Path, name: str) -> dict[str, Any]:
-    """Return what the code of a file defines."""
-    defined: dict[str, Any] = {"__name__": name}
-    exec(_read(path)[0], defined)
-    return defined
+    defined: dict[str, Any] = {"__name__": f"gpt.{file[:-3].replace('/', '.')}"}
+    exec(compile(source, file, "exec", dont_inherit=True), defined)
+    return {
+        name: hashlib.sha256(repr(found).encode()).hexdigest()[:12] for name, found in sorted(parts.items())
+    }, defined
 
 
 def _named(node: ast.stmt) -> Iterator[tuple[str, Any]]:
