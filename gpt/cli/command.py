@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import gc
 import io
 import os
 import re
@@ -108,7 +109,15 @@ def _silence_output() -> None:
 def load_torch() -> None:
     """Import torch, and report a line if that takes long, as from a cold disk."""
     with announced(report, "loading torch"):
-        import_module("torch")
+        load("torch")
+
+
+def load(module: str) -> None:
+    """Import a module that stays: looking for garbage in it, now and later, would take half as long as importing it."""
+    gc.disable()
+    import_module(module)
+    gc.freeze()
+    gc.enable()
 
 
 class CommandParser(argparse.ArgumentParser):

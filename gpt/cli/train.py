@@ -7,9 +7,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.command import CommandParser, load, load_torch, report, run_command
 from gpt.cli.config_options import add_config_options, check_overrides, read_config, write_output
 from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited
 from gpt.cli.shared_options import load_given_plugins, not_empty
@@ -138,6 +139,8 @@ def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> No
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
+    # torch's optimizers import it; where kernels are compiled and tried, that takes longer
+    Thread(target=load, args=("torch._dynamo",)).start()
     from gpt.model.flops import run_flops
     from gpt.training.signals import Interrupted
     from gpt.training.train import TrainRequest, build_trainer

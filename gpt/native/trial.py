@@ -7,6 +7,7 @@ code that they were compared with.
 
 import copy
 import ctypes
+import gc
 import json
 import operator
 import sys
@@ -197,4 +198,6 @@ def main(source: str, name: str, library: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) if sys.argv[1:] else write_fingerprint())
+    code = main(*sys.argv[1:]) if sys.argv[1:] else write_fingerprint()
+    gc.freeze()  # as commands do
+    sys.exit(code)

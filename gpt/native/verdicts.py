@@ -34,7 +34,7 @@ class Verdict:
 
     def __init__(self, library: Path, source: str, name: str, folder: Path) -> None:
         self._source, self._name, self._library = source, name, library
-        self.path = folder / f"{library.stem}-{_machine()}.trial"
+        self.path = folder / f"{library.stem}-{machine()}.trial"
 
     def why_not(self, report: Report) -> str | None:
         """Return why the library must not be used; None if it may. One without a verdict is tried now."""
@@ -81,13 +81,8 @@ class Verdict:
         return f"a trial of them ended with code {code}: {''.join(lines[-1:])}", code >= 2**31  # a crash on Windows
 
 
-def any_failed(folder: Path) -> bool:
-    """Return whether a trial or a run failed on this machine, perhaps with a library of older sources."""
-    return any(path.stat().st_size for path in folder.glob(f"*-{_machine()}.trial"))
-
-
 @cache
-def _machine() -> str:
+def machine() -> str:
     """Return a hash of what decides whether a library crashes: processor, kernel release, and torch's OpenMP."""
     about = [platform.machine(), platform.processor(), platform.release(), version("torch")]
     with suppress(OSError):
