@@ -35,7 +35,7 @@ inline void yield_to_others() {
 
 template <class Condition> void spin_until(Condition is_true) {
     for (int spins = 0; !is_true(); spins++)
-        if (spins > 100) yield_to_others();  // another process may need this core
+        if (spins > 1000) yield_to_others();  // which may give the core to another process for milliseconds
         else pause_spinning();
 }
 
