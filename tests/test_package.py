@@ -112,7 +112,7 @@ def test_idle_threads_sleep_soon_unless_the_user_says_otherwise(
     if given is None:
         monkeypatch.delenv("GOMP_SPINCOUNT")
     importlib.reload(gpt)
-    assert os.environ["GOMP_SPINCOUNT"] == (given or "8000")
+    assert os.environ["GOMP_SPINCOUNT"] == (given or "1000")
 
 
 def test_imports_run_down_only_and_never_to_the_benchmarks() -> None:
