@@ -1,5 +1,6 @@
 """The command `gpt`, and what all commands share: exit codes, messages, numbers, texts and tables."""
 
+import gc
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 import gpt
 from cli.conftest import Call, Refuse
-from gpt.cli.command import run_command
+from gpt.cli.command import load, run_command
 from gpt.cli.commands import COMMANDS
 from gpt.cli.shared_options import STANDARD_INPUT, read_text
 from gpt.system.errors import GPTError
@@ -24,6 +25,11 @@ def test_help_lists_every_command_with_its_own_help(run: Call) -> None:
         own = run(f"commands {name} --help").out
         assert " ".join(own.split()).startswith(f"usage: gpt {name} [-h]")  # a long name ends the line
         assert f"example:\n  gpt {name} " in own
+
+
+def test_garbage_is_collected_again_after_an_import() -> None:
+    load("json.tool")
+    assert gc.isenabled()
 
 
 def test_gpt_runs_a_command_or_tells_its_version(run: Call, refuse: Refuse) -> None:
