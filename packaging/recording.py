@@ -30,7 +30,7 @@ from gpt.system.processor import Processor
 
 WORDS, INTEGERS, BFLOAT16, FLOAT32 = range(4)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
-ARGUMENTS = 8
+ARGUMENTS = 9
 NO_RESULT = -1
 THREADS = 2
 SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 80, "vocab_size": 65, "norm_eps": 1e-5}
@@ -60,7 +60,9 @@ class Recorder:
         result = getattr(self._library, name)(*arguments)
         number = NO_RESULT if result is None else result
         padded = values + [0] * (ARGUMENTS - len(values))
-        self._calls.append(name.encode().ljust(32, b"\0") + struct.pack("<10q", *padded, number, len(regions)))
+        self._calls.append(
+            name.encode().ljust(32, b"\0") + struct.pack(f"<{ARGUMENTS + 2}q", *padded, number, len(regions))
+        )
         for address, (size, kind) in regions.items():
             after = ctypes.string_at(address, size)
             self._calls[-1] += struct.pack("<3q", address, kind, size) + before[address] + after
@@ -148,7 +150,9 @@ def record_decoding(path: Path, processor: Processor, settings: Settings) -> Non
                 engine.forward(prompt, [0] * 60, range(60), [0, 59])
                 engine.copy_blocks([(2, 0), (3, 1)])
                 seen = torch.zeros(2, 65, dtype=torch.uint8)
-                engine.generate([0, 1], [3, 4], [60, 0], uniforms, params, seen, keep_logits=True)
+                for by_sequence in (False, True):
+                    places = ([0, 1], [3, 4], [60, 0])
+                    engine.generate(*places, uniforms, params, seen, keep_logits=True, by_sequence=by_sequence)
                 sample = sample_in_c(sampling_in_c(params), 0.4, seen[0], None)
                 engine.step([5], [1], [8], [0], [sample])
                 del engine

@@ -23,8 +23,8 @@ enum Kind : int64_t { WORDS, INTEGERS, BFLOAT16, FLOAT32 };
 static const double TOLERANCES[] = {0, 0, 0.02,
                                     1e-4};  // of the norm of a difference, relative to that of what is right
 static const int64_t NO_RESULT = -1, SMALLEST_ADDRESS = (int64_t)1 << 32;
-static const int ARGUMENTS = 8;
-using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
+static const int ARGUMENTS = 9;
+using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 
 static void fail(const std::string& message) {
     printf("%s\n", message.c_str());
@@ -122,7 +122,7 @@ int main(int count, char** arguments) {
         if (!function) fail("there is no " + name);
         for (int64_t& value : values) value = here(value);
         const int64_t returned =
-            function(values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7]);
+            function(values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7], values[8]);
         if (result >= SMALLEST_ADDRESS) addresses[result] = returned;
         else if (result != NO_RESULT && (int32_t)returned != (int32_t)result) fail(name + " returns something else");
         for (const Region& r : regions) {
