@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import re
+import signal
 import sys
 import threading
 import warnings
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 
 from gpt.system.errors import GPTError, GPTWarning, PeerError, first_line, quoted
 from gpt.system.progress import announced, print_line
-from gpt.system.signals import Stopped, unwinding
+from gpt.system.signals import WATCHED, Stopped, handling, unwinding
 
 report = print_line
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}
@@ -108,7 +109,8 @@ def _silence_output() -> None:
 
 def load_torch() -> None:
     """Import torch, and report a line if that takes long, as from a cold disk."""
-    with announced(report, "loading torch"):
+    # torch goes on without NumPy where a handler's exception ends the import of that
+    with announced(report, "loading torch"), handling(WATCHED, signal.SIG_DFL):
         load("torch")
 
 

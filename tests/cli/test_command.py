@@ -2,8 +2,12 @@
 
 import gc
 import io
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from gpt.cli.command import load, run_command
 from gpt.cli.commands import COMMANDS
 from gpt.cli.shared_options import STANDARD_INPUT, read_text
 from gpt.system.errors import GPTError
+from patience import PATIENCE
 
 
 def test_help_lists_every_command_with_its_own_help(run: Call) -> None:
@@ -30,6 +35,24 @@ def test_help_lists_every_command_with_its_own_help(run: Call) -> None:
 def test_garbage_is_collected_again_after_an_import() -> None:
     load("json.tool")
     assert gc.isenabled()
+
+
+def test_signal_while_torch_is_imported_is_not_lost() -> None:
+    """Its C++ code catches what a handler raises."""
+    code = """
+        import signal, sys
+        from gpt.cli import command
+
+        def swallow(name):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except BaseException:
+                pass
+
+        command.load = swallow
+        sys.exit(command.run_command(command.load_torch))
+    """
+    assert subprocess.run([sys.executable, "-c", dedent(code)], timeout=PATIENCE).returncode == -signal.SIGINT
 
 
 def test_gpt_runs_a_command_or_tells_its_version(run: Call, refuse: Refuse) -> None:
