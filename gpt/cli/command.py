@@ -109,7 +109,7 @@ def _silence_output() -> None:
 
 def load_torch() -> None:
     """Import torch, and report a line if that takes long, as from a cold disk."""
-    # torch goes on without NumPy where a handler's exception ends the import of that
+    # torch goes on without NumPy if a signal's handler raises while it imports that
     with announced(report, "loading torch"), handling(WATCHED, signal.SIG_DFL):
         load("torch")
 

@@ -62,7 +62,7 @@ def _run(words: list[str]) -> int:
 
 
 def _print_unused_kernels() -> None:
-    """Try kernels again that failed here, also with older sources, which says why."""
+    """Say why no kernels are used, if some have failed on this machine, perhaps from older sources."""
     from gpt.native.verdicts import machine
     from gpt.system.environment import read_settings
 

@@ -1,10 +1,11 @@
-"""The C++ engine: sequences that join and leave, and several tokens a call where nothing is in the split."""
+"""The C++ engine: sequences that join and leave, and several tokens a call where nothing is in the way."""
 
 import ctypes
 import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import ScheduledWork, SequenceState
-from gpt.generation.tokens import NOT_SAMPLING_FIELDS, SamplingKey, to_sampled_tokens
+from gpt.generation.tokens import NOT_SAMPLING_FIELDS, sampling_key, to_sampled_tokens
 from gpt.model import GPT
 from gpt.native import fingerprint
 from gpt.native.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
@@ -25,11 +26,8 @@ from gpt.system.progress import Report, announced
 PATIENCE = 0.03
 """Seconds that a reader of the stream may wait for tokens that are sampled but not shown."""
 MAX_STEPS = 64
-MANY = 16
-"""Tokens of a pass from which on each takes about the same time."""
-TRIAL_CALLS = 32
-"""Calls after which other splits than the fastest are tried again."""
-
+MANY = 16  # tokens of a pass, from which on each takes about the same time
+TRIAL_CALLS = 32  # after which other splits than the fastest are tried again
 
 NativeModel = tuple[ctypes.CDLL, Weights]
 """A library compiled for this processor, and a copy of a model's weights in its layout."""
@@ -66,13 +64,13 @@ class SplitChoice:
     """Chooses the fastest of some splits by the clock; the tokens do not depend on it.
 
     Threads that share a token wait for each other dozens of times, and read what others have written: fewer are faster
-    where a token is little work or another process has one of the cores; a split by sequence, where cores share no
-    cache or are many.
+    where a token is little work or another process has one of the cores; a split by sequence, where cores are many or
+    share no cache.
 
     Args:
-        splits: each is tried when one beside it is the fastest.
+        splits: those beside the fastest are tried now and then, and the first.
         first: index of the one to begin with.
-        first_calls: those before others are tried, the first of which wake the threads.
+        first_calls: calls before others are tried; the first of them wake the threads.
     """
 
     def __init__(self, splits: Sequence[Split], first: int, first_calls: int) -> None:
@@ -96,7 +94,7 @@ class SplitChoice:
 
     def _beside(self) -> list[Split]:
         at = self.splits.index(self.fastest)
-        return [*self.splits[max(0, at - 1) : at], *self.splits[at + 1 : at + 2]]
+        return [self.splits[index] for index in sorted({0, at - 1, at + 1} - {-1, at, len(self.splits)})]
 
 
 class NativeRunner(Runner):
@@ -120,13 +118,13 @@ class NativeRunner(Runner):
         self._engine, model = Engine(*prepared, sequences, tokens_per_sequence, kv_dtype, blocks), prepared[1].model
         super().__init__(model.block_size, blocks)
         assert self.pool.block_size == BLOCK
-        self._report, self._vocab_size = report, model.vocab_size
-        self._unsupported = dict[SamplingKey, str | None]()
-        self._steps, self._width = 1, 0
-        most = self._engine.threads
-        splits = [Split(most, by_sequence=True), *(Split(most >> halvings) for halvings in range(most.bit_length()))]
-        self._reading = SplitChoice(splits[1:], 0, 1)
-        self._writing = [SplitChoice(splits[1:], 0, 5), *(SplitChoice(splits, 1, 5) for _ in range(sequences - 1))]
+        self._report, self._reported, self._vocab_size = report, set[str](), model.vocab_size
+        self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
+        self._steps, self._width, most = 1, 0, self._engine.threads
+        splits = [Split(most >> halvings) for halvings in range(most.bit_length())]
+        both = [Split(most, by_sequence=True), *splits] if most > 1 else splits
+        self._reading = SplitChoice(splits, 0, 1)
+        self._writing = [SplitChoice(splits, 0, 5), *(SplitChoice(both, most > 1, 5) for _ in range(1, sequences))]
 
     @property
     def max_samples_per_call(self) -> int:
@@ -135,7 +133,8 @@ class NativeRunner(Runner):
     def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
         """Sample several tokens a call where every sequence needs only its next one, by the same parameters."""
         sequences = [chunk.sequence for chunk in chunks if chunk.max_samples]
-        if any(self._needs_pytorch(sequence) for sequence in sequences):
+        self._check(sequences)
+        if any(self._in_pytorch[sequence] for sequence in sequences):
             return super().run(chunks)
         self._set_blocks(chunks)
         is_short = all(chunk.max_samples and len(chunk.tokens) == 1 for chunk in chunks)
@@ -223,15 +222,15 @@ class NativeRunner(Runner):
             sampled[sequence] = [] if token < 0 else to_sampled_tokens([token], described, sequence.params)
         return sampled
 
-    def _needs_pytorch(self, sequence: SequenceState) -> bool:
-        """Return whether PyTorch has to sample for a sequence; the first time for a reason, report it."""
-        key = sequence.sampled_by
-        if key not in self._unsupported:
-            reason = sampling_unsupported_reason(sequence.params)
-            if reason is not None and reason not in self._unsupported.values():
+    def _check(self, sequences: Sequence[SequenceState]) -> None:
+        """Note which new sequences PyTorch has to sample for; the first time for a reason, report it."""
+        new = [sequence for sequence in sequences if sequence not in self._in_pytorch]
+        for params in {sequence.sampled_by: sequence.params for sequence in new}.values():
+            reason = sampling_unsupported_reason(params)
+            if reason is not None and reason not in self._reported:
                 self._report(f"sampling with PyTorch's operators: {reason}")
-            self._unsupported[key] = reason
-        return self._unsupported[key] is not None
+                self._reported.add(reason)
+            self._in_pytorch |= {each: reason is not None for each in new if each.sampled_by == sampling_key(params)}
 
     def _seen(self, sequence: SequenceState) -> Tensor:
         """Return which tokens a sequence has, (V,) uint8."""

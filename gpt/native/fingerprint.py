@@ -61,6 +61,7 @@ def changed_code(scope: Scope) -> str | None:
         for name, expected in defined.items():
             is_other = name.startswith("__") or (names and name in found and name not in names)
             if not is_other and not _is_same(vars(module).get(name), expected):
+                _read.cache_clear()  # it may be for a while, and what was executed meanwhile has it
                 return f"{name} of gpt/{file} was replaced"
     return _around_torch()
 

@@ -12,7 +12,7 @@ __attribute__((weak)) int omp_get_thread_num();
 __attribute__((weak)) int omp_get_num_threads();
 }
 
-// Linux wakes a thread on the core of the one that wakes it, if there are only two, and leaves them there for some
+// Where there are two cores, Linux wakes a thread on that of the thread that wakes it, and leaves both there for some
 // milliseconds, in which they wait for each other.
 inline void leave_core(int core) {
     if (core != sched_getcpu()) return;
