@@ -13,7 +13,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import ScheduledWork, SequenceState
-from gpt.generation.tokens import NOT_SAMPLING_FIELDS, sampling_key, to_sampled_tokens
+from gpt.generation.tokens import NOT_SAMPLING_FIELDS, to_sampled_tokens
 from gpt.model import GPT
 from gpt.native import fingerprint
 from gpt.native.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
@@ -225,12 +225,12 @@ class NativeRunner(Runner):
     def _check(self, sequences: Sequence[SequenceState]) -> None:
         """Note which new sequences PyTorch has to sample for; the first time for a reason, report it."""
         new = [sequence for sequence in sequences if sequence not in self._in_pytorch]
-        for params in {sequence.sampled_by: sequence.params for sequence in new}.values():
+        for key, params in {sequence.sampled_by: sequence.params for sequence in new}.items():
             reason = sampling_unsupported_reason(params)
             if reason is not None and reason not in self._reported:
                 self._report(f"sampling with PyTorch's operators: {reason}")
                 self._reported.add(reason)
-            self._in_pytorch |= {each: reason is not None for each in new if each.sampled_by == sampling_key(params)}
+            self._in_pytorch |= {each: reason is not None for each in new if each.sampled_by == key}
 
     def _seen(self, sequence: SequenceState) -> Tensor:
         """Return which tokens a sequence has, (V,) uint8."""
