@@ -8,7 +8,6 @@ seconds, and it does not depend on torch's binary interface. GCC and Clang are c
 import ctypes
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from gpt.native.cache import kernels_folder, make_kernels_folder, require_own
 from gpt.native.verdicts import Verdict
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
@@ -66,13 +66,21 @@ def find_compilers() -> Iterator[Compiler]:
     for path in filter(None, map(shutil.which, NAMES)):
         different.setdefault(Path(path).resolve(), path)
     yield from filter(None, map(_compiler_at, different.values()))
-    if importlib.util.find_spec("ziglang") is not None:
-        version = f"ziglang {importlib.metadata.version('ziglang')}"
-        yield Compiler((sys.executable, "-m", "ziglang", "c++"), version, is_zig=True)
+    if version := _zig_version():
+        # -P: no `ziglang.py` of the current folder is run
+        command = (sys.executable, "-P", "-m", "ziglang", "c++")
+        yield Compiler(command, f"ziglang {version}", is_zig=True)
 
 
 def find_compiler() -> Compiler | None:
     return next(find_compilers(), None)
+
+
+def _zig_version() -> str | None:
+    try:
+        return importlib.metadata.version("ziglang")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _compiler_at(path: str) -> Compiler | None:
@@ -104,8 +112,8 @@ def load_usable(
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
         with suppress(OSError):  # where it cannot be made, every start tries a wheel's library anew
-            (settings.cache_dir / "kernels").mkdir(parents=True, exist_ok=True)
-        verdict = Verdict(library, source, processor.name, settings.cache_dir / "kernels")
+            make_kernels_folder(settings.cache_dir)
+        verdict = Verdict(library, source, processor.name, kernels_folder(settings.cache_dir))
         reason = verdict.why_not(report)
         if reason is None:
             verdict.watch()
@@ -133,7 +141,12 @@ def find_library(
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
         compiler: None: the preferred one of this machine.
+
+    Raises:
+        DeviceError: it cannot be compiled, or others may have written it.
     """
+    folder = kernels_folder(cache)
+    require_own(cache, folder)
     prebuilt = None if compiler else CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
     if prebuilt is not None:
         return prebuilt
@@ -141,11 +154,14 @@ def find_library(
     if compiler is None:
         raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install 'glassgpt[compiler]'")
     command = compiler.arguments([*processor.compiler_flags, *flags])
-    cached = CachedLibrary(cache / "kernels", _key(source, *command, compiler.version))
+    cached = CachedLibrary(folder, _key(source, *command, compiler.version))
     try:
-        return cached.find() or _compile(
-            command, compiler.name, source, f"{source} for {processor.name}", cached, report
-        )
+        found = cached.find()
+        if found is None:
+            make_kernels_folder(cache)
+            found = _compile(command, compiler.name, source, f"{source} for {processor.name}", cached, report)
+        require_own(found)
+        return found
     except OSError as error:
         raise DeviceError(f"{source} cannot be compiled: {error}; XDG_CACHE_HOME may name another folder") from None
 
@@ -211,7 +227,6 @@ def _key(source: str, *parts: str) -> str:
 def _compile(command: list[str], by: str, source: str, title: str, cached: CachedLibrary, report: Report) -> Path:
     """Run the compiler, and keep the library under its key and hash; what the compiler said of an error is kept too."""
     log, start = cached.folder / f"{cached.key}.log", time.monotonic()
-    cached.folder.mkdir(parents=True, exist_ok=True)
     report(f"compiling {title}: once, by {by}, in ten seconds to two minutes")
     with announced(report, f"still compiling {title}", seconds=10), temporary_file(log) as built:
         command = [*command, str(SOURCES / source), "-o", str(built)]

@@ -219,3 +219,46 @@ def test_tensor_that_c_would_read_as_something_else_is_refused() -> None:
     for x in (torch.ones(2, 3).double(), torch.ones(2, 3).mT, torch.ones(2, 3, device="meta")):
         with pytest.raises(TypeError, match=r"^C reads contiguous torch\.float32 here, and was given "):
             pointer(x, torch.float32)
+
+
+def test_the_cache_is_its_owner_s_alone(cache: Path) -> None:
+    former = os.umask(0)
+    try:
+        find_library("room/answer.cpp", GENERIC, cache)
+    finally:
+        os.umask(former)
+    assert [folder.stat().st_mode & 0o777 for folder in (cache, cache / "kernels")] == [0o700] * 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes are those of POSIX")
+@pytest.mark.parametrize("which", ["gpt", "kernels", "library"])
+def test_library_that_others_may_have_written_is_not_loaded(
+    which: str, tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "gpt"
+    library = find_library("room/answer.cpp", GENERIC, cache)
+    path = {"gpt": cache, "kernels": cache / "kernels", "library": library}[which]
+    mode = path.stat().st_mode
+    remedy = "remove it, or let XDG_CACHE_HOME name a folder of yours"
+    for changed in (mode | 0o020, mode | 0o002):
+        path.chmod(changed)
+        said = rf"^{path} can be written by other users, whose code would run; {remedy}$"
+        with pytest.raises(DeviceError, match=said):
+            find_library("room/answer.cpp", GENERIC, cache)
+    path.chmod(mode)
+    assert find_library("room/answer.cpp", GENERIC, cache) == library
+    monkeypatch.setattr("gpt.native.cache.ROOT_USER", -1)
+    monkeypatch.setattr("gpt.native.cache.os.geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(DeviceError, match=rf"^{cache} belongs to another user, whose code would run; {remedy}$"):
+        find_library("room/answer.cpp", GENERIC, cache)
+
+
+def test_file_called_ziglang_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ziglang.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    assert not any(compiler.is_zig for compiler in find_compilers())
+
+
+def not_installed(name: str) -> str:
+    raise importlib.metadata.PackageNotFoundError(name)

@@ -1,0 +1,45 @@
+"""The folder of compiled libraries: what is loaded from it runs as code, so nobody else may write there."""
+
+import os
+from pathlib import Path
+
+from gpt.system.errors import DeviceError
+
+ROOT_USER = 0
+"""May write everywhere, and may have prepared a cache for all."""
+WRITABLE_BY_OTHERS = 0o022
+"""Bits of a file's mode: its group, or everyone, may write it."""
+REMEDY = "remove it, or let XDG_CACHE_HOME name a folder of yours"
+
+
+def kernels_folder(cache: Path) -> Path:
+    """Return where a cache has its libraries and verdicts."""
+    return cache / "kernels"
+
+
+def make_kernels_folder(cache: Path) -> Path:
+    """Make the folder of libraries, and the cache itself, for their owner only; raise OSError if that fails."""
+    folder = kernels_folder(cache)
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    for each in (cache, folder):
+        each.mkdir(mode=0o700, exist_ok=True)  # whatever the umask is
+    return folder
+
+
+def require_own(*paths: Path) -> None:
+    """Check that nobody but this user, or root, may have written some files or folders; missing ones pass.
+
+    Raises:
+        DeviceError: somebody else may have; one line says where.
+    """
+    if os.name == "nt":  # its modes do not say who may write
+        return
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:  # nothing can be read there either
+            continue
+        if status.st_uid not in (os.geteuid(), ROOT_USER):
+            raise DeviceError(f"{path} belongs to another user, whose code would run; {REMEDY}")
+        if status.st_mode & WRITABLE_BY_OTHERS:
+            raise DeviceError(f"{path} can be written by other users, whose code would run; {REMEDY}")
