@@ -63,11 +63,11 @@ def _run(words: list[str]) -> int:
 
 def _print_unused_kernels() -> None:
     """Say why no kernels are used, if some have failed on this machine, perhaps from older sources."""
-    from gpt.native.verdicts import machine
+    from gpt.native.cache import kernels_folder
+    from gpt.native.verdicts import any_failed
     from gpt.system.environment import read_settings
 
-    verdicts = (read_settings().cache_dir / "kernels").glob(f"*-{machine()}.trial")
-    if any(path.stat().st_size for path in verdicts):
+    if any_failed(kernels_folder(read_settings().cache_dir)):
         import_module("gpt.native.__main__").main()
 
 

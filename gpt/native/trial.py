@@ -1,6 +1,7 @@
-"""`python -m gpt.native.trial SOURCE CLASS LIBRARY`: run tiny models by a library, and compare them with PyTorch's.
+"""`python -m gpt.native.trial SOURCE CLASS LIBRARY ROUNDS`: compare tiny models by a library with PyTorch's.
 
-It is a process of its own, since the library may crash. Exit codes are those of `gpt.native.verdicts`. Without
+It is a process of its own, since the library may crash. The last line says what was compared, or what differs; exit
+codes are those of `gpt.native.verdicts`. Without
 arguments it compares the libraries of all classes of this machine, and if all agree, writes the fingerprint of the
 code that they were compared with.
 """
@@ -31,7 +32,7 @@ from gpt.native.decoding.weights import lay_out_weights
 from gpt.native.fingerprint import DECODING, FINGERPRINT, SAMPLING, TRAINING, changed_code, current
 from gpt.native.training.bindings import Kernels, load_kernels
 from gpt.native.training.block import replace_blocks
-from gpt.native.verdicts import DIFFERS, EDITED
+from gpt.native.verdicts import DIFFERS, EDITED, LOGITS_ONLY
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
 from gpt.system.processor import PROCESSORS, Processor, supported_processors
@@ -99,8 +100,8 @@ def _distance(found: Tensor, right: Tensor) -> float:
     return float((found - right).abs().max() / right.std().clamp(min=1e-30))
 
 
-def decoding_difference(library: ctypes.CDLL, processor: Processor) -> str | None:
-    """Return where logits or tokens by an engine differ from PyTorch's; None: nowhere."""
+def decoding_difference(library: ctypes.CDLL, processor: Processor, samples: bool = True) -> str | None:
+    """Return where logits by an engine, or if it `samples` tokens, differ from PyTorch's; None: nowhere."""
     formats = [*product(("float32", *NAMES), ("fp32",)), *product(("float32",), KV_KINDS)]  # C++ has each by itself
     for (name, model), (weights, kv_dtype) in product(models(), formats):
         model = model.eval() if weights == "float32" else quantize(model.eval(), weights)
@@ -125,7 +126,7 @@ def decoding_difference(library: ctypes.CDLL, processor: Processor) -> str | Non
         right = torch.cat((right, right[-1:]))
         if not (distance := _distance(found, right)) <= KV_TOLERANCES[kv_dtype]:
             return f"the logits of {name} ({weights}, {kv_dtype} cache) differed by {distance:.2g} from PyTorch's"
-        if kv_dtype == "fp32" and (reason := _sampling_difference(engine, model.vocab_size)):
+        if samples and kv_dtype == "fp32" and (reason := _sampling_difference(engine, model.vocab_size)):
             return f"{reason} of {name} ({weights})"
     return None
 
@@ -175,8 +176,31 @@ def write_fingerprint() -> int:
     return 0
 
 
-def main(source: str, name: str, library: str) -> int:
+def main(source: str, name: str, library: str, rounds: str = "1") -> int:
     """Try a library; return the exit code."""
+    _limit_this_process()
+    torch.set_num_threads(2)
+    trains = source.startswith("training")
+    if edited := changed_code(TRAINING if trains else DECODING):
+        print(f"{edited}, so that the kernels cannot be compared with it")
+        return EDITED
+    samples = changed_code(SAMPLING) is None
+    opened = open_library(Path(library))
+    for _ in range(int(rounds)):
+        if trains:
+            difference = training_difference(Kernels(opened, PROCESSORS[name]))
+        else:
+            difference = decoding_difference(with_results(opened), PROCESSORS[name], samples)
+        if difference:
+            print(difference)
+            return DIFFERS
+    of_engine = "logits and tokens" if samples else LOGITS_ONLY
+    print("logits and gradients" if trains else of_engine)
+    return 0
+
+
+def _limit_this_process() -> None:
+    """End this process when it has taken too much processor time, and let a crash leave no core."""
     with suppress(ImportError, OSError, ValueError):  # where a system has this
         import resource
 
@@ -184,17 +208,6 @@ def main(source: str, name: str, library: str) -> int:
         if soft == resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, hard))
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no core, also where a program collects them
-    torch.set_num_threads(2)
-    trains, processor = source.startswith("training"), PROCESSORS[name]
-    if any(map(changed_code, (TRAINING,) if trains else (DECODING, SAMPLING))):
-        return EDITED
-    opened = open_library(Path(library))
-    if trains:
-        difference = training_difference(Kernels(opened, processor))
-    else:
-        difference = decoding_difference(with_results(opened), processor)
-    print(difference or "")
-    return DIFFERS if difference else 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from native_support import needs_compiler
 from gpt.native import build, verdicts
 from gpt.native.build import SOURCES, CachedLibrary, find_compilers, find_library
 from gpt.native.training.bindings import SOURCE, Kernels, load_kernels
-from gpt.native.verdicts import Verdict
+from gpt.native.verdicts import Verdict, read_record
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import GENERIC, Processor, supported_processors
@@ -67,6 +67,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, settings = tmp_path_factory.mktemp("faulty"), read_settings()
     place = folder / "gpt/kernels"
     place.mkdir(parents=True)
+    for each in (place, place.parent):
+        each.chmod(0o700)  # whatever the umask is
     best, following = (find_library(SOURCE, each, settings.cache_dir) for each in candidates()[:2])
     shutil.copy(following, place)
     (folder / "faulty.cpp").write_text(FAULTY, encoding="utf-8")
@@ -91,7 +93,11 @@ def loaded(cache: Path) -> tuple[Kernels, list[str]]:
 
 
 def records(cache: Path) -> list[str]:
-    return sorted(path.read_text(encoding="utf-8") for path in (cache / "kernels").glob("*.trial"))
+    """Why libraries must not be used, by the records of their trials; "" for those that may."""
+    paths = list((cache / "kernels").glob("*.trial"))
+    found = [read_record(path) for path in paths]
+    assert all(record is not None and record.compared + (record.reason or "") for record in found)
+    return sorted(record.reason or "" for record in found if record is not None)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_spinning_threads_have_a_verdict_and_waiting_ones_have_none(
     monkeypatch.setattr(verdicts.subprocess, "run", impatient)
     assert "a trial of them ended with SIGXCPU" in loaded(cache)[1][0]
     assert [bool(text) for text in records(cache)] == [False, True]
-    next(path for path in (cache / "kernels").glob("*.trial") if path.read_text()).unlink()
+    next(path for path in (cache / "kernels").glob("*.trial") if '"reason": "' in path.read_text()).unlink()
     build._LOADED.clear()
     monkeypatch.setenv("GPT_FAULT", "sleep")
     monkeypatch.setattr(verdicts, "SECONDS", 4)
@@ -192,3 +198,129 @@ def test_crash_in_mid_training_is_not_tried_again(cache: Path, tmp_path: Path) -
     assert f"remove it to try them again); using {following.name}" in again.stderr
     assert losses(tmp_path) == losses(tmp_path / "expected")
     assert line in gpt(tmp_path, cache, "--version", GPT_PROCESSOR=best.name).stdout
+
+
+def test_record_of_no_trial_is_not_believed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_FAULT", "third")
+    best, following, *_ = candidates()
+    assert loaded(cache)[0].processor is following
+    (path,) = (each for each in (cache / "kernels").glob("*.trial") if '"reason": "' in each.read_text())
+    of_another = json.dumps(
+        {**json.loads(path.read_text()), "library": "another.so", "compared": "all", "reason": None}
+    )
+    for content in ("", "{}", of_another, path.read_text().replace('"crashes": 0', '"crashes": 1')):
+        path.write_text(content)
+        build._LOADED.clear()
+        kernels, lines = loaded(cache)
+        assert kernels.processor is following
+        assert lines[0].startswith(f"the {best.name} kernels are not used here: a trial of them ended with SIGILL")
+
+
+def test_edited_copy_writes_no_record(tmp_path: Path) -> None:
+    """Its trial has nothing to compare with."""
+    shutil.copytree(build.SOURCES.parents[1], tmp_path / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
+    layers = tmp_path / "gpt/model/layers.py"
+    layers.write_text(layers.read_text().replace("F.relu(x).square()", "F.relu(x)"))
+    environment = {**os.environ, "PYTHONPATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment["GPT_PROCESSOR"] = "generic"
+    command = [sys.executable, "-m", "gpt.native"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    said = (
+        "no compiled kernels: relu2 of gpt/model/layers.py was edited, so that the kernels cannot be compared with it"
+    )
+    assert done.stderr.splitlines() == [said]
+    assert list((tmp_path / "cache/gpt/kernels").glob("*.trial")) == []
+
+
+def test_where_sampling_was_edited_a_record_is_of_logits_only(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, sampling = list[str](), list[str | None](["sample of gpt/generation/sampling.py was edited"])
+
+    def trial(self: Verdict, rounds: int) -> tuple[int, list[str]]:
+        tried.append("logits" if sampling[0] else "logits and tokens")
+        return 0, tried[-1:]
+
+    monkeypatch.setattr(Verdict, "_run_trial", trial)
+    monkeypatch.setattr(verdicts, "changed_code", lambda scope: sampling[0])
+    verdict = Verdict(Path("engine-1-2.so"), "decoding/engine.cpp", "AVX2", cache / "kernels")
+    assert [verdict.why_not(pytest.fail), verdict.why_not(pytest.fail), tried] == [None, None, ["logits"]]
+    sampling[0] = None  # the edit was undone
+    assert [verdict.why_not(pytest.fail), verdict.why_not(pytest.fail)] == [None, None]
+    assert tried == ["logits", "logits and tokens"]
+
+
+def test_files_of_the_current_folder_are_not_run(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gpt", "resource", "ziglang", "torch"):
+        (tmp_path / f"{name}.py").write_text('open("run", "w")\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPT_FAULT", "")
+    kernels, lines = loaded(cache)
+    assert (kernels.processor, lines) == (candidates()[0], [])
+    for compiler in find_compilers():
+        subprocess.run([*compiler.command, "--version"], capture_output=True, check=True)
+    assert not (tmp_path / "run").exists()
+
+
+STACKS = """Fatal Python error: {ended}
+
+Thread 0x00007f01 (most recent call first):
+  File "/site-packages/torch/autograd/graph.py", line 3 in backward
+  File "/place/gpt/native/training/functions.py", line 9 in forward
+
+{name} 0x00007f02 (most recent call first):
+  File "{file}", line 97 in call
+  File "/place/gpt/native/training/functions.py", line 9 in forward
+"""
+IN_KERNELS = "/place/gpt/native/training/bindings.py"
+
+
+def stacks(name: str = "Current thread", file: str = IN_KERNELS) -> str:
+    return STACKS.format(ended="Aborted", name=name, file=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "crashes"),
+    [
+        (stacks(), 1),
+        (stacks("Thread"), 1),  # a thread of the kernels' own, without a stack in Python
+        (stacks(file="/site-packages/numpy/core.py"), 0),
+        (stacks() + stacks(file="/site-packages/numpy/core.py"), 1),
+        (stacks() * 2, 2),
+    ],
+)
+def test_crash_of_a_run_is_tried_again_before_it_is_believed(
+    text: str, crashes: int, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = list[int]()
+    monkeypatch.setattr(Verdict, "_run_trial", lambda self, count: (rounds.append(count), (0, ["all"]))[1])
+    verdict = Verdict(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
+    assert [verdict.why_not(pytest.fail), rounds] == [None, [1]]
+    verdict.stacks.write_text(text)
+    for _ in range(2):  # once only
+        reason = verdict.why_not(pytest.fail)
+        assert rounds == ([1, 3] if crashes else [1])
+    if crashes < 2:
+        assert reason is None
+    else:
+        said = f"a process ended in them with an abort ({verdict.stacks} has its stack; remove it to try them again)"
+        assert reason == said
+    verdict.stacks.unlink()
+    assert verdict.why_not(pytest.fail) is None
+
+
+def test_trial_after_a_crash_that_fails_is_believed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Verdict, "_run_trial", lambda self, count: (-signal.SIGSEGV, []))
+    verdict = Verdict(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
+    verdict.stacks.write_text(stacks())
+    assert str(verdict.why_not(pytest.fail)).startswith("a process ended in them with an abort (")
+
+
+def test_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Verdict, "_run_trial", lambda self, count: (0, ["all"]))
+    lines = list[str]()
+    verdict = Verdict(Path("training-1-2.so"), SOURCE, "AVX2", tmp_path / "missing")
+    assert verdict.why_not(lines.append) is None
+    (line,) = lines
+    assert line.startswith("the AVX2 kernels are tried at every start, which takes seconds: ")
+    assert line.endswith(
+        f"{tmp_path / 'missing'} cannot be written (No such file or directory); XDG_CACHE_HOME may name another folder"
+    )
