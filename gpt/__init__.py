@@ -8,7 +8,6 @@ Names are imported when they are first used, so that a command line that needs n
 `--help`, does not wait for torch.
 """
 
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -45,11 +44,6 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
-
-# How often torch's idle threads poll for work before they sleep; OpenMP reads it when torch is loaded. By default they
-# poll for milliseconds, and use up their share of a core that another process wants too, so that they have none of it
-# when there is work: with 100,000 polls a step takes 6 times as long as on an idle machine, and 2.1 times with these.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 _NAMES = {
     "gpt.api.models": "load save",

@@ -1,7 +1,6 @@
 """The package as a whole: its public face, which part may import which, and what an import costs."""
 
 import ast
-import importlib
 import os
 import re
 import subprocess
@@ -108,15 +107,13 @@ def part_of(module: str) -> str:
     return module.removeprefix("gpt.").partition(".")[0]
 
 
-@pytest.mark.parametrize("given", [None, "123"])
-def test_idle_threads_sleep_soon_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch, given: str | None
-) -> None:
-    monkeypatch.setenv("GOMP_SPINCOUNT", given or "")
-    if given is None:
-        monkeypatch.delenv("GOMP_SPINCOUNT")
-    importlib.reload(gpt)
-    assert os.environ["GOMP_SPINCOUNT"] == (given or "1000")
+def test_import_sets_no_environment_variable() -> None:
+    code = (
+        "import os; before = dict(os.environ); import gpt, benchmarks.cli; gpt.GPT; assert dict(os.environ) == before"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    result = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_imports_run_down_only_and_never_to_the_benchmarks() -> None:
