@@ -53,6 +53,9 @@ def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(tmp
         load_plugins(tmp_path / "none.py")
 
 
+MLP_CALLED = "from gpt.model.layers import MLPS, SwiGLU\nMLPS[{!r}] = SwiGLU\n"
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -62,6 +65,8 @@ def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(tmp
         ("", ": the plugin adds no parts; write for example from gpt.model.layers import"),
         (MISH + "nonsense", ":4: the plugin raises NameError"),
         (MISH.replace("mish", "relu"), r"my_parts\.py: relu is a name already; choose another"),
+        (MLP_CALLED.format("gelu"), r"my_parts\.py: gelu is a name of model\.mlp already; choose another"),
+        (MISH.replace("'mish'", "'swiglu'"), r"my_parts\.py: swiglu is a name of model\.mlp already; choose another"),
     ],
 )
 def test_a_bad_plugin_is_refused_in_one_line_and_adds_nothing(tmp_path: Path, code: str, message: str) -> None:
