@@ -5,10 +5,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.model import GPT
+from gpt.model.layers import ACTIVATIONS, MLPS
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.system.device import meta_device
 
@@ -27,6 +28,8 @@ def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
     for key, known in (("position", POSITIONS), ("norm", NORMS), ("mlp", mlps)):
         if getattr(config, key) not in known:
             return f"model.{key}={getattr(config, key)}"
+    if config.mlp in ACTIVATIONS and config.mlp in MLPS:
+        return f"model.mlp={config.mlp}, which is both an activation and an MLP"
     for key, field in type(config).model_fields.items():
         if key not in KEYS and getattr(config, key) != field.default:
             return f"model.{key}={getattr(config, key)}"
@@ -60,6 +63,13 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
             if key not in ignored and (is_own or (callable(value) and value != known[key])):
                 return f"{name}.{key}".lstrip(".") + ", which was changed"
     return None
+
+
+def changed_tensor(model: nn.Module) -> str | None:
+    """Return the first parameter or buffer of a class that may compute something else; None: all are torch's own."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    other = (f"{name}, a {type(x).__name__}" for name, x in tensors if type(x) not in (nn.Parameter, Tensor))
+    return next(other, None)
 
 
 def has_hooks(module: nn.Module) -> bool:

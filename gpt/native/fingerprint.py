@@ -7,19 +7,18 @@ the files define.
 """
 
 import ast
+import builtins
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
-from torch import nn
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
+from gpt.native.around_torch import changed_torch
 
 PACKAGE = Path(__file__).parents[1]
 FINGERPRINT = Path(__file__).parent / "fingerprint.json"
@@ -39,40 +38,56 @@ DECODING: Scope = {
     "model/gpt.py": ("Block", "GPT", "_positions_and_mask", "_biased"),
     "model/positions.py": (),
     "model/quantized.py": ("QuantizedLinear", "BFloat16Linear", "unpack"),
+    "generation/runner.py": ("Runner", "TorchRunner"),
 }
 """What the decoding engine computes."""
-SAMPLING: Scope = {"generation/sampling.py": (), "config/filters.py": ()}
+SAMPLING: Scope = {
+    "generation/sampling.py": (),
+    "config/filters.py": (),
+    "generation/tokens.py": ("sample_tokens",),
+    "generation/runner.py": ("sample_each",),
+}
 """What the engine samples by."""
 
 
 def changed_code(scope: Scope) -> str | None:
     """Return the first definition that is not what the kernels compute, as part of a message; None: all are."""
     for file, names in scope.items():
-        known = recorded()[file]
         try:
-            found, defined = _read(PACKAGE, file)
+            source = _read(PACKAGE, file)
         except Exception as error:
             return f"gpt/{file} raises {type(error).__name__}"
-        module = import_module(defined["__name__"])
-        for name in sorted(found.keys() | known.keys()):
-            matters = not names or name in (*names, TOP_LEVEL) or (name.startswith("import ") and name in known)
-            if matters and found.get(name) != known.get(name):
+        known, found = recorded().get(file, {}), source.hashes
+        matters = {name for name in found.keys() | known.keys() if _matters(name, names, source, known)}
+        for name in sorted(matters):
+            if found.get(name) != known.get(name):
                 return f"{name} of gpt/{file} was edited"
-        for name, expected in defined.items():
-            is_other = name.startswith("__") or (names and name in found and name not in names)
-            if not is_other and not _is_same(vars(module).get(name), expected):
+        module = import_module(source.module)
+        for name, expected in source.defined.items():
+            if not {name, f"import {name}"} & matters:
+                continue
+            in_memory = vars(module).get(name)
+            if not _is_same(in_memory, expected):
                 _read.cache_clear()  # it may be for a while, and what was executed meanwhile has it
-                return f"{name} of gpt/{file} was replaced"
-    return _around_torch()
+                return f"{name} of gpt/{file} {_how_changed(in_memory, expected)}"
+    return changed_torch()
 
 
-def _around_torch() -> str | None:
-    """Return what torch calls around every module or function, which kernels would leave out; None: nothing."""
-    for name, value in vars(nn.modules.module).items():
-        if name.startswith("_global_") and "hooks" in name and value:
-            return f"torch has {name}"
-    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return next((f"torch has {mode}" for mode in modes if not isinstance(mode, DeviceContext)), None)
+def _matters(name: str, scope: tuple[str, ...], source: "_Source", known: Mapping[str, str]) -> bool:
+    """Return whether kernels stand for a definition or import of a file, of which they compute `scope`.
+
+    A function or import that is new, and not in the place of another, is at most used by what is known, which then
+    has another hash itself.
+    """
+    if name == TOP_LEVEL:
+        return True
+    bound = name.removeprefix("import ")
+    is_new = not {bound, f"import {bound}"} & known.keys()
+    if is_new and name in source.inert and not hasattr(builtins, bound):
+        return False
+    if not scope or bound in scope:
+        return True
+    return name.startswith("import ") and any(bound in source.used_by.get(each, ()) for each in scope)
 
 
 @cache
@@ -82,22 +97,58 @@ def recorded() -> dict[str, dict[str, str]]:
 
 
 def current() -> dict[str, dict[str, str]]:
-    """Return the fingerprint of the code on disk."""
-    return {file: _read(PACKAGE, file)[0] for file in sorted({*DECODING, *SAMPLING})}
+    """Return the fingerprint of the code on disk: of what matters to some kernels."""
+    found: dict[str, dict[str, str]] = {}
+    for scope in (TRAINING, DECODING, SAMPLING):
+        for file, names in scope.items():
+            source = _read(PACKAGE, file)
+            matters = {
+                name: value for name, value in source.hashes.items() if _matters(name, names, source, source.hashes)
+            }
+            found[file] = {**found.get(file, {}), **matters}
+    return {file: dict(sorted(hashes.items())) for file, hashes in sorted(found.items())}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a file has on disk.
+
+    Attributes:
+        module: its name.
+        hashes: of every definition and import, without comments and docstrings.
+        used_by: names that a definition uses.
+        inert: functions and imports, which change nothing unless something else uses them.
+        defined: what the file defines when it is executed.
+    """
+
+    module: str
+    hashes: dict[str, str]
+    used_by: dict[str, set[str]]
+    inert: set[str]
+    defined: dict[str, Any]
 
 
 @cache  # a file that is edited later is not what this process has in memory
-def _read(package: Path, file: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return a hash of every definition and import of a file, without comments and docstrings; and what it defines."""
+def _read(package: Path, file: str) -> _Source:
     source, parts = (package / file).read_text(encoding="utf-8"), dict[str, list[Any]]()
+    used_by, others = dict[str, set[str]](), set[str]()
     for node in ast.parse(source).body:
         for name, part in _named(node):
             parts.setdefault(name, []).append(_as_data(part))
-    defined: dict[str, Any] = {"__name__": f"gpt.{file[:-3].replace('/', '.')}"}
-    exec(compile(source, file, "exec", dont_inherit=True), defined)
-    return {
-        name: hashlib.sha256(repr(found).encode()).hexdigest()[:12] for name, found in sorted(parts.items())
-    }, defined
+            used_by.setdefault(name, set()).update(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+            if not _is_inert(node):
+                others.add(name)
+    module = f"gpt.{file[:-3].replace('/', '.')}"
+    defined: dict[str, Any] = {"__name__": module}
+    exec(compile(source, str(package / file), "exec", dont_inherit=True), defined)
+    hashes = {name: hashlib.sha256(repr(found).encode()).hexdigest()[:12] for name, found in parts.items()}
+    return _Source(module, hashes, used_by, parts.keys() - others, defined)
+
+
+def _is_inert(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return not node.decorator_list
+    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _named(node: ast.stmt) -> Iterator[tuple[str, Any]]:
@@ -129,6 +180,8 @@ def _is_same(found: Any, expected: Any) -> bool:
     """Return whether a value in memory is what its file defines, functions and classes by their code."""
     if found is expected:
         return True
+    if isinstance(found, CodeType) and isinstance(expected, CodeType):
+        return _without_lines(found) == _without_lines(expected)
     if type(found).__qualname__ != type(expected).__qualname__:
         return False
     if isinstance(expected, FunctionType | property):
@@ -136,10 +189,44 @@ def _is_same(found: Any, expected: Any) -> bool:
         return all(_is_same(getattr(found, name, None), getattr(expected, name, None)) for name in names)
     if isinstance(expected, type):
         own, known = vars(found), vars(expected)
-        parts = (name for name, part in {**own, **known}.items() if callable(part) or isinstance(part, property))
+        parts = [name for name in {**own, **known} if _decides(name, own, known)]
         return found.__qualname__ == expected.__qualname__ and all(_is_same(own.get(n), known.get(n)) for n in parts)
     if isinstance(expected, dict):  # a plugin may have added to a table
-        return all(key in found and _is_same(found[key], value) for key, value in expected.items())
+        of_file = [key for key in found if key in expected]
+        return of_file == list(expected) and all(_is_same(found[key], value) for key, value in expected.items())
     if is_dataclass(expected):
         return _is_same(vars(found), vars(expected))
     return bool(found == expected) or repr(found) == repr(expected)  # pydantic's fields have no equality
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """Return code that knows no lines, since a comment above it changes nothing."""
+    inner = tuple(_without_lines(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_firstlineno=1, co_linetable=b"", co_consts=inner)
+
+
+def _decides(name: str, own: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Return whether an attribute of a class, in memory or in its file, decides what the class computes."""
+    if any(callable(part) or hasattr(type(part), "__get__") for part in (own.get(name), known.get(name))):
+        return True
+    return not name.startswith("__") and (name in own) != (name in known)
+
+
+def _how_changed(found: Any, expected: Any) -> str:
+    """Return whether a value was replaced, or is what its file defined before an edit."""
+    former, now = _codes(found), _codes(expected)
+    other = [(former[name], code) for name, code in now.items() if not _is_same(former.get(name, code), code)]
+    is_former = bool(other) and all(old.co_filename == code.co_filename for old, code in other)
+    return "was edited after it was imported; start again" if is_former else "was replaced"
+
+
+def _codes(value: Any) -> dict[str, CodeType]:
+    """Return the code of a function, or of those of a class or table, by name."""
+    if isinstance(value, FunctionType):
+        return {value.__qualname__: value.__code__}
+    parts: Any = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, type) or is_dataclass(value):
+        parts = vars(value).values()
+    return {f"{index} {name}": code for index, part in enumerate(parts) for name, code in _codes(part).items()}

@@ -1,6 +1,10 @@
 """Edits of the model and of sampling, on disk and at run time: one line names each, and PyTorch computes it."""
 
+import copy
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,21 +16,26 @@ from native_support import needs_compiler
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpt.config import SamplingParams
 from gpt.config.filters import FILTERS, Filter
+from gpt.generation import runner as runner_file
+from gpt.generation import tokens as tokens_file
 from gpt.generation.generator import generate_tokens
 from gpt.generation.reference import reference_tokens
+from gpt.generation.runner import TorchRunner
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.model import gpt as gpt_file
 from gpt.model.attention import Attention, ReferenceCore, SDPACore
 from gpt.model.gpt import Block
-from gpt.model.layers import ACTIVATIONS
+from gpt.model.layers import ACTIVATIONS, MLPS
 from gpt.native import fingerprint
 from gpt.native.coverage import changed_module
 from gpt.native.decoding.weights import check_native_support
-from gpt.native.fingerprint import DECODING, SAMPLING, TRAINING, changed_code
+from gpt.native.fingerprint import DECODING, SAMPLING, TRAINING, Scope, changed_code
 from gpt.native.training.block import NativeBlock, use_native_blocks
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
@@ -59,12 +68,28 @@ IN_DECODING = [
     ("gpt/model/gpt.py", "GPT", "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
     ("gpt/model/positions.py", "_angles", "theta ** (-", "2 * theta ** (-"),
     ("gpt/model/quantized.py", "QuantizedLinear", "* self.scales", "* 0.9 * self.scales"),
+    ("gpt/generation/runner.py", "TorchRunner", "last = self._forward", "last = 2 * self._forward"),
+    ("gpt/model/positions.py", "sum", "class Rotary(", "def sum(x):\n    return x\n\n\nclass Rotary("),  # of Python
+    ("gpt/model/positions.py", "import _angles", "def _angles(", "from math import cos as _angles\n\n\ndef _angles("),
 ]
 IN_SAMPLING = [
     ("gpt/generation/sampling.py", "next_token_probabilities", "max(params.temp", "max(0.2 * params.temp"),
     ("gpt/config/filters.py", "top_p_filter", "(before >= p)", "(before > p)"),
+    ("gpt/generation/tokens.py", "sample_tokens", "sample(probabilities, ", "sample(probabilities.square(), "),
+    (
+        "gpt/generation/tokens.py",
+        "import sample",
+        "probabilities, sample\n",
+        "probabilities, widest_dtype as sample\n",
+    ),
+    ("gpt/generation/runner.py", "sample_each", "peek(1)[0]", "peek(2)[1]"),
 ]
-NOWHERE = [("gpt/model/gpt.py", "weights at the start", "INIT_STD = 0.02", "INIT_STD = 0.01")]
+NOWHERE = [
+    ("gpt/model/gpt.py", "weights at the start", "INIT_STD = 0.02", "INIT_STD = 0.01"),
+    ("gpt/model/positions.py", "a new helper", "def rotate(", "def halves(x):\n    return x / 2\n\n\ndef rotate("),
+    ("gpt/model/layers.py", "a new import", "import torch\n", "import itertools\nimport torch\n"),
+    ("gpt/generation/tokens.py", "another function", ".nonzero()[0]", ".nonzero()[-1]"),
+]
 ON_DISK = [*IN_TRAINING, *IN_DECODING, *IN_SAMPLING, *NOWHERE]
 
 
@@ -139,9 +164,80 @@ def test_replacement_at_run_time_is_named(name: str, monkeypatch: pytest.MonkeyP
         assert found.endswith(" was replaced")
 
 
+class Fixed:
+    """A descriptor, which takes the place of a module of every block."""
+
+    def __get__(self, owner: Any, kind: type) -> nn.Module:
+        return nn.Identity()
+
+
+def reordered(patch: pytest.MonkeyPatch) -> None:
+    first = next(iter(FILTERS))
+    part = FILTERS[first]
+    patch.delitem(FILTERS, first)
+    FILTERS[first] = part
+
+
+ELSEWHERE: dict[str, tuple[Scope, Callable[[pytest.MonkeyPatch], None]]] = {
+    "Block of gpt/model/gpt.py": (TRAINING, lambda patch: patch.setattr(Block, "mlp", Fixed(), raising=False)),
+    "FILTERS of gpt/config/filters.py": (SAMPLING, reordered),
+    "sample of gpt/generation/tokens.py": (SAMPLING, replacing(tokens_file, "sample")),
+    "sample_tokens of gpt/generation/runner.py": (SAMPLING, replacing(runner_file, "sample_tokens")),
+    "TorchRunner of gpt/generation/runner.py": (DECODING, replacing(TorchRunner, "_forward")),
+    "Linear of torch": (TRAINING, replacing(nn.Linear, "forward")),
+    "scaled_dot_product_attention of torch": (TRAINING, replacing(F, "scaled_dot_product_attention")),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_replacement_where_a_definition_is_used_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope, replace = ELSEWHERE[name]
+    order = list(FILTERS)
+    with monkeypatch.context() as patch:
+        replace(patch)
+        assert changed_code(scope) == f"{name} was replaced"
+    for key in order:
+        FILTERS[key] = FILTERS.pop(key)
+    assert changed_code(scope) is None
+
+
+AFTER_IMPORT = """
+from pathlib import Path
+
+from gpt.native import fingerprint
+
+file = Path("gpt/model/gpt.py")
+source = file.read_text()
+for edited in ("# a comment" + chr(10) + source, source.replace("return x + ", "return x - "), source + " " * 4):
+    file.write_text(edited)
+    fingerprint._read.cache_clear()
+    print(fingerprint.changed_code(fingerprint.TRAINING))
+file.write_text(source.replace("Map x", "Turn x"))
+fingerprint._read.cache_clear()
+print(fingerprint.changed_code(fingerprint.TRAINING))
+"""
+
+
+def test_file_that_was_edited_after_its_import_was_not_replaced(tmp_path: Path) -> None:
+    shutil.copytree(fingerprint.PACKAGE, tmp_path / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-c", AFTER_IMPORT]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    said = ["None", "Block of gpt/model/gpt.py was edited", "None"]
+    assert done.stdout.splitlines() == [
+        *said,
+        "Block of gpt/model/gpt.py was edited after it was imported; start again",
+    ]
+
+
 class Doubling(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return 2 * func(*args, **(kwargs or {}))
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def test_hooks_of_all_modules_and_modes_of_all_functions_are_named() -> None:
@@ -150,6 +246,8 @@ def test_hooks_of_all_modules_and_modes_of_all_functions_are_named() -> None:
     handle.remove()
     with Doubling():
         assert "Doubling" in str(changed_code(TRAINING))
+    with Watching():
+        assert "Watching" in str(changed_code(TRAINING))
     with torch.device("cpu"):
         assert changed_code(TRAINING) is None
 
@@ -176,6 +274,14 @@ class Mine(GPT):
     pass
 
 
+class Marked(nn.Parameter):
+    pass
+
+
+def marked(layer: nn.Linear) -> nn.Parameter:
+    return Marked(layer.weight.detach())
+
+
 def with_forward(module: Any) -> None:
     module.forward = twice(module.forward)
 
@@ -192,6 +298,7 @@ IN_BLOCKS: dict[str, Callable[[Any], object]] = {
     "h.0._call_impl, which was": lambda model: setattr(model.h[0], "_call_impl", model.h[0].forward),
     "h.1.mlp.activation, which was changed": lambda model: setattr(model.h[1].mlp, "activation", F.mish),
     "h.1.ln_1.eps, which was changed": lambda model: setattr(model.h[1].ln_1, "eps", 0.1),
+    ".*mlp.c_fc.weight, a Marked": lambda model: setattr(model.h[1].mlp.c_fc, "weight", marked(model.h[1].mlp.c_fc)),
 }
 IN_DROPOUT = {"h.0.mlp.dropout.p, which was": lambda model: setattr(model.h[0].mlp.dropout, "p", 0.5)}
 AROUND_BLOCKS: dict[str, Callable[[Any], object]] = {
@@ -227,8 +334,9 @@ def test_change_in_a_model_is_named_where_it_matters(said: str) -> None:
         lambda block: setattr(block.attn, "core", Negated(0.0)),
         lambda block: block.attn.register_forward_hook(lambda module, args, y: 2 * y),
         lambda block: setattr(block.ln_1, "eps", 1.0),
+        lambda block: setattr(block.attn.c_q, "bias", nn.Parameter(torch.ones(64))),
     ],
-    ids=["activation", "core", "hook", "eps"],
+    ids=["activation", "core", "hook", "eps", "bias"],
 )
 def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], object]) -> None:
     model, idx = build(), torch.randint(23, (2, 9))
@@ -241,6 +349,28 @@ def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], ob
         plain = model(idx)  # by PyTorch's operators, as every evaluation in float32
     assert not torch.allclose(before, plain, atol=1e-2)
     torch.testing.assert_close(model(idx), plain, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_blocks_inside_a_mode_are_by_pytorch() -> None:
+    model, idx = build(), torch.randint(23, (2, 9))
+    plain, counted = copy.deepcopy(model), list[int]()
+    use_native_blocks(model, FLOAT32, read_settings())
+    for each in (model, plain):
+        with FlopCounterMode(display=False) as counter:
+            each(idx)
+        counted.append(counter.get_total_flops())
+    assert counted[0] == counted[1]
+
+
+@pytest.mark.usefixtures("no_plugins")
+def test_plugin_in_the_place_of_a_shipped_activation_is_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MLPS, "gelu", MLPS["swiglu"])
+    said = "do(es)? not cover model.mlp=gelu, which is both an activation and an MLP$"
+    with pytest.raises(DeviceError, match=said):
+        check_native_support(build())
+    with pytest.raises(DeviceError, match=said):
+        use_native_blocks(build(), FLOAT32, read_settings())
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from gpt.model import GPT
 from gpt.model.positions import LearnedPositions, Rotary
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.native.contract import Kind, pointer
-from gpt.native.coverage import changed_module, uncovered
+from gpt.native.coverage import changed_module, changed_tensor, uncovered
 from gpt.native.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
 from gpt.native.fingerprint import DECODING, changed_code
 from gpt.system.errors import DeviceError
@@ -48,7 +48,7 @@ def check_native_support(model: GPT) -> None:
     """Raise DeviceError unless a model is on the CPU, and is what its configuration and the package's code build."""
     if next(model.parameters()).device.type != "cpu":
         raise DeviceError("the native backend runs on a CPU")
-    if reason := uncovered(model.config, ACTIVATIONS) or changed_module(model):
+    if reason := uncovered(model.config, ACTIVATIONS) or changed_module(model) or changed_tensor(model):
         raise DeviceError(f"the native backend does not cover {reason}")
     if reason := changed_code(DECODING):
         raise DeviceError(reason)

@@ -10,7 +10,8 @@ from gpt.model import GPT
 from gpt.model.attention import Append
 from gpt.model.gpt import Block
 from gpt.model.positions import Rotation
-from gpt.native.coverage import changed_module, has_hooks, uncovered
+from gpt.native.around_torch import around_torch
+from gpt.native.coverage import changed_module, changed_tensor, has_hooks, uncovered
 from gpt.native.fingerprint import TRAINING, changed_code
 from gpt.native.training import functions as native
 from gpt.native.training.bindings import Kernels, load_kernels
@@ -33,8 +34,8 @@ def _as_plain(module: nn.Module) -> tuple[Any, ...]:
 class NativeBlock(Block):
     """A block whose pass takes a dozen kernel calls.
 
-    With a cache, a mask, hooks on modules inside it or changes of them, it is the original block's, and so is an
-    evaluation in float32: that of a checkpoint to the last bit.
+    With a cache, a mask, hooks on modules inside it or changes of them, or a mode of torch around it, it is the
+    original block's, and so is an evaluation in float32: that of a checkpoint to the last bit.
 
     It shares the modules of the block that it replaces, so that parameters keep their names.
     """
@@ -54,7 +55,8 @@ class NativeBlock(Block):
     ) -> Tensor:
         """Map x (B, T, C) to (B, T, C); by PyTorch with a mask or a cache, in float32 evaluations, or once edited."""
         evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-        if append is not None or mask is not None or evaluates_in_float32 or self._inner != self._in_use():
+        is_other = append is not None or mask is not None or self._inner != self._in_use()
+        if is_other or evaluates_in_float32 or around_torch() is not None:
             return super().forward(x, rotation, mask, append)
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts
@@ -72,7 +74,7 @@ class NativeBlock(Block):
         """Return the modules inside, and what decides what each computes."""
         names = ("p", "dropout", "activation", "eps", "forward")
         inner = (module for module in self.modules() if module is not self)
-        return [(module, has_hooks(module), *map(vars(module).get, names)) for module in inner]
+        return [(module, has_hooks(module), _kinds(module), *map(vars(module).get, names)) for module in inner]
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
@@ -85,6 +87,11 @@ class NativeBlock(Block):
         config = self._config
         probabilities = (config.weights_dropout, config.dropout, config.dropout)
         return [Dropout(p, _random_seed() if p else 0) for p in probabilities]
+
+
+def _kinds(module: nn.Module) -> list[tuple[str, type]]:
+    """Return which parameters a module has by itself, and of which class: a bias may have been set later."""
+    return [(name, type(parameter)) for name, parameter in module._parameters.items()]
 
 
 class NativeDropout(nn.Dropout):
@@ -111,7 +118,7 @@ def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: 
     """Make a model train with native kernels; return a description of the instructions that they use."""
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
-    if reason := _uncovered(model.config) or changed_module(model, trains=True):
+    if reason := _uncovered(model.config) or changed_module(model, trains=True) or changed_tensor(model.h):
         raise DeviceError(f"the native kernels do not cover {reason}")
     if reason := changed_code(TRAINING):
         raise DeviceError(reason)
