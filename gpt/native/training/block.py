@@ -82,11 +82,14 @@ class NativeBlock(Block):
         return self.ln_1, self.attn, self.ln_2, self.mlp
 
     def _sample_dropout(self) -> list[Dropout]:
-        if not self.training:
-            return [Dropout()] * 3
-        config = self._config
-        probabilities = (config.weights_dropout, config.dropout, config.dropout)
-        return [Dropout(p, _random_seed() if p else 0) for p in probabilities]
+        """Return the dropout of attention weights, attention and MLP; the mode of each one's own module decides."""
+        config, (_, attn, _, mlp) = self._config, self._parts
+        written_out = torch.is_grad_enabled() and self._kernels.dtype == torch.bfloat16  # as `AutoCore` chooses
+        drops_weights = attn.core.reference.dropout.training if written_out else attn.core.sdpa.training
+        weights = config.weights_dropout if drops_weights else 0.0
+        after_attn = config.dropout if attn.resid_dropout.training else 0.0
+        after_mlp = config.dropout if mlp.dropout.training else 0.0
+        return [Dropout(p, _random_seed() if p else 0) for p in (weights, after_attn, after_mlp)]
 
 
 def _kinds(module: nn.Module) -> list[tuple[str, type]]:

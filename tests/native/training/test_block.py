@@ -118,6 +118,26 @@ def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernel
     assert torch.equal(run(1), run(2))
 
 
+@pytest.mark.parametrize("dropped", ["none", "mlp", "attn"])
+def test_mode_of_each_dropout_counts(kernels: Kernels, dropped: str) -> None:
+    """As in PyTorch: a callback may switch one off in training, or on in an evaluation."""
+    data = batch()[0]
+
+    def logits(trains: bool, only: str) -> Tensor:
+        model = build_model(kernels, dropout=0.5).train(trains)
+        model.drop.eval()
+        for block in model.h:
+            block.mlp.dropout.train(only == "mlp")
+            for module in (block.attn.resid_dropout, block.attn.core, block.attn.core.reference):
+                module.train(only == "attn")
+        with compute_of(kernels).autocast():
+            torch.manual_seed(3)
+            return model(data).detach()
+
+    assert torch.equal(logits(True, dropped), logits(False, dropped))
+    assert torch.equal(logits(True, dropped), logits(False, "none")) is (dropped == "none")
+
+
 def test_frozen_embeddings_change_no_other_gradient(kernels: Kernels) -> None:
     """The first block's input wants no gradient."""
     data, found = [batch()], []
