@@ -57,20 +57,31 @@ def changed_code(scope: Scope) -> str | None:
             source = _read(PACKAGE, file)
         except Exception as error:
             return f"gpt/{file} raises {type(error).__name__}"
-        known, found = recorded().get(file, {}), source.hashes
-        matters = {name for name in found.keys() | known.keys() if _matters(name, names, source, known)}
-        for name in sorted(matters):
-            if found.get(name) != known.get(name):
-                return f"{name} of gpt/{file} was edited"
+        if edited := _edited(file, names, source):
+            return f"{edited} of gpt/{file} was edited"
         module = import_module(source.module)
-        for name, expected in source.defined.items():
-            if not {name, f"import {name}"} & matters:
-                continue
-            in_memory = vars(module).get(name)
+        for name in _in_memory(file, names, source):
+            in_memory, expected = vars(module).get(name), source.defined[name]
             if not _is_same(in_memory, expected):
                 _read.cache_clear()  # it may be for a while, and what was executed meanwhile has it
                 return f"{name} of gpt/{file} {_how_changed(in_memory, expected)}"
     return changed_torch()
+
+
+@cache
+def _edited(file: str, scope: tuple[str, ...], source: "_Source") -> str | None:
+    """Return the first name whose hash is not the one that is recorded, of those that matter."""
+    known, found = recorded().get(file, {}), source.hashes
+    names = sorted(found.keys() | known.keys())
+    return next((n for n in names if found.get(n) != known.get(n) and _matters(n, scope, source, known)), None)
+
+
+@cache
+def _in_memory(file: str, scope: tuple[str, ...], source: "_Source") -> list[str]:
+    """Return the names of a module that matter, where none was edited."""
+    known = recorded().get(file, {})
+    matters = {name.removeprefix("import ") for name in known if _matters(name, scope, source, known)}
+    return [name for name in source.defined if name in matters]
 
 
 def _matters(name: str, scope: tuple[str, ...], source: "_Source", known: Mapping[str, str]) -> bool:
@@ -109,7 +120,7 @@ def current() -> dict[str, dict[str, str]]:
     return {file: dict(sorted(hashes.items())) for file, hashes in sorted(found.items())}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Source:
     """What a file has on disk.
 
@@ -181,7 +192,7 @@ def _is_same(found: Any, expected: Any) -> bool:
     if found is expected:
         return True
     if isinstance(found, CodeType) and isinstance(expected, CodeType):
-        return _without_lines(found) == _without_lines(expected)
+        return found == expected or _without_lines(found) == _without_lines(expected)
     if type(found).__qualname__ != type(expected).__qualname__:
         return False
     if isinstance(expected, FunctionType | property):
