@@ -122,8 +122,11 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> str:
     return library
 
 
+COMPARED = {bindings.SOURCE: "logits and gradients", engine.SOURCE: "logits and tokens"}
+
+
 def tried(source: str, library: Path, processor: Processor, preload: str = "") -> tuple[int, str]:
-    """Return how a process ended that compared a library with PyTorch, and what it said: nothing if all agreed."""
+    """Return how a process ended that compared a library with PyTorch, and what it said: what was compared, or differs."""
     command = [sys.executable, "-m", "gpt.native.trial", source, processor.name, library]
     environment = {**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -138,7 +141,7 @@ def test_trapped_tiles_agree_with_pytorch(
     level = ("-O3", "-O2")[(number + (source == engine.SOURCE)) % 2]
     object_file, _ = compiled(tmp_path, compiler, TRAPPED, source, level)
     assert wrong(object_file, TRAPPED, source) == []
-    assert tried(source, linked(object_file, compiler), AMX, trap) == (0, "")
+    assert tried(source, linked(object_file, compiler), AMX, trap) == (0, COMPARED[source])
 
 
 FORGETFUL = """TileConfig mine;
@@ -185,7 +188,7 @@ def test_native_class_agrees_with_pytorch(source: str, processor: Processor) -> 
     if processor not in supported_processors():
         pytest.skip(f"this processor is not of class {processor.name}, whose code was compiled and read only")
     library = open_library(find_library(source, processor, read_settings().cache_dir, flags=FLAGS[source]))
-    assert tried(source, Path(library._name), processor) == (0, "")
+    assert tried(source, Path(library._name), processor) == (0, COMPARED[source])
 
 
 @pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="there is no qemu-x86_64-static")

@@ -273,6 +273,11 @@ class Negated(SDPACore):
         return -super().forward(*arguments)
 
 
+class Halved(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.1 * super().forward(x)
+
+
 class Mine(GPT):
     pass
 
@@ -338,8 +343,9 @@ def test_change_in_a_model_is_named_where_it_matters(said: str) -> None:
         lambda block: block.attn.register_forward_hook(lambda module, args, y: 2 * y),
         lambda block: setattr(block.ln_1, "eps", 1.0),
         lambda block: setattr(block.attn.c_q, "bias", nn.Parameter(torch.ones(64))),
+        lambda block: setattr(block.attn.c_v, "__class__", Halved),
     ],
-    ids=["activation", "core", "hook", "eps", "bias"],
+    ids=["activation", "core", "hook", "eps", "bias", "class"],
 )
 def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], object]) -> None:
     model, idx = build(), torch.randint(23, (2, 9))
@@ -356,7 +362,7 @@ def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], ob
 
 @needs_compiler
 def test_blocks_inside_a_mode_are_by_pytorch() -> None:
-    model, idx = build(), torch.randint(23, (2, 9))
+    model, idx = build(dropout=0.1), torch.randint(23, (2, 9))
     with Watching() as plain:
         model(idx)
     use_native_blocks(model, FLOAT32, read_settings())

@@ -74,7 +74,9 @@ class NativeBlock(Block):
         """Return the modules inside, and what decides what each computes."""
         names = ("p", "dropout", "activation", "eps", "forward")
         inner = (module for module in self.modules() if module is not self)
-        return [(module, has_hooks(module), _kinds(module), *map(vars(module).get, names)) for module in inner]
+        return [
+            (module, type(module), has_hooks(module), _kinds(module), *map(vars(module).get, names)) for module in inner
+        ]
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
@@ -109,6 +111,8 @@ class NativeDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        if around_torch() is not None:
+            return super().forward(x)
         return native.drop_out(self._kernels, x, Dropout(self.p, _random_seed()))
 
 
