@@ -16,8 +16,10 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.extras.export.hugging_face import export_files, import_folder, read_end_id
+from gpt.extras.export.html import not_in_page
+from gpt.extras.export.hugging_face import export_files, import_folder, not_in_folder, read_end_id
 from gpt.extras.export.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from gpt.generation.sampling import next_token_probabilities
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import InputError
@@ -26,6 +28,17 @@ from tiny import sharp_model
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
 LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
 QWEN = LLAMA | {"qk_norm": True, "n_kv_head": 1}
+EXPORTS: list[tuple[str, dict[str, object]]] = [
+    ("GPT2", {}),
+    ("GPT2", {"bias": True, "tie_weights": True, "mlp": "gelu_tanh"}),
+    ("GPT2", {"mlp": "relu", "mlp_width": 40, "norm_eps": 1e-3}),
+    ("GPT2", {"position": "sinusoidal", "mlp": "relu2"}),
+    ("Llama", LLAMA),
+    ("Llama", LLAMA | {"n_kv_head": 2, "tie_weights": True, "bias": True}),
+    ("Llama", LLAMA | {"rope_theta": 500.0, "norm_eps": 1e-3, "mlp_width": 72}),
+    ("Qwen3", QWEN),
+]
+"""Architectures of transformers, and changes to a model that are exported as each."""
 FAMILIES = {"GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM", "Qwen3": "Qwen3ForCausalLM"}
 
 
@@ -43,19 +56,7 @@ def sequences(model: GPT) -> Tensor:
     return torch.randint(model.vocab_size, (3, model.config.block_size), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("GPT2", {}),
-        ("GPT2", {"bias": True, "tie_weights": True, "mlp": "gelu_tanh"}),
-        ("GPT2", {"mlp": "relu", "mlp_width": 40, "norm_eps": 1e-3}),
-        ("GPT2", {"position": "sinusoidal", "mlp": "relu2"}),
-        ("Llama", LLAMA),
-        ("Llama", LLAMA | {"n_kv_head": 2, "tie_weights": True, "bias": True}),
-        ("Llama", LLAMA | {"rope_theta": 500.0, "norm_eps": 1e-3, "mlp_width": 72}),
-        ("Qwen3", QWEN),
-    ],
-)
+@pytest.mark.parametrize(("family", "changes"), EXPORTS)
 @torch.no_grad()
 def test_transformers_computes_the_same(family: str, changes: dict[str, object], tmp_path: Path) -> None:
     model = sharp_model(std=0.1, block_size=64, **changes)
@@ -67,6 +68,8 @@ def test_transformers_computes_the_same(family: str, changes: dict[str, object],
     assert tokenizer.to_dict() == CHARS.to_dict()
     assert not again.training
     torch.testing.assert_close(again(idx), model(idx), atol=0, rtol=0)
+    inputs = json.loads((tmp_path / "tokenizer_config.json").read_text())["model_input_names"]
+    assert inputs == ["input_ids", "attention_mask"]  # transformers 4 would give the model more
 
 
 def whole_text() -> str:
@@ -94,10 +97,10 @@ def test_ids_of_a_whole_text_survive_the_way_there_and_back(learn: Callable[[], 
 
 
 def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) -> None:
-    defaults = {"temperature": 0.7, "top_k": 9, "top_p": 0.8, "max_new_tokens": 33}
+    defaults = {"temperature": 0.7, "top_k": 9, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.3}
     save(sharp_model(block_size=66), tmp_path, end_id=3, **defaults)
     config = transformers.GenerationConfig.from_pretrained(tmp_path)
-    expected = {"do_sample": True, "eos_token_id": 3, **defaults}
+    expected = {"do_sample": True, "eos_token_id": 3, "pad_token_id": 3, "max_length": 66, **defaults}
     assert {name: getattr(config, name) for name in expected} == expected
     assert read_end_id(tmp_path, 23) == 3
     for ids, first in (([5, 7], 5), (50256, 3), ([], 3), (None, 3)):
@@ -106,6 +109,68 @@ def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) ->
     (tmp_path / "generation_config.json").write_text("[1]")
     with pytest.raises(InputError, match=r"generation_config\.json is not a JSON object$"):
         read_end_id(tmp_path, 23)
+    save(sharp_model(), tmp_path, temperature=0.0, repetition_penalty=1.3)
+    greedy = transformers.GenerationConfig.from_pretrained(tmp_path)
+    assert (greedy.do_sample, greedy.repetition_penalty) == (False, 1.3)
+
+
+@torch.no_grad()
+def test_transformers_samples_from_the_same_distribution(tmp_path: Path) -> None:
+    params = SamplingParams(temperature=0.7, top_k=9, top_p=0.95, min_p=0.02, repetition_penalty=1.3)
+    model = sharp_model(std=0.1)
+    save(model, tmp_path, **params.model_dump())
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    idx = sequences(model)[:, :8]
+    said = theirs.generate(idx, max_new_tokens=1, return_dict_in_generate=True, output_scores=True)
+    ours = next_token_probabilities(model(idx)[:, -1], params, idx.tolist())
+    torch.testing.assert_close(said.scores[0].softmax(dim=-1), ours, atol=1e-5, rtol=0)
+    assert ((ours == 0).sum(dim=-1) > 23 - 9 - 1).all()
+    assert theirs.generate(idx, max_length=11).size(1) == 11
+    assert theirs.generate(idx).size(1) == 16  # the window
+
+
+ENDS: list[tuple[Tokenizer, int, str | None]] = [(CHARS, 0, "\n"), (CHARS, 23, None), (ByteTokenizer(), 10, None)]
+"""A tokenizer, the id at which a text ends, and what transformers calls that token."""
+
+
+@pytest.mark.parametrize(("tokenizer", "end_id", "end"), ENDS)
+def test_tokenizer_knows_the_end_of_a_text_where_that_changes_no_ids(
+    tokenizer: Tokenizer, end_id: int, end: str | None, tmp_path: Path
+) -> None:
+    save(sharp_model(vocab_size=256), tmp_path, tokenizer, end_id=end_id)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (theirs.eos_token, theirs.pad_token) == (end, end)
+    named = [] if end is not None else [f"sample.end_id={end_id} as the tokenizer's eos_token"]
+    assert not_in_folder(tokenizer, SamplingParams(end_id=end_id)) == named
+    text = "bad\n\n face\n"
+    ids = tokenizer.encode(text).tolist()
+    assert theirs(text).input_ids == ids
+    assert theirs.decode(ids) == text
+    if end is not None:
+        assert theirs.eos_token_id == theirs.pad_token_id == end_id
+    theirs.save_pretrained(tmp_path)
+    assert import_folder(tmp_path)[1].to_dict() == tokenizer.to_dict()
+
+
+def test_token_that_was_added_to_merged_bytes_is_the_end_of_a_text(tmp_path: Path) -> None:
+    content = learn_bpe([TEXT[:10_000]], 300).to_dict()["tokenizer"]
+    library = LibraryTokenizer.from_str(json.dumps(content))
+    library.add_special_tokens(["<|end|>"])
+    tokenizer = BPETokenizer(json.loads(library.to_str()))
+    save(sharp_model(vocab_size=tokenizer.vocab_size), tmp_path, tokenizer, end_id=tokenizer.vocab_size - 1)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (theirs.eos_token, theirs.eos_token_id) == ("<|end|>", tokenizer.vocab_size - 1)
+
+
+def test_defaults_without_a_place_are_named() -> None:
+    assert not_in_folder(CHARS, SamplingParams()) == not_in_page(SamplingParams()) == []
+    params = SamplingParams(stop=("the", "\n"), repetition_penalty=1.3, end_id=0, max_new_tokens=7)
+    assert not_in_folder(CHARS, params) == ["sample.max_new_tokens=7", 'sample.stop=["the", "\\n"]']
+    assert not_in_page(params) == [
+        "sample.repetition_penalty=1.3",
+        'sample.stop=["the", "\\n"]',
+        "sample.end_id=0",
+    ]
 
 
 def theirs_of(family: str, **changes: Any) -> Any:

@@ -1,9 +1,10 @@
 """What an exporter covers, as lists of what it knows: anything newer is refused until it is added to them."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gpt.config import ModelConfig
+from gpt.config import ModelConfig, SampleConfig
 from gpt.model import GPT
 from gpt.native.decoding.weights import check_native_support
 from gpt.system.errors import DeviceError, InputError
@@ -26,6 +27,20 @@ def changes_for(config: ModelConfig, keys: Collection[str], values: Mapping[str,
         if key not in {*keys, *SIZES, *WITHOUT_EFFECT} and getattr(config, key) not in covered:
             changes.append(f"model.{key}={'null' if covered[0] is None else str(covered[0]).lower()}")
     return changes
+
+
+def unknown_defaults(params: SampleConfig, known: Collection[str]) -> list[str]:
+    """Return the sampling defaults, as sample.KEY=VALUE, that were set and that a format has no place for.
+
+    Args:
+        known: keys of `SampleConfig` that it has a place for.
+    """
+    lost = []
+    for key, field in SampleConfig.model_fields.items():
+        value = getattr(params, key)
+        if key not in known and value != field.default:
+            lost.append(f"sample.{key}={json.dumps(value, ensure_ascii=False)}")
+    return lost
 
 
 def require_as_configured(model: GPT) -> None:

@@ -11,7 +11,7 @@ from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import Tokenizer
-from gpt.extras.export.coverage import changes_for
+from gpt.extras.export.coverage import changes_for, unknown_defaults
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.extras.inspection.views.picture import sizes_of
 from gpt.extras.inspection.views.snapshots import read_snapshot, view_snapshot
@@ -80,6 +80,11 @@ def render_model_page(
         "learning": learning,
     }
     return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
+
+
+def not_in_page(params: SampleConfig) -> list[str]:
+    """Return the sampling defaults, as sample.KEY=VALUE, that a page has no place for."""
+    return unknown_defaults(params, {"max_new_tokens", "temperature", "seed", *FILTERS})
 
 
 def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:

@@ -12,8 +12,9 @@ from torch import Tensor
 from gpt.config import ModelConfig, SampleConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.export.architectures import architecture_for, architecture_named
+from gpt.extras.export.coverage import unknown_defaults
 from gpt.extras.export.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
-from gpt.extras.export.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from gpt.extras.export.tokenizer_json import from_tokenizer_json, special_token, to_tokenizer_json
 from gpt.model import GPT
 from gpt.model.positions import SinusoidalPositions
 from gpt.model.quantized import weights_format
@@ -22,6 +23,8 @@ from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+FILTERS = ("top_k", "top_p", "min_p")
+"""Sampling filters that transformers has under the same names."""
 
 
 def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict[str, bytes]:
@@ -29,35 +32,62 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict
     require_float32(model)
     config = model.config
     architecture = architecture_for(config)
-    text_ids = {"bos_token_id": None, "eos_token_id": params.end_id}
     fields = {
         "architectures": [architecture.name],
         **architecture.to_fields(config),
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": config.tie_weights,
         "dtype": "float32",
-        **text_ids,
+        "bos_token_id": None,
+        "eos_token_id": params.end_id,
     }
     tensors = to_theirs(architecture.entries(config), weights_with_positions(model))
-    sampling = {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
-    generation = {
-        "do_sample": params.temperature > 0,
-        **(sampling if params.temperature > 0 else {}),
-        "max_new_tokens": max(1, min(params.max_new_tokens, config.block_size // 2)),  # the window does not slide there
-        **text_ids,
-    }
-    tokenizer_fields = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.block_size,
-        "clean_up_tokenization_spaces": False,
-    }
     return {
         "config.json": _json(fields),
         WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"}),
         "tokenizer.json": _json(to_tokenizer_json(tokenizer)),
-        "tokenizer_config.json": _json(tokenizer_fields),
-        "generation_config.json": _json(generation),
+        "tokenizer_config.json": _json(_tokenizer_fields(tokenizer, params, config.block_size)),
+        "generation_config.json": _json(_generation_fields(params, config.block_size)),
     }
+
+
+def _generation_fields(params: SampleConfig, block_size: int) -> dict[str, Any]:
+    """Return the content of a generation_config.json: the sampling defaults that transformers has too."""
+    fields = {
+        "do_sample": params.temperature > 0,
+        "repetition_penalty": params.repetition_penalty,
+        # The window does not slide there. A max_new_tokens here would win over a caller's max_length.
+        "max_length": block_size,
+        "bos_token_id": None,
+        "eos_token_id": params.end_id,
+        "pad_token_id": params.end_id,
+    }
+    if params.temperature > 0:  # transformers warns of these where nothing is sampled
+        fields |= {name: getattr(params, name) for name in ("temperature", *FILTERS)}
+    return fields
+
+
+def _tokenizer_fields(tokenizer: Tokenizer, params: SampleConfig, block_size: int) -> dict[str, Any]:
+    """Return the content of a tokenizer_config.json."""
+    fields = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": block_size,
+        "clean_up_tokenization_spaces": False,
+        # Without it transformers 4 makes token_type_ids: GPT-2 adds their embeddings, others refuse them.
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    end = None if params.end_id is None else special_token(tokenizer, params.end_id)
+    if end is not None:
+        fields |= {"eos_token": end, "pad_token": end}
+    return fields
+
+
+def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
+    """Return the sampling defaults that the files of `export_files` do not have, or not for every use."""
+    lost = unknown_defaults(params, {"temperature", "repetition_penalty", "end_id", *FILTERS})
+    if params.end_id is not None and special_token(tokenizer, params.end_id) is None:
+        lost.append(f"sample.end_id={params.end_id} as the tokenizer's eos_token")
+    return lost
 
 
 def require_float32(model: GPT) -> None:

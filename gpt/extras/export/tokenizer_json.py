@@ -27,20 +27,44 @@ def to_tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     raise InputError(f"a tokenizer of type {tokenizer.to_dict().get('type')} cannot be exported")
 
 
+def special_token(tokenizer: Tokenizer, index: int) -> str | None:
+    """Return the text of a token by which transformers may know it as a special one; None: it may not.
+
+    transformers looks for the text of a special token before it splits a text. That changes no ids where
+    a token is one character, or one that is looked for anyway. A byte has a symbol, which other texts may
+    hold as a letter.
+    """
+    if isinstance(tokenizer, CharTokenizer):
+        return tokenizer.itos[index] if index < tokenizer.vocab_size else None
+    added = to_tokenizer_json(tokenizer).get("added_tokens") or []
+    return next((token["content"] for token in added if token["id"] == index), None)
+
+
 def from_tokenizer_json(content: Any) -> Tokenizer:
     """Return the tokenizer that a tokenizer.json describes."""
     try:
         vocabulary = content["model"]["vocab"]
-        candidates: list[Tokenizer] = [ByteTokenizer()]
+        # which adds tokens around a text, none where transformers has saved one of these
+        plain = {**content, "post_processor": None}
+        if to_tokenizer_json(ByteTokenizer()) == plain:
+            return ByteTokenizer()
         if all(len(symbol) == 1 for symbol in vocabulary):
-            candidates.append(CharTokenizer(vocabulary))
+            characters = CharTokenizer(vocabulary)
+            if to_tokenizer_json(characters) == plain | {"added_tokens": _beyond(vocabulary, content)}:
+                return characters
     except (TypeError, KeyError):
         raise DataError("tokenizer.json does not describe a tokenizer") from None
-    for tokenizer in candidates:
-        # which adds tokens around a text, none where transformers has saved one of these
-        if to_tokenizer_json(tokenizer) == {**content, "post_processor": None}:
-            return tokenizer
     return BPETokenizer(content)
+
+
+def _beyond(vocabulary: Mapping[str, int], content: Mapping[str, Any]) -> list[Any]:
+    """Return the added tokens but for those that only mark a token of the vocabulary as special."""
+    beyond = []
+    for token in content.get("added_tokens") or []:
+        strips = any(token.get(key) for key in ("lstrip", "rstrip", "single_word"))
+        if strips or vocabulary.get(token["content"]) != token["id"]:
+            beyond.append(token)
+    return beyond
 
 
 def require_gpt2_words(content: Mapping[str, Any], program: str) -> None:
