@@ -35,6 +35,12 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise ConfigError(f"command line: {key} is given twice; leave one of them out")
 
 
+def require_free(output: Path) -> None:
+    """Raise GPTError where something is there already."""
+    if output.exists():
+        raise GPTError(f"{output} exists already; choose another --output, or remove it")
+
+
 def write_output(path: Path | str, content: bytes) -> None:
     try:
         write_atomic(Path(path), content)

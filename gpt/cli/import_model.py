@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 
 from gpt.cli.command import load_torch, report
+from gpt.cli.config_options import require_free
 from gpt.cli.shared_options import command, to_path
-from gpt.system.errors import CheckpointError, ConfigError, DataError, InputError
+from gpt.system.errors import ConfigError, DataError, InputError
 from gpt.system.progress import announced
 
 
@@ -15,7 +16,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--meta", type=to_path, metavar="FILE", help="nanogpt: meta.pkl with the characters (default: beside ckpt.pt)"
     )
-    parser.add_argument("--output", type=to_path, required=True, metavar="DIR", help="checkpoint folder to write")
+    output = "checkpoint folder to write (default: the input folder's name, in runs)"
+    parser.add_argument("--output", type=to_path, metavar="DIR", help=output)
 
 
 @command(
@@ -26,9 +28,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    output: Path = arguments.output
-    if output.exists():
-        raise CheckpointError(f"{output} exists already; choose another --output, or remove it")
+    output: Path = arguments.output or default_output(arguments.input)
+    require_free(output)
     if arguments.meta is not None and arguments.source != "nanogpt":
         raise ConfigError(f"--meta has no effect with --from {arguments.source}; it is for nanogpt")
 
@@ -52,3 +53,9 @@ def main(arguments: argparse.Namespace) -> int:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     report(f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary")
     return 0
+
+
+def default_output(source: Path) -> Path:
+    """Return where an imported model is written: below runs, named after the folder of its files."""
+    folder = source.parent if source.is_file() else source
+    return Path("runs", folder.resolve().name)

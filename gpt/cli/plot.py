@@ -1,14 +1,16 @@
 """`gpt plot`: plot the loss curves of runs."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 from gpt.cli.shared_options import command, to_path
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=to_path, metavar="RUN", help="run folders")
-    image = "image to write: .png, .svg or .pdf"
-    parser.add_argument("--output", type=to_path, required=True, metavar="FILE", help=image)
+    image = "image to write: .png, .svg or .pdf (default: the runs' names with -loss.png, in this folder)"
+    parser.add_argument("--output", type=to_path, metavar="FILE", help=image)
     parser.add_argument("--x", choices=("step", "seconds"), default="step", help="horizontal axis (default: step)")
 
 
@@ -21,6 +23,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from gpt.api.plotting import plot
 
-    plot(*arguments.runs, path=arguments.output, x=arguments.x)
-    print(arguments.output)
+    output: Path = arguments.output or default_output(arguments.runs)
+    plot(*arguments.runs, path=output, x=arguments.x)
+    print(output)
     return 0
+
+
+def default_output(runs: Sequence[Path]) -> Path:
+    """Return where the curves of runs are written: in this folder, named after them."""
+    return Path("-".join(run.resolve().name for run in runs) + "-loss.png")

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpt.cli.command import load_torch, report
+from gpt.cli.config_options import require_free
 from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
-from gpt.system.errors import CheckpointError
 from gpt.system.progress import announced
 
 
@@ -16,7 +16,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", choices=("bf16", "int8", "int4"), default="int8", help="format of the weights (default: int8)"
     )
-    parser.add_argument("--output", type=to_path, required=True, metavar="DIR", help="checkpoint folder to write")
+    output = "checkpoint folder to write (default: the run's name with -int8, or as --weights, below --runs)"
+    parser.add_argument("--output", type=to_path, metavar="DIR", help=output)
 
 
 @command(
@@ -27,10 +28,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    output: Path = arguments.output
-    if output.exists():
-        raise CheckpointError(f"{output} exists already; choose another --output, or remove it")
-
+    if arguments.output is not None:
+        require_free(arguments.output)
     load_torch()
     import torch
 
@@ -38,8 +37,11 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.model.quantized import quantize
 
     folder = find_checkpoint(arguments.checkpoint, arguments.runs)
+    checkpoint = read_checkpoint(folder, training=False)
+    name = checkpoint.config.run.name or folder.name
+    output: Path = arguments.output or Path(arguments.runs, f"{name}-{arguments.weights}")
+    require_free(output)
     with announced(report, f"quantizing {folder}"), torch.no_grad():
-        checkpoint = read_checkpoint(folder, training=False)
         weights = weights_of(quantize(build_model(checkpoint, folder), arguments.weights))
         write_checkpoint(output, replace(checkpoint, model=weights))
     before, after = (sum(value.nbytes for value in each.values()) for each in (checkpoint.model, weights))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cli.conftest import Call
+from cli.conftest import Call, Refuse
 from gpt.checkpoint import read_checkpoint
 
 
@@ -92,3 +92,30 @@ def test_run_of_nanogpt_is_imported(tmp_path: Path, run: Call) -> None:
     run(f"import_model --from nanogpt --input {tmp_path}/ckpt.pt --meta {tmp_path}/elsewhere.pkl --output {tmp_path}/a")
     assert read_checkpoint(tmp_path / "a").config.model.vocab_size == 4
     assert run(f"sample --checkpoint {tmp_path}/a --prompt It --max-new-tokens 40").out.startswith("It")
+
+
+def test_what_is_written_without_output_is_named_after_the_run(own: Path, run: Call, refuse: Refuse) -> None:
+    for to, name in (("html", "tiny.html"), ("hf", "tiny-hf"), ("gguf", "tiny.gguf")):
+        assert f"written to {name}," in run(f"export --to {to}").err
+        assert Path(name).exists()
+        assert f"{name} exists already; choose another --output" in refuse(f"export --to {to}")
+    run("plot runs/tiny")
+    assert run("plot runs/tiny runs/tiny").out == "tiny-tiny-loss.png\n"
+    assert Path("tiny-loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "runs/tiny-int4" in run("quantize --checkpoint runs/tiny --weights int4").err
+    assert "runs/tiny-int4 exists already" in refuse("quantize --checkpoint runs/tiny --weights int4")
+    assert "runs/tiny-hf: " in run("import_model --from hf --input tiny-hf").err
+    line = "sample --prompt It --max-new-tokens 40 --checkpoint"
+    assert run(line, "runs/tiny-hf").out == run(line, "runs/tiny").out
+
+
+def test_export_names_the_sampling_defaults_that_it_does_not_hold(workplace: Path, run: Call) -> None:
+    keys = "sample.stop=[door] sample.end_id=3 sample.repetition_penalty=1.2 sample.temperature=0.5"
+    run(f"train --config tiny.yaml train.max_steps=1 {keys}")
+    stop, penalty, heat = 'sample.stop=["door"]', "sample.repetition_penalty=1.2", "sample.temperature=0.5"
+    for to, name, lost in (
+        ("html", "tiny.html", f"{penalty}, {stop}, sample.end_id=3"),
+        ("hf", "tiny-hf", stop),
+        ("gguf", "tiny.gguf", f"{heat}, {penalty}, {stop}"),
+    ):
+        assert run(f"export --to {to}").err.splitlines()[-1] == f"not in {name}: {lost}"
