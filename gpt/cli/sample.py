@@ -6,7 +6,7 @@ import io
 import json
 import signal
 import time
-from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from random import randrange
@@ -172,22 +172,22 @@ def _beam(
 ) -> None:
     """Print the hypotheses of a beam search for every prompt, best first."""
     from gpt.generation.beam import beam_search
-    from gpt.generation.text import decode_text, encode_prompt
-
-    def is_finished(tokens: Sequence[int]) -> bool:
-        return tokens[-1] == params.end_id or any(decode_text(tokenizer, tokens).endswith(stop) for stop in params.stop)
+    from gpt.generation.text import decode_text, encode_prompt, text_at_end
 
     block_size = runtime.model.config.block_size
     params = params.limited_to(tokenizer.vocab_size)
+    ended = partial(text_at_end, tokenizer=tokenizer, params=params)
     penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
     for prompt in prompts:
         ids = encode_prompt(tokenizer, prompt, params, block_size)
         room = block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
         length, runner = min(params.max_new_tokens, room), runtime.runner(arguments.beam)
         with announced(report, f"searching with {arguments.beam} beams"):
-            found = beam_search(runner, ids, arguments.beam, length, penalty, is_finished, params.ids)
+            found = beam_search(runner, ids, arguments.beam, length, penalty, ended, params.ids)
         for hypothesis in found:
-            text = decode_text(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
+            text = ended(hypothesis.tokens)
+            if text is None:  # it goes on after the last token
+                text = decode_text(tokenizer, hypothesis.tokens, params.stop)
             if arguments.json:
                 row = {"prompt": prompt, "text": text, "logprob": hypothesis.logprob, "score": hypothesis.score}
                 print(json.dumps(row, ensure_ascii=False))

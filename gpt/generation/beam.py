@@ -2,8 +2,9 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 
@@ -35,7 +36,7 @@ def beam_search(
     beam: int,
     max_new_tokens: int,
     length_penalty: float = 1.0,
-    is_finished: Callable[[Sequence[int]], bool] = lambda tokens: False,
+    ended: Callable[[Sequence[int]], Hashable | None] = lambda tokens: None,
     ids: int | None = None,
 ) -> list[Hypothesis]:
     """Return the `beam` best continuations found, best first.
@@ -44,14 +45,14 @@ def beam_search(
     extensions are kept; those that are finished are set aside. Hypotheses of different lengths compare by
     score (Wu et al. 2016, 1609.08144, section 7, with the plain power of the length). Ties go to the
     hypothesis that was better before, then to the lower id. Once `beam` are finished, the search ends
-    and those still live are dropped.
+    and those still live are dropped. Those that ended as the same count as one, the best of them.
 
     Args:
         runner: not used before, with room for `beam` sequences.
         prompt: at least one id.
         beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
         length_penalty: 0 compares plain sums; larger favors longer hypotheses.
-        is_finished: whether a hypothesis, given as its new tokens, ends here.
+        ended: what a hypothesis, given as its new tokens, ended as, such as its text; None: it goes on.
         ids: number of ids that it may have, from 0 on; None: all.
 
     Raises:
@@ -63,24 +64,33 @@ def beam_search(
         raise GenerationError("a prompt needs at least one token")
     request = Request(list(prompt), SamplingParams())
     live = [(SequenceState(request, None, runner.block_size, runner.pool), 0.0)]
-    done: list[Hypothesis] = []
+    done: dict[Hashable, Hypothesis] = {}
     for _ in range(max_new_tokens):
         extended: list[tuple[SequenceState, float]] = []
-        for logprob, row, token in _best_extensions(_extension_logprobs(runner, live, ids), beam):
-            sequence = _extended(live[row][0], token)
-            tokens = sequence.tokens[len(prompt) :]
-            if is_finished(tokens):
-                done.append(_hypothesis(tokens, logprob, length_penalty, finished=True))
-                sequence.table.truncate(0)
+        kept = 0
+        for logprob, row, token in _best_extensions(_extension_logprobs(runner, live, ids)):
+            sequence = live[row][0]
+            tokens = [*sequence.tokens[len(prompt) :], token]
+            result = ended(tokens)
+            if result is None:
+                extended.append((_extended(sequence, token), logprob))
+                kept += 1
             else:
-                extended.append((sequence, logprob))
+                hypothesis = _hypothesis(tokens, logprob, length_penalty, finished=True)
+                known = done.setdefault(result, hypothesis)
+                kept += known is hypothesis
+                done[result] = max(known, hypothesis, key=attrgetter("score"))
+            if kept == beam:
+                break
         for sequence, _ in live:
             sequence.table.truncate(0)
         live = extended if len(done) < beam else []
         if not live:
             break
-    done += [_hypothesis(each.tokens[len(prompt) :], logprob, length_penalty, finished=False) for each, logprob in live]
-    return sorted(done, key=lambda hypothesis: -hypothesis.score)[:beam]
+    found = list(done.values())
+    for sequence, logprob in live:
+        found.append(_hypothesis(sequence.tokens[len(prompt) :], logprob, length_penalty, finished=False))
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)[:beam]
 
 
 def _extended(sequence: SequenceState, token: int) -> SequenceState:
@@ -107,11 +117,11 @@ def _extension_logprobs(runner: Runner, live: Sequence[tuple[SequenceState, floa
     return so_far.unsqueeze(1) + logprobs[:, :ids]
 
 
-def _best_extensions(logprobs: torch.Tensor, beam: int) -> Iterator[tuple[float, int, int]]:
-    """Yield log-probability, hypothesis and token of the `beam` best entries of (B, V), best first."""
+def _best_extensions(logprobs: torch.Tensor) -> Iterator[tuple[float, int, int]]:
+    """Yield log-probability, hypothesis and token of the entries of (B, V), best first."""
     best = logprobs.flatten().sort(descending=True, stable=True)
-    for value, index in zip(best.values[:beam].tolist(), best.indices[:beam].tolist(), strict=True):
-        yield (value, *divmod(index, logprobs.size(1)))
+    for value, index in zip(best.values, best.indices, strict=True):
+        yield (value.item(), *divmod(int(index), logprobs.size(1)))
 
 
 def _hypothesis(tokens: Sequence[int], logprob: float, length_penalty: float, finished: bool) -> Hypothesis:

@@ -102,6 +102,18 @@ def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = 
     return text + stream.flush()
 
 
+def text_at_end(ids: Sequence[int], tokenizer: Tokenizer, params: SamplingParams) -> str | None:
+    """Return the text of new ids where sampling would end at the last of them; None: where it would go on."""
+    if ids[-1] == params.end_id:
+        return decode_text(tokenizer, ids[:-1], params.stop)
+    stream, text = TextStream(tokenizer, params.stop), ""
+    for index in ids:
+        text += stream.feed(index)
+        if stream.stopped:
+            return text
+    return None
+
+
 def _overlap(text: str, stop: str) -> int:
     """Return the length of the longest end of `text` that `stop` begins with."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -116,6 +116,14 @@ def test_beam_prints_the_hypotheses_best_first(tmp_path: Path, run: Call) -> Non
     assert [row["prompt"] for row in rows] == ["It", "It", "Tom", "Tom"]
 
 
+def test_beam_finds_each_text_before_a_stop_once(workplace: Path, run: Call) -> None:
+    run("train --config tiny.yaml data.tokenizer=bpe data.bpe_vocab_size=300 train.max_steps=3")
+    texts = [row["text"] for row in run("sample --prompt the --max-new-tokens 1 --beam 300 --stop e --json").rows]
+    assert not any("e" in text for text in texts)
+    for text in ("", " k"):  # of the tokens e, en and ep; ke, key, keep and keeper after a space
+        assert texts.count(text) == 1
+
+
 def test_ids_without_a_token_are_neither_sampled_nor_listed(workplace: Path, run: Call) -> None:
     run(f"train --config tiny.yaml model.vocab_size={len(CHARS) + 300} train.max_steps=3")
     assert {row["text"] for row in run(f"{TEXT} 1 --json --beam {len(CHARS)}").rows} == set(CHARS)

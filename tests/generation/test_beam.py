@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from native_support import needs_compiler
 from torch import nn
 
+from gpt.config import SamplingParams
+from gpt.data.bpe import learn_bpe
 from gpt.generation.beam import beam_search
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.text import text_at_end
 from gpt.generation.tokens import Window
 from gpt.model import GPT
 from gpt.system.errors import GenerationError
 from patience import examples
-from tiny import sharp_model
+from tiny import CORPUS, sharp_model
 from variants import draw_model
 
 Tokens = tuple[int, ...]
@@ -34,6 +37,10 @@ def runner_of(model: GPT, beam: int = 100, kind: str = "eager") -> Runner:
 
 def ends_with_2(tokens: Sequence[int]) -> bool:
     return tokens[-1] == 2
+
+
+def ended_with_2(tokens: Sequence[int]) -> Tokens | None:
+    return tuple(tokens) if ends_with_2(tokens) else None
 
 
 def shares(seed: int, tokens: Tokens) -> list[float]:
@@ -68,7 +75,7 @@ def written_out(seed: int, beam: int, length: int, penalty: float) -> list[Token
     penalty=st.sampled_from([0.0, 0.7, 1.0, 2.5]),
 )
 def test_hypotheses_are_those_of_the_rules_written_out(seed: int, beam: int, length: int, penalty: float) -> None:
-    found = beam_search(scripted(lambda tokens: shares(seed, tokens)), [0], beam, length, penalty, ends_with_2)
+    found = beam_search(scripted(lambda tokens: shares(seed, tokens)), [0], beam, length, penalty, ended_with_2)
     assert [each.tokens for each in found] == written_out(seed, beam, length, penalty)
     for each in found:
         assert each.logprob == pytest.approx(logprob(seed, each.tokens), abs=1e-5)
@@ -84,7 +91,7 @@ def test_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: in
     window = Window(model.config.block_size)
     uncached = Scripted(lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist(), window.size)
     cached, plain = (
-        beam_search(each, [2, 1, 2], beam, length, is_finished=ends_with_2)
+        beam_search(each, [2, 1, 2], beam, length, ended=ended_with_2)
         for each in (runner_of(model, beam, kind), uncached)
     )
     assert [each.tokens for each in cached] == [each.tokens for each in plain]
@@ -97,6 +104,29 @@ def test_equals_are_ranked_by_who_was_better_before_then_by_the_lower_id() -> No
     table = {(): [0.25, 0.5, 0.25], (1,): [0.25, 0.5, 0.25], (0,): [1e-30, 0.5, 0.5], (2,): [0.5, 0.5, 1e-30]}
     found = beam_search(scripted(table.__getitem__), [0], 3, 2)
     assert [hypothesis.tokens for hypothesis in found] == [(1, 1), (1, 0), (1, 2)]
+
+
+def test_those_that_ended_as_the_same_count_as_one_and_the_best_of_them_is_found() -> None:
+    ends = {1: "a", 2: "a", 3: "b"}
+    probabilities = {(): [0.1, 0.4, 0.3, 0.2], (0,): [0.02, 0.96, 0.01, 0.01]}
+    script = scripted(lambda tokens: probabilities.get(tokens, [0.25] * 4))
+    found = beam_search(script, [0], 2, 2, ended=lambda tokens: ends.get(tokens[-1]))
+    assert [each.tokens for each in found] == [(1,), (3,)]
+    script = scripted(lambda tokens: probabilities.get(tokens, [0.25] * 4))
+    found = beam_search(script, [0], 3, 2, 10.0, ended=lambda tokens: ends.get(tokens[-1]))
+    assert [each.tokens for each in found] == [(0, 1), (0, 0), (0, 3)]  # long ones are better here
+
+
+def test_search_for_a_text_ends_at_a_stop_inside_of_a_token_as_sampling_does() -> None:
+    tokenizer = learn_bpe([CORPUS], 300)
+    *key, line_end = tokenizer.encode("key\n").tolist()
+    params = SamplingParams(stop=("th",), end_id=line_end)
+    to_the = tokenizer.encode("to the").tolist()
+    assert tokenizer.decode(to_the[-1:]) == " the"
+    assert text_at_end(to_the, tokenizer, params) == "to "
+    assert text_at_end([*key, line_end], tokenizer, params) == "key"
+    for goes_on in (key, [line_end, *key], tokenizer.encode("t h").tolist()):
+        assert text_at_end(goes_on, tokenizer, params) is None
 
 
 def test_what_cannot_be_searched_is_refused() -> None:
