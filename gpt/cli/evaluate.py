@@ -90,6 +90,7 @@ def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windo
     """Compute the probability of one text, in float32."""
     from gpt.api.scoring import score_text
     from gpt.data.tokenizers import convert_newlines
+    from gpt.generation.text import token_name
 
     text = convert_newlines(read_text(arguments.text_file))
     stride = windows.stride_for(loaded.config.model.block_size)
@@ -109,6 +110,6 @@ def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windo
     }
     if arguments.per_char:
         ids = loaded.tokenizer.encode(text)[1:]
-        names = [loaded.tokenizer.token_bytes(index).decode(errors="replace") for index in ids.tolist()]
+        names = [token_name(loaded.tokenizer, index) for index in ids.tolist()]
         summary["per_char"] = list(zip(names, score.logprobs, strict=True))
     return summary

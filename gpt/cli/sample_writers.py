@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt.data import Tokenizer
 from gpt.generation.sequence import TextChunk
-from gpt.generation.text import decode_text
+from gpt.generation.text import token_name
 from gpt.generation.tokens import SampledToken
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
@@ -63,7 +63,7 @@ class TextWriter:
 
 
 class JSONWriter:
-    """Writes one JSON object per sequence when it is finished; `tokenizer` decodes tokens with log-probabilities."""
+    """Writes one JSON object per sequence when it is finished; `tokenizer` names tokens with log-probabilities."""
 
     def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer) -> None:
         self._prompts, self._seeds, self._tokenizer = prompts, seeds, tokenizer
@@ -88,9 +88,10 @@ class JSONWriter:
         if any(token.logprob is not None for token in sampled):
             summary["logprobs"] = [
                 {
-                    "token": decode_text(self._tokenizer, [token.id]),
+                    "id": token.id,
+                    "token": token_name(self._tokenizer, token.id),
                     "logprob": token.logprob,
-                    "top": [[decode_text(self._tokenizer, [index]), logprob] for index, logprob in token.top],
+                    "top": [[token_name(self._tokenizer, index), logprob] for index, logprob in token.top],
                 }
                 for token in sampled
             ]

@@ -102,6 +102,17 @@ def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = 
     return text + stream.flush()
 
 
+def token_name(tokenizer: Tokenizer, index: int) -> str:
+    """Return the text of a token; `bytes:` with its bytes where it is no text on its own, `id:` where there is none."""
+    if index >= tokenizer.vocab_size:
+        return f"id:{index}"
+    content = tokenizer.token_bytes(index)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+
+
 def text_at_end(ids: Sequence[int], tokenizer: Tokenizer, params: SamplingParams) -> str | None:
     """Return the text of new ids where sampling would end at the last of them; None: where it would go on."""
     if ids[-1] == params.end_id:

@@ -103,6 +103,18 @@ def test_json_has_an_object_a_text(run: Call) -> None:
         assert [value for _, value in one["top"]] == sorted((value for _, value in one["top"]), reverse=True)
 
 
+def test_token_of_a_byte_is_named_as_the_server_names_it(workplace: Path, run: Call) -> None:
+    run("train --config tiny.yaml data.tokenizer=byte train.max_steps=3")
+    (row,) = run("sample --prompt a --seed 1 --max-new-tokens 30 --json --logprobs 256").rows
+    names = [chr(byte) if byte < 128 else f"bytes:\\x{byte:02x}" for byte in range(256)]
+    assert [one["token"] for one in row["logprobs"]] == [names[one["id"]] for one in row["logprobs"]]
+    assert any(one["token"].startswith("bytes:") for one in row["logprobs"])
+    assert sorted(name for name, _ in row["logprobs"][0]["top"]) == sorted(names)
+    Path("text.txt").write_text("a\N{LATIN SMALL LETTER E WITH ACUTE}", encoding="utf-8")
+    scored = run("evaluate --text-file text.txt --per-char").json["per_char"]
+    assert [name for name, _ in scored] == ["bytes:\\xc3", "bytes:\\xa9"]
+
+
 def test_beam_prints_the_hypotheses_best_first(tmp_path: Path, run: Call) -> None:
     rows = run(f"{TEXT} 5 --beam 3 --json").rows
     assert [set(row) for row in rows] == [{"prompt", "text", "logprob", "score"}] * 3

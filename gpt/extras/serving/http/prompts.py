@@ -15,7 +15,7 @@ from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids
-from gpt.generation.text import TextStream, check_ids, fit_prompt
+from gpt.generation.text import TextStream, check_ids, fit_prompt, token_name
 from gpt.generation.tokens import SampledToken, to_sampled_tokens
 from gpt.model import GPT
 from gpt.system.errors import GenerationError, GPTError, InputError
@@ -154,11 +154,4 @@ class LogprobsStream:
         return {self._name(index): logprob for index, logprob in (*token.top, (token.id, token.logprob))}
 
     def _name(self, index: int) -> str:
-        """Return the text of a token, or its bytes where it is no character on its own."""
-        if index >= self._tokenizer.vocab_size:
-            return f"id:{index}"
-        content = self._tokenizer.token_bytes(index)
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+        return token_name(self._tokenizer, index)
