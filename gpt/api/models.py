@@ -37,7 +37,8 @@ def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
     (`train.init_from`). The folder is written whole or not at all.
 
     Args:
-        model: on any device, in any mode; one that `torch.compile` returned is saved as what it was made of.
+        model: on any device, in any mode; one in `DataParallel`, `DistributedDataParallel` or what
+            `torch.compile` returned is saved as what it was made of.
         tokenizer: with at most as many ids as the model.
         folder: new, or written by an earlier `gpt.save`, which is replaced.
 
@@ -46,7 +47,7 @@ def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
             one that its configuration builds; the message names what differs.
         InputError: `model` is not a `gpt.GPT`.
     """
-    plain: Any = getattr(model, "_orig_mod", model)
+    plain = _unwrapped(model)
     if not isinstance(plain, GPT):
         raise InputError(f"the model is a {type(plain).__name__}, expected a gpt.GPT")
     path = Path(folder)
@@ -59,6 +60,16 @@ def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
             f"model.config does not describe {different}: {path} would lose that; make it a plugin's, or use torch.save"
         )
     write_checkpoint(path, checkpoint)
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the model inside of what `torch.compile` returned, DataParallel and the like, in any order."""
+    while not isinstance(model, GPT):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if inner is None:
+            break
+        model = inner
+    return model
 
 
 def _changed_tensor(model: GPT, built: GPT) -> str | None:

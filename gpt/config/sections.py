@@ -304,6 +304,11 @@ class ModelConfig(Section):
             return self.mlp_width
         return math.ceil(self.n_embd * 8 / 3 / 8) * 8 if self.mlp == "swiglu" else 4 * self.n_embd
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values, with what programs for models of transformers ask of a configuration, such as peft."""
+        theirs = {"model_type": "glassgpt", "tie_word_embeddings": self.tie_weights}
+        return {**self.model_dump(), **theirs}
+
     def cross_checks(self) -> Iterator[Problem]:
         if self.n_embd % self.n_head:
             yield "n_embd", f"{self.n_embd} is not divisible by n_head {self.n_head}"

@@ -155,7 +155,16 @@ def test_change_that_a_checkpoint_would_lose_is_named(
     assert not (tmp_path / "mine").exists()
 
 
-def test_compiled_model_is_saved_as_what_it_was_made_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        torch.compile,
+        torch.nn.DataParallel,
+        lambda model: torch.compile(torch.nn.DataParallel(torch.compile(model))),
+        torch.optim.swa_utils.AveragedModel,
+    ],
+)
+def test_wrapped_model_is_saved_as_what_it_was_made_of(wrap: Callable[[gpt.GPT], Any], tmp_path: Path) -> None:
     model = own_model()
-    gpt.save(torch.compile(model), TOKENIZER, tmp_path / "mine")  # type: ignore[arg-type]
+    gpt.save(wrap(model), TOKENIZER, tmp_path / "mine")
     assert gpt.load(tmp_path / "mine", "cpu")[0].wte.weight.equal(model.wte.weight)

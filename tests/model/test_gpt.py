@@ -217,3 +217,12 @@ def test_vector_math_is_first_called_on_one_element() -> None:
         GPT(tiny_config(position="rope"))
     assert calls.elements[0] == 1
     assert max(calls.elements) > 1
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_configuration_tells_other_programs_whether_the_head_is_tied(tied: bool) -> None:
+    """peft takes the configuration for a dict, or has `to_dict` make one, and reads these two keys."""
+    config = GPT(tiny_config(tie_weights=tied)).config
+    fields = config.to_dict()
+    assert (fields["tie_word_embeddings"], fields["model_type"]) == (tied, "glassgpt")
+    assert ModelConfig(**{name: fields[name] for name in ModelConfig.model_fields}) == config
