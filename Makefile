@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills mutants test-native lint format web schema site bench cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills interop mutants test-native lint format web schema site bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -69,6 +69,19 @@ browser: setup $(DEV) ## install Chromium, in which the tests open pages (Debian
 
 drills: setup $(DEV) ## attack what docs/reliability.md promises, in half an hour: make drills [DRILLS=kill,disk] [COUNT=9]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(COUNT),--count $(COUNT))
+
+INTEROP := build/interop/bin/python
+
+interop: setup $(DEV) build/interop/installed ## try exports and models in transformers 4, lm-eval, peft and nnsight, in an environment of their own
+	$(BIN)/python -m pytest tests/interop
+
+build/interop/installed: tests/interop/requirements.txt constraints.txt .venv/installed
+	$(PYTHON) -m venv build/interop
+ifneq ($(TORCH),)
+	$(BIN)/uv pip install --python $(INTEROP) --torch-backend $(TORCH) "$$(grep ^torch== constraints.txt)"
+endif
+	$(INTEROP) -m pip install --quiet --disable-pip-version-check "$$(grep ^torch== constraints.txt)" -e . -r tests/interop/requirements.txt
+	@touch $@
 
 mutants: setup $(DEV) ## plant 300 small faults in the core, and list those that no test finds: make mutants [BEFORE=former.jsonl]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m mutants $(if $(BEFORE),--before $(BEFORE))

@@ -34,7 +34,7 @@ MARKED = {
         *("accounting/test_memory.py", "api/test_python_page.py", "benchmarks"),
         *("checkpoint/test_failed_writing.py", "cli/test_processes.py", "data/test_resident_memory.py"),
         *("distributed", "drills"),
-        "inspection/test_notebook.py",
+        *("inspection/test_notebook.py", "interop"),
         *("export/test_gguf_file.py", "export/test_html.py", "export/test_hugging_face.py"),
         "training/test_exact_resume.py",
     ),

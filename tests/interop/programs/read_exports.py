@@ -1,0 +1,24 @@
+"""Print what transformers makes of exported folders, each with a text in text.txt: ids, logits and a greedy text."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+
+@torch.no_grad()
+def read(folder: Path) -> dict[str, object]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    inputs = tokenizer((folder / "text.txt").read_text(encoding="utf-8"), return_tensors="pt")
+    written = model.generate(**inputs, max_new_tokens=20, do_sample=False)
+    return {
+        "ids": inputs.input_ids[0].tolist(),
+        "logits": model(**inputs).logits[0].tolist(),
+        "text": tokenizer.decode(written[0]),
+    }
+
+
+print(json.dumps({"version": transformers.__version__, "answers": [read(Path(each)) for each in sys.argv[1:]]}))
