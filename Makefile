@@ -72,7 +72,7 @@ drills: setup $(DEV) ## attack what docs/reliability.md promises, in half an hou
 
 INTEROP := build/interop/bin/python
 
-interop: setup $(DEV) build/interop/installed ## try exports and models in transformers 4, lm-eval, peft and nnsight, in an environment of their own
+interop: setup $(DEV) build/interop/installed ## try exports and models in transformers 4, lm-eval, peft and nnsight, in build/interop
 	$(BIN)/python -m pytest tests/interop
 
 build/interop/installed: tests/interop/requirements.txt constraints.txt .venv/installed
