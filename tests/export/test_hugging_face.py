@@ -114,6 +114,14 @@ def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) ->
     assert (greedy.do_sample, greedy.repetition_penalty) == (False, 1.3)
 
 
+def test_transformers_samples_no_id_without_a_text_but_the_end(tmp_path: Path) -> None:
+    model = sharp_model(std=0.001, vocab_size=300)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(save(model, tmp_path, end_id=299, temperature=1.0))
+    assert theirs.generation_config.suppress_tokens == [*range(23, 299)]
+    written = theirs.generate(torch.zeros(20, 1, dtype=torch.long), do_sample=True)
+    assert set(written.flatten().tolist()) <= {*range(23), 299}
+
+
 @torch.no_grad()
 def test_transformers_samples_from_the_same_distribution(tmp_path: Path) -> None:
     params = SamplingParams(temperature=0.7, top_k=9, top_p=0.95, min_p=0.02, repetition_penalty=1.3)

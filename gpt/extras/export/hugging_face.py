@@ -47,21 +47,25 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict
         WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"}),
         "tokenizer.json": _json(to_tokenizer_json(tokenizer)),
         "tokenizer_config.json": _json(_tokenizer_fields(tokenizer, params, config.block_size)),
-        "generation_config.json": _json(_generation_fields(params, config.block_size)),
+        "generation_config.json": _json(_generation_fields(tokenizer, params, config)),
     }
 
 
-def _generation_fields(params: SampleConfig, block_size: int) -> dict[str, Any]:
+def _generation_fields(tokenizer: Tokenizer, params: SampleConfig, config: ModelConfig) -> dict[str, Any]:
     """Return the content of a generation_config.json: the sampling defaults that transformers has too."""
-    fields = {
+    assert config.vocab_size is not None
+    without_text = [index for index in range(tokenizer.vocab_size, config.vocab_size) if index != params.end_id]
+    fields: dict[str, Any] = {
         "do_sample": params.temperature > 0,
         "repetition_penalty": params.repetition_penalty,
         # The window does not slide there. A max_new_tokens here would win over a caller's max_length.
-        "max_length": block_size,
+        "max_length": config.block_size,
         "bos_token_id": None,
         "eos_token_id": params.end_id,
         "pad_token_id": params.end_id,
     }
+    if without_text:
+        fields["suppress_tokens"] = without_text
     if params.temperature > 0:  # transformers warns of these where nothing is sampled
         fields |= {name: getattr(params, name) for name in ("temperature", *FILTERS)}
     return fields
