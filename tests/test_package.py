@@ -132,6 +132,75 @@ def test_command_loads_its_rooms_only(module: str) -> None:
     assert {part_of(each) for each in closure_of(module)} - {"gpt"} == REACH[module]
 
 
+OPENERS = {
+    *("open", "fdopen", "FileIO", "read_text", "read_bytes", "memmap", "mmap", "fromfile", "genfromtxt", "loadtxt"),
+    *("load", "safe_open", "load_file", "from_file", "from_pretrained", "PyTorchFileReader"),
+    *("copyfile", "copyfileobj", "copy2", "copytree", "unpack_archive", "ZipFile"),
+}
+"""Functions and methods that open a file to read it, by whatever library."""
+OTHER_READERS = {
+    "gpt.system.device: read_text": "the kernel's own files below /proc and /sys",
+    "gpt.system.machine: read_text": "the kernel's own files below /proc",
+    "gpt.system.processor: read_text": "the kernel's own files below /proc",
+    "gpt.checkpoint.folder: PyTorchFileReader": "bytes in memory, or a file that `open_file` opened",
+    "gpt.checkpoint.folder: load": "bytes in memory, or a file that `open_file` opened",
+    "gpt.extras.inspection.views.snapshots: load": "bytes in memory",
+    "gpt.extras.export.nanogpt: load": "bytes in memory",
+    "gpt.config.strict_yaml: load": "a text",
+    "gpt.data.dataset: memmap": "a file that `open_file` opened",
+    "gpt.data.encoding: memmap": "a file that `open_file` opened",
+    "gpt.extras.export.hugging_face: load_file": "weights of an import, mapped, in files seen to be regular",
+    "gpt.extras.web.document: read_text": "files of the package",
+    "gpt.cli.command: open": "the null device",
+    "gpt.cli.serve: open": "a page in a browser",
+    "gpt.cli.shared_options: read_bytes": "a text that a user names, which a shell may hand over as a pipe",
+}
+"""What may open files beside `gpt.system.files`, and why; the kernels' sources, libraries and verdicts are not data."""
+
+
+def openers_in(module: str) -> set[str]:
+    """The functions by which a module opens files, but those that only write."""
+    nodes, own = list(ast.walk(tree_of(module))), imported(ast.walk(tree_of(module)))
+    writing = {node.func for node in nodes if isinstance(node, ast.Call) and mode_of(node) in ("w", "wb", "a", "x")}
+    found = set()
+    for node in nodes:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+        is_ours = isinstance(node, ast.Name) and any(each.endswith(f".{name}") for each in own if each[:4] == "gpt.")
+        is_module_or_argument = isinstance(node, ast.Name) and name in ("mmap", "load")
+        if name in OPENERS and node not in writing and not is_ours and not is_module_or_argument:
+            found.add(f"{module}: {name}")
+    return found
+
+
+def mode_of(call: ast.Call) -> object:
+    """The mode of a call of `open`, or of the method of a path, where it is written out."""
+    values = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    modes = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    return modes[0] if modes else None
+
+
+def test_files_of_runs_corpora_and_caches_are_opened_by_one_bounded_reader_of_regular_files() -> None:
+    """Others may have made them: a pipe, a link to a device or a huge file must not hold up or fill a process."""
+    ours = [module for module in MODULES if part_of(module) != "native" and module != "gpt.system.files"]
+    assert set().union(*map(openers_in, ours)) == OTHER_READERS.keys()
+
+
+def test_what_opens_files_is_seen_whatever_it_is_called_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    for code, name in (
+        ("open(path)", "open"),
+        ("io.open(path, 'r+b')", "open"),
+        ("path.open(mode='rb')", "open"),
+        ("list(map(Path.read_text, paths))", "read_text"),
+        ("torch.load(path)", "load"),
+        ("from safetensors import safe_open\nsafe_open(path, 'pt')", "safe_open"),
+    ):
+        monkeypatch.setattr(sys.modules[__name__], "tree_of", lambda module, code=code: ast.parse(code))
+        assert openers_in("gpt.new") == {f"gpt.new: {name}"}
+    for code in ("path.open('wb')", "from gpt.cli.shared_options import read_text\nread_text(path)"):
+        monkeypatch.setattr(sys.modules[__name__], "tree_of", lambda module, code=code: ast.parse(code))
+        assert openers_in("gpt.new") == set()
+
+
 def test_no_file_needs_itself() -> None:
     """Not even by way of others: within a part too, imports run in one direction."""
     TopologicalSorter({each: loaded_by(each) - FACADES for each in MODULES.keys() - FACADES}).prepare()

@@ -1,5 +1,6 @@
 """Plugins: what they can add, what a checkpoint says of them, and what is wrong with a bad one."""
 
+import os
 import re
 from pathlib import Path
 
@@ -49,8 +50,10 @@ def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(tmp
     (tmp_path / "others.py").write_text(second.path.read_text().replace("F.silu", "F.relu").replace("F.mish", "F.relu"))
     with pytest.raises(ConfigError, match=r"others\.py: silu is a name already"):
         load_plugins(tmp_path / "others.py")
-    with pytest.raises(ConfigError, match=r"cannot read the plugin .*none\.py: "):
-        load_plugins(tmp_path / "none.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in ("none.py", "pipe.py"):
+        with pytest.raises(ConfigError, match=rf"cannot read the plugin .*{name}: "):
+            load_plugins(tmp_path / name)
 
 
 MLP_CALLED = "from gpt.model.layers import MLPS, SwiGLU\nMLPS[{!r}] = SwiGLU\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt.checkpoint import RunFolder
 from gpt.system.errors import CheckpointError
-from gpt.system.files import parse_json
+from gpt.system.files import MAX_METRICS_BYTES, parse_json, read_file
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """
     file, rows = RunFolder(run).metrics, []
     try:
-        lines = file.read_bytes().splitlines(keepends=True)
+        lines = read_file(file, MAX_METRICS_BYTES).splitlines(keepends=True)
     except OSError as error:
         raise CheckpointError(f"cannot read the metrics of {run}: {error.strerror}") from None
     for number, line in enumerate(lines, start=1):

@@ -1,7 +1,8 @@
 """Checkpoints and run folders: a crash loses nothing that was saved, and every read is verified."""
 
-from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_state, verify_checkpoint, write_checkpoint
+from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_description, read_state, write_checkpoint
 from gpt.checkpoint.loading import Loaded, bare_checkpoint, build_model, load_trained, load_weights, weights_of
+from gpt.checkpoint.manifest import verify_checkpoint
 from gpt.checkpoint.runs import RunFolder, find_checkpoint, step_files
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "load_trained",
     "load_weights",
     "read_checkpoint",
+    "read_description",
     "read_state",
     "step_files",
     "verify_checkpoint",

@@ -20,19 +20,16 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from gpt.checkpoint.manifest import FORMAT, MANIFEST, check_sizes, read_files
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.plugins import require_plugins
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
-from gpt.system.device import available_bytes
-from gpt.system.errors import CheckpointError, explained, quoted
-from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
+from gpt.system.errors import CheckpointError, GPTError, explained, quoted
+from gpt.system.files import parse_json, sync_file, sync_folder, temporary_folder
 
-FORMAT = 1
-"""Version of the layout; others are refused."""
-
-MANIFEST = "manifest.json"
+FILES = ("model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json")
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,12 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
-    """Read and verify a checkpoint; without `training`, that of it stays empty.
+    """Read and verify a checkpoint; without `training`, that of it stays empty, and its file is not read.
 
     A CheckpointError names the file that is missing, damaged or not of this format, or the plugin that is missing.
     """
-    files = verify_checkpoint(folder)
+    check_sizes(folder)
+    files = read_files(folder, [name for name in FILES if training or name != "optimizer.pt"])
     name = ""
     try:
         name = "model.safetensors"
@@ -72,12 +70,12 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
         name = "optimizer.pt"
         states = load_pickle(io.BytesIO(files[name])) if training else {}
         name = "state.json"
-        state = json.loads(files[name])
+        state = parse_json(files[name])
         require_plugins(state.get("plugins"))
         name = "config.yaml"
         config = parse_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
-        tokenizer = tokenizer_from_dict(json.loads(files[name]))
+        tokenizer = tokenizer_from_dict(parse_json(files[name]))
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
     except Exception as error:
@@ -154,54 +152,21 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def verify_checkpoint(folder: Path) -> dict[str, bytes]:
-    """Return the files' contents by name; raise CheckpointError where one is not as the manifest says."""
-    entries = _read_manifest(folder)
-    _require_memory(folder, entries)
-    return {name: _verified(folder / Path(name).name, entry) for name, entry in entries.items()}
-
-
 def read_state(folder: Path) -> dict[str, Any]:
     """Read and verify the progress that a checkpoint was written at, and nothing else of it."""
     path = folder / "state.json"
-    data = _verified(path, _read_manifest(folder).get(path.name))
+    data = read_files(folder, [path.name]).get(path.name, b"")
     try:
         return dict(parse_json(data))
     except (ValueError, TypeError):
         raise CheckpointError(f"{path} cannot be read: it holds no names and values") from None
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_description(folder: Path) -> tuple[Config, Tokenizer]:
+    """Read and verify the configuration and the tokenizer of a checkpoint, and nothing else of it."""
+    files = read_files(folder, ["config.yaml", "tokenizer.json"])
     try:
-        manifest = parse_json(read_file(folder / MANIFEST, MAX_JSON_BYTES))
-        version, entries = int(manifest["format"]), dict(manifest["files"])
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} is not a checkpoint: it has no {MANIFEST}") from None
-    except OSError as error:
-        raise CheckpointError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, OverflowError):
-        raise CheckpointError(f"{folder / MANIFEST} is damaged") from None
-    if version != FORMAT:
-        raise CheckpointError(f"{folder} has format {version}, and this version of gpt reads {FORMAT}; update gpt")
-    return entries
-
-
-def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
-    sizes = [entry.get("size") for entry in entries.values() if isinstance(entry, dict)]
-    needed, available = sum(size for size in sizes if isinstance(size, int)), available_bytes(torch.device("cpu"))
-    if available is not None and needed > available:
-        raise CheckpointError(f"{folder} has {needed:,} bytes, and {available:,} bytes of memory are available")
-
-
-def _verified(path: Path, entry: Any) -> bytes:
-    try:
-        size = path.stat().st_size
-        if not isinstance(entry, dict) or size != entry.get("size"):
-            raise CheckpointError(f"{path} is damaged: it has {size:,} bytes, not the size in the manifest")
-        data = read_file(path, size)
-    except (OSError, ValueError) as error:
-        # ValueError: a name that no file can have
-        raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
-    if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
-        raise CheckpointError(f"{path} is damaged: its sha256 differs from the manifest's")
-    return data
+        config = parse_config(files["config.yaml"].decode("utf-8"), str(folder / "config.yaml"))
+        return config, tokenizer_from_dict(parse_json(files["tokenizer.json"]))
+    except (GPTError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder} cannot be read: {explained(error)}") from None

@@ -10,11 +10,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
+from gpt.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from gpt.checkpoint.manifest import MANIFEST, verify_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config, read_yaml
 from gpt.system.errors import CheckpointError
-from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
+from gpt.system.files import MAX_SMALL_JSON_BYTES, parse_json, read_file, write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
@@ -84,6 +85,8 @@ class RunFolder:
         for path in (self.samples, self.snapshots, self.path / "checkpoints", self.metrics):
             if path.is_symlink():
                 raise CheckpointError(f"{path} is a link; a run writes only below its own folder, set run.dir instead")
+        if self.metrics.exists() and not self.metrics.is_file():  # a pipe would wait for a reader
+            raise CheckpointError(f"{self.metrics} is not a regular file; remove it, or set run.dir to another folder")
         try:
             self.samples.mkdir(parents=True, exist_ok=True)
             self._remove_unfinished()
@@ -149,7 +152,7 @@ class RunFolder:
     def pointed(self, name: str) -> Path | None:
         """Return the checkpoint that `best` or `last` points to; None if there is none, or the pointer is damaged."""
         try:
-            pointer = parse_json(read_file(self.path / f"{name}.json", MAX_JSON_BYTES))
+            pointer = parse_json(read_file(self.path / f"{name}.json", MAX_SMALL_JSON_BYTES))
             folder = self.path / "checkpoints" / _folder_name(pointer["step"])
             # a flipped bit changes one of them
             is_whole = pointer["checkpoint"] == f"checkpoints/{folder.name}"
@@ -229,7 +232,7 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         prefer: `best` or `last`, for a run folder that has both.
     """
     if path is None:
-        pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
+        pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.lstat().st_mtime)
         if not pointers:
             raise CheckpointError(f"no trained run below {runs}; train first: gpt train --config quickstart")
         path = pointers[-1].parent

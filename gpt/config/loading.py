@@ -12,6 +12,7 @@ from gpt.config.sections import SECTIONS, Config, CrossCheckError
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, Key, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean
 from gpt.system.errors import ConfigError
+from gpt.system.files import read_file
 
 Finding = tuple[Key, str]
 """The key that a problem is about, and a sentence."""
@@ -20,11 +21,7 @@ Finding = tuple[Key, str]
 def read_yaml(path: Path) -> str:
     """Return the text of a configuration file; ConfigError: it is missing or unreadable."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_CHARACTERS + 1)
-        if len(content) > MAX_CHARACTERS:
-            raise ConfigError(f"{path} has more than {MAX_CHARACTERS:,} bytes; a configuration file is not so long")
-        return content.decode("utf-8")
+        return read_file(path, MAX_CHARACTERS).decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such configuration file{_similar_file(path)}") from None
     except IsADirectoryError:

@@ -25,6 +25,9 @@ from typing import Any
 from gpt.config import Config
 from gpt.config.sections import TABLES, names_of
 from gpt.system.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
+from gpt.system.files import read_file
+
+MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
     """Load plugins into this process; one that is loaded already is loaded again only if its file has changed."""
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         try:
-            content = path.read_bytes()
+            content = read_file(path, MAX_BYTES)
         except OSError as error:
             raise ConfigError(f"cannot read the plugin {path}: {error.strerror}") from None
         place, sha256 = path.resolve(), hashlib.sha256(content).hexdigest()

@@ -13,6 +13,7 @@ from gpt.config import DataConfig
 from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, code_points, convert_newlines
 from gpt.system.errors import DataError
+from gpt.system.files import open_file
 
 SEPARATOR = "\n\n"
 """Text between files."""
@@ -50,7 +51,7 @@ class CorpusText:
         separator, length = "", 0
         for path in self.files:
             try:
-                with path.open("rb") as raw:
+                with open_file(path) as raw:
                     position = 0
                     for piece in filter(None, _decoded(path, raw)):
                         length += len(piece)

@@ -15,7 +15,7 @@ from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.tokens import Tokens, in_pieces
 from gpt.system.errors import DataError, explained
-from gpt.system.files import sha256_of
+from gpt.system.files import MAX_JSON_BYTES, open_file, parse_json, read_file, sha256_of
 
 META, TOKENS = "dataset.json", "tokens.bin"
 """Length, hash, splits and tokenizer; and the ids of the text, little-endian."""
@@ -108,7 +108,7 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def _open(folder: Path) -> Dataset:
-    meta = unseal(json.loads((folder / META).read_text(encoding="utf-8")))
+    meta = unseal(parse_json(read_file(folder / META, MAX_JSON_BYTES)))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
     tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
     edges = [0, *chain.from_iterable(meta["splits"].values()), len(tokens)]
@@ -123,4 +123,5 @@ def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:
         raise ValueError(f"{path.name} has another sha256 than was written")
-    return np.memmap(path, dtype=dtype, mode="r", shape=(length,))
+    with open_file(path) as file:
+        return np.memmap(file, dtype=dtype, mode="r", shape=(length,))

@@ -18,7 +18,7 @@ from gpt.data.dataset import META, TOKENS, seal
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces
 from gpt.system.errors import DataError
-from gpt.system.files import sync_file, sync_folder, temporary_folder
+from gpt.system.files import open_file, sync_file, sync_folder, temporary_folder
 from gpt.system.progress import Report, announced, counted
 
 THREADS = 8
@@ -63,7 +63,8 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
     if path.stat().st_size == 0:
         raise DataError(f"{corpus.name} has no text in it")
     dtype = smallest_dtype(tokenizer.vocab_size)
-    tokens = np.memmap(path, dtype, mode="r")
+    with open_file(path) as written:
+        tokens = np.memmap(written, dtype, mode="r")
     meta = {
         "tokenizer": tokenizer.to_dict(),
         "dtype": dtype.str,

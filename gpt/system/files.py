@@ -1,4 +1,4 @@
-"""Write files so that a crash, a full disk or a second process never leaves half a file."""
+"""Write files so that a crash, a full disk or a second process never leaves half a file; read those of others."""
 
 import errno
 import glob
@@ -11,11 +11,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 MAX_JSON_BYTES = 128 << 20
 """Size of the largest JSON file that is read: tokenizers of large vocabularies have 40 MB."""
+MAX_SMALL_JSON_BYTES = 1 << 20
+"""The same for one that holds a few values by name; lists take twenty times their JSON in memory."""
+MAX_METRICS_BYTES = 1 << 30
+"""The same for the metrics of a run: five million lines."""
 ABANDONED_SECONDS = 24 * 3600
 """Age of a temporary folder that no process can still be writing into."""
 
@@ -39,16 +44,39 @@ def replacing(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
-def read_file(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file that somebody else may have made: no pipe or device, which may have no end."""
+def open_file(path: Path) -> BufferedReader:
+    """Open a file to read that somebody else may have made: no pipe or device, which may wait or have no end.
+
+    Every file of a run, a corpus or a cache is opened here; `read_file` and `read_end` also bound what is read.
+    """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # a pipe may wait
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if status.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {most_bytes:,}", str(path))
-        return file.read()
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Return the content that a file has at this moment; OSError: it is longer than `most_bytes`."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most_bytes:,}", str(path))
+        return file.read(size)
+
+
+def read_end(path: Path, most_bytes: int) -> bytes:
+    """Return the last bytes of a file, or all where it has no more than `most_bytes`."""
+    with open_file(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most_bytes))
+        return file.read(most_bytes)
 
 
 def parse_json(content: str | bytes) -> Any:
@@ -108,5 +136,5 @@ def sync_file(path: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the hex sha256 of a file, read in pieces."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,7 +15,7 @@ from gpt.config import Config
 from gpt.config.loading import dump_config
 from gpt.model.flops import training_flops
 from gpt.system.device import Compute
-from gpt.system.files import parse_json, write_atomic
+from gpt.system.files import MAX_METRICS_BYTES, parse_json, read_file, write_atomic
 from gpt.system.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.system.progress import Report
 
@@ -95,7 +95,7 @@ class RunFiles(Monitor):
         if not self._run.metrics.is_file():
             return
         kept = []
-        for line in self._run.metrics.read_bytes().splitlines(keepends=True):
+        for line in read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True):
             with suppress(ValueError, KeyError, TypeError):
                 row = parse_json(line)
                 is_done = row["step"] < step or (row["step"] == step and (evaluated or "val/loss" not in row))

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpt.checkpoint import RunFolder, read_state
 from gpt.config import Config, TrainConfig
-from gpt.config.loading import dump_config
+from gpt.config.loading import dump_config, read_yaml
 from gpt.config.plugins import plugin_options
 from gpt.data.dataset import Dataset
 from gpt.system.errors import CheckpointError, ConfigError
@@ -105,7 +105,7 @@ def _move(folder: Path, aside: Path) -> None:
             sync_folder(aside.parent)
             if config is not None:
                 file = aside / "config.yaml"
-                undo.callback(write_atomic, file, file.read_bytes())
+                undo.callback(write_atomic, file, read_yaml(file).encode())
                 named = config.run.model_copy(update={"name": aside.name})
                 write_atomic(file, dump_config(config.model_copy(update={"run": named})).encode())
             undo.pop_all()

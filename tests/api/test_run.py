@@ -1,6 +1,7 @@
 """A run, a model of one's own loop that is saved like one, and the display of a notebook, without one."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import gpt
+from gpt.checkpoint import RunFolder
 from gpt.cli import evaluate, explain, export, sample, train
 from tiny import CORPUS, tiny_config
 
@@ -56,6 +58,17 @@ def test_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) -> N
     assert len(gpt.plot(run, tmp_path / "short").axes[0].lines) == 3
     with pytest.raises(gpt.GPTError, match="empty has no losses yet"):
         gpt.plot(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_metrics_that_are_no_file_are_refused_and_no_training_waits_for_them(
+    make: Callable[[Path], object], tmp_path: Path, run: gpt.Run
+) -> None:
+    make(tmp_path / "metrics.jsonl")
+    with pytest.raises(gpt.GPTError, match=r"cannot read the metrics of .*: not a regular file"):
+        gpt.plot(tmp_path)
+    with pytest.raises(gpt.GPTError, match=r"metrics\.jsonl is (not a regular file|a link)"):
+        RunFolder(tmp_path).create(run.config)
 
 
 def test_other_folder_is_no_run(tmp_path: Path) -> None:

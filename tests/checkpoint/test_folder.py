@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import random
 import zipfile
@@ -10,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,11 +22,13 @@ from gpt.checkpoint import (
     build_model,
     load_weights,
     read_checkpoint,
+    read_description,
+    read_state,
     verify_checkpoint,
     weights_of,
     write_checkpoint,
 )
-from gpt.checkpoint.folder import FORMAT, MANIFEST
+from gpt.checkpoint.manifest import FORMAT, MANIFEST
 from gpt.data.tokenizers import ByteTokenizer
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -238,6 +242,30 @@ def test_file_of_another_kind_is_named(folder: Path, name: str, content: bytes) 
     rewrite(folder, **{name: content})
     with pytest.raises(CheckpointError, match=name.replace("_", r"\.") + " cannot be read"):
         read_checkpoint(folder)
+
+
+def test_training_of_an_absurd_size_is_refused_unread_and_no_reader_of_weights_opens_it(folder: Path) -> None:
+    os.truncate(folder / "optimizer.pt", 9 << 30)
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    manifest["files"]["optimizer.pt"]["size"] = 9 << 30
+    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with (
+        patch("gpt.checkpoint.manifest.available_bytes", return_value=1 << 40),
+        pytest.raises(CheckpointError, match=r"optimizer\.pt has an absurd size: 9,663,676,416 bytes for "),
+    ):
+        read_checkpoint(folder)
+    assert read_state(folder)["step"] == 5
+    assert read_description(folder)[0].model.block_size == 8
+
+
+def test_only_the_files_that_are_wanted_have_to_be_whole(folder: Path) -> None:
+    (folder / "optimizer.pt").write_bytes(bytes((folder / "optimizer.pt").stat().st_size))
+    assert read_checkpoint(folder, training=False).training == {}
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt is damaged: its sha256"):
+        read_checkpoint(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"cannot read .*tokenizer\.json"):
+        read_description(folder)
 
 
 FOLDER = Path("runs/x/checkpoints/step-000005")

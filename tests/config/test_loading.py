@@ -1,5 +1,6 @@
 """From files, recipes, keywords and overrides to a configuration, or to a list of everything that is wrong."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -195,11 +196,16 @@ def test_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: st
         (".", "is a folder; give a YAML file"),
         ("poems.yaml/a.yaml", r"cannot read .*a\.yaml: Not a directory"),
         ("poems.yaml", r"poems.yaml is not UTF-8 text \(byte 12\)"),
+        ("pipe", r"cannot read .*pipe: not a regular file$"),
+        ("sparse.yaml", r"cannot read .*sparse\.yaml: it has 3,221,225,472 bytes, more than 1,048,576$"),
         ("from_windows.yaml", r"from_windows.yaml:3: model.n_layers: unknown key"),
     ],
 )
 def test_unreadable_file_is_refused(path: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "poems.yaml").write_bytes("run: {name: é}".encode("latin-1"))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "sparse.yaml").touch()
+    os.truncate(tmp_path / "sparse.yaml", 3 << 30)
     (tmp_path / "from_windows.yaml").write_bytes(b"\xef\xbb\xbfmodel:\r\n  n_layer: 2\r\n  n_layers: 3\r\n")
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / path)

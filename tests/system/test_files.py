@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpt.system.files import parse_json, read_file, sha256_of, sync_file, sync_folder, write_atomic
+from gpt.system.files import open_file, parse_json, read_end, read_file, sha256_of, sync_file, sync_folder, write_atomic
 from programs import full_disk
 
 
@@ -93,13 +93,28 @@ def test_a_pipe_a_device_or_a_file_that_is_too_long_is_not_read(tmp_path: Path) 
     (tmp_path / "file").write_bytes(b"12345")
     os.mkfifo(tmp_path / "pipe")
     assert read_file(tmp_path / "file", 5) == b"12345"
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 3 << 30)
     for path, reason in (
         (tmp_path / "file", "more than 4"),
+        (tmp_path / "sparse", "more than 4"),
         (tmp_path / "pipe", "not a"),
         (Path("/dev/zero"), "not a"),
+        (tmp_path, "is a folder"),
     ):
         with pytest.raises(OSError, match=reason):
             read_file(path, 4)
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        for function in (open_file, sha256_of, lambda path: read_end(path, 4)):
+            with pytest.raises(OSError, match="not a regular file"):
+                function(path)
+
+
+def test_no_more_than_the_end_of_a_file_is_read_and_nothing_that_is_added_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert (read_end(path, 3), read_end(path, 9), read_end(path, 0)) == (b"345", b"12345", b"")
+    assert read_file(Path("/proc/self/maps"), 4) == b""  # a file that says it has nothing, and has no bound
 
 
 def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gpt.extras.export.architectures import gpt2_entries
 from gpt.extras.export.tensors import build_from_tensors, check_layers, foreign_files
 from gpt.model import GPT
 from gpt.system.errors import InputError, explained
-from gpt.system.files import MAX_JSON_BYTES, read_file
+from gpt.system.files import MAX_JSON_BYTES, open_file, read_file
 
 COMPILED = "_orig_mod."
 """What torch.compile puts before the names of a model."""
@@ -53,10 +53,8 @@ def import_checkpoint(file: Path, meta: Path | None = None) -> tuple[GPT, Tokeni
 
 
 def _read_checkpoint(file: Path) -> Any:
-    if file.exists() and not file.is_file():
-        raise InputError(f"{file} is not a regular file")
     try:
-        with file.open("rb") as opened:
+        with open_file(file) as opened:
             return load_pickle(opened)
     except FileNotFoundError:
         raise InputError(f"there is no {file}") from None

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpt.checkpoint import Loaded
+from gpt.checkpoint import Loaded, bare_checkpoint, write_checkpoint
+from gpt.config import ModelConfig
 from gpt.data import CharTokenizer
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.protocol import APIError
+from gpt.model import GPT
 from gpt.system.errors import CheckpointError
 from http_server import ManualEngine, Served, add_run
 
@@ -40,9 +42,13 @@ def test_window_and_vocabulary_are_told_of_a_model_that_is_not_loaded(tmp_path: 
     add_run(tmp_path, "run")
     models, folder = make_models(tmp_path), tmp_path / "run" / "checkpoints" / "step-000001"
     assert models.sizes("run") == {}
-    (folder / "config.yaml").write_text("model: {block_size: 32}\n")
-    (folder / "tokenizer.json").write_text(json.dumps(CharTokenizer("abc").to_dict()))
+    tokenizer = CharTokenizer("abc")
+    model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=32, vocab_size=3))
+    write_checkpoint(folder, bare_checkpoint(model, tokenizer))
     assert models.sizes("run") == {"max_model_len": 32, "vocab_size": 3}
+    (folder / "tokenizer.json").write_text(json.dumps(CharTokenizer("abcd").to_dict()))  # not what was saved
+    os.utime(folder)
+    assert models.sizes("run") == {}
 
 
 def test_path_is_no_name(runs: Path) -> None:

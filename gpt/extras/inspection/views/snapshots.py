@@ -4,14 +4,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt.checkpoint.runs import MAX_VOCABULARY
 from gpt.extras.inspection.views.tokens import PLACEHOLDER, label_of
 from gpt.system.errors import CheckpointError, InputError, explained
-from gpt.system.files import parse_json
+from gpt.system.files import parse_json, read_file
 
 MAX_BYTES = 32 * 2**20
 NEAREST = 4
@@ -33,11 +34,9 @@ class Snapshot:
 def read_snapshot(file: Path) -> Snapshot:
     """Read a file of a snapshot; CheckpointError: it is damaged."""
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
-        with safe_open(file, "pt") as opened:
-            words = {name: parse_json(value) for name, value in opened.metadata().items()}
-            tensors = {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
+        content = read_file(file, MAX_BYTES)
+        tensors: dict[str, Any] = {name: tensor.float() for name, tensor in safetensors.torch.load(content).items()}
+        words: dict[str, Any] = {name: parse_json(value) for name, value in _metadata_of(content).items()}
         snapshot = Snapshot(**tensors, **words)
         _require_whole(snapshot)
         tokens, line = (map(bytes.fromhex, each) for each in (snapshot.tokens, snapshot.line))
@@ -45,6 +44,15 @@ def read_snapshot(file: Path) -> Snapshot:
         return replace(snapshot, tokens=labels, line=[label_of(content) or PLACEHOLDER for content in line])
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the snapshot {file} cannot be read: {explained(error)}") from None
+
+
+def _metadata_of(content: bytes) -> dict[str, str]:
+    """Return the texts of a safetensors file by name, which its library reads from paths only.
+
+    The format: eight bytes say how long the JSON is that follows them.
+    """
+    header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return dict(header.get("__metadata__") or {})
 
 
 def _require_whole(shown: Snapshot) -> None:

@@ -3,15 +3,12 @@
 import asyncio
 import contextlib
 import functools
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpt.checkpoint import Loaded, find_checkpoint
-from gpt.config.loading import parse_config
-from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.checkpoint import Loaded, find_checkpoint, read_description
 from gpt.extras.serving.engine import ServingEngine
 from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError, GPTError
@@ -83,7 +80,7 @@ class Models:
         """Return a model's window, `max_model_len` as vLLM calls it, and vocabulary; nothing if it cannot be read."""
         try:
             return _sizes(*self._find(name))
-        except (GPTError, OSError, ValueError, TypeError, KeyError):
+        except (CheckpointError, OSError):
             return {}
 
     def check(self, name: str) -> int:
@@ -168,9 +165,10 @@ class Models:
 
 @functools.lru_cache(1024)
 def _sizes(folder: Path, written: int) -> dict[str, int]:
-    source = folder / "config.yaml"
-    config = parse_config(source.read_text("utf-8"), str(source))
-    tokenizer = tokenizer_from_dict(json.loads((folder / "tokenizer.json").read_bytes()))
+    try:
+        config, tokenizer = read_description(folder)
+    except GPTError:  # kept as a result, so that a list of models does not read what is damaged each time
+        return {}
     return {"max_model_len": config.model.block_size, "vocab_size": tokenizer.vocab_size}
 
 

@@ -1,9 +1,11 @@
 """/api/runs: every number as the run wrote it, its snapshots, and nothing but runs."""
 
 import json
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpt.checkpoint import RunFolder
+from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.inspection.views.snapshots import map_embedding, nearest_tokens
+from gpt.system.errors import CheckpointError, GPTError
 from gpt.training.snapshots import take_snapshot
 from http_server import Serve, Served
 from patience import PATIENCE
@@ -74,6 +77,43 @@ def test_training_run_says_so_and_how_far_it_is(site: Served, folder: Path) -> N
         assert get(site, "/api/runs/tiny")["step"] == 0
     metrics.unlink()
     assert get(site, "/api/runs/tiny")["step"] == 0
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "zeros": lambda file: file.symlink_to("/dev/zero"),
+    "sparse": lambda file: (file.touch(), os.truncate(file, 3 << 30)),
+    "brackets": lambda file: file.write_bytes(b"[" * 2_000_000),
+    "loop": lambda file: file.symlink_to(file.name),
+    "folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_whatever_a_foreign_run_consists_of_the_others_are_listed_at_once(
+    kind: str, site: Served, folder: Path
+) -> None:
+    checkpoint = next((folder / "tiny/checkpoints").iterdir()).relative_to(folder / "tiny")
+    own = ["config.yaml", "metrics.jsonl", "best.json", "last.json", "snapshots/step-000006.safetensors"]
+    parts = ["manifest.json", "config.yaml", "tokenizer.json", "state.json", "optimizer.pt", "model.safetensors"]
+    names = [*own, *(f"{checkpoint}/{part}" for part in parts)]
+    for number, name in enumerate(names):
+        foreign = folder / f"foreign{number}"
+        shutil.copytree(folder / "tiny", foreign)
+        (foreign / name).unlink()
+        HOSTILE[kind](foreign / name)
+    began = time.monotonic()
+    assert "tiny" in [model["id"] for model in get(site, "/v1/models")["data"]]
+    assert "tiny" in get(site, "/api/runs")["runs"]
+    for number in range(len(names)):
+        for path in ("", "/snapshots/6?basis=6", "/snapshots/6?basis=0"):
+            answer = site.get(f"/api/runs/foreign{number}{path}")
+            assert answer.status_code in (200, 400, 404, 500)
+            assert "\n" not in answer.json().get("error", {}).get("message", "")
+    assert time.monotonic() - began < PATIENCE / 2
+    for number, name in enumerate(names):
+        with pytest.raises(CheckpointError) if name.endswith(tuple(parts[1:])) and "/" in name else suppress(GPTError):
+            read_checkpoint(folder / f"foreign{number}" / checkpoint)
 
 
 OTHER_FOLDERS = (

@@ -1,6 +1,5 @@
 """`/api/runs`: the runs of a folder, how far each is, what its model wrote and was at a step, also while it trains."""
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from gpt.config.sources import load_config
 from gpt.extras.inspection.views.snapshots import Snapshot, read_snapshot, view_snapshot
 from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError, ConfigError, InputError
-from gpt.system.files import parse_json
+from gpt.system.files import MAX_SMALL_JSON_BYTES, parse_json, read_end, read_file
 
 TAIL_BYTES = 1 << 16
 """Bytes from the end of a metrics.jsonl in which its last step is looked for."""
@@ -89,16 +88,14 @@ def _last_step(file: Path) -> int:
     """Return the step of the last complete line of a metrics.jsonl; 0: there is none."""
     if not file.is_file():
         return 0
-    with file.open("rb") as opened:
-        opened.seek(max(0, opened.seek(0, os.SEEK_END) - TAIL_BYTES))
-        steps = _STEP.findall(opened.read())
+    steps = _STEP.findall(read_end(file, TAIL_BYTES))
     return int(steps[-1]) if steps else 0
 
 
 def _best(folder: RunFolder) -> tuple[int | None, float | None]:
     """Return the step and the validation loss of the best checkpoint; None where best.json has none."""
     try:
-        pointer = parse_json((folder.path / "best.json").read_text(encoding="utf-8"))
+        pointer = parse_json(read_file(folder.path / "best.json", MAX_SMALL_JSON_BYTES))
         return int(pointer["step"]), float(pointer["val_loss"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None, None
