@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import pickletools
 import re
 import shutil
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ from gpt.system.errors import CheckpointError, GPTError, explained, quoted
 from gpt.system.files import parse_json, sync_file, sync_folder, temporary_folder
 
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json")
+
+MOST_TUPLES = 50_000
+"""In what `torch.save` wrote, which has about five for each tensor."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,11 @@ def load_pickle(file: BinaryIO) -> Any:
         entries = torch._C.PyTorchFileReader(file)  # torch's own, since two readers of zip may see two archives
         if sum(map(entries.get_record_size, entries.get_all_records())) > file.seek(0, os.SEEK_END):
             raise ValueError("compressed")
-        if b"bytearray" in entries.get_record("data.pkl"):
+        pickled = entries.get_record("data.pkl")
+        if b"bytearray" in pickled:
             raise ValueError("bytearray(n), which torch allows, takes n bytes")
+        if sum("TUPLE" in operation.name for operation, *_ in pickletools.genops(pickled)) > MOST_TUPLES:
+            raise ValueError("the hash of tuples that are nested deeply overflows the stack")
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler raises anything

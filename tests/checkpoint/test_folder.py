@@ -176,12 +176,23 @@ def test_pickle_that_would_run_code_is_refused_and_does_not_run(
     assert not (tmp_path / "marker").exists()
 
 
-def zipped_anew(content: bytes, draw: random.Random | None, compression: int = zipfile.ZIP_STORED) -> bytes:
+NESTED = b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s."
+"""A dict whose key is a tuple in a tuple in a tuple."""
+
+
+def zipped_anew(
+    content: bytes,
+    draw: random.Random | None = None,
+    compression: int = zipfile.ZIP_STORED,
+    pickled: bytes | None = None,
+) -> bytes:
     """optimizer.pt with bytes of its pickle changed, if anything draws them, in an archive that is otherwise whole."""
     result = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(result, "w", compression) as target:
         for name in source.namelist():
             data = bytearray(source.read(name))
+            if pickled and name.endswith("data.pkl"):
+                data = bytearray(pickled)
             if draw and name.endswith("data.pkl"):
                 for _ in range(3):
                     data[draw.randrange(2, len(data))] = draw.randrange(256)
@@ -194,8 +205,9 @@ def zipped_anew(content: bytes, draw: random.Random | None, compression: int = z
     [
         zipped_anew(saved({"moments": torch.zeros(100_000)}), None, zipfile.ZIP_DEFLATED),
         saved({"moments": Payload(bytearray, 1_000_000)}),  # which torch lets take as many as it says
+        zipped_anew(saved({}), pickled=NESTED),  # whose hash would end the process
     ],
-    ids=["compressed", "bytearray"],
+    ids=["compressed", "bytearray", "nested"],
 )
 def test_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_weights_opens_it(
     folder: Path, content: bytes

@@ -1,6 +1,7 @@
 """Checkpoints in nanoGPT's format: computed by GPT-2 of transformers with the same weights."""
 
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,27 @@ def test_hostile_pickle_runs_nothing(victim: str, weights: dict[str, Tensor], tm
     assert not touched.exists()
     pickle.loads(pickle.dumps(payload))  # it would have worked
     assert touched.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x80\x02}r" + (1 << 30).to_bytes(4, "little") + b".", "numbers more values than it has bytes"),
+        (b"}p4000000000\n.", "numbers more values than it has bytes"),
+        (b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s.", "does not need"),  # whose hash would end the process
+        *((bytes([0x80, 5, code]) + (1 << 40).to_bytes(8, "little") + b".", "") for code in b"\x8d\x8e\x95\x96"),
+    ],
+    ids=range(7),
+)
+def test_small_pickle_that_would_take_gigabytes_is_refused(
+    content: bytes, message: str, weights: dict[str, Tensor], tmp_path: Path
+) -> None:
+    file = write(tmp_path, weights)
+    (tmp_path / "meta.pkl").write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=rf"meta\.pkl is .*{message}"):
+        import_checkpoint(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
 @pytest.mark.parametrize(

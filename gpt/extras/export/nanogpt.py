@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import pickletools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,10 +14,16 @@ from gpt.extras.export.architectures import gpt2_entries
 from gpt.extras.export.tensors import build_from_tensors, check_layers, foreign_files
 from gpt.model import GPT
 from gpt.system.errors import InputError, explained
-from gpt.system.files import MAX_JSON_BYTES, open_file, read_file
+from gpt.system.files import open_file, read_file
 
 COMPILED = "_orig_mod."
 """What torch.compile puts before the names of a model."""
+
+
+MAX_PICKLED = 4 << 20
+"""Bytes of a meta.pkl: one of a hundred thousand characters has two million."""
+MAX_TUPLES = 1000
+"""In a meta.pkl, which needs none: the hash of tuples that are nested deeply overflows the stack."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -62,10 +69,23 @@ def _read_checkpoint(file: Path) -> Any:
         raise InputError(f"{file} is refused: {explained(error)}") from None
 
 
+def _require_small(pickled: bytes) -> None:
+    """Raise InputError where reading would take memory that the file does not have; nothing is built to find out."""
+    tuples = 0
+    for operation, argument, _ in pickletools.genops(pickled):
+        if "PUT" in operation.name and int(argument) > len(pickled):
+            raise InputError("it numbers more values than it has bytes")
+        tuples += "TUPLE" in operation.name
+        if tuples > MAX_TUPLES:
+            raise InputError("it has tuples, which a list of characters does not need")
+
+
 def _read_characters(file: Path) -> Tokenizer:
     """Return the tokenizer of a meta.pkl, whose ids have to be those of sorted characters."""
     try:
-        content = _PlainUnpickler(io.BytesIO(read_file(file, MAX_JSON_BYTES))).load()
+        pickled = read_file(file, MAX_PICKLED)
+        _require_small(pickled)
+        content = _PlainUnpickler(io.BytesIO(pickled)).load()
         names = content["itos"]
         characters = [names[index] for index in range(len(names))]
         tokenizer = CharTokenizer(characters)
