@@ -2,18 +2,18 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt.data.bpe_parts import SPACE, require_known_parts
 from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
-from gpt.system.errors import DataError, first_line, quoted
+from gpt.system.errors import DataError, first_line
 
 MAX_TOKENS = 10_000_000
-SPACE = "▁"
-"""What sentencepiece writes for a space."""
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 """A token of sentencepiece for one byte."""
 
@@ -33,17 +33,16 @@ class BPETokenizer(Tokenizer):
         try:
             if content["model"]["type"] != "BPE":
                 raise DataError(f"only byte pair encoding is supported, and the model is {content['model']['type']}")
-            if prefix := content["model"].get("continuing_subword_prefix"):  # the library panics where it is too long
-                raise DataError(f"tokens with the prefix {quoted(str(prefix), 40)} inside a word are not supported")
+            require_known_parts(content)
             spelling = spelling_of(content["decoder"])
-            self._tokenizer = Library.from_str(json.dumps(content))
+            with _library_errors("not a tokenizer"):
+                # which adds tokens around a text, and is not asked to
+                self._tokenizer = Library.from_str(json.dumps(content | {"post_processor": None}))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
             added = {token["content"] for token in content.get("added_tokens") or []}
         except DataError:
             raise
-        except BaseException as error:  # the library raises no other type, and the content may be anything
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of its Rust code
-                raise
+        except Exception as error:  # the content may be anything
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
         if max(vocabulary.values()) >= MAX_TOKENS:
             raise DataError(f"a token has the id {max(vocabulary.values())}; {MAX_TOKENS:,} ids are supported")
@@ -64,8 +63,9 @@ class BPETokenizer(Tokenizer):
 
     def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
-        # unlike `encode`, it finds no places in the text, which take as long again
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        with _library_errors("the tokenizer fails"):
+            # unlike `encode`, it finds no places in the text, which take as long again
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
@@ -98,6 +98,17 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=byte_symbols(), show_progress=False)
     library.train_from_iterator(pieces, trainer)
     return BPETokenizer(json.loads(library.to_str()))
+
+
+@contextmanager
+def _library_errors(what: str) -> Iterator[None]:
+    """Turn whatever the library raises into a DataError: plain exceptions, and the panics of its Rust code."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{what}: {first_line(error)}") from None
 
 
 def _require_library() -> None:

@@ -1,5 +1,6 @@
 """Tokenizers as checkpoints and token files keep them."""
 
+import reprlib
 from typing import Any
 
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
@@ -18,4 +19,4 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
             from gpt.data.bpe import BPETokenizer
 
             return BPETokenizer(content)
-    raise DataError(f"not a tokenizer: {str(data)[:60]}")
+    raise DataError(f"not a tokenizer: {reprlib.repr(data)[:60]}")  # of what may have gigabytes

@@ -1,8 +1,10 @@
 """Text to ids and back, whatever the text and whatever holds the ids; byte pairs are compared with their library."""
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,10 +17,12 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from gpt.data.bpe import BPETokenizer
+from gpt.data.bpe_parts import PATTERNS
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.token_ids import to_batch, to_list
 from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
 from gpt.system.errors import DataError, InputError
+from patience import PATIENCE
 from tiny import CORPUS
 
 
@@ -233,6 +237,59 @@ def test_any_ids_decode_and_stream_as_in_the_library(name: str, data: st.DataObj
     theirs = library.decode(ids, skip_special_tokens=False)
     assert text == theirs or ("\ufffd" in text and "\ufffd" in theirs and "<0x00>" in library.get_vocab())
     assert "".join(streamed(ours, ids)).removeprefix(" " if name in ("llama2", "mistral") else "") == text
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+UNKNOWN = "is not supported: only those of published models are"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a)+$"}}}, rf"the pre-tokenizer .* {UNKNOWN}"),
+        ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": ["a"]}}}, "not a tokenizer|supported"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES, BYTES]}}, "characters more than once"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}] * 9}}, "more than 8 steps"),
+        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "x" * 100_000}}, UNKNOWN),
+        ({"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 100_000}}, UNKNOWN),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a|a)+$"}, "content": "▁"}}, UNKNOWN),
+        ({"normalizer": {"type": "Prepend", "prepend": "b" * 100_000}}, UNKNOWN),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}}, UNKNOWN),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, UNKNOWN),
+        ({"model": MODEL | {"end_of_word_suffix": "x" * 100_000}}, r"the suffix x{40}\.\.\. at the end of a word"),
+    ],
+    ids=range(11),
+)
+def test_what_a_text_could_take_hours_or_gigabytes_in_is_not_run(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        tokenizer_from_dict({"type": "bpe", "tokenizer": CONTENT | changes})
+    assert len(str(caught.value)) < 400
+
+
+def test_token_that_is_added_around_a_text_is_kept_for_exports_and_never_run() -> None:
+    often = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 1000}
+    often |= {"pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}]}
+    again = BPETokenizer(CONTENT | {"post_processor": often | {"special_tokens": {}}})
+    assert again.encode(CORPUS).tolist() == OURS.encode(CORPUS).tolist()
+    assert again.to_dict()["tokenizer"]["post_processor"] == often | {"special_tokens": {}}
+
+
+def test_each_known_pattern_takes_a_time_linear_in_the_text() -> None:
+    parts = [" ", "\n", " \n", "A", "a", "\N{COMBINING ACUTE ACCENT}A", "中", "1", "!", "'s", "\t", "ǅ", "/"]
+    began = time.monotonic()
+    for pattern in PATTERNS:
+        splitter = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        for part in parts:
+            splitter.pre_tokenize_str(part * 20_000 + "x")
+    assert time.monotonic() - began < PATIENCE
+
+
+def test_failure_of_the_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    panic = type("PanicException", (BaseException,), {})
+    for error in (panic("retry-limit-in-match"), RuntimeError("retry-limit-in-match")):
+        monkeypatch.setattr(OURS, "_tokenizer", Mock(encode_batch_fast=Mock(side_effect=error)))
+        with pytest.raises(DataError, match=r"^the tokenizer fails: retry-limit-in-match$"):
+            OURS.encode("a")
 
 
 @pytest.mark.parametrize(
