@@ -14,6 +14,7 @@ from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state
 from gpt.config import Config
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
+from gpt.data.tokenizers import convert_newlines
 from gpt.extras.inspection.rendering.curves import loss_curves, points_of
 from gpt.generation.generator import generate
 from gpt.model import GPT
@@ -92,7 +93,8 @@ class Run:
             GPTError: see `gpt.generate`.
         """
         defaults = self._loaded.config.sample.model_dump(exclude_unset=True)
-        return prompt + generate(self.model, self.tokenizer, prompt, **{**defaults, **params})
+        text = generate(self.model, self.tokenizer, prompt, **{**defaults, **params})
+        return convert_newlines(prompt) + text
 
     def evaluate(self, split: str = "val") -> dict[str, Any]:
         """Compute the loss of the model over a split of its corpus, as `gpt evaluate` does.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from gpt.api.online import dynamic_evaluation
-from gpt.data.tokenizers import Tokenizer
+from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.model import GPT
 from gpt.system.device import widest_dtype
 from gpt.system.errors import GenerationError
@@ -63,7 +63,7 @@ def score_text(
     """
     if stride is not None and stride < 1:
         raise GenerationError(f"stride is {stride}, expected at least 1")
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode(convert_newlines(text))
     if len(ids) < 2:
         raise GenerationError(f"a text of {len(ids)} tokens has nothing to score; give two or more")
     device, block_size = next(model.parameters()).device, model.config.block_size

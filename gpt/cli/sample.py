@@ -125,7 +125,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def _read_prompts(arguments: argparse.Namespace) -> list[str]:
     """Return the prompts, in order; GPTError: a file cannot be read, or holds no prompt."""
     if arguments.prompts_file is not None:
-        prompts = [line for line in read_text(arguments.prompts_file).replace("\r\n", "\n").split("\n") if line]
+        from gpt.data.tokenizers import convert_newlines
+
+        prompts = [line for line in convert_newlines(read_text(arguments.prompts_file)).split("\n") if line]
         if not prompts:
             raise GenerationError(f"{arguments.prompts_file} holds no prompt")
         return prompts

@@ -115,18 +115,31 @@ def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
     return CharTokenizer([*base.itos, *missing]) if missing else base
 
 
+def has_lone_returns(path: Path) -> bool:
+    """Return whether a file has CRs that no LF follows."""
+    held = b""  # a CR at the end of a piece
+    with open_file(path) as file:
+        while data := file.read(PIECE):
+            text = held + data
+            held = b"\r" if text.endswith(b"\r") else b""
+            if text.count(b"\r") > text.count(b"\r\n") + len(held):
+                return True
+    return held != b""
+
+
 def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
-    """Yield a stream of UTF-8 in pieces; a byte order mark is left out, and CRLF is read as LF."""
+    """Yield a stream of UTF-8 in pieces; a byte order mark is left out, and line ends are as in `convert_newlines`."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
+    done, held = 0, ""  # held: one CR or two at the end of a piece, whose LF may come with the next
     while data := raw.read(PIECE):
-        if done == 0 and b"\0" in data[:4096]:
+        if b"\0" in data:
             raise DataError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
         text = held + _decode(path, decoder, data, done)
         done += len(data)
-        held = "\r" if text.endswith("\r") else ""
-        yield convert_newlines(text.removesuffix("\r"))
-    yield held + _decode(path, decoder, b"", done, final=True)
+        whole = text.removesuffix("\r").removesuffix("\r")
+        held = text[len(whole) :]
+        yield convert_newlines(whole)
+    yield convert_newlines(held + _decode(path, decoder, b"", done, final=True))
 
 
 def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: int, final: bool = False) -> str:

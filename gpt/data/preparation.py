@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt.config import DataConfig
 from gpt.data import corpus_text
-from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer
+from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, has_lone_returns
 from gpt.data.dataset import META, Dataset, mix, open_dataset
 from gpt.data.encoding import encode_into
 from gpt.data.locating import corpus_files
@@ -44,7 +44,7 @@ def _prepare_several(config: DataConfig, settings: Settings, report: Report, bas
     """Prepare each path by itself, with the tokenizer of all of them."""
     assert isinstance(config.path, tuple | dict)
     each_config = [config.model_copy(update={"path": path}) for path in config.path]
-    files = [file for each in each_config for file in corpus_files(each, settings, report)]
+    files = [file for each in each_config for file in corpus_files(each, settings)]
     corpus = CorpusText(files)
     with announced(report, f"reading {corpus.name}"):
         tokenizer = build_tokenizer(corpus, config) if base is None else extend_tokenizer(base, corpus)
@@ -57,9 +57,11 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     try:
         with ThreadPoolExecutor() as pool:
             hashes = list(pool.map(sha256_of, corpus.files))
+            returns = any(pool.map(has_lone_returns, corpus.files))
     except OSError as error:
         raise DataError(f"cannot read {error.filename or corpus.name}: {error.strerror}") from None
-    parts: list[Any] = [FORMAT, corpus_text.BLOCK, hashes]
+    # before version 2 of the format, a CR without LF was a character: other texts have the same tokens as before
+    parts: list[Any] = [FORMAT + 1 if returns else FORMAT, corpus_text.BLOCK, hashes]
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())

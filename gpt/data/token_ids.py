@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.data.tokenizers import Tokenizer
+from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.system.errors import InputError
 
 TextOrIds = str | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] | Tensor
@@ -25,7 +25,7 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
     if isinstance(given, str):
         if tokenizer is None:
             raise InputError("a text needs its tokenizer; pass tokenizer=...")
-        given = tokenizer.encode(given)
+        given = tokenizer.encode(convert_newlines(given))
     if isinstance(given, Tensor):
         ids = given
     else:

@@ -1,6 +1,7 @@
 """Text to token ids and back: one id per character, or one per byte."""
 
 import codecs
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from gpt.system.errors import DataError
 
 Ids = NDArray[np.integer[Any]]
+_LINE_END = re.compile(r"\r{0,2}\n|\r")
+"""CR CR LF is what a program on Windows makes of CRLF that it takes for LF."""
 MAX_LISTED = 10
 """Unknown characters that an error lists before it only counts them."""
 
@@ -162,8 +165,8 @@ def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def convert_newlines(text: str) -> str:
-    """Return a prompt or other text with the line ends of a corpus, in which CRLF is read as LF."""
-    return text.replace("\r\n", "\n")
+    """Return a prompt or other text with the line ends of a corpus: CRLF, CR and CR CR LF are read as LF."""
+    return _LINE_END.sub("\n", text) if "\r" in text else text
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

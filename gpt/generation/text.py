@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from gpt.config import SamplingParams
-from gpt.data.tokenizers import Tokenizer
+from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.system.errors import DataError, GenerationError, outside_vocabulary
 
 FIRST_TEXT = "\n"
@@ -13,10 +13,13 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int) -> list[int]:
-    """Return the token ids of a prompt; raise GenerationError if it is no text, else as `encode` and `fit_prompt`."""
+    """Return the token ids of a prompt; raise GenerationError if it is no text, else as `encode` and `fit_prompt`.
+
+    Its line ends are read as those of a corpus.
+    """
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
-    return fit_prompt([int(index) for index in tokenizer.encode(prompt)], tokenizer, params, block_size)
+    return fit_prompt(tokenizer.encode(convert_newlines(prompt)).tolist(), tokenizer, params, block_size)
 
 
 def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, block_size: int) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import gpt
+from gpt.api.scoring import score_text
 from gpt.checkpoint import RunFolder
 from gpt.cli import evaluate, explain, export, sample, train
 from tiny import CORPUS, tiny_config
@@ -39,6 +40,10 @@ def test_sample_and_evaluation_are_those_of_the_commands(run: gpt.Run, capsys: p
     assert run.sample("Who", max_new_tokens=9, seed=3) + "\n" == capsys.readouterr().out
     assert evaluate.main(["--checkpoint", "runs/tiny", "--device", "cpu", "--split", "train"]) == 0
     assert run.evaluate("train") == json.loads(capsys.readouterr().out)
+    ends = [run.sample(f"Who{end}", max_new_tokens=9, seed=3) for end in ("\n", "\r\n", "\r")]
+    assert ends[0] == ends[1] == ends[2]
+    scores = [score_text(run.model, run.tokenizer, f"Who{end}I", None) for end in ("\n", "\r\n", "\r")]
+    assert scores[0] == scores[1] == scores[2]
     with pytest.raises(gpt.GPTError, match="tmperature: unknown key; did you mean temperature"):
         run.sample(tmperature=1)
     with pytest.raises(gpt.GPTError, match="split is 'vall', expected one of train, val, test"):

@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpt.data import corpus_text
-from gpt.data.corpus_text import CorpusText
+from gpt.data.corpus_text import CorpusText, has_lone_returns
 from gpt.data.locating import find_files
+from gpt.data.tokenizers import convert_newlines
 from gpt.system.errors import DataError
 from patience import examples
 
@@ -47,8 +49,25 @@ def reading(file: Path, content: bytes, size: int = corpus_text.PIECE) -> str:
 @example("", 1, codecs.BOM_UTF8)
 def test_any_text_reads_the_same_in_pieces_of_any_size(file: Path, text: str, size: int, mark: bytes) -> None:
     text = text.lstrip("\ufeff")  # at the very start it is the mark
-    assert reading(file, mark + text.encode(), size) == text.replace("\r\n", "\n")
-    assert CorpusText([file]).characters() == sorted(set(text.replace("\r\n", "\n")))
+    expected = re.sub("\r?\r?\n|\r", "\n", text)
+    assert reading(file, mark + text.encode(), size) == convert_newlines(text) == expected
+    assert CorpusText([file]).characters() == sorted(set(expected))
+    with patch.object(corpus_text, "PIECE", size):
+        assert has_lone_returns(file) == ("\r" in text.replace("\r\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("a\r\nb\r\n", "a\nb\n"),
+        ("a\rb\r\rc\r", "a\nb\n\nc\n"),
+        ("a\r\r\nb\r\r\n", "a\nb\n"),
+        ("\r\r\r\n\n\r", "\n\n\n\n"),
+        ("\x85\u2028\v", "\x85\u2028\v"),
+    ],
+)
+def test_line_ends_of_every_system_are_read_as_those_of_unix(file: Path, text: str, read: str) -> None:
+    assert reading(file, text.encode()) == read == convert_newlines(text)
 
 
 @given(size=SIZES, mark=MARKS)
@@ -74,10 +93,15 @@ def test_first_wrong_byte_is_told_by_its_place_in_the_file(
         reading(file, mark + before + wrong, size)
 
 
-@pytest.mark.parametrize("content", ["abc\n".encode("utf-16-le"), b"\x7fELF\x02\x01\x01\0\0\0", b"abc\0"])
-def test_file_with_nul_bytes_is_no_text(file: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    ["abc\n".encode("utf-16-le"), b"\x7fELF\x02\x01\x01\0\0\0", b"abc\0", b"abc\n" * 5000 + b"\0"],
+    ids=range(4),
+)
+@pytest.mark.parametrize("size", [3, corpus_text.PIECE])
+def test_file_with_nul_bytes_is_no_text(file: Path, content: bytes, size: int) -> None:
     with pytest.raises(DataError, match="has NUL bytes"):
-        reading(file, content)
+        reading(file, content, size)
 
 
 def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
@@ -113,16 +137,41 @@ def test_folder_or_pattern_names_files_in_the_order_of_their_paths(folder: Path)
     assert find_files(folder / "really[1].txt") == [folder / "really[1].txt"]
 
 
+def test_links_below_a_folder_or_a_pattern_are_left_out_and_named(folder: Path) -> None:
+    secret = folder.parent / f"{folder.name}.secret"
+    secret.write_text("of another folder")
+    (folder / "a/z2.txt").symlink_to(secret)
+    (folder / "far").symlink_to(folder / "a")
+    (folder / "a/zero.txt").symlink_to("/dev/zero")
+    own = [folder / name for name in ("a/c.md", "a/z.txt", "b.txt")]
+    reports: list[str] = []
+    assert find_files(folder, reports.append) == own
+    links = ", ".join(str(folder / name) for name in ("a/z2.txt", "a/zero.txt", "far", "loop"))
+    assert reports == [f"{folder}: links are not followed ({links}): to read one, name it itself in data.path"]
+    assert find_files(folder / "a" / "*.txt", reports.append) == [folder / "a/z.txt"]
+    assert f"({folder / 'a/z2.txt'}, {folder / 'a/zero.txt'})" in reports[1]
+    assert find_files(folder / "[a-f]*" / "z.txt", reports.append) == [folder / "a/z.txt"]
+    assert f"({folder / 'far/z.txt'})" in reports[2]
+    with pytest.raises(DataError, match=r"z2\*\.txt names no files; links are not followed \(.*z2\.txt\)"):
+        find_files(folder / "a" / "z2*.txt")
+    # what the path itself names is read, through whatever links
+    assert find_files(folder / "a/z2.txt", reports.append) == [folder / "a/z2.txt"]
+    assert find_files(folder / "far", reports.append) == [folder / "far/c.md", folder / "far/z.txt"]
+    assert find_files(folder / "far" / "*.md", reports.append) == [folder / "far/c.md"]
+    assert len(reports) == 4
+
+
 @pytest.mark.parametrize(
     ("make", "named", "message"),
     [
+        (lambda folder: (folder / "odes [2]").mkdir(), "odes [2]/*.txt", r"; .* write .*odes \[\[\]2\]/\*\.txt$"),
         (lambda folder: (folder / "a/link").symlink_to("nowhere"), "a", r"link: no such file; set data\.path to"),
         (lambda folder: os.mkfifo(folder / "a/pipe"), "a", r"pipe: not a regular file; set data\.path to"),
         (lambda folder: (folder / "empty").mkdir(), "empty", "names no files; set data"),
         (lambda folder: None, "*.json", r"\*\.json names no files; set data"),
         (lambda folder: (folder / "a\nb.txt").touch(), "", r"a control character in its name, '.*a\\nb\.txt'"),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_unreadable_files_are_refused(make: Any, named: str, message: str, folder: Path) -> None:
     make(folder)

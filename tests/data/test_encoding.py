@@ -226,6 +226,19 @@ def test_prepared_text_is_not_encoded_again(text: Place) -> None:
     assert whole(text.prepare(path=str(text.files / "moved.txt"))) == TEXT
 
 
+def test_token_files_of_before_are_kept_unless_the_text_has_a_return_without_a_line_end(place: Place) -> None:
+    """In their time such a return was a character."""
+    place.write(TEXT.replace("\n", "\r\n"))
+    lines = place.prepare()
+    place.write(TEXT.replace("\n", "\r"))
+    returns = place.prepare()
+    assert whole(lines) == whole(returns) == TEXT
+    with patch("gpt.data.preparation.has_lone_returns", return_value=False):
+        assert place.prepare().fingerprint != returns.fingerprint
+    place.write(TEXT)
+    assert (lines.fingerprint, place.prepare().fingerprint) == ("bd5322e17dce1cb7", "3df4688549edbe73")
+
+
 def test_another_text_or_option_gets_other_token_files(text: Place) -> None:
     others: list[dict[str, Any]] = [{"val_fraction": 0.2}, {"test_fraction": 0.2}, *TOKENIZERS]
     prepared = [text.prepare(**keys) for keys in (*others, BPE | {"bpe_vocab_size": 290})]

@@ -47,6 +47,12 @@ def test_prompt_is_refused_with_a_reason(prompt: Any, params: Any, error: str) -
         encoded(prompt, **params)
 
 
+def test_line_ends_of_a_prompt_are_those_of_a_corpus() -> None:
+    for ends in ("\r\n", "\r", "\r\r\n", "\n"):
+        for tokenizer in (LETTERS, ByteTokenizer()):
+            assert encoded(f"a{ends}b", tokenizer) == tokenizer.encode("a\nb").tolist()
+
+
 def test_prompt_becomes_its_ids_and_a_long_one_the_last_of_them_where_that_is_asked_for() -> None:
     assert encoded("abcd", long_prompt="refuse") == encoded("abcd", long_prompt="crop") == [1, 2, 3, 4]
     assert encoded("abcdefgh", long_prompt="crop") == [5, 6, 7, 8]

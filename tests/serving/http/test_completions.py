@@ -101,6 +101,14 @@ def test_completion_equals_generate_at_once_and_in_a_stream(
     assert "stop" in sampling or usage.completion_tokens == len(prompts) * n * count
 
 
+def test_line_ends_of_a_prompt_are_those_of_a_corpus(server: Served) -> None:
+    expected = server.post(prompt="a\nb", max_tokens=5, seed=1, echo=True, logprobs=0).json()["choices"]
+    for ends in ("\r\n", "\r", "\r\r\n"):
+        prompt = f"a{ends}b"
+        assert server.post(prompt=prompt, max_tokens=5, seed=1, echo=True, logprobs=0).json()["choices"] == expected
+        assert server.post("/tokenize", prompt=prompt).json()["count"] == 3
+
+
 def test_seed_is_random_and_answered_where_it_is_left_out(server: Served) -> None:
     first, second = (create(server, max_tokens=40).choices[0] for _ in range(2))
     assert first.text != second.text

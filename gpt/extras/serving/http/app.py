@@ -9,6 +9,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.cors import CORSMiddleware
 
+from gpt.data.tokenizers import convert_newlines
 from gpt.extras.serving.http.completions import add_completions
 from gpt.extras.serving.http.limits import Guard, Limits
 from gpt.extras.serving.http.models import Models
@@ -65,7 +66,7 @@ def _add_information(app: FastAPI, services: Services) -> None:
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
         """Return the token ids of a text."""
         async with models.use(body.model) as served:
-            ids = served.loaded.tokenizer.encode(body.prompt).tolist()
+            ids = served.loaded.tokenizer.encode(convert_newlines(body.prompt)).tolist()
             return {"count": len(ids), "max_model_len": served.loaded.model.config.block_size, "tokens": ids}
 
     async def docs(request: Request) -> PlainTextResponse:

@@ -12,7 +12,7 @@ import torch
 from gpt.config import SampleConfig, SamplingParams
 from gpt.config.filters import FILTERS
 from gpt.config.sections import SEEDS
-from gpt.data.tokenizers import Tokenizer
+from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids
 from gpt.generation.text import TextStream, check_ids, fit_prompt, token_name
@@ -77,7 +77,7 @@ def read_prompts(
         except GPTError as error:
             too_long = isinstance(error, GenerationError) and bool(given)
             raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
-        text = given if isinstance(given, str) else TextStream(tokenizer).begin(given)
+        text = convert_newlines(given) if isinstance(given, str) else TextStream(tokenizer).begin(given)
         read.append(Prompt(text, ids if every else [], every[: -len(ids)], with_seeds))
     return read
 
@@ -99,7 +99,7 @@ def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int)
 def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:
     """Return the ids of a prompt; ids stay as they are, also where the tokenizer would choose others for their text."""
     if isinstance(prompt, str):
-        return tokenizer.encode(prompt).tolist()
+        return tokenizer.encode(convert_newlines(prompt)).tolist()
     check_ids(prompt, tokenizer.vocab_size)
     return prompt
 
