@@ -28,7 +28,7 @@ from gpt.config.plugins import require_plugins
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.system.errors import CheckpointError, GPTError, explained, quoted
-from gpt.system.files import parse_json, sync_file, sync_folder, temporary_folder
+from gpt.system.files import make_folder, parse_json, sync_file, sync_folder, temporary_folder
 
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json")
 
@@ -50,7 +50,7 @@ class Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint as `folder`, replacing an existing one, which is still there after a CheckpointError."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         with temporary_folder(folder) as temporary:
             temporary.chmod(0o755)
             _write_files(temporary, _serialize(checkpoint))
@@ -138,6 +138,7 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     }
     for name, data in {**files, MANIFEST: json.dumps(manifest, indent=1).encode()}.items():
         (folder / name).write_bytes(data)
+        (folder / name).chmod(0o644)
         sync_file(folder / name)
     sync_folder(folder)
 

@@ -15,7 +15,7 @@ from gpt.checkpoint.manifest import MANIFEST, verify_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config, read_yaml
 from gpt.system.errors import CheckpointError
-from gpt.system.files import MAX_SMALL_JSON_BYTES, parse_json, read_file, write_atomic
+from gpt.system.files import MAX_SMALL_JSON_BYTES, make_folder, parse_json, read_file, write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
@@ -43,7 +43,7 @@ class RunFolder:
     def lock(self) -> None:
         """Keep other processes from training this run until `unlock` or the end of this process."""
         try:
-            Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+            make_folder(Path(self._lock.lock_file).parent)
             self._lock.acquire(timeout=PROBE_SECONDS)
         except Timeout:
             raise CheckpointError(
@@ -88,7 +88,7 @@ class RunFolder:
         if self.metrics.exists() and not self.metrics.is_file():  # a pipe would wait for a reader
             raise CheckpointError(f"{self.metrics} is not a regular file; remove it, or set run.dir to another folder")
         try:
-            self.samples.mkdir(parents=True, exist_ok=True)
+            make_folder(self.samples)
             self._remove_unfinished()
             write_atomic(self.path / "config.yaml", dump_config(config).encode())
         except OSError as error:

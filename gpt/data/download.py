@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt.system.errors import DataError, first_line
-from gpt.system.files import replacing, sha256_of
+from gpt.system.files import make_folder, replacing, sha256_of
 from gpt.system.progress import Report, counted
 
 ATTEMPTS = 2
@@ -42,7 +42,7 @@ def fetch(
         if offline:
             urls = " or ".join(download.urls)
             raise DataError(f"{path} {problem}, and offline it is not downloaded from {urls}: {by_hand}")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         failures = {}
         for url in download.urls * ATTEMPTS:
             try:

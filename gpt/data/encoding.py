@@ -18,7 +18,7 @@ from gpt.data.dataset import META, TOKENS, seal
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces
 from gpt.system.errors import DataError
-from gpt.system.files import open_file, sync_file, sync_folder, temporary_folder
+from gpt.system.files import make_folder, open_file, sync_file, sync_folder, temporary_folder, write_atomic
 from gpt.system.progress import Report, announced, counted
 
 THREADS = 8
@@ -30,7 +30,7 @@ def encode_into(
 ) -> None:
     """Write `folder`, which is named by the fingerprint of the corpus and the options: all of it, or nothing."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         if not (folder / META).is_file():
             shutil.rmtree(folder, ignore_errors=True)  # it has lost its description
         with temporary_folder(folder) as temporary:
@@ -55,6 +55,7 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
         for ids in _encoded(tokenizer, corpus.blocks(advance)):
             hashed.update(ids.tobytes())
             file.write(ids.tobytes())
+    path.chmod(0o644)
     sync_file(path)
     for source, old in zip(corpus.files, before, strict=True):
         new = source.stat()
@@ -72,8 +73,7 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
         "sha256": hashed.hexdigest(),
         "splits": _splits(tokens, tokenizer, config),
     }
-    (folder / META).write_text(json.dumps(seal(meta)), encoding="utf-8")
-    sync_file(folder / META)
+    write_atomic(folder / META, json.dumps(seal(meta)).encode())
 
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:

@@ -13,7 +13,7 @@ from gpt.data.download import Download, fetch
 from gpt.data.tokenizers import MAX_LISTED, require_characters
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError, quoted
-from gpt.system.files import write_atomic
+from gpt.system.files import make_folder, write_atomic
 from gpt.system.progress import Report, silent
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
@@ -64,7 +64,7 @@ def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
     content = require_characters(text)
     path = folder / f"{prefix}-{hashlib.sha256(content).hexdigest()[:16]}.txt"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if not path.is_file():
             write_atomic(path, content)
     except OSError as error:

@@ -44,6 +44,13 @@ def replacing(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless they are there; whatever the umask, not everybody may write into it."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=0o775, exist_ok=True)
+
+
 def open_file(path: Path) -> BufferedReader:
     """Open a file to read that somebody else may have made: no pipe or device, which may wait or have no end.
 

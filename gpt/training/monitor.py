@@ -93,6 +93,7 @@ class RunFiles(Monitor):
     def start(self, step: int, evaluated: bool = True) -> None:
         """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
         if not self._run.metrics.is_file():
+            self._run.metrics.touch(mode=0o644)  # whatever the umask, not everybody may write into it
             return
         kept = []
         for line in read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True):
@@ -110,7 +111,7 @@ class RunFiles(Monitor):
             file.write(json.dumps({"step": step, **finite}) + "\n")
 
     def sample(self, step: int, text: str) -> None:
-        (self._run.samples / f"step-{step:06d}.txt").write_text(text + "\n", encoding="utf-8")
+        write_atomic(self._run.samples / f"step-{step:06d}.txt", f"{text}\n".encode())
 
 
 class TensorBoard(Monitor):

@@ -18,7 +18,7 @@ from gpt.generation.reference import reference_texts
 from gpt.model import GPT, eval_mode
 from gpt.model.attention import masked_scores, weighted_sum
 from gpt.system.errors import InputError, explained
-from gpt.system.files import write_atomic
+from gpt.system.files import make_folder, write_atomic
 from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.monitor import Monitor
@@ -40,7 +40,7 @@ class Snapshots(Monitor):
         self._loss: float | None = None
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        self._run.snapshots.mkdir(exist_ok=True)
+        make_folder(self._run.snapshots)
         self._step = self._newest = step
         if step == 0:
             self._write()

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint
-from gpt.config import Config
+from gpt.config import Config, DataConfig
+from gpt.data.preparation import prepare
+from gpt.system.environment import Settings
 from gpt.system.errors import CheckpointError
+from gpt.system.progress import silent
+from gpt.training.monitor import RunFiles
 
 MakeCheckpoint = Callable[..., Checkpoint]
 
@@ -168,6 +172,27 @@ def test_run_is_locked_until_its_process_ends_in_whatever_way(run: RunFolder) ->
             holder.kill()
     run.lock()
     run.unlock()
+
+
+def test_nobody_else_can_write_into_a_run_whatever_the_umask(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    before = os.umask(0)
+    try:
+        run = RunFolder(tmp_path / "above" / "run")
+        run.lock()
+        run.create(checkpoint.config)
+        run.save(checkpoint, best=True, keep_last=1)
+        files = RunFiles(run)
+        files.start(0)
+        files.scalars(1, {"train/loss": 1.0})
+        files.sample(1, "text")
+        settings = Settings(data_dir=None, cache_dir=tmp_path, offline=True)
+        prepare(DataConfig(source="pydocs", dir=str(tmp_path / "data")), settings, silent)
+        run.unlock()
+    finally:
+        os.umask(before)
+    written = list(tmp_path.rglob("*"))
+    assert len(written) > 15
+    assert [path for path in written if path.stat().st_mode & 0o002] == []
 
 
 def test_run_has_one_lock_by_any_link_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def _require_small(pickled: bytes) -> None:
     """Raise InputError where reading would take memory that the file does not have; nothing is built to find out."""
     tuples = 0
     for operation, argument, _ in pickletools.genops(pickled):
-        if "PUT" in operation.name and int(argument) > len(pickled):
+        if "PUT" in operation.name and int(argument or 0) > len(pickled):
             raise InputError("it numbers more values than it has bytes")
         tuples += "TUPLE" in operation.name
         if tuples > MAX_TUPLES:
