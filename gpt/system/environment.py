@@ -1,6 +1,7 @@
 """The environment variables this package reads, all in one place."""
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ class Settings:
     """The values of the environment variables; None: unset or empty."""
 
     data_dir: Path | None  # folder with corpora, from `GPT_DATA_DIR`
-    cache_dir: Path  # for files that can be rebuilt, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache
+    cache_dir: Path  # for files that can be rebuilt, such as compiled kernels, see `_cache_folder`
     offline: bool  # never use the network, from `GPT_OFFLINE` (1, true, yes, on)
     processor: str | None = None  # class of processors to compute for, from `GPT_PROCESSOR`; None: this machine's best
     api_key: str | None = None  # that a server requires of its clients, from `GPT_API_KEY`
@@ -57,11 +58,21 @@ def read_settings(offline: bool = False) -> Settings:
     data_dir = os.environ.get("GPT_DATA_DIR")
     return Settings(
         data_dir=expand_home(data_dir, "GPT_DATA_DIR") if data_dir else None,
-        cache_dir=expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "XDG_CACHE_HOME") / "gpt",
+        cache_dir=_cache_folder(),
         offline=offline or os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
         processor=os.environ.get("GPT_PROCESSOR", "").strip() or None,
         api_key=os.environ.get("GPT_API_KEY") or None,
     )
+
+
+def _cache_folder() -> Path:
+    """Return a folder below `XDG_CACHE_HOME`, else ~/.cache, or temporary files where a user has no home."""
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return expand_home(named, "XDG_CACHE_HOME") / "gpt"
+    try:
+        return Path("~/.cache").expanduser() / "gpt"
+    except RuntimeError:  # in a container, a user may be a number only
+        return Path(tempfile.gettempdir()) / f"gpt-{os.getuid()}"
 
 
 def child_environment() -> dict[str, str]:

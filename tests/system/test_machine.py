@@ -1,10 +1,13 @@
 """The machine: its environment variables, and the classes that its processor belongs to."""
 
+import os
 import platform
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -45,6 +48,16 @@ def test_settings_are_read_anew_each_time(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert read_settings() == replace(EMPTY, **settings)
+
+
+def test_user_who_is_only_a_number_has_a_cache_of_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError("uid not found")))
+    assert read_settings().cache_dir == Path(tempfile.gettempdir(), f"gpt-{os.getuid()}")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/caches")
+    with pytest.raises(ConfigError, match="XDG_CACHE_HOME: ~/caches has no home folder; write the whole path"):
+        read_settings()
 
 
 def test_launch_is_that_of_torchrun_whole_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
