@@ -1,6 +1,7 @@
 """A corpus is encoded once, as one stream, and split in order; what ends meanwhile leaves nothing."""
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -79,6 +80,20 @@ def swap(path: Path) -> None:
 
 def holding(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    os.truncate(path, 3 << 30)
 
 
 def changed(**values: Any) -> Callable[[Path], object]:
@@ -298,7 +313,8 @@ def test_split_shorter_than_one_window_is_refused(place: Place) -> None:
 
 DAMAGES_OF_FINISHED: list[tuple[str, Callable[[Path], object]]] = [
     *((TOKENS, damage) for damage in (cut, swap, Path.unlink)),
-    (META, cut),
+    *((TOKENS, other_file) for other_file in (pipe, zeros)),
+    *((META, damage) for damage in (cut, sparse, holding(b"[" * 2_000_000))),
     *((META, holding(content)) for content in (b"", b"\xff\xfe", b"[]", b"{}", b"null")),
     (META, lambda path: path.write_text(path.read_text().replace('"k"', '"K"'))),
     *((META, changed(dtype=dtype)) for dtype in (None, "nonsense", ["u1"], "<u4")),
