@@ -1,7 +1,6 @@
 """The loss of a trained model over a split of the corpus that it learned from."""
 
 import math
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from gpt.data.tokens import Tokens
 from gpt.system.device import Compute
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError
+from gpt.system.invocation import command_line
 from gpt.system.progress import Report, counted
 from gpt.training.loss import IGNORE, Batch, evaluate, sliding_batches
 
@@ -72,7 +72,7 @@ def evaluate_corpus(
     folders = token_folders(tokens_folder, str(loaded.state["data"]))
     folder = next((each for each in folders if not (each / META).is_file()), folders[0])
     if not (folder / META).is_file():
-        prepare = f"gpt prepare-data --config {shlex.quote(str(loaded.folder / 'config.yaml'))}"
+        prepare = command_line("prepare-data", "--config", str(loaded.folder / "config.yaml"))
         raise ConfigError(
             f"the tokens that {loaded.folder} was trained on are not in {folder}; encode its corpus again: {prepare}, "
             "or give a text with --text-file"

@@ -16,6 +16,7 @@ from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config, read_yaml
 from gpt.system.errors import CheckpointError
 from gpt.system.files import MAX_SMALL_JSON_BYTES, make_folder, parse_json, read_file, write_atomic
+from gpt.system.invocation import command_line
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
@@ -234,7 +235,9 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if path is None:
         pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.lstat().st_mtime)
         if not pointers:
-            raise CheckpointError(f"no trained run below {runs}; train first: gpt train --config quickstart")
+            raise CheckpointError(
+                f"no trained run below {runs}; train first: {command_line('train', '--config', 'quickstart')}"
+            )
         path = pointers[-1].parent
     if (path / MANIFEST).is_file():
         return path

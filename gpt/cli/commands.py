@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import gpt
 from gpt.cli.command import CommandParser, run_command
+from gpt.system.invocation import command_line
 
 
 class Command(NamedTuple):
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     """Print the help or the version, or say which command was probably meant."""
     parser = CommandParser(
-        "A text file in, a trained character-level GPT out.", "train --config quickstart", prog="gpt"
+        "A text file in, a trained character-level GPT out.", "train --config quickstart", prog=command_line()
     )
     parser.add_argument("--version", action="store_true", help="print the versions of gpt, torch and Python, and exit")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below; each has its own --help")

@@ -1,7 +1,6 @@
 """`gpt new`: write a configuration for your own text."""
 
 import argparse
-import shlex
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from gpt.config.strict_yaml import MAX_CHARACTERS, dump
 from gpt.system.environment import Settings, read_settings
 from gpt.system.errors import ConfigError
 from gpt.system.files import read_file
+from gpt.system.invocation import command_line
 
 if TYPE_CHECKING:
     from gpt.data.dataset import Dataset
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
     config, dataset, content = fit_text(arguments.text, output, arguments.overrides, read_settings())
     write_output(output, content)
     report(f"{describe_reading(config, dataset)}; train with:")
-    print(f"gpt train --config {shlex.quote(str(output))}")
+    print(command_line("train", "--config", str(output)))
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from gpt.cli.command import CommandParser, run_command
 from gpt.system.environment import DEVICE_PATTERN
 from gpt.system.errors import GPTError
+from gpt.system.invocation import command_line
 
 STANDARD_INPUT = Path("-")
 LARGEST = 2**63 - 1
@@ -28,7 +29,7 @@ def command(
         @wraps(run)
         def main(argv: Sequence[str] | None = None) -> int:
             def work() -> int:
-                parser = CommandParser(description, example, prog=f"gpt {name}")
+                parser = CommandParser(description, example, prog=command_line(name))
                 add_options(parser)
                 if parser.get_default("plugin") is not None:  # a command without the option runs no file
                     load_given_plugins(argv)

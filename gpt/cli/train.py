@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
 from gpt.system.distributed import World, joined
 from gpt.system.environment import read_launch, read_settings
 from gpt.system.errors import ConfigError
+from gpt.system.invocation import command_line
 from gpt.system.progress import silent
 
 
@@ -39,7 +39,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "Train a GPT: by a configuration, or on your own TEXT, whose configuration is written first, to TEXT.yaml. "
         "Any key can be overridden as section.key=value.",
         "my.txt\n--config shakespeare run.name=slower optim.learning_rate=3e-3",
-        prog="gpt train",
+        prog=command_line("train"),
     )
     add_config_options(parser, or_text=True)
     start = "auto: continue this run from its newest readable checkpoint, or start it; PATH: continue from there"
@@ -94,7 +94,7 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
             f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as '*.txt'"
         )
     if Path(text).suffix in (".yaml", ".yml") or (not Path(text).exists() and text in recipe_names()):
-        again = f"gpt train --config {shlex.quote(text)}"
+        again = command_line("train", "--config", text)
         raise ConfigError(f"{text} is a configuration, not a text; train by it with: {again}")
     arguments.overrides.remove(text)
     return str(text)
@@ -133,7 +133,7 @@ def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> No
         if found[key] != value:
             raise ConfigError(
                 f"{file} already exists with other settings than fit this text ({key}: {found[key]}, not {value}); "
-                f"remove it, or train by it with: gpt train --config {shlex.quote(str(file))}"
+                f"remove it, or train by it with: {command_line('train', '--config', str(file))}"
             )
 
 
@@ -155,7 +155,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
         again = "the same command and --resume auto"
         if world.size == 1:
             config = folder / "config.yaml"
-            again = f"gpt train {shlex.join(['--config', str(config), *plugin_options(), '--resume', 'auto'])}"
+            again = command_line("train", "--config", str(config), *plugin_options(), "--resume", "auto")
         tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
         return stopped.exit_code
     is_whole = state.step >= trainer.config.train.max_steps
@@ -163,7 +163,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     tell(
         f"done: {state.step} steps in {state.seconds:.1f} s{cost}; best validation loss {state.best_val_loss:.4f} nats "
         f"per token at step {state.best_step}; sample with: "
-        f"gpt sample {shlex.join(['--checkpoint', str(folder), *plugin_options()])}"
+        f"{command_line('sample', '--checkpoint', str(folder), *plugin_options())}"
     )
     return 0
 

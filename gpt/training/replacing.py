@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from gpt.config.plugins import plugin_options
 from gpt.data.dataset import Dataset
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.files import sync_folder, write_atomic
+from gpt.system.invocation import command_line
 from gpt.system.progress import Report
 from gpt.training.resume import AUTO, differences_of_existing
 from gpt.training.training_state import TrainingState
@@ -65,7 +65,7 @@ def keep_aside(old: DisplacedRun, report: Report) -> None:
     """
     numbered = (old.folder.with_name(f"{old.folder.name}.{number}") for number in itertools.count(1))
     aside = next(each for each in numbered if not os.path.lexists(each))
-    again = "gpt train " + shlex.join(["--config", str(aside / "config.yaml"), *plugin_options(), "--resume", "auto"])
+    again = command_line("train", "--config", str(aside / "config.yaml"), *plugin_options(), "--resume", "auto")
     place = RunFolder(aside)
     place.lock()
     try:

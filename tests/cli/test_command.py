@@ -1,7 +1,9 @@
 """The command `gpt`, and what all commands share: exit codes, messages, numbers, texts and tables."""
 
+import ast
 import gc
 import io
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from gpt.cli.command import load, run_command
 from gpt.cli.commands import COMMANDS
 from gpt.cli.shared_options import STANDARD_INPUT, read_text
 from gpt.system.errors import GPTError
+from gpt.system.invocation import command_line
 from patience import PATIENCE
 
 
@@ -65,6 +68,61 @@ def test_gpt_runs_a_command_or_tells_its_version(run: Call, refuse: Refuse) -> N
         ("sample --seed a", "--seed"),
     ):
         assert told in refuse(f"commands {words}")
+
+
+ROOT = Path(gpt.__file__).parents[1]
+MODULE = str(ROOT / "gpt" / "__main__.py")
+
+
+@pytest.mark.parametrize(
+    ("started", "program", "printed"),
+    [
+        (["python", "scripts/train.py"], "scripts/train.py", "python scripts/sample.py"),
+        ([".venv/bin/python", "-X", "dev", "train.py"], "train.py", ".venv/bin/python -X dev sample.py"),
+        (["my python", "-m", "gpt"], MODULE, "'my python' -m gpt sample"),
+        (["python", "-m", "gpt.cli.train"], MODULE, "python -m gpt sample"),
+        (["/usr/bin/python", ".venv/bin/gpt"], ".venv/bin/gpt", ".venv/bin/gpt sample"),
+        (["/usr/bin/python", "{path}/gpt"], "{path}/gpt", "gpt sample"),
+        (["python", "-m", "pdb", "scripts/train.py"], "scripts/train.py", "python -m pdb scripts/sample.py"),
+        # no command of the package, or one whose words were changed
+        (["python", "mine/train.py"], "mine/train.py", "gpt sample"),
+        (["python", "-m", "pytest"], "/lib/pytest/__main__.py", "gpt sample"),
+        (["python", "-c", "code"], "scripts/train.py", "gpt sample"),
+        (["python"], "", "gpt sample"),
+    ],
+)
+def test_printed_command_is_in_the_form_of_the_typed_one(
+    started: list[str], program: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tmp_path / "gpt"
+    found.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(ROOT / "scripts" if program == "train.py" else ROOT)
+    options = ["--resume", "auto"]
+    monkeypatch.setattr(sys, "argv", [program.format(path=tmp_path), *options])
+    monkeypatch.setattr(sys, "orig_argv", [*(word.format(path=tmp_path) for word in started), *options])
+    assert command_line("sample", "--checkpoint", "my run") == f"{printed} --checkpoint 'my run'"
+
+
+def test_each_command_has_the_script_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / "train.py")])
+    monkeypatch.setattr(sys, "orig_argv", ["python", *sys.argv])
+    for name, command in COMMANDS.items():
+        script = Path(command_line(name).removeprefix("python "))
+        assert script.is_file()
+        assert script.stem == command.file
+
+
+def test_no_message_spells_a_command_by_itself() -> None:
+    """`command_line` does."""
+    command = re.compile(rf"\bgpt ({'|'.join(COMMANDS)}) ")
+    for path in (ROOT / "gpt").rglob("*.py"):
+        texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if _is_text(node)]
+        assert not [text for text in texts if command.search(re.sub("`[^`]*`", "", text))], path
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def out_of_memory_on_cuda() -> list[object]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gpt.cli.command import CommandParser, run_command
 from gpt.cli.explain import attention, flops, lens, memory, params, shapes
 from gpt.cli.shared_options import load_given_plugins
+from gpt.system.invocation import command_line
 
 VIEWS = (shapes, attention, lens, params, flops, memory)
 """Each has a SUMMARY, the options of an EXAMPLE, `add_options(parser)` and `run(arguments)`."""
@@ -20,7 +21,7 @@ def _run(argv: Sequence[str] | None) -> int:
     parser = CommandParser(
         "Look inside a model: its shapes, attention, predictions, parameters, FLOPs and memory.",
         'attention --prompt "To be, or not" --layer 2 --head 1',
-        prog="gpt explain",
+        prog=command_line("explain"),
     )
     subparsers = parser.add_subparsers(required=True, metavar="VIEW", title="views (each has its own --help)")
     for view in VIEWS:

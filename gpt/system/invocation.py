@@ -1,0 +1,46 @@
+"""The commands that are printed for the user to paste, in the form in which this process was started."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_SCRIPTS = Path(__file__).parents[2] / "scripts"
+"""In a clone: a script for each command."""
+_FILES = {"new": "make_config"}
+"""Commands whose script has another name."""
+
+
+def command_line(name: str = "", *options: str) -> str:
+    """Return a command of this package as a line that can be pasted where the running one was typed.
+
+    A process that is no command of the package, such as a notebook, names the one that an installed package has.
+    """
+    words = [*_started(name), *options]
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def _started(name: str) -> list[str]:
+    """Return the words that start a command: `gpt NAME`, `python -m gpt NAME` or `python scripts/NAME.py`."""
+    named = [name] if name else []
+    # without the options, which sys.argv has after the program
+    typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    if typed[-2:-1] == ["-m"] and typed[-1].partition(".")[0] == "gpt":
+        return [*typed[:-1], "gpt", *named]
+    if typed[-1:] != sys.argv[:1]:  # a program has changed them
+        return ["gpt", *named]
+    program = Path(sys.argv[0])
+    if program.suffix == ".py" and program.resolve().parent == _SCRIPTS:
+        script = program.with_name(f"{_FILES.get(name, name.replace('-', '_'))}.py")
+        return [*typed[:-1], str(script)]
+    if program.name in ("gpt", "gpt.exe") and not _is_found("gpt", program):
+        return [str(program), *named]
+    return ["gpt", *named]
+
+
+def _is_found(name: str, program: Path) -> bool:
+    """Return whether a shell finds this program by its name alone."""
+    found = shutil.which(name)
+    return found is not None and Path(found).absolute() == program.absolute()
