@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt.checkpoint import RunFolder
 from gpt.system.errors import CheckpointError
-from gpt.system.files import MAX_METRICS_BYTES, parse_json, read_file
+from gpt.system.files import MAX_METRICS_BYTES, parse_json, read_file, text_for_path
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -17,6 +17,8 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: the file is missing, or one of its lines is damaged.
     """
+    if text := text_for_path(run):
+        raise CheckpointError(f"{text}; give a run folder")
     file, rows = RunFolder(run).metrics, []
     try:
         lines = read_file(file, MAX_METRICS_BYTES).splitlines(keepends=True)

@@ -9,6 +9,7 @@ from gpt.model import GPT
 from gpt.native.coverage import changed_module
 from gpt.system.device import choose_device
 from gpt.system.errors import CheckpointError, InputError
+from gpt.system.files import text_for_path
 
 MARK = {"saved_by": "gpt.save"}
 """In the state of a checkpoint, what tells that it may be replaced."""
@@ -50,6 +51,8 @@ def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
     plain = _unwrapped(model)
     if not isinstance(plain, GPT):
         raise InputError(f"the model is a {type(plain).__name__}, expected a gpt.GPT")
+    if text := text_for_path(folder):
+        raise CheckpointError(f"{text}; give a folder to write")
     path = Path(folder)
     if path.exists() and not _may_be_replaced(path):
         raise CheckpointError(f"{path} exists already and is not from gpt.save; choose another folder, or remove it")

@@ -20,6 +20,7 @@ from gpt.generation.generator import generate
 from gpt.model import GPT
 from gpt.system.device import choose_compute, choose_device
 from gpt.system.errors import CheckpointError, GPTError
+from gpt.system.files import text_for_path
 from gpt.system.progress import print_line
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Run:
     """
 
     def __init__(self, path: str | Path, device: str = "auto") -> None:
+        if text := text_for_path(path):
+            raise CheckpointError(f"{text}; give a run folder")
         self.folder, self._device = Path(path), device
         if not (self.folder / "config.yaml").is_file():
             raise CheckpointError(f"{path} is not a run folder: it has no config.yaml")

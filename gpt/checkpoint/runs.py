@@ -15,7 +15,14 @@ from gpt.checkpoint.manifest import MANIFEST, verify_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config, read_yaml
 from gpt.system.errors import CheckpointError
-from gpt.system.files import MAX_SMALL_JSON_BYTES, make_folder, parse_json, read_file, write_atomic
+from gpt.system.files import (
+    MAX_SMALL_JSON_BYTES,
+    make_folder,
+    parse_json,
+    read_file,
+    text_for_path,
+    write_atomic,
+)
 from gpt.system.invocation import command_line
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
@@ -239,6 +246,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
                 f"no trained run below {runs}; train first: {command_line('train', '--config', 'quickstart')}"
             )
         path = pointers[-1].parent
+    if text := text_for_path(path):
+        raise CheckpointError(f"{text}; give a run folder or a checkpoint folder")
     if (path / MANIFEST).is_file():
         return path
     is_pointer = path.name in ("best", "last") and not path.exists()

@@ -21,6 +21,8 @@ from gpt.system.progress import announced, print_line
 from gpt.system.signals import WATCHED, Stopped, handling, unwinding
 
 report = print_line
+MOST_OF_A_NAME = 400
+"""Characters of a file's name that are printed."""
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}
 _BAD_PATH = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
 
@@ -67,7 +69,7 @@ def run_command(command: Callable[[], int]) -> int:
         return 2
     except OSError as error:
         if error.filename is not None and error.errno in _BAD_PATH:
-            report(f"error: {_on_its_lines(str(error.filename))}: {error.strerror}")
+            report(f"error: {quoted(str(error.filename), MOST_OF_A_NAME)}: {error.strerror}")
         elif error.errno in _CANNOT_WRITE:
             _silence_output()
             report(f"error: cannot write the output: {error.strerror}")

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from gpt.cli.command import CommandParser, run_command
 from gpt.system.environment import DEVICE_PATTERN
 from gpt.system.errors import GPTError
+from gpt.system.files import text_for_path
 from gpt.system.invocation import command_line
 
 STANDARD_INPUT = Path("-")
@@ -66,6 +67,8 @@ def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file, or of standard input for -, without a byte order mark."""
     is_input = path == STANDARD_INPUT
     name = "standard input" if is_input else path
+    if not is_input and (text := text_for_path(path)):
+        raise GPTError(f"{text}; save it in a file and give that, or give - and pipe it in")
     try:
         data = standard_input().buffer.read() if is_input else path.read_bytes()
         return data.decode("utf-8").removeprefix("\ufeff")

@@ -93,7 +93,7 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
         raise ConfigError(
             f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as '*.txt'"
         )
-    if Path(text).suffix in (".yaml", ".yml") or (not Path(text).exists() and text in recipe_names()):
+    if Path(text).suffix in (".yaml", ".yml") or (not exists(text) and text in recipe_names()):
         again = command_line("train", "--config", text)
         raise ConfigError(f"{text} is a configuration, not a text; train by it with: {again}")
     arguments.overrides.remove(text)

@@ -28,6 +28,7 @@ from gpt.system.errors import CheckpointError, ConfigError, GPTWarning, first_li
 from gpt.system.files import read_file
 
 MAX_BYTES = 16 << 20
+from gpt.system.files import text_for_path
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ PLUGINS: dict[Path, Plugin] = {}
 def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
     """Load plugins into this process; one that is loaded already is loaded again only if its file has changed."""
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
+        if text := text_for_path(path):
+            raise ConfigError(f"{text}; give a plugin's file")
         try:
             content = read_file(path, MAX_BYTES)
         except OSError as error:

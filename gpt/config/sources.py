@@ -15,6 +15,7 @@ from gpt.config.loading import parse_config, read_yaml
 from gpt.config.sections import Config, is_name_character
 from gpt.config.suggestions import nearest
 from gpt.system.errors import ConfigError
+from gpt.system.files import text_for_path
 
 _INSTALLED = Path(__file__).parents[1] / "recipes"
 RECIPES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "configs"
@@ -61,6 +62,8 @@ def find_config(source: str | Path) -> Path:
     Raises:
         ConfigError: there is no such recipe, or no such file but a recipe of its name; the message names the nearest.
     """
+    if text := text_for_path(source):
+        raise ConfigError(f"{text}; give a YAML file, a recipe's name, or in Python a dict of sections")
     path, known = Path(source), recipe_names()
     if path.is_file():
         return path

@@ -13,7 +13,7 @@ from gpt.data.download import Download, fetch
 from gpt.data.tokenizers import MAX_LISTED, require_characters
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError, quoted
-from gpt.system.files import make_folder, write_atomic
+from gpt.system.files import make_folder, text_for_path, write_atomic
 from gpt.system.progress import Report, silent
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
@@ -78,6 +78,8 @@ def find_files(path: Path, report: Report = silent) -> list[Path]:
     Below a folder, names that begin with a dot are left out. Links that are found there or by a pattern are not
     followed, since they may lead anywhere, and `report` names them; the path itself may be one.
     """
+    if text := text_for_path(path):
+        raise DataError(f"{text}; save it in a file and give that, or pass text= to gpt.train")
     if path.is_dir():
         found, links = _apart(_below(path), path)
     elif not path.exists() and glob.has_magic(str(path)):

@@ -15,14 +15,29 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from gpt.system.errors import quoted
+
 MAX_JSON_BYTES = 128 << 20
 """Size of the largest JSON file that is read: tokenizers of large vocabularies have 40 MB."""
 MAX_SMALL_JSON_BYTES = 1 << 20
 """The same for one that holds a few values by name; lists take twenty times their JSON in memory."""
 MAX_METRICS_BYTES = 1 << 30
 """The same for the metrics of a run: five million lines."""
+MAX_NAME_BYTES = 255
+"""Length of the longest name of a file."""
 ABANDONED_SECONDS = 24 * 3600
 """Age of a temporary folder that no process can still be writing into."""
+
+
+def text_for_path(given: str | Path) -> str | None:
+    """Return what to say of a text that was given in place of a path, shortened; None: it is a path, or may be one."""
+    text = str(given)
+    if os.path.exists(text):  # noqa: PTH110  # unlike Path.exists, for a text longer than a file's name too
+        return None
+    is_too_long = any(len(part.encode(errors="replace")) > MAX_NAME_BYTES for part in Path(text).parts)
+    if is_too_long or "\n" in text or "\0" in text:
+        return f"'{quoted(text, 40)}' looks like the text itself, not like a path"
+    return None
 
 
 def write_atomic(path: Path, content: bytes) -> None:

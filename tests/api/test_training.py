@@ -1,5 +1,6 @@
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from gpt.checkpoint import read_checkpoint
 from gpt.cli import train as command
 from tiny import CORPUS
 
+POEM = "To be, or not to be, that is the question:\n" * 50
+SHORT = "'To be, or not to be, that is the questio...' looks like the text itself, not like a path"
 TINY: dict[str, Any] = {"config": "tiny.yaml", "report": None}
 """Keywords for a training in `workplace`."""
 
@@ -55,6 +58,12 @@ def test_without_a_configuration_the_recipe_fits_the_text(workplace: Path) -> No
         ({"text": b"x"}, "text is a bytes, expected str"),
         ({"text": ""}, "the text is empty"),
         ({"path": "gone.txt"}, "gone.txt: no such file"),
+        ({"path": POEM}, f"{SHORT}; save it in a file and give that, or pass text= to gpt.train"),
+        ({"path": "corpus.txt", "config": POEM}, f"{SHORT}; give a YAML file, a recipe's name, or in Python a dict"),
+        ({"config": "tiny.yaml", "init_from": POEM}, f"{SHORT}; give a run folder or a checkpoint folder"),
+        ({"config": "tiny.yaml", "teacher": POEM}, f"train.teacher: {SHORT}; give a run folder or a checkpoint folder"),
+        ({"config": "tiny.yaml", "resume": POEM}, f"{SHORT}; give a run folder or a checkpoint folder"),
+        ({"config": "tiny.yaml", "plugins": POEM}, f"{SHORT}; give a plugin's file"),
         ({"config": "tiny.yaml", "resume": True}, 'resume is True, expected "auto", a path, or None'),
         ({"config": "tiny.yaml", "callbacks": [gpt.Callback]}, "callbacks: got <class"),
     ],
@@ -65,6 +74,13 @@ def test_mistake_is_one_line(workplace: Path, keywords: dict[str, Any], message:
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
     assert not (workplace / "runs").exists()
+
+
+@pytest.mark.parametrize("read", [gpt.load, gpt.Run, gpt.plot, gpt.load_config, gpt.load_plugins])
+@pytest.mark.parametrize("text", [POEM, POEM.replace("\n", " ")], ids=["lines", "line"])
+def test_text_in_the_place_of_a_path_is_said_to_be_one(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(gpt.GPTError, match=f"^{SHORT}; give a"):
+        read(text)
 
 
 def interrupt(event: Any) -> None:

@@ -17,7 +17,23 @@ STEERING = "'a\nerror: all is well\x1b[2J'"
 LARGE = "error: out of memory; lower train.batch_size or --batch-size, model.block_size or the size of the model ("
 NEW = "train --config tiny.yaml run.name=new"
 IN8 = "--checkpoint int8"
+POEM = "To be, or not to be, that is the question: " * 50
+SHORT = "error: 'To be, or not to be, that is the questio...' looks like the text itself, not like a path; "
 LINES = [
+    *(
+        (f"{line} '{POEM}'", f"{SHORT}{remedy}")
+        for line, remedy in (
+            ("train", "save it in a file and give that"),
+            ("make_config", "save it in a file and give that"),
+            ("train --config", "give a YAML file"),
+            ("sample --checkpoint", "give a run folder"),
+            ("sample --prompts-file", "save it in a file and give that, or give - and pipe it in"),
+            ("evaluate --text-file", "save it in a file and give that, or give - and pipe it in"),
+            (f"{NEW} --resume", "give a run folder"),
+            ("plot --output a.png", "give a run folder"),
+        )
+    ),
+    (f"export --to html --output '{POEM}'", "...: File name too long"),
     ("evaluate --batch-size 0", "--batch-size: 0, expected 1 to 1,000,000"),
     ("evaluate --protocol online --batch-size 2", "--batch-size has no effect with --protocol online"),
     ("evaluate --per-char", "--per-char needs --text-file"),
