@@ -13,7 +13,7 @@ from gpt.api.live_curve import LiveCurve
 from gpt.api.run import Run
 from gpt.config.composing import Source, compose_config
 from gpt.config.plugins import load_plugins
-from gpt.config.sources import LoadedConfig, name_of_text
+from gpt.config.sources import LoadedConfig, name_of_text, to_name
 from gpt.data.locating import store_text
 from gpt.data.own_text import fit_recipe
 from gpt.system.device import require_own_threads
@@ -26,10 +26,13 @@ from gpt.training.signals import Interrupted
 from gpt.training.train import TrainRequest, build_trainer
 from gpt.training.trainer import Trainer
 
+Texts = str | Path | Sequence[str | Path] | Mapping[str | Path, float]
+"""A text, or several, of which a dict gives the weights."""
+
 
 @torch.inference_mode(False)  # and with gradients
 def train(
-    path: str | Path | None = None,
+    path: Texts | None = None,
     *,
     text: str | None = None,
     config: Source | None = None,
@@ -44,7 +47,8 @@ def train(
     """Train a model and return its run; the result is that of `gpt train`, down to the last bit.
 
     Args:
-        path: a text to learn from: a file, a folder, or a glob pattern, as `data.path`.
+        path: a text to learn from: a file, a folder, or a glob pattern; or several, in a list or a dict of their
+            weights, as `data.path`.
         text: the text itself, in place of `path`.
         config: a YAML file, the name of a recipe such as `shakespeare`, a `Config`, or a dict of sections. None: the
             recipe that fits the text, as `gpt new` writes it.
@@ -85,7 +89,7 @@ def train(
 
 
 def _configure(
-    path: str | Path | None,
+    path: Texts | None,
     text: str | None,
     source: Source | None,
     keywords: Mapping[str, Any],
@@ -100,12 +104,19 @@ def _configure(
         raise ConfigError("path and text are given; leave one of them out")
     if text is not None:
         path = _store(text, source, keywords)
-    keywords = _with_path(keywords, str(path))
+    assert path is not None
+    keywords = _with_path(keywords, path)
     if source is None:
         source, _ = fit_recipe(compose_config(None, keywords).config.data, settings, report)
     loaded = compose_config(source, keywords)
-    name = "text" if text is not None else name_of_text(str(path))
+    name = "text" if text is not None else _name_of(path)
     return loaded if loaded.folder is not None else LoadedConfig(loaded.config, name)
+
+
+def _name_of(path: Texts) -> str:
+    """Return a name for a run that is like that of its text, or like those of all its texts."""
+    texts = [path] if isinstance(path, str | Path) else path
+    return to_name("-".join(map(name_of_text, texts)))
 
 
 def _store(text: str, source: Source | None, keywords: Mapping[str, Any]) -> Path:
@@ -118,7 +129,7 @@ def _store(text: str, source: Source | None, keywords: Mapping[str, Any]) -> Pat
     return store_text(text, expand_home(data.dir, "data.dir"))
 
 
-def _with_path(keywords: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _with_path(keywords: Mapping[str, Any], path: Texts) -> Mapping[str, Any]:
     data = keywords.get("data", {})
     if isinstance(data, BaseModel):
         data = data.model_dump(exclude_unset=True)

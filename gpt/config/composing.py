@@ -69,7 +69,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
     if isinstance(value, Path):
         return str(value)
     return value.item() if getattr(value, "ndim", None) == 0 else value

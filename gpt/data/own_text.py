@@ -106,13 +106,18 @@ def fit_recipe(data: DataConfig, settings: Settings, report: Report) -> tuple[di
     """Return the sections that fit a text, without the path in `data`, and the text as a dataset."""
     dataset = prepare(data, settings, report)
     length = len(dataset.train) + len(dataset.val)
+    several = data.path if isinstance(data.path, tuple | dict) else ()
+    name = ", ".join(several) or data.path
     if length < LEAST:
-        raise ConfigError(f"{data.path} has {length:,} {unit_of(dataset)}; a model needs at least {LEAST:,}")
+        raise ConfigError(f"{name} has {length:,} {unit_of(dataset)}; a model needs at least {LEAST:,}")
     if length < CLAIM:
-        few = f"{data.path} has {length:,} {unit_of(dataset)}, of which {len(dataset.val):,} validate"
+        few = f"{name} has {length:,} {unit_of(dataset)}, of which {len(dataset.val):,} validate"
         report(f"warning: {few}; below {CLAIM:,} a loss is no claim about a model, or about other texts like this one")
     distinct = dataset.tokenizer.vocab_size if isinstance(dataset.tokenizer, CharTokenizer) else 0
-    return recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct), dataset
+    sections = recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct)
+    if several:
+        del sections["data"]["order"]  # which is for one path
+    return sections, dataset
 
 
 def unit_of(dataset: Dataset) -> str:
