@@ -59,7 +59,7 @@ def train(
         offline: never use the network.
         report: takes lines for the user; None: there are none, and no progress bar.
         keywords: values that replace those of `config`: a section as a dict, `model=dict(n_layer=2)`, or a key that
-            only one section has, `max_steps=200`. `name` is that of the run.
+            only one section has, `max_steps=200`. `name` and `seed` are those of the run.
 
     Returns:
         The run. After Ctrl-C, or the stop button of a notebook, it is saved; at a prompt it is returned as it is.

@@ -15,7 +15,7 @@ from gpt.system.errors import ConfigError
 
 Source = str | Path | Config | Mapping[str, Any]
 """A YAML file, the name of a recipe, a configuration, or its sections as dicts."""
-MEANT = {"name": "run"}
+MEANT = {"name": "run", "seed": "run"}
 """Sections of the keys that several sections have, where one of them is what everybody means."""
 
 

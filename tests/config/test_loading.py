@@ -326,9 +326,15 @@ def test_all_sources_give_the_same_configuration(tmp_path: Path) -> None:
 
 def test_keywords_replace_single_values_of_a_recipe() -> None:
     recipe = load_config("shakespeare").config
-    given = {"max_steps": np.int64(7), "model": {"dropout": 0.5}, "name": "mine", "run": {"dir": Path("elsewhere")}}
+    given = {
+        "max_steps": np.int64(7),
+        "model": {"dropout": 0.5},
+        "name": "mine",
+        "run": {"dir": Path("elsewhere")},
+        "seed": 2,
+    }
     loaded = compose_config("shakespeare", given)
-    changes = {"train.max_steps": 7, "model.dropout": 0.5, "run.name": "mine", "run.dir": "elsewhere"}
+    changes = {"train.max_steps": 7, "model.dropout": 0.5, "run.name": "mine", "run.dir": "elsewhere", "run.seed": 2}
     assert loaded.config.leaves() == {**recipe.leaves(), **changes}
     assert loaded.default_name == "shakespeare"
     with pytest.raises(ConfigError, match=r"neither a file nor a recipe; expected a file or one of .*sprint"):
@@ -345,11 +351,13 @@ def problems_of(source: Any = None, **keywords: Any) -> list[str]:
 def test_all_problems_of_keywords_are_told_at_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("train:\n  batch_size: none\n", encoding="utf-8")
-    assert problems_of(file, max_stepz=3, lr=1, seed=3, model={"n_layers": 1, "n_embd": 10, "n_head": 3}, n_head=4) == [
+    assert problems_of(
+        file, max_stepz=3, lr=1, dir="x", model={"n_layers": 1, "n_embd": 10, "n_head": 3}, n_head=4
+    ) == [
         f"{file} has 7 problems:",
         "keyword: max_stepz: unknown; did you mean train.max_steps?",
         "keyword: lr: unknown; did you mean optim.learning_rate?",
-        "keyword: seed: is a key of several sections; write run=dict(seed=3) or sample=dict(seed=3)",
+        "keyword: dir: is a key of several sections; write run=dict(dir='x') or data=dict(dir='x')",
         "keyword: model.n_head: is given twice; leave one of them out",
         "keyword: model.n_layers: unknown key; did you mean n_layer?",
         f"{file}:2: train.batch_size: got 'none', expected a valid integer",
