@@ -69,6 +69,9 @@ class Tokenizer(Protocol):
         """Return JSON values for `tokenizer_from_dict`."""
         ...
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(vocab_size={self.vocab_size})"
+
 
 class CharTokenizer(Tokenizer):
     """One id per character of a vocabulary, in sorted order: `itos[i]` is the character of id i, `stoi` the inverse.

@@ -46,6 +46,7 @@ def test_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: str)
         assert tokenizer.decode(ids) == tokenizer.decode(ids.tolist()) == text
         assert "".join(streamed(tokenizer, ids.tolist())) == text
         assert tokenizer.count_chars(ids) == len(text)
+        assert repr(again) == f"{type(again).__name__}(vocab_size={len(set(text)) if tokenizer is chars else 256})"
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1, "u1"), (256, "u1"), (257, "u2"), (65536, "u2"), (65537, "u4")])
