@@ -79,7 +79,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.data import CharTokenizer
     from gpt.data.tokenizers import convert_newlines
     from gpt.generation.runtime import DecodeOptions, build_runtime
-    from gpt.generation.text import encode_prompt
+    from gpt.generation.text import encode_prompts
     from gpt.system.device import choose_device, keep_freed_memory
 
     keep_freed_memory()
@@ -98,8 +98,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.interactive:
         return _converse(runtime, tokenizer, params)
     prompts = [convert_newlines(prompt) for prompt in prompts]
-    for prompt in prompts:  # a bad prompt is an error before anything is written
-        encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
+    # a bad prompt is an error before anything is written
+    encode_prompts(tokenizer, prompts, params, loaded.config.model.block_size)
     (_sample if arguments.beam is None else _beam)(arguments, runtime, tokenizer, prompts, params)
     return 0
 

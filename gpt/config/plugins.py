@@ -25,10 +25,9 @@ from typing import Any
 from gpt.config import Config
 from gpt.config.sections import TABLES, names_of
 from gpt.system.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
-from gpt.system.files import read_file
+from gpt.system.files import read_file, text_for_path
 
 MAX_BYTES = 16 << 20
-from gpt.system.files import text_for_path
 
 
 @dataclass(frozen=True)

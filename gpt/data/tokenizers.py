@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.system.errors import DataError
+from gpt.system.errors import DataError, UnknownCharactersError
 
 Ids = NDArray[np.integer[Any]]
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
@@ -104,7 +104,7 @@ class CharTokenizer(Tokenizer):
         missing = ~known | (ids < 0)
         if missing.any():
             if self.unknown == "error":
-                raise DataError(self._unknown_message(text, np.flatnonzero(missing)))
+                raise UnknownCharactersError(self._unknown_message(text, np.flatnonzero(missing)))
             ids = ids[~missing] if self.unknown == "drop" else np.where(missing, self.stoi[self.replacement], ids)
         return ids.astype(smallest_dtype(self.vocab_size))
 
@@ -129,7 +129,7 @@ class CharTokenizer(Tokenizer):
             first.setdefault(text[position], int(position))
         listed = ", ".join(f"{char!r} at {position}" for char, position in list(first.items())[:MAX_LISTED])
         more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
-        return f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; remove them from the text"
+        return f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; leave them out"
 
 
 class ByteTokenizer(Tokenizer):

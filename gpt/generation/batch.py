@@ -8,7 +8,7 @@ from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.engine import Runtime
 from gpt.generation.sequence import Request, TextChunk
-from gpt.generation.text import check_ids, encode_prompt
+from gpt.generation.text import check_ids, encode_prompts
 from gpt.generation.tokens import TokenIds
 from gpt.system.errors import GenerationError
 
@@ -89,7 +89,7 @@ class TextBatch(Batch):
         seeds: Sequence[int] | None = None,
     ) -> None:
         params = params.limited_to(tokenizer.vocab_size)
-        ids = [encode_prompt(tokenizer, prompt, params, runtime.model.config.block_size) for prompt in prompts]
+        ids = encode_prompts(tokenizer, prompts, params, runtime.model.config.block_size)
         seeds = [params.seed] * len(ids) if seeds is None else seeds
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")

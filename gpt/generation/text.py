@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer, convert_newlines
-from gpt.system.errors import DataError, GenerationError, outside_vocabulary
+from gpt.system.errors import DataError, GenerationError, UnknownCharactersError, outside_vocabulary
 
 FIRST_TEXT = "\n"
 """Where an empty prompt starts: after a line end, or, where the vocabulary has none, after id 0."""
@@ -19,7 +19,27 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, blo
     """
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
-    return fit_prompt(tokenizer.encode(convert_newlines(prompt)).tolist(), tokenizer, params, block_size)
+    try:
+        ids = tokenizer.encode(convert_newlines(prompt))
+    except UnknownCharactersError as error:
+        remedy = "or pass --unknown drop or replace (unknown= of CharTokenizer)"
+        raise UnknownCharactersError(f"the prompt has {error}, {remedy}") from None
+    return fit_prompt(ids.tolist(), tokenizer, params, block_size)
+
+
+def encode_prompts(
+    tokenizer: Tokenizer, prompts: Sequence[str], params: SamplingParams, block_size: int
+) -> list[list[int]]:
+    """Return the token ids of each prompt; an error says which of several it is about."""
+    encoded = []
+    for number, prompt in enumerate(prompts, start=1):
+        try:
+            encoded.append(encode_prompt(tokenizer, prompt, params, block_size))
+        except (DataError, GenerationError) as error:
+            if len(prompts) == 1:
+                raise
+            raise type(error)(f"prompt {number} of {len(prompts)}: {error}") from None
+    return encoded
 
 
 def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, block_size: int) -> list[int]:

@@ -23,6 +23,10 @@ class DataError(GPTError):
     """A corpus, token file or text cannot be used."""
 
 
+class UnknownCharactersError(DataError):
+    """A text has characters that a vocabulary lacks."""
+
+
 class CheckpointError(GPTError):
     """A checkpoint or run folder is missing, damaged, foreign or cannot be written."""
 

@@ -57,7 +57,12 @@ LINES = [
     ("sample --device cuda:99999999999", "cuda:99999999999, expected auto, cpu, cuda, cuda:N or mps"),
     (f"sample --prompt {LONG} --checkpoint runs/tiny", "17 tokens, more than the window of 16"),
     (f"sample --prompt {LONG} --beam 2 --checkpoint runs/tiny", "17 tokens, more than the window of 16"),
-    ("sample --prompt a€b¥", "'€' at 1, '¥' at 3"),
+    (
+        "sample --prompt a€b¥",
+        "error: the prompt has characters outside the vocabulary of 29: '€' at 1, '¥' at 3; leave",
+    ),
+    ("sample --prompts-file prompts.txt", "error: prompt 2 of 2: the prompt has characters outside the vocabulary of"),
+    ("sample --beam 2 --prompts-file prompts.txt", "or pass --unknown drop or replace (unknown= of CharTokenizer)"),
     ("sample --interactive --json", "--json has no effect with --interactive"),
     ("sample --beam 2 --temperature 0.5", "--temperature has no effect with --beam"),
     ("sample --length-penalty 2", "--length-penalty has no effect with sampling, without --beam"),
@@ -155,6 +160,7 @@ def place(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mine.py").write_text("open('executed', 'w')")
     (folder / "bad.txt").write_bytes(b"good \xff bad" * 50)
     (folder / "short.txt").write_text("too short\n" * 20)
+    (folder / "prompts.txt").write_text("It was\n\nIt w€s\n", encoding="utf-8")
     (folder / "empty.txt").write_text("\n\n")
     os.mkfifo(folder / "pipe")
     return folder

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.generation.text import TextStream, encode_prompt
+from gpt.generation.text import TextStream, encode_prompt, encode_prompts
 from gpt.system.errors import DataError, GenerationError
 
 LETTERS = CharTokenizer("\nabcdefgh")
@@ -38,7 +38,11 @@ def test_empty_prompt_starts_after_a_line_end_or_the_first_id(tokenizer: Tokeniz
     ("prompt", "params", "error"),
     [
         ("abcde", {}, r"5 tokens, more than the window of 4; .*long_prompt=crop"),
-        ("€abcdefgh", {"long_prompt": "crop"}, "'€' at 0"),  # even in the part that would be cropped
+        (
+            "€abcdefgh",
+            {"long_prompt": "crop"},
+            r"^the prompt has characters outside the vocabulary of 9: '€' at 0; leave them out, or pass --unknown drop",
+        ),  # even in the part that would be cropped
         (b"abc", {}, "^the prompt is a bytes, expected a text$"),
     ],
 )
@@ -51,6 +55,16 @@ def test_line_ends_of_a_prompt_are_those_of_a_corpus() -> None:
     for ends in ("\r\n", "\r", "\r\r\n", "\n"):
         for tokenizer in (LETTERS, ByteTokenizer()):
             assert encoded(f"a{ends}b", tokenizer) == tokenizer.encode("a\nb").tolist()
+
+
+def test_of_several_prompts_the_wrong_one_is_named() -> None:
+    params = SamplingParams()
+    assert encode_prompts(LETTERS, ["ab", "c"], params, 4) == [[1, 2], [3]]
+    for wrong, error in (("a€", "the prompt has characters outside"), ("abcde", "the prompt has 5 tokens")):
+        with pytest.raises((DataError, GenerationError), match=f"^prompt 2 of 3: {error}"):
+            encode_prompts(LETTERS, ["ab", wrong, "c"], params, 4)
+        with pytest.raises((DataError, GenerationError), match=f"^{error}"):
+            encode_prompts(LETTERS, [wrong], params, 4)
 
 
 def test_prompt_becomes_its_ids_and_a_long_one_the_last_of_them_where_that_is_asked_for() -> None:
