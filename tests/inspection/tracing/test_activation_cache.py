@@ -141,8 +141,10 @@ def test_gradient_of_every_activation_predicts_the_loss_after_a_small_edit(varia
     [
         ("logits", "logits was not captured; add it to names"),
         (("zz", 0), "('zz', 0) means 0 activations; give the full name"),
-        (("pattern", 2), "unknown activation blocks.2.attn.hook_pattern; did you mean"),
-        (("z", -3), "unknown activation blocks.-1.attn.hook_z"),
+        (("pattern", 2), "there is no layer 2; the model has 2 layers, 0 to 1"),
+        (("z", -3), "there is no layer -3; the model has 2 layers, 0 to 1"),
+        ("blocks.9.attn.hook_z", "unknown activation blocks.9.attn.hook_z; the model has 2 layers, 0 to 1"),
+        ("blocks.1.attn.hook_y", "unknown activation blocks.1.attn.hook_y; did you mean blocks.1.attn.hook_"),
         (("normalized", 0), "('normalized', 0) means 2 activations"),
         ("blocks.*.hook_zz", "unknown activation blocks.*.hook_zz"),
     ],
@@ -150,11 +152,12 @@ def test_gradient_of_every_activation_predicts_the_loss_after_a_small_edit(varia
 )
 def test_cache_refuses_a_key_that_it_lacks(key: Key, words: str) -> None:
     _, cache = run_with_cache(sharp_model(), some_ids(), "blocks.0.attn.hook_pattern")
-    with pytest.raises(InputError) as error:
-        cache[key]
-    assert isinstance(error.value, KeyError)
-    assert words in str(error.value)
-    assert str(error.value) == error.value.args[0]  # and not in quotation marks, as of a KeyError
+    for read in (cache.__getitem__, cache.axes) if key != "logits" else (cache.__getitem__,):
+        with pytest.raises(InputError) as error:
+            read(key)
+        assert isinstance(error.value, KeyError)
+        assert words in str(error.value)
+        assert str(error.value) == error.value.args[0]  # and not in quotation marks, as of a KeyError
 
 
 def test_capture_refuses_more_than_the_memory_limit_before_anything_runs() -> None:

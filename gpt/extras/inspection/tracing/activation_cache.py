@@ -56,7 +56,9 @@ class ActivationCache(Mapping[Key, Tensor]):
 
     def axes(self, key: Key) -> str:
         """Return the axes of any activation of the model, captured or not, such as `B H T S`."""
-        return self._table[expand(key, self._n_layer)].axes
+        name = expand(key, self._n_layer)
+        select(self._table, name)  # raises an error for an unknown one
+        return self._table[name].axes
 
 
 def run_with_cache(

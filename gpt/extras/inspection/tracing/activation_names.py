@@ -5,6 +5,7 @@ D head_dim, F hidden width of the feed-forward network, V vocabulary.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from gpt.model.positions import AddedPositions, RotatedPositions, build_position
 from gpt.system.device import meta_device
 from gpt.system.errors import InputError
 
+_BLOCK = re.compile(r"blocks\.(-?\d+)\.")
 Key = str | tuple[str, int]
 """A full name, or a short one with a layer, such as `("pattern", 0)`; layers below 0 count from the last."""
 
@@ -114,9 +116,23 @@ def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -
     for name in [names] if isinstance(names, str) else names:
         matches = [known for known in table if fnmatchcase(known, name)]
         if not matches:
-            raise NoSuchActivation(f"unknown activation {name}{nearest(name, table)}")
+            raise NoSuchActivation(f"unknown activation {name}{_hint(name, table)}")
         chosen.update(matches)
     return [name for name in table if name in chosen]
+
+
+def _hint(name: str, table: Mapping[str, Activation]) -> str:
+    """Return the end of a message about an unknown name: how many layers there are, or the nearest name."""
+    block = _BLOCK.match(name)
+    layers = {found[1] for found in map(_BLOCK.match, table) if found}
+    if block and block[1] not in layers:
+        return f"; the model has {layers_of(len(layers))}"
+    return nearest(name, table)
+
+
+def layers_of(n_layer: int) -> str:
+    """Return the number of layers in words, with their numbers."""
+    return "1 layer, number 0" if n_layer == 1 else f"{n_layer} layers, 0 to {n_layer - 1}"
 
 
 def expand(key: Key, n_layer: int) -> str:
@@ -126,6 +142,8 @@ def expand(key: Key, n_layer: int) -> str:
     meant = [name for name in BLOCK if name.endswith(f"hook_{short}")]
     if len(meant) != 1:
         raise NoSuchActivation(f"{key!r} means {len(meant)} activations; give the full name")
+    if not -n_layer <= layer < n_layer:
+        raise NoSuchActivation(f"there is no layer {layer}; the model has {layers_of(n_layer)}")
     return f"blocks.{layer + n_layer if layer < 0 else layer}.{meant[0]}"
 
 
