@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpt.system.errors import GPTError, GPTWarning, PeerError, first_line, quoted
+from gpt.system.errors import ConfigError, GPTError, GPTWarning, PeerError, first_line, quoted
 from gpt.system.idle_threads import poll_seldom_if_busy
 from gpt.system.progress import announced, print_line
 from gpt.system.signals import WATCHED, Stopped, handling, unwinding
@@ -44,6 +44,7 @@ def run_command(command: Callable[[], int]) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
     try:
         with unwinding():
+            _require_readable_words()
             code = command()
             sys.stdout.flush()
         if lost:
@@ -76,6 +77,13 @@ def run_command(command: Callable[[], int]) -> int:
         else:
             raise
         return 2
+
+
+def _require_readable_words() -> None:
+    """Raise ConfigError for a command line that Python has not read as UTF-8, as it was told."""
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and any("\ud800" <= char <= "\udfff" for word in sys.argv for char in word):
+        raise ConfigError(f"the command line is read as {encoding}; set PYTHONUTF8=1, so that it is read as UTF-8")
 
 
 def _on_its_lines(message: str) -> str:
@@ -136,14 +144,21 @@ class CommandParser(argparse.ArgumentParser):
         self.epilog = "\n".join(["example:", *examples])
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: (--([\w.-]+))(=)?", message)
+        unknown = re.match(r"unrecognized arguments: --([\w.-]+)(=)?", message)
         if unknown:
-            from gpt.config.suggestions import did_you_mean, nearest
-
-            if unknown[3] and any(action.dest == "overrides" for action in self._actions):
-                key = did_you_mean(tuple(unknown[2].split(".")))
-                message += f" (keys of the configuration have no dashes{key})"
-            else:
-                message += nearest(unknown[1], self._option_string_actions)
+            message += self._hint(unknown[1], has_value=unknown[2] is not None)
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
+
+    def _hint(self, name: str, has_value: bool) -> str:
+        """Return the option or the key that was probably meant by `--name`, for the end of a message."""
+        from gpt.config.suggestions import did_you_mean, option_meant
+
+        with_keys = any(action.dest == "overrides" for action in self._actions)
+        meant = option_meant(name, self._option_string_actions, with_keys)
+        if meant is not None and meant.startswith("-"):
+            return f"; did you mean {meant}?"
+        if with_keys and (meant is not None or has_value):
+            key = f"; did you mean {meant}?" if meant is not None else did_you_mean(tuple(name.split(".")))
+            return f" (keys of the configuration have no dashes{key})"
+        return ""

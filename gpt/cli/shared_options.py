@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpt.cli.command import CommandParser, run_command
-from gpt.system.environment import DEVICE_PATTERN
+from gpt.system.environment import DEVICE_PATTERN, no_device
 from gpt.system.errors import GPTError
 from gpt.system.files import text_for_path
 from gpt.system.invocation import command_line
@@ -106,7 +106,7 @@ def add_number(
 
 def device_name(text: str) -> str:
     if not re.fullmatch(DEVICE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text}, expected auto, cpu, cuda, cuda:N or mps")
+        raise argparse.ArgumentTypeError(f"{text}, {no_device(text)}")
     return text
 
 

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from gpt.config.sections import SECTIONS, Config, CrossCheckError
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, Key, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean
+from gpt.system.environment import no_device
 from gpt.system.errors import ConfigError
 from gpt.system.files import read_file
 
@@ -179,7 +180,7 @@ def _sentence(key: Key, details: ErrorDetails) -> str:
         case "missing" | "too_long":
             return f"got {list(value)}, which has too {'few' if details['type'] == 'missing' else 'many'} values"
         case "string_pattern_mismatch":
-            return f"got {value!r}, expected the form {details['ctx']['pattern']}"
+            return f"got {value!r}, {no_device(value)}"  # the only key with a pattern
         case _:
             message = details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
             return f"got {value!r}, {message[0].lower()}{message[1:]}"

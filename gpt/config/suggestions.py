@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any, get_args, get_origin
 
 from gpt.config.sections import SECTIONS
 
@@ -38,6 +39,21 @@ NAMES_ELSEWHERE = {
 }
 """What nanoGPT, transformers and others call a key that is not spelled like ours."""
 
+OPTIONS_ELSEWHERE = {
+    "length": "--max-new-tokens",
+    "max-length": "--max-new-tokens",
+    "num-tokens": "--max-new-tokens",
+    "n-predict": "--max-new-tokens",
+    "temp": "--temperature",
+    "n": "--num-samples",
+    "start": "--prompt",
+    "model": "--checkpoint",
+    "ckpt": "--checkpoint",
+    "out-dir": "--checkpoint",
+    "format": "--to",
+}
+"""What nanoGPT, transformers, llama.cpp and others call an option that is not spelled like ours."""
+
 
 def did_you_mean(key: tuple[str, ...]) -> str:
     """Return `; did you mean ...?` with the nearest known key, in its section or else another; "" if there is none."""
@@ -45,12 +61,33 @@ def did_you_mean(key: tuple[str, ...]) -> str:
     own = list(SECTIONS[section].model_fields) if section in SECTIONS else []
     if name in own:
         return _hint(f"{section}.{name}")
+    mapping, _, inner = name.partition(".")
+    if inner and mapping in own and _takes_dict(SECTIONS[section].model_fields[mapping].annotation):
+        return _hint(f"'{section}.{mapping}={{{inner}: ...}}'")
     if near := difflib.get_close_matches(name, own, n=1):
         return _hint(near[0])
-    elsewhere = {key: f"{section}.{key}" for section in reversed(SECTIONS) for key in SECTIONS[section].model_fields}
-    known = {name: name for name in SECTIONS} | elsewhere
+    known = {name: name for name in SECTIONS} | _keys()
     near = difflib.get_close_matches(name, known, n=1)
     return _hint(NAMES_ELSEWHERE.get(name) or (known[near[0]] if near else None))
+
+
+def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | None:
+    """Return the option that was probably meant by an unknown `--name`, or with `with_keys` perhaps a `section.key`."""
+    known = {option.strip("-"): option for option in options}
+    elsewhere = {word: option for word, option in OPTIONS_ELSEWHERE.items() if option in known.values()}
+    keys = {key.replace("_", "-"): place for key, place in {**NAMES_ELSEWHERE, **_keys()}.items()} if with_keys else {}
+    meant = {**keys, **elsewhere, **known}
+    near = difflib.get_close_matches(name.replace("_", "-"), meant, n=1)
+    return meant[near[0]] if near else None
+
+
+def _keys() -> dict[str, str]:
+    """Return `section.key` by key; that of the first section where several have it."""
+    return {key: f"{section}.{key}" for section in reversed(SECTIONS) for key in SECTIONS[section].model_fields}
+
+
+def _takes_dict(kind: Any) -> bool:
+    return get_origin(kind) is dict or any(map(_takes_dict, get_args(kind)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

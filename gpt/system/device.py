@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gpt.system.environment import DEVICE_PATTERN, Launch
+from gpt.system.environment import DEVICE_PATTERN, Launch, no_device
 from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor, supported_processors
 from gpt.system.progress import Report
@@ -102,7 +102,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if not re.fullmatch(DEVICE_PATTERN, name):
-        raise DeviceError(f"device {name}: expected auto, cpu, cuda, cuda:N or mps")
+        raise DeviceError(f"device {name}: {no_device(name)}")
     device = torch.device(name)
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= there[device.type]:

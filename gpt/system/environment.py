@@ -9,6 +9,8 @@ from gpt.system.errors import ConfigError
 
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
 """Names of devices."""
+GPU_NAMES = ("gpu", "nvidia", "cuda")
+"""How names begin that others give to `cuda`."""
 _TRUE = {"1", "true", "yes", "on"}
 
 
@@ -36,6 +38,12 @@ class Launch:
 
 
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def no_device(name: str) -> str:
+    """Return what to say of a name that is none of a device, after the name itself."""
+    hint = "; did you mean cuda?" if name.lower().startswith(GPU_NAMES) and not name.startswith("cuda:") else ""
+    return f"expected auto, cpu, cuda, cuda:N or mps{hint}"
 
 
 def read_launch() -> Launch:

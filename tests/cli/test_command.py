@@ -156,6 +156,17 @@ def test_bugs_keep_their_traceback_and_lists_their_lines(tmp_path: Path, call: C
     assert len(call(f"train --config {tmp_path / 'a.yaml'}").err.splitlines()) == 3
 
 
+def test_words_that_are_not_read_as_utf8_are_refused_in_one_line(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpt", "sample", "--prompt", "caf\udcc3\udca9"])
+    assert "unrecognized" in refuse("sample --nonsense")
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    assert refuse("sample --nonsense") == (
+        "error: the command line is read as ascii; set PYTHONUTF8=1, so that it is read as UTF-8"
+    )
+
+
 @pytest.mark.parametrize("content", ["a\r\nb", "a\rb\n", "\u2028\x0c\x85", "a\ufeffb"])
 def test_text_is_read_as_it_is(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for mark in (b"", b"\xef\xbb\xbf"):

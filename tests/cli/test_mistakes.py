@@ -67,6 +67,30 @@ LINES = [
     ("sample --beam 2 --temperature 0.5", "--temperature has no effect with --beam"),
     ("sample --length-penalty 2", "--length-penalty has no effect with sampling, without --beam"),
     ("sample --logprobs 0", "--logprobs has no effect with text output, without --json"),
+    *(
+        (f"{line} 3", f"; did you mean {meant}?")
+        for line, meant in (
+            ("sample --lenght", "--max-new-tokens"),
+            ("sample --temp", "--temperature"),
+            ("sample --top_k", "--top-k"),
+            ("sample --model", "--checkpoint"),
+            ("train --config tiny.yaml --resum", "--resume"),
+            ("sample --device gpu --seed", "cuda"),
+        )
+    ),
+    *(
+        (f"train --config tiny.yaml --{name} 3", f"(keys of the configuration have no dashes; did you mean {key}?)")
+        for name, key in (
+            ("steps", "train.max_steps"),
+            ("epochs", "train.max_steps"),
+            ("batch-size", "train.batch_size"),
+            ("lr", "optim.learning_rate"),
+            ("device", "run.device"),
+            ("seed", "run.seed"),
+        )
+    ),
+    ("train --steps 10", "--steps (keys of the configuration have no dashes; did you mean train.max_steps?); see"),
+    ("explain attention --prompt It --edit blocks.9.attn.hook_z=0", "the model has 1 layer, number 0"),
     ("train --config tiny.yaml --max_iters=5", "have no dashes; did you mean train.max_steps?)"),
     (f"train --config tiny.yaml run.name={NO_NAME}", NO_NAME),
     *((f"{line} {STEERING}", "all is well") for line in ("train --config", "evaluate --text-file")),

@@ -37,6 +37,8 @@ def complaint(text: str, *overrides: str) -> str:
         ("model", "n_layers: 4", "model.n_layers: unknown key; did you mean n_layer?"),
         ("model", "learning_rate: 1e-3", "model.learning_rate: unknown key; did you mean optim.learning_rate?"),
         ("train", "max_iters: 5", "train.max_iters: unknown key; did you mean max_steps?"),
+        ("train", "loss_terms.a: 1", "train.loss_terms.a: unknown key; did you mean 'train.loss_terms={a: ...}'?"),
+        ("model", "n_layer.a: 1", "model.n_layer.a: unknown key; did you mean n_layer?"),
         ("model", "4: 4", "model.4: got 4, keys should be strings"),
         # another type
         ("model", "n_layer: four", "model.n_layer: got 'four', expected a valid integer"),
@@ -54,7 +56,8 @@ def complaint(text: str, *overrides: str) -> str:
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
         ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
         ("run", "name: a/../b", "run.name: got 'a/../b', expected letters, digits, points, - and _, of which"),
-        ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
+        ("run", "device: gpu", "run.device: got 'gpu', expected auto, cpu, cuda, cuda:N or mps; did you mean cuda?"),
+        ("run", "device: cpu1", "run.device: got 'cpu1', expected auto, cpu, cuda, cuda:N or mps"),
         # keys that contradict each other
         ("model", "{n_embd: 6, n_head: 2, position: rope}", "model.n_head: rope needs an even head_dim; n_embd 6"),
         ("model", "{n_embd: 3, n_head: 1, position: sinusoidal}", "model.n_embd: sinusoidal positions need an even"),

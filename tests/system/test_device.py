@@ -27,7 +27,10 @@ def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert choose_device("auto") == CPU
-    for name, message in (("cuda", "sees 0 CUDA devices; use device auto or cpu"), ("gpu", "expected auto, cpu")):
+    for name, message in (
+        ("cuda", "sees 0 CUDA devices; use device auto or cpu"),
+        ("gpu", "expected auto, cpu, cuda, cuda:N or mps; did you mean cuda"),
+    ):
         with pytest.raises(DeviceError, match=message):
             choose_device(name)
 
