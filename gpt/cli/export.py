@@ -64,6 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
     require_free(output)
     try:
         require_as_configured(loaded.model)
+        output.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(output) as folder:
             staged = folder / output.name
             with announced(report, f"writing {output}"):

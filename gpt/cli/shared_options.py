@@ -34,7 +34,10 @@ def command(
                 add_options(parser)
                 if parser.get_default("plugin") is not None:  # a command without the option runs no file
                     load_given_plugins(argv)
-                return run(parser.parse_intermixed_args(argv))
+                arguments = parser.parse_intermixed_args(argv)
+                if vars(arguments).get("output") == Path("-"):
+                    parser.error("argument --output: -, expected a name; nothing is written to standard output")
+                return run(arguments)
 
             return run_command(work)
 

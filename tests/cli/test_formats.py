@@ -29,6 +29,12 @@ def test_quantized_checkpoint_holds_integers_and_no_training(here: Path, tmp_pat
     assert saved == fly == pytest.approx(plain, abs=0.01)
 
 
+def test_folders_that_a_name_needs_are_made(here: Path, tmp_path: Path, run: Call) -> None:
+    run(f"quantize --checkpoint runs/tiny --output {tmp_path / 'new' / 'int8'}")
+    run(f"export --to html --checkpoint runs/tiny --output {tmp_path / 'other' / 'new' / 'tiny.html'}")
+    assert (tmp_path / "other" / "new" / "tiny.html").is_file()
+
+
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_weights_saved_and_made_on_the_fly_give_the_same_text(
     weights: str, here: Path, tmp_path: Path, run: Call

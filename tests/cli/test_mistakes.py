@@ -151,7 +151,17 @@ LINES = [
     ),
     *((f"plot runs/tiny --output {name}", name) for name in (".", "loss", "loss.tiff", "runs", "gone/loss.png")),
     ("sample --prompts-file empty.txt", "error: empty.txt holds no prompt"),
-    ("export --to gguf --output gone/x", "cannot write gone/x"),
+    ("export --to gguf --output short.txt/x", "cannot write short.txt/x"),
+    *(
+        (f"{line} --output -", "argument --output: -, expected a name; nothing is written to standard output")
+        for line in (
+            "export --to html",
+            "quantize",
+            "plot runs/tiny",
+            "make_config corpus.txt",
+            "import_model --from hf --input hf",
+        )
+    ),
     ("export --to hf --output x --weights q8_0", "--weights q8_0 is not for --to hf"),
     ("export --to hf --output short.txt", "short.txt exists already; choose another --output, or remove it"),
     ("export --to html --output pipe", "pipe"),
