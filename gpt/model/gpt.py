@@ -107,6 +107,8 @@ class GPT(nn.Module):
 
     def check(self, idx: Tensor) -> None:
         """Raise InputError where `forward` would not take these ids; their values are not read on a CUDA device."""
+        if not isinstance(idx, Tensor):
+            raise InputError(f"token ids must be a tensor, not a {type(idx).__name__}; use torch.tensor([ids])")
         if idx.dim() != 2:
             raise InputError(f"token ids must be (batch, time), got shape {tuple(idx.shape)}")
         if idx.dtype not in (torch.int64, torch.int32):

@@ -109,9 +109,11 @@ def test_scattered_blocks_give_the_logits_of_the_whole_sequence(model: GPT, bloc
         (torch.tensor([[0, 23, 3]]), "token id 23 is outside .* 23 ids"),
         (torch.zeros(2, 17, dtype=torch.long), "17 tokens .* block_size 16"),
         (torch.zeros(4, dtype=torch.long), r"\(batch, time\), got shape \(4,\)"),
+        ([1, 2], r"must be a tensor, not a list; use torch.tensor\(\[ids\]\)"),
+        ("It was", "must be a tensor, not a str"),
     ],
 )
-def test_ids_that_do_not_fit_are_refused(tiny_model: GPT, idx: Tensor, message: str) -> None:
+def test_ids_that_do_not_fit_are_refused(tiny_model: GPT, idx: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         tiny_model(idx)
 
