@@ -144,9 +144,13 @@ class CommandParser(argparse.ArgumentParser):
         self.epilog = "\n".join(["example:", *examples])
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: --([\w.-]+)(=)?", message)
-        if unknown:
-            message += self._hint(unknown[1], has_value=unknown[2] is not None)
+        unknown = re.match(r"unrecognized arguments: (--?)?([\w.-]*)(=)?", message)
+        if unknown and unknown[1]:
+            message += self._hint(unknown[2], has_value=unknown[3] is not None)
+        elif unknown:
+            ways = {"--prompt": "a prompt", "--checkpoint": "a run"}
+            taken = [f"{thing} is given by {way}" for way, thing in ways.items() if way in self._option_string_actions]
+            message = "; ".join([message, *taken])
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 

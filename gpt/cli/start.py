@@ -15,6 +15,15 @@ def start(module: str) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback
     with suppress(RuntimeError, OSError, ValueError):  # standard error is closed, or has no descriptor
         faulthandler.enable()
-    code = import_module(module).main()
+    try:
+        command = import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("gpt", "benchmarks"):  # a bug, and no other Python
+            raise
+        remedy = "in a clone, run make setup and start with .venv/bin/python"
+        print(f"error: {package} is not installed for {sys.executable}; {remedy}", file=sys.stderr)
+        sys.exit(2)
+    code = command.main()
     gc.freeze()  # looking for garbage once more would take half a second
     sys.exit(code)

@@ -89,6 +89,8 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
         return None
     if text is None:
         raise ConfigError("nothing to train on: give a text, such as my.txt, or --config FILE")
+    if len(texts) > 1 and (key := next(filter(_is_key, arguments.overrides), None)):
+        raise ConfigError(f"{key} has no value; write it as {key}=VALUE, without blanks")
     if len(texts) > 1:
         raise ConfigError(
             f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as '*.txt'"

@@ -46,6 +46,7 @@ OPTIONS_ELSEWHERE = {
     "n-predict": "--max-new-tokens",
     "temp": "--temperature",
     "n": "--num-samples",
+    "p": "--prompt",
     "start": "--prompt",
     "model": "--checkpoint",
     "ckpt": "--checkpoint",

@@ -156,6 +156,13 @@ def test_bugs_keep_their_traceback_and_lists_their_lines(tmp_path: Path, call: C
     assert len(call(f"train --config {tmp_path / 'a.yaml'}").err.splitlines()) == 3
 
 
+def test_python_without_the_packages_is_told_in_one_line(tmp_path: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpt.cli.start import start; start('gpt.cli.train')"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: \w+ is not installed for .*; in a clone, run make setup and .*\n", done.stderr)
+
+
 def test_words_that_are_not_read_as_utf8_are_refused_in_one_line(
     refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ LINES = [
             ("sample --temp", "--temperature"),
             ("sample --top_k", "--top-k"),
             ("sample --model", "--checkpoint"),
+            ("sample -p", "--prompt"),
             ("train --config tiny.yaml --resum", "--resume"),
             ("sample --device gpu --seed", "cuda"),
         )
@@ -89,6 +90,9 @@ LINES = [
             ("seed", "run.seed"),
         )
     ),
+    ("sample ROMEO:", "unrecognized arguments: ROMEO:; a prompt is given by --prompt; a run is given by --checkpoint;"),
+    ("evaluate runs/tiny", "unrecognized arguments: runs/tiny; a run is given by --checkpoint; see"),
+    ("train corpus.txt train.max_steps 5", "train.max_steps has no value; write it as train.max_steps=VALUE"),
     ("train --steps 10", "--steps (keys of the configuration have no dashes; did you mean train.max_steps?); see"),
     ("explain attention --prompt It --edit blocks.9.attn.hook_z=0", "the model has 1 layer, number 0"),
     ("train --config tiny.yaml --max_iters=5", "have no dashes; did you mean train.max_steps?)"),
