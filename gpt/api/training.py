@@ -110,7 +110,7 @@ def _configure(
         source, _ = fit_recipe(compose_config(None, keywords).config.data, settings, report)
     loaded = compose_config(source, keywords)
     name = "text" if text is not None else _name_of(path)
-    return loaded if loaded.folder is not None else LoadedConfig(loaded.config, name)
+    return loaded if loaded.file is not None else LoadedConfig(loaded.config, name)
 
 
 def _name_of(path: Texts) -> str:

@@ -1,6 +1,7 @@
 """The folder of a run: its lock, its checkpoints, its `best` and `last` pointers, and the checkpoint a PATH means."""
 
 import json
+import os
 import re
 import shutil
 from contextlib import suppress
@@ -47,6 +48,11 @@ class RunFolder:
     def is_checkpoint(self) -> bool:
         """Whether the folder is itself a checkpoint, as `gpt quantize` writes one."""
         return (self.path / MANIFEST).is_file()
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether a training has saved here, even if what it saved was deleted or damaged since."""
+        return (self.path / "last.json").is_file() or bool(self._step_folders())
 
     def lock(self) -> None:
         """Keep other processes from training this run until `unlock` or the end of this process."""
@@ -230,6 +236,14 @@ def step_files(folder: Path) -> dict[int, Path]:
 
 def _folder_name(step: int) -> str:
     return f"step-{step:06d}"
+
+
+def run_around(folder: Path) -> RunFolder | None:
+    """Return the run whose folder, or the folder of one of whose checkpoints, is given; None if it is neither."""
+    if folder.name in ("", ".."):  # a run has a name
+        folder = Path(os.path.abspath(folder))  # noqa: PTH100  # without .., which Path.absolute keeps
+    places = [folder, folder.parent.parent] if folder.parent.name == "checkpoints" else [folder]
+    return next((run for run in map(RunFolder, places) if run.has_checkpoints), None)
 
 
 def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path:

@@ -127,7 +127,7 @@ def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
         f"{output}: {model.n_layer} layers of {model.n_embd}, {model.block_size} positions, {train.max_steps:,} steps "
         f"of {train.batch_size} sequences; {describe_reading(config, dataset)}"
     )
-    return LoadedConfig(config, to_name(output.stem), output.parent)
+    return LoadedConfig(config, to_name(output.stem), output)
 
 
 def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from gpt.config.loading import compose, parse_document, read_yaml
 from gpt.config.sections import SECTIONS, Config
-from gpt.config.sources import LoadedConfig, find_config, to_name
+from gpt.config.sources import PLACE_KEYS, LoadedConfig, find_config, to_name
 from gpt.config.strict_yaml import Document, Key
 from gpt.config.suggestions import did_you_mean
 from gpt.system.errors import ConfigError
@@ -32,8 +32,10 @@ def compose_config(source: Source | None = None, keywords: Mapping[str, Any] | N
     if isinstance(source, str | Path):
         path = find_config(source)
         document, problems = parse_document(read_yaml(path), str(path))
-        config = compose(document, str(path), _place(keywords or {}, problems), "keyword", problems)
-        return LoadedConfig(config, to_name(path.stem), path.parent)
+        given = _place(keywords or {}, problems)
+        config = compose(document, str(path), given, "keyword", problems)
+        is_placed = not PLACE_KEYS.isdisjoint(map(".".join, given))
+        return LoadedConfig(config, to_name(path.stem), path, is_placed)
     if source is not None and not isinstance(source, Mapping | Config):
         raise ConfigError(f"config is a {type(source).__name__}, expected a file, a recipe's name, a Config or a dict")
     document, problems = Document({} if source is None else _plain(source)), []

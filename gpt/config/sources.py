@@ -24,21 +24,36 @@ NAME_BYTES = 200
 """Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
 _NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
+PLACE_KEYS = {"run.name", "run.dir"}
+"""The keys that say which folder a run has."""
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A configuration, the name its file suggests for the run, and the folder of that file."""
+    """A configuration, and what its file says of the run.
+
+    Attributes:
+        default_name: the name that the file suggests.
+        file: None if the configuration comes from no file.
+        is_placed: whether `run.name` or `run.dir` was given in the place of the file's.
+    """
 
     config: Config
     default_name: str
-    folder: Path | None = None
+    file: Path | None = None
+    is_placed: bool = False
 
     @property
     def name(self) -> str:
         """Return the run's name: `run.name`, or else that of the configuration file, see `to_name`."""
         return self.config.run.name or self.default_name
+
+    @property
+    def run_file(self) -> Path | None:
+        """Return the file if it is named as a run's own configuration, and that may be the run which is meant."""
+        is_own = self.file is not None and self.file.name == "config.yaml" and not self.is_placed
+        return self.file if is_own else None
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -49,7 +64,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
             the message holds one line per problem.
     """
     path = find_config(path)
-    return LoadedConfig(parse_config(read_yaml(path), str(path), overrides), to_name(path.stem), path.parent)
+    given = {override.partition("=")[0].strip() for override in overrides}
+    config = parse_config(read_yaml(path), str(path), overrides)
+    return LoadedConfig(config, to_name(path.stem), path, is_placed=not given.isdisjoint(PLACE_KEYS))
 
 
 def recipe_names() -> list[str]:

@@ -1,6 +1,5 @@
 """The checkpoint that a run resumes from, or begins with (`train.init_from`), and what may differ from it."""
 
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import torch
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, load_weights, read_checkpoint
 from gpt.config import Config, ModelConfig
 from gpt.config.loading import checked
-from gpt.config.sources import LoadedConfig, override
+from gpt.config.sources import LoadedConfig
 from gpt.data import CharTokenizer, Tokenizer
 from gpt.data.dataset import Dataset
 from gpt.model import GPT
@@ -47,39 +46,21 @@ class ResumePoint:
             )
 
 
-def refuse_copy(folder: Path | None, run: RunFolder) -> None:
-    """Raise CheckpointError if a configuration lies in the folder of a run, but names another run, which exists.
-
-    The folder is a copy then, and the original would be continued or take another name.
-    """
-    if folder is None or not all((each / "last.json").is_file() for each in (folder, run.path)):
-        return
-    written = RunFolder(folder).config()
-    if folder.resolve() != run.path.resolve() and written is not None and written.run.name == run.path.name:
-        own = override("run.dir", str(folder.resolve().parent)), override("run.name", folder.resolve().name)
-        raise CheckpointError(
-            f"the configuration in {folder} names the run {run.path}; add {shlex.join(own)} to continue that folder, "
-            "or choose another name with run.name=NAME"
-        )
-
-
-def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
+def find_resume_point(run: RunFolder, resume: str | None, report: Report) -> ResumePoint | None:
     """Return the checkpoint to resume from: the newest readable one (`auto`), or that of a path; None for a new run.
 
     Raises:
         CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
-            run; the folder is itself a checkpoint; or the requested checkpoint is missing or damaged.
+            run; or the requested checkpoint is missing or damaged.
     """
     if resume is None:
-        _refuse_existing(run, config)
+        _refuse_existing(run)
         return None
     if resume != AUTO:
         folder = find_checkpoint(Path(resume), run.path.parent, prefer="last")
         if run.path.resolve() not in folder.resolve().parents:
-            _refuse_existing(run, config)
+            _refuse_existing(run)
         return ResumePoint(folder, read_checkpoint(folder))
-    if run.is_checkpoint:
-        raise CheckpointError(f"{run.path} is a checkpoint, not a run; choose another name with run.name=NAME")
     found = run.newest_valid()
     if found is None:
         if (run.path / "last.json").exists():
@@ -105,7 +86,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
     changes = differences(saved.config, config, is_resumed=True)
     if not same_tokenizer:
         changes = [change for change in changes if not change.startswith("model.vocab_size:")]  # follows from that
-    anew = "leave --resume out to begin a new run, which keeps one of its name aside"
+    anew = "leave --resume out to begin a new run beside it"
     if changes and not allow_config_change:
         raise CheckpointError(
             f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
@@ -157,6 +138,8 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
                     f"has {getattr(theirs, key)}"
                 )
     free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
+    if free.get("vocab_size") == saved.model.vocab_size:  # as in the configuration of a run, which has every value
+        free["vocab_size"] = None  # may grow with the text
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
     changed = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
     return replace(loaded, config=checked(changed, loaded.name, [], lambda key: loaded.name))
@@ -209,13 +192,9 @@ def differences_of_existing(existing: Config, config: Config, is_resumed: bool =
     return differences(existing, resolved, is_resumed)
 
 
-def _refuse_existing(run: RunFolder, config: Config) -> None:
-    existing = run.config()
-    if existing is None:
-        return
-    changes = differences_of_existing(existing, config)
-    what = f"with another configuration ({'; '.join(changes)})" if changes else "with this configuration"
-    go_on = "" if changes else 'continue it with --resume auto (in Python resume="auto"), or '
-    raise CheckpointError(
-        f"the run folder {run.path} exists already, {what}; {go_on}choose another name with run.name=NAME, or delete it"
-    )
+def _refuse_existing(run: RunFolder) -> None:
+    if (run.path / "config.yaml").is_file():
+        raise CheckpointError(
+            f"the run folder {run.path} exists already, with this configuration; continue it with --resume auto "
+            '(in Python resume="auto"), or choose another name with run.name=NAME, or delete it'
+        )

@@ -11,14 +11,14 @@ import torch
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
 from gpt.config.plugins import used_plugins
-from gpt.config.sources import LoadedConfig
+from gpt.config.sources import LoadedConfig, to_name
 from gpt.data.batches import MicroBatches, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.data.preparation import prepare
 from gpt.model import GPT
 from gpt.system.device import Compute, choose_compute, keep_freed_memory, use_threads
 from gpt.system.distributed import World
-from gpt.system.environment import Settings, expand_home
+from gpt.system.environment import Settings
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.processor import supported_processors
 from gpt.system.progress import Report, announced, silent
@@ -27,17 +27,16 @@ from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.distillation import load_teacher, require_probabilities_memory, resolve_teacher
 from gpt.training.loss import evaluate
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
+from gpt.training.naming import Choice, Wanted, choose_folder, named_folder
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import check_parallel, evaluate_together, parallelize, rows_of_process
-from gpt.training.replacing import DisplacedRun, find_displaced, keep_aside
 from gpt.training.resume import (
     AUTO,
     ResumePoint,
     check_fits,
     find_resume_point,
     load_pretrained,
-    refuse_copy,
     resolve_init_from,
     restore,
     with_architecture,
@@ -72,6 +71,22 @@ class TrainRequest:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """What is known of a training before its folder is.
+
+    Attributes:
+        loaded: its schedule fits.
+        teacher: the checkpoint of `train.teacher`, if there is one.
+        data: None where the run's checkpoint may bring the tokenizer.
+    """
+
+    loaded: LoadedConfig
+    compute: Compute
+    teacher: Path | None
+    data: Dataset | None
+
+
+@dataclass(frozen=True)
 class Plan:
     """A run that can begin, or continue.
 
@@ -82,7 +97,7 @@ class Plan:
         resume_from: the checkpoint to resume from, if any; it fits `config` and `dataset`.
         init_from: the checkpoint of `train.init_from` whose weights a new run begins with, if any.
         teacher: the checkpoint of `train.teacher`, if there is one.
-        displaced: the run that is to be renamed before the run's folder is made, if any.
+        line: says why the run has another name than its configuration gives it; empty if it has that.
     """
 
     config: Config
@@ -92,7 +107,7 @@ class Plan:
     resume_from: ResumePoint | None
     init_from: ResumePoint | None
     teacher: Path | None
-    displaced: DisplacedRun | None
+    line: str
 
 
 def build_trainer(request: TrainRequest) -> Trainer:
@@ -101,45 +116,66 @@ def build_trainer(request: TrainRequest) -> Trainer:
     Raises:
         GPTError: the run can neither begin nor continue; its folder is as it was.
     """
-    run = RunFolder(expand_home(request.loaded.config.run.dir, "run.dir") / request.loaded.name)
+    prepared = _prepare(request)
+    choice = request.world.rank_zero(lambda: _choose(prepared, request))
+    run = RunFolder(choice.folder)
     try:
-        request.world.rank_zero(run.lock)
-        return _build(validate(request, run), request)
+        request.world.rank_zero(lambda: _lock(run, prepared, request))
+        return _build(validate(prepared, request, run, choice.line), request)
     except BaseException:
         run.unlock()
         raise
 
 
-def validate(request: TrainRequest, run: RunFolder) -> Plan:
-    """Check that the run of a locked folder can begin or continue; nothing but the corpus is written, nothing moved.
+def _prepare(request: TrainRequest) -> Prepared:
+    """Find out what does not depend on the folder of the run; nothing but the corpus is written."""
+    world, report = request.world, request.report
+    check_parallel(request.loaded.config, world)
+    loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, report))
+    with world.together():
+        run_config, processor = loaded.config.run, supported_processors(request.settings.processor)[0]
+        use_threads(run_config.threads, world.launch)
+        compute = choose_compute(run_config.device, run_config.dtype, report, processor, world.launch)
+    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, named_folder(loaded)[0].parent))
+    data: Dataset | None = None
+    # a run of another text is another run; a checkpoint that is named is compared with the text when it was found
+    if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
+        data = _prepare_data(request, loaded.config)
+    return Prepared(loaded, compute, teacher, data)
+
+
+def _prepare_data(request: TrainRequest, config: Config, origin: ResumePoint | None = None) -> Dataset:
+    tokenizer = None if origin is None else origin.checkpoint.tokenizer
+    return request.world.rank_zero_first(lambda: prepare(config.data, request.settings, request.report, tokenizer))
+
+
+def _choose(prepared: Prepared, request: TrainRequest) -> Choice:
+    wanted = Wanted(prepared.loaded.config, prepared.data, request.resume, request.allow_config_change)
+    return choose_folder(prepared.loaded, wanted)
+
+
+def _lock(run: RunFolder, prepared: Prepared, request: TrainRequest) -> None:
+    """Lock the folder that was chosen; CheckpointError: another process has taken it meanwhile."""
+    run.lock()
+    if _choose(prepared, request).folder != run.path:
+        raise CheckpointError(f"another process has just trained {run.path}; give the command again")
+
+
+def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: str) -> Plan:
+    """Check that the run of a locked folder can begin or continue; nothing but the corpus is written.
 
     Raises:
         GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
     """
-    world, settings, report = request.world, request.settings, request.report
-    check_parallel(request.loaded.config, world)
-
-    def prepare_data(config: Config, origin: ResumePoint | None = None) -> Dataset:
-        tokenizer = None if origin is None else origin.checkpoint.tokenizer
-        return world.rank_zero_first(lambda: prepare(config.data, settings, report, tokenizer))
-
-    loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, report))
-    with world.together():
-        run_config, processor = loaded.config.run, supported_processors(settings.processor)[0]
-        use_threads(run_config.threads, world.launch)
-        compute = choose_compute(run_config.device, run_config.dtype, report, processor, world.launch)
-    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, run.path.parent))
-    known: Dataset | None = None
-    # a run of another text is displaced; a checkpoint that is named is compared with the text when it is known to exist
-    if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
-        known = prepare_data(loaded.config)
-    point, base, displaced = world.rank_zero(lambda: _find_start(loaded, run, request, known, teacher))
+    world, report, teacher = request.world, request.report, prepared.teacher
+    loaded = _with_name_of(run.path, prepared.loaded)
+    point, base = world.rank_zero(lambda: _find_start(loaded.config, run, request))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
     if origin is not None:
         loaded = with_architecture(loaded, origin)
-    data = known or prepare_data(loaded.config, origin)
+    data = prepared.data or _prepare_data(request, loaded.config, origin)
     with world.together():
         data.check_length(loaded.config.model.block_size)
         # a padded vocabulary stays as large as it is
@@ -151,32 +187,22 @@ def validate(request: TrainRequest, run: RunFolder) -> Plan:
             steps, old = config.train.max_steps, point.checkpoint.config.train.max_steps
             if steps > old:
                 report(f"{point.folder} continues to step {steps:,}, not {old:,}, at the rates of the longer schedule")
-    return Plan(config, run, compute, data, point, base, teacher, displaced)
+    return Plan(config, run, prepared.compute, data, point, base, teacher, line)
 
 
-def _find_start(
-    loaded: LoadedConfig, run: RunFolder, request: TrainRequest, data: Dataset | None, teacher: Path | None
-) -> tuple[ResumePoint | None, ResumePoint | None, DisplacedRun | None]:
-    """Return the checkpoint to resume from, that to begin with, and the run to rename, if there are any."""
-    displaced = None
-    if request.resume in (None, AUTO):
-        refuse_copy(loaded.folder, run)
-    if request.resume is None or not request.allow_config_change:
-        displaced = find_displaced(run, request.resume, loaded.config, data)
+def _with_name_of(folder: Path, loaded: LoadedConfig) -> LoadedConfig:
+    if folder.name == loaded.name:
+        return loaded
+    # a folder that a person renamed may have a name that no run can be given
+    run = loaded.config.run.model_copy(update={"name": to_name(folder.name)})
+    return replace(loaded, config=loaded.config.model_copy(update={"run": run}))
+
+
+def _find_start(config: Config, run: RunFolder, request: TrainRequest) -> tuple[ResumePoint | None, ResumePoint | None]:
+    """Return the checkpoint to resume from, or else that to begin with, if there is one."""
     with announced(request.report, "reading the checkpoint"):
-        if displaced is None:
-            point = find_resume_point(run, request.resume, loaded.config, request.report)
-            if point is not None:
-                return point, None, None
-        base = resolve_init_from(loaded.config, run.path.parent)
-    begins_with = None if base is None else base.folder
-    for key, needed in (("init_from begins with", begins_with), ("teacher is", teacher)):
-        if needed is not None and displaced is not None and displaced.contains(needed):
-            raise CheckpointError(
-                f"train.{key} {needed}, but the new run would take the place of {displaced.folder}; "
-                "choose another name with run.name=NAME"
-            )
-    return None, base, displaced
+        point = find_resume_point(run, request.resume, request.report)
+        return point, None if point is not None else resolve_init_from(config, run.path.parent)
 
 
 def resolve(loaded: LoadedConfig, dataset: Dataset, least: int = 0) -> Config:
@@ -265,8 +291,8 @@ def _build_monitor(plan: Plan, model: GPT, request: TrainRequest) -> MonitorGrou
 
 
 def _create_folder(plan: Plan, report: Report) -> None:
-    if plan.displaced is not None:
-        keep_aside(plan.displaced, report)
+    if plan.line:
+        report(plan.line)
     plan.run.create(plan.config)
     if plan.resume_from is not None:
         plan.run.continue_from(plan.resume_from.folder, plan.resume_from.checkpoint.state)

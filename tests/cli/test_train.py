@@ -1,5 +1,6 @@
 """Training by a recipe or on a text, and the recipe that fits a text."""
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
@@ -18,18 +19,29 @@ AUTO = f"{TRAIN} --resume auto"
 RUN = Path("runs/tiny")
 
 
-@pytest.mark.parametrize("resume", ["", " --resume auto"])
-def test_copy_of_a_run_does_not_touch_the_original(workplace: Path, run: Call, refuse: Refuse, resume: str) -> None:
-    run(TRAIN)
-    shutil.copytree(RUN, "runs/copy")
+@pytest.mark.parametrize("place", ["runs/renamed", "runs/tiny (copy)", "elsewhere/tiny", "elsewhere/checkpoints"])
+def test_configuration_of_a_run_is_that_run_wherever_its_folder_is(
+    workplace: Path, run: Call, refuse: Refuse, place: str
+) -> None:
+    """Whether the folder was moved, or is a copy of one that stays as it was."""
+    run(f"{TRAIN} train.max_steps=3")
     original = (RUN / "metrics.jsonl").read_bytes()
-    said = refuse(f"train --config runs/copy/config.yaml train.max_steps=9{resume}")
-    assert "the configuration in runs/copy names the run runs/tiny" in said
-    own = said.partition("; add ")[2].partition(" to continue")[0]
-    assert "step 9" in run(f"train --config runs/copy/config.yaml train.max_steps=9 --resume auto {own}").err
+    shutil.copytree(RUN, place)
+    own = f"train --config '{place}/config.yaml'"
+    assert f"the run folder {place} exists already, with this configuration; continue it" in refuse(own)
+    said = run(f"{own} train.max_steps=6 --resume auto").err
+    assert f"resuming {place}/checkpoints/step-000003" in said
+    assert "done: 6 steps" in run(f"{own} --resume auto").err
+    assert "step-000006" in run(f"train --config '{place}/checkpoints/step-000006/config.yaml' --resume auto").err
+    with contextlib.chdir(place):
+        assert "done: 6 steps" in run(f"train --config config.yaml --resume auto data.path={workplace}/corpus.txt").err
+    run(f"{own} run.seed=5")
+    assert Path(f"{place}-2/last.json").is_file()
+    run(f"{own} run.name=named run.seed=5")
     assert (RUN / "metrics.jsonl").read_bytes() == original
-    assert sorted(path.name for path in Path("runs").iterdir() if path.is_dir()) == ["copy", "tiny"]
-    assert "at step 6" in run("train --config runs/tiny/config.yaml --resume auto").err
+    beside = {path.name for path in Path("runs").iterdir()} | {path.name for path in Path(place).parent.iterdir()}
+    assert beside == {"tiny", "named", Path(place).name, f"{Path(place).name}-2"}
+    assert "at step 3" in run("train --config runs/tiny/config.yaml --resume auto").err
 
 
 def test_finished_run_has_the_files_of_the_readme(trained: Path) -> None:
@@ -147,11 +159,11 @@ def test_text_trains_at_once_for_a_try_and_then_again(text: Path, run: Call, ref
     run("make_config 日本.txt --output same.yaml")
     assert Path("same.yaml").read_text(encoding="utf-8") == recipe  # without what was for the try
     run(f"train 日本.txt {SMALL} train.max_steps=3")
-    assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本.1"}
+    assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本-2"}
     run("train 日本.txt --print-config")
     Path("日本.txt").write_text(CORPUS * 90, encoding="utf-8")  # another recipe
     run(f"train ./日本.txt {SMALL} train.max_steps=3")
-    assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本.1", "日本.2"}
+    assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本-2", "日本-3"}
     recipe = Path("日本.yaml").read_text(encoding="utf-8")
     Path("日本.yaml").write_text(recipe.replace("n_layer: 4", "n_layer: 3"), encoding="utf-8")
     assert "日本.yaml already exists with other settings than fit this text (model.n_layer: 3, not 4)" in refuse(

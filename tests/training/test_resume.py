@@ -52,17 +52,11 @@ def save(run: RunFolder, step: int, best: bool = False) -> Path:
 def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     run, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "other")
     save(other, 3)
-    assert find_resume_point(run, str(other.path), CONFIG, print) is not None
+    assert find_resume_point(run, str(other.path), print) is not None
     run.create(CONFIG)
-    with pytest.raises(CheckpointError, match="exists already, with this configuration; continue it with --resume"):
-        find_resume_point(run, None, changed("model.vocab_size", None), pytest.fail)
-    with pytest.raises(CheckpointError, match="exists already"):
-        find_resume_point(run, str(other.path), CONFIG, print)
-    changes = changed("run.seed", 7, changed("optim.weight_decay", 0.5))
-    expected = r"another configuration \(run.seed: 1337 -> 7; optim.weight_decay: 0.1 -> 0.5\); choose another name"
-    with pytest.raises(CheckpointError, match=expected) as error:
-        find_resume_point(run, None, changes, pytest.fail)
-    assert "--resume" not in str(error.value)
+    for resume in (None, str(other.path)):
+        with pytest.raises(CheckpointError, match="exists already, with this configuration; continue it with --resume"):
+            find_resume_point(run, resume, pytest.fail)
 
 
 def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warning_each(tmp_path: Path) -> None:
@@ -70,7 +64,7 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
     folders = [save(run, step, best=step == 5) for step in (5, 10, 15)]
 
     def step_of(place: RunFolder, resume: str) -> int:
-        point = find_resume_point(place, resume, CONFIG, lines.append)
+        point = find_resume_point(place, resume, lines.append)
         assert point is not None
         assert point.folder.name == f"step-{point.checkpoint.state['step']:06d}"
         return int(point.checkpoint.state["step"])
