@@ -149,10 +149,13 @@ class RunFolder:
         return folder
 
     def continue_from(self, folder: Path, state: dict[str, Any]) -> None:
-        """Drop samples and snapshots of later steps, and point `last` to a checkpoint of this run to continue from.
+        """Point `last` to a checkpoint of this run to continue from, and drop samples and snapshots of later steps.
 
         After an earlier one was chosen by its path, a run that is killed before it saves continues from there.
         """
+        if folder.resolve().parent == (self.path / "checkpoints").resolve() and folder != self.pointed("last"):
+            # before anything is dropped: a run that is killed in between has to make that again
+            self._point("last", folder, state)
         try:
             for files in (self.samples, self.snapshots):
                 for step, file in step_files(files).items():
@@ -160,8 +163,6 @@ class RunFolder:
                         file.unlink()
         except OSError as error:
             raise self._unwritable(error) from None
-        if folder.resolve().parent == (self.path / "checkpoints").resolve() and folder != self.pointed("last"):
-            self._point("last", folder, state)
 
     def pointed(self, name: str) -> Path | None:
         """Return the checkpoint that `best` or `last` points to; None if there is none, or the pointer is damaged."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config, DataConfig
 from gpt.data.preparation import prepare
 from gpt.system.environment import Settings
@@ -94,6 +94,26 @@ def test_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
         run.newest_valid()
     assert run.save(make_checkpoint(2), best=False, keep_last=1) == run.pointed("last") == folders[1]
     assert newest(run) == ("step-000002", 2, []), "those that an earlier resume left behind are newer"
+
+
+def test_run_that_is_killed_while_it_goes_back_makes_again_what_it_has_dropped(
+    run: RunFolder, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [run.save(make_checkpoint(step), best=False, keep_last=9) for step in (2, 4)]
+    sample = run.samples / "step-000004.txt"
+    sample.write_text("")
+    state = read_checkpoint(folders[0]).state
+    unlink = Path.unlink
+
+    def kill(path: Path) -> None:
+        unlink(path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", kill)
+        run.continue_from(folders[0], state)
+    assert not sample.exists()
+    assert newest(run) == ("step-000002", 2, [])
 
 
 def test_replaced_folder_comes_after_its_replacement_and_before_older_ones(
