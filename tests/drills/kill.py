@@ -40,6 +40,8 @@ train:
   keep_last: 2
 """
 """With dropout."""
+NATIVE = RECIPE.replace("kernels: torch", "kernels: auto").replace("n_embd: 16", "n_embd: 64")
+"""Trained by compiled kernels, where there is a compiler."""
 COUNT = 20
 EARLIER = "runs/run/checkpoints/step-000002"
 Outcome = tuple[str, str, str]
@@ -90,6 +92,10 @@ def make_recipe(folder: Path) -> Path:
     return make_folder(folder, RECIPE)
 
 
+def make_native(folder: Path) -> Path:
+    return make_folder(folder, NATIVE)
+
+
 def make_finished(folder: Path) -> Path:
     ending = run_forked(partial(resume, "train.keep_last=9"), make_recipe(folder))
     assert ending.code == 0, ending.output
@@ -113,6 +119,7 @@ def spread(full: bool, changes: int) -> Iterator[Death]:
 SUBJECTS = (
     Subject("runs finished", resume, everywhere, in_a_row=3, make=make_recipe),
     Subject("runs finished", resume_from_earlier, spread, make=make_finished),
+    Subject("runs finished", resume, spread, make=make_native),
 )
 
 
