@@ -134,6 +134,9 @@ class Trainer:
         """Train, and evaluate in between; `poll` raises Interrupted once a signal has arrived."""
         while True:
             if self._evaluation_is_due():
+                if self._is_finished():
+                    # an evaluation or a sample may fail, as for want of memory, and then nothing of the steps is lost
+                    self._save(best=False, required=True, is_final=False)
                 with announced(self.report, f"step {self.state.step}: evaluating"):
                     self._evaluate(poll)
             if self._is_finished():
@@ -193,10 +196,11 @@ class Trainer:
         self.callbacks.sync_across_ranks()
         self.meter.restart()
 
-    def _save(self, best: bool, required: bool) -> None:
+    def _save(self, best: bool, required: bool, is_final: bool = True) -> None:
         """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
 
-        The state names a checkpoint as the best one only once it is written.
+        The state names a checkpoint as the best one only once it is written. One that is not `is_final` is written
+        again after the evaluation of its step, and callbacks hear of that one only.
         """
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
@@ -205,6 +209,7 @@ class Trainer:
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is not None:
             self.state = saved
+        if folder is not None and is_final:
             self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
 
     def _write(

@@ -49,7 +49,7 @@ class Validation:
         with without_compilation(self.model), self.compute.allow_tf32():
             result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):
-            raise NonFiniteError(f"the validation loss is not finite at step {step}; nothing was saved")
+            raise NonFiniteError(f"the validation loss is not finite at step {step}; it is not recorded")
         return result
 
     def sample(self, poll: Poll) -> str:

@@ -23,6 +23,7 @@ from gpt.training.callbacks import Callback, CallbackGroup, EvaluationEvent, Gra
 from gpt.training.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted, SignalWatch
+from gpt.training.validation import Validation
 from tiny import CORPUS
 from training.sessions import rows, same, saved_steps, stopped_after, weights
 from training.sessions import start_session as start
@@ -100,9 +101,35 @@ def test_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, sample
         return logits if module.training or trainer.state.step < 3 else logits * math.nan
 
     trainer.model.register_forward_hook(spoil)
-    with pytest.raises(NonFiniteError, match="the validation loss is not finite at step 3; nothing was saved"):
+    with pytest.raises(NonFiniteError, match="the validation loss is not finite at step 3; it is not recorded"):
         trainer.run()
     assert saved_steps(trainer) == list(rows(tmp_path, "val/loss")) == []
+
+
+@pytest.mark.parametrize("part", ["loss", "sample"])
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_steps_are_not_lost_if_the_last_evaluation_fails(tmp_path: Path, part: str, is_stopped: bool) -> None:
+    """As for want of memory; or the process is killed in it."""
+    end = 5 if is_stopped else 6
+    stop = as_callbacks([lambda event: event.step == end and event.stop()]) if is_stopped else []
+    trainer = start(tmp_path, callbacks=stop)
+    whole = getattr(Validation, part)
+
+    def fail(validation: Validation, *arguments: Any) -> Any:
+        if trainer.state.step == end:
+            raise MemoryError
+        return whole(validation, *arguments)
+
+    with patch.object(Validation, part, fail), pytest.raises(MemoryError):
+        trainer.run()
+    assert saved_steps(trainer) == [3, end]
+    resumed = start(tmp_path, resume="auto")
+    assert (resumed.state.step, resumed.state.evaluated_step, resumed.state.best_step) == (end, 3, 3)
+    resumed.run()
+    unharmed = start(tmp_path, "run.name=unharmed")
+    unharmed.run()
+    assert same(weights(unharmed.model), weights(resumed.model))
+    assert rows(tmp_path, "val/loss").keys() == {3, 6}
 
 
 def test_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path) -> None:
