@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gpt.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_state, write_checkpoint
 from gpt.checkpoint.manifest import MANIFEST, verify_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config, read_yaml
@@ -148,12 +148,16 @@ class RunFolder:
         self._remove_old(step, keep_last)
         return folder
 
+    def has(self, folder: Path) -> bool:
+        """Return whether the folder of a checkpoint is one of this run's."""
+        return folder.resolve().parent == (self.path / "checkpoints").resolve()
+
     def continue_from(self, folder: Path, state: dict[str, Any]) -> None:
         """Point `last` to a checkpoint of this run to continue from, and drop samples and snapshots of later steps.
 
         After an earlier one was chosen by its path, a run that is killed before it saves continues from there.
         """
-        if folder.resolve().parent == (self.path / "checkpoints").resolve() and folder != self.pointed("last"):
+        if self.has(folder) and folder != self.pointed("last"):
             # before anything is dropped: a run that is killed in between has to make that again
             self._point("last", folder, state)
         try:
@@ -166,6 +170,11 @@ class RunFolder:
 
     def pointed(self, name: str) -> Path | None:
         """Return the checkpoint that `best` or `last` points to; None if there is none, or the pointer is damaged."""
+        folder = self._named_by(name)
+        return None if folder is None else _existing(folder)
+
+    def _named_by(self, name: str) -> Path | None:
+        """Return the folder that a pointer names, which may be gone; None if the pointer is missing or damaged."""
         try:
             pointer = parse_json(read_file(self.path / f"{name}.json", MAX_SMALL_JSON_BYTES))
             folder = self.path / "checkpoints" / _folder_name(pointer["step"])
@@ -173,9 +182,7 @@ class RunFolder:
             is_whole = pointer["checkpoint"] == f"checkpoints/{folder.name}"
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        # a process was killed while it replaced the folder
-        aside = folder.with_name(f"{folder.name}.old")
-        return next((found for found in (folder, aside) if is_whole and found.is_dir()), None)
+        return folder if is_whole else None
 
     def damaged_pointer(self, name: str) -> str | None:
         """Return a message if `best` or `last` is there, but does not point to a checkpoint."""
@@ -183,6 +190,25 @@ class RunFolder:
         if self.pointed(name) is not None or not path.exists():
             return None
         return f"{path} is damaged, or the checkpoint it names is gone"
+
+    def restore_best(self, step: int) -> bool:
+        """Return whether `best` points to a checkpoint; one that does not is pointed to that of the best step again.
+
+        Where that is gone too, no best one is known any more, and the pointer is removed.
+        """
+        if self.pointed("best") is not None:
+            return True
+        folder = _existing(self.path / "checkpoints" / _folder_name(step))
+        try:
+            if step >= 0 and folder is not None:
+                self._point("best", folder, read_state(folder))
+                return True
+            (self.path / "best.json").unlink(missing_ok=True)
+        except CheckpointError:  # it is damaged
+            return False
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return False
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
         """Read the checkpoint that `last` points to, or else the newest readable one; None if there is none.
@@ -211,10 +237,10 @@ class RunFolder:
     def _remove_old(self, step: int, keep_last: int) -> None:
         """Keep the newest up to `step`; later ones are from before a resume at an earlier step.
 
-        While a pointer is damaged, all are kept: one of them may be the best.
+        While a pointer cannot be read, all are kept: one of them may be the best.
         """
         self._remove_unfinished()
-        if self.damaged_pointer("best"):
+        if self._named_by("best") is None and (self.path / "best.json").exists():
             return
         keep = {self.pointed("best"), self.pointed("last")}
         ranked = sorted(self.checkpoints(), key=lambda folder: int(folder.name.split("-")[1].split(".")[0]) > step)
@@ -237,6 +263,12 @@ def step_files(folder: Path) -> dict[int, Path]:
 
 def _folder_name(step: int) -> str:
     return f"step-{step:06d}"
+
+
+def _existing(folder: Path) -> Path | None:
+    """Return the folder of a checkpoint; or that beside it, if a process was killed while it replaced the first."""
+    aside = folder.with_name(f"{folder.name}.old")
+    return next((found for found in (folder, aside) if found.is_dir()), None)
 
 
 def run_around(folder: Path) -> RunFolder | None:

@@ -162,9 +162,12 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
         return stopped.exit_code
     is_whole = state.step >= trainer.config.train.max_steps
     cost = f", {run_flops(trainer.config) / 1e12:,.3g} TFLOP" if is_whole else ""
+    name, loss, at = "best", state.best_val_loss, state.best_step
+    if loss is None:  # that checkpoint was deleted
+        name, loss, at = "last", state.val_loss, state.evaluated_step
     tell(
-        f"done: {state.step} steps in {state.seconds:.1f} s{cost}; best validation loss {state.best_val_loss:.4f} nats "
-        f"per token at step {state.best_step}; sample with: "
+        f"done: {state.step} steps in {state.seconds:.1f} s{cost}; {name} validation loss {loss:.4f} nats "
+        f"per token at step {at}; sample with: "
         f"{command_line('sample', '--checkpoint', str(folder), *plugin_options())}"
     )
     return 0

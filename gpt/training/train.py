@@ -261,7 +261,9 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
     )
     if plan.resume_from is not None:
         restore(trainer, plan.resume_from)
-    world.rank_zero(lambda: _create_folder(plan, request.report))
+    has_best = world.rank_zero(lambda: _create_folder(plan, trainer.state.best_step, request.report))
+    if not has_best:
+        trainer.state = trainer.state.without_best()
     request.report(_summary(trainer, plan))
     return trainer
 
@@ -290,12 +292,22 @@ def _build_monitor(plan: Plan, model: GPT, request: TrainRequest) -> MonitorGrou
     return MonitorGroup(monitors, report)
 
 
-def _create_folder(plan: Plan, report: Report) -> None:
+def _create_folder(plan: Plan, best_step: int, report: Report) -> bool:
+    """Create the folder, or prepare it for what is to come; return whether it has the best checkpoint so far."""
     if plan.line:
         report(plan.line)
     plan.run.create(plan.config)
-    if plan.resume_from is not None:
-        plan.run.continue_from(plan.resume_from.folder, plan.resume_from.checkpoint.state)
+    if plan.resume_from is None:
+        return False
+    plan.run.continue_from(plan.resume_from.folder, plan.resume_from.checkpoint.state)
+    has_best = plan.run.restore_best(best_step)
+    # a run that begins with the checkpoint of another one has none yet
+    if not has_best and best_step >= 0 and plan.run.has(plan.resume_from.folder):
+        report(
+            f"warning: {plan.run.path} has lost its best checkpoint, that of step {best_step}; "
+            "the next evaluation is the best one so far"
+        )
+    return has_best
 
 
 def _summary(trainer: Trainer, plan: Plan) -> str:

@@ -42,6 +42,10 @@ class TrainingState:
         """Return this state with the checkpoint of the present step as the best one."""
         return replace(self, best_step=self.step, best_val_loss=self.val_loss)
 
+    def without_best(self) -> "TrainingState":
+        """Return this state with no best checkpoint, so that the next evaluation has it."""
+        return replace(self, best_step=-1, best_val_loss=None)
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
         """Build the state from a JSON object; CheckpointError: a key is missing or of a wrong type."""

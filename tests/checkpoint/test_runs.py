@@ -1,6 +1,7 @@
 """Run folders: which checkpoints stay, and which one is meant."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,6 +79,15 @@ def test_damaged_pointer_is_named_and_nothing_is_removed(
     assert (name, step, len(damaged)) == ("step-000009", 9, 1)
 
 
+def test_best_checkpoint_that_is_deleted_in_a_run_does_not_keep_the_others(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    shutil.rmtree(run.save(make_checkpoint(1), best=True, keep_last=1))
+    for step in (2, 3):
+        run.save(make_checkpoint(step), best=False, keep_last=1)
+    assert names(run) == ["step-000003"]
+
+
 def test_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
@@ -109,9 +119,10 @@ def test_run_that_is_killed_while_it_goes_back_makes_again_what_it_has_dropped(
         unlink(path)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", kill)
-        run.continue_from(folders[0], state)
+        with pytest.raises(KeyboardInterrupt):
+            run.continue_from(folders[0], state)
     assert not sample.exists()
     assert newest(run) == ("step-000002", 2, [])
 

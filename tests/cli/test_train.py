@@ -1,6 +1,7 @@
 """Training by a recipe or on a text, and the recipe that fits a text."""
 
 import contextlib
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -12,6 +13,7 @@ from cli.conftest import Call, Refuse
 from gpt.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 from gpt.config.loading import parse_config
 from gpt.config.sources import load_config
+from gpt.training.loss import Evaluation
 from tiny import CORPUS
 
 TRAIN = "train --config tiny.yaml"
@@ -101,6 +103,33 @@ def test_auto_does_not_start_over_a_run_without_its_checkpoints(own: Path, refus
     shutil.rmtree(RUN / "checkpoints")
     assert "has lost its checkpoints" in refuse(AUTO)
     assert (RUN / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("gone", ["checkpoint", "pointer", "both", "damaged pointer"])
+def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
+    workplace: Path, run: Call, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    losses = itertools.count(1)
+    monkeypatch.setattr("gpt.training.train.evaluate", lambda *arguments: Evaluation(float(next(losses)), 1))
+    auto = f"{TRAIN} train.keep_last=1 train.eval_interval=1 --resume auto"
+    run(f"{auto} train.max_steps=3")
+    best = RUN / "checkpoints/step-000001"
+    assert RunFolder(RUN).pointed("best") == best
+    if gone in ("checkpoint", "both"):
+        shutil.rmtree(best)
+    if gone in ("pointer", "both"):
+        (RUN / "best.json").unlink()
+    if gone == "damaged pointer":
+        (RUN / "best.json").write_text("{")
+    is_lost = gone in ("checkpoint", "both")
+    said = run(f"{auto} train.max_steps=3").err
+    assert ("warning: runs/tiny has lost its best checkpoint, that of step 1; the next evaluation" in said) == is_lost
+    assert f"; {'last' if is_lost else 'best'} validation loss" in said
+    run("sample --checkpoint runs/tiny --max-new-tokens 2")
+    run(f"{auto} train.max_steps=9")
+    best = RUN / "checkpoints/step-000004" if is_lost else best
+    assert RunFolder(RUN).pointed("best") == best
+    assert set(RunFolder(RUN).checkpoints()) == {best, RUN / "checkpoints/step-000009"}
 
 
 @pytest.mark.parametrize("steps", [1, 20])
