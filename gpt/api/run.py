@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.evaluation import Windows, evaluate_corpus
 from gpt.api.metrics import read_metrics
 from gpt.api.plotting import plot
-from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state
+from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state, similar_run
 from gpt.config import Config
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
@@ -26,6 +26,8 @@ from gpt.system.progress import print_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RUNS = Path("runs")
+
 
 class Run:
     """A run folder; its best checkpoint is loaded when it is first needed.
@@ -34,7 +36,7 @@ class Run:
         folder: the run folder.
 
     Args:
-        path: a run folder, or a checkpoint folder such as `gpt.save` writes.
+        path: a run folder, or its name below `runs`, or a checkpoint folder such as `gpt.save` writes.
         device: device of the model: auto, cpu, cuda, cuda:N or mps.
 
     Raises:
@@ -45,8 +47,11 @@ class Run:
         if text := text_for_path(path):
             raise CheckpointError(f"{text}; give a run folder")
         self.folder, self._device = Path(path), device
+        if not self.folder.exists() and (RUNS / path).exists():
+            self.folder = RUNS / path
         if not (self.folder / "config.yaml").is_file():
-            raise CheckpointError(f"{path} is not a run folder: it has no config.yaml")
+            near = "" if self.folder.exists() else similar_run(self.folder, RUNS)
+            raise CheckpointError(f"{path} is not a run folder: it has no config.yaml{near}")
 
     def __repr__(self) -> str:
         try:

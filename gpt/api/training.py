@@ -11,8 +11,10 @@ from pydantic import BaseModel
 
 from gpt.api.live_curve import LiveCurve
 from gpt.api.run import Run
+from gpt.checkpoint import find_configuration
 from gpt.config.composing import Source, compose_config
 from gpt.config.plugins import load_plugins
+from gpt.config.sections import RunConfig
 from gpt.config.sources import LoadedConfig, name_of_text, to_name
 from gpt.data.locating import store_text
 from gpt.data.own_text import fit_recipe
@@ -22,6 +24,7 @@ from gpt.system.environment import Settings, expand_home, read_launch, read_sett
 from gpt.system.errors import ConfigError, DataError
 from gpt.system.progress import Report, in_notebook, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
+from gpt.training.resume import AUTO
 from gpt.training.signals import Interrupted
 from gpt.training.train import TrainRequest, build_trainer
 from gpt.training.trainer import Trainer
@@ -52,7 +55,8 @@ def train(
         text: the text itself, in place of `path`.
         config: a YAML file, the name of a recipe such as `shakespeare`, a `Config`, or a dict of sections. None: the
             recipe that fits the text, as `gpt new` writes it.
-        resume: auto: continue this run from its newest readable checkpoint, or start it; a path: continue from there.
+        resume: auto: continue this run from its newest readable checkpoint, or start it; a run or a checkpoint, by its
+            path or its name below `runs`: continue from there, without `config` by the run's own configuration.
         allow_config_change: resume even though the configuration differs from the checkpoint's.
         callbacks: `gpt.Callback` objects, or functions that are called after each step with a `StepEvent`.
         plugins: Python files to load first, or one.
@@ -78,6 +82,8 @@ def train(
         raise ConfigError(f'resume is {resume!r}, expected "auto", a path, or None')
     listeners = as_callbacks(callbacks)
     settings, start = read_settings(offline), None if resume is None else str(resume)
+    if start not in (None, AUTO) and path is None and text is None and config is None:
+        config = find_configuration(Path(str(start)), Path(RunConfig().dir))
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))

@@ -15,6 +15,7 @@ from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_state, write
 from gpt.checkpoint.manifest import MANIFEST, verify_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config, read_yaml
+from gpt.config.suggestions import nearest
 from gpt.system.errors import CheckpointError
 from gpt.system.files import (
     MAX_SMALL_JSON_BYTES,
@@ -30,6 +31,7 @@ _STEP = re.compile(r"step-(\d+)(\.old)?")
 _STEP_FILE = re.compile(r"step-([0-9]{1,18})\.(txt|safetensors)")
 MAX_VOCABULARY = 512
 """Snapshots leave out embeddings of more tokens: a map of them could not be read, and would take much of the disk."""
+SHOWN_RUNS = 5
 PROBE_SECONDS = 0.5
 """How long `lock` retries: `is_being_trained` probes by taking the lock for an instant."""
 
@@ -283,7 +285,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     """Find the checkpoint folder that a user means.
 
     Args:
-        path: a run folder, a checkpoint folder, or `best` or `last` in a run folder; None: the newest run in `runs`.
+        path: a run folder, a checkpoint folder, or `best` or `last` in a run folder, by its path or by what that is in
+            `runs`; None: the newest run in `runs`.
         prefer: `best` or `last`, for a run folder that has both.
     """
     if path is None:
@@ -295,12 +298,14 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         path = pointers[-1].parent
     if text := text_for_path(path):
         raise CheckpointError(f"{text}; give a run folder or a checkpoint folder")
+    if not _is_there(path):
+        if not _is_there(runs / path):
+            raise CheckpointError(f"{path}: no such run or checkpoint{similar_run(path, runs)}")
+        path = runs / path
     if (path / MANIFEST).is_file():
         return path
-    is_pointer = path.name in ("best", "last") and not path.exists()
+    is_pointer = not path.exists()
     run, name = (RunFolder(path.parent), path.name) if is_pointer else (RunFolder(path), prefer)
-    if not run.path.exists():
-        raise CheckpointError(f"{path}: no such run or checkpoint")
     if damaged := run.damaged_pointer(name):
         raise CheckpointError(f"{damaged}; give a folder in {run.path / 'checkpoints'} instead")
     found = run.pointed(name)
@@ -309,3 +314,27 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if found is None:
         raise CheckpointError(f"{path} holds no checkpoint; train first, or give another --checkpoint")
     return found
+
+
+def find_configuration(path: Path, runs: Path) -> Path:
+    """Return the configuration of a run that a user means as in `find_checkpoint`; CheckpointError: there is none."""
+    run = run_around(find_checkpoint(path, runs, prefer="last"))
+    if run is None or not (run.path / "config.yaml").is_file():
+        raise CheckpointError(f"{path} is not of a run, whose configuration there would be; give --config FILE too")
+    return run.path / "config.yaml"
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or (path.name in ("best", "last") and path.parent.exists())
+
+
+def similar_run(path: Path, runs: Path) -> str:
+    """Return the end of a message about a path that is missing: a name that is spelled like it, or the newest runs."""
+    while not path.parent.exists():
+        path = path.parent
+    place = path.parent if path.parent != Path() else runs
+    if near := nearest(path.name, [each.name for each in place.glob("*") if each.is_dir()]):
+        return near
+    pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    names = [file.parent.name for file in pointers[:SHOWN_RUNS]]
+    return f"; {runs} has {', '.join(names)}" if names else ""

@@ -84,8 +84,6 @@ def main(arguments: argparse.Namespace) -> int:
 
     keep_freed_memory()
     loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
-    if arguments.checkpoint is None:
-        report(f"using {loaded.folder}")
     params = params_of(loaded.config.sample, given)
     if "seed" not in given and params.temperature > 0 and arguments.beam is None:
         params = params.model_copy(update={"seed": randrange(10**6)})
@@ -95,11 +93,13 @@ def main(arguments: argparse.Namespace) -> int:
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
     options = DecodeOptions(arguments.backend, arguments.kv_dtype)
     runtime = build_runtime(loaded.model, options, report=report)
-    if arguments.interactive:
-        return _converse(runtime, tokenizer, params)
-    prompts = [convert_newlines(prompt) for prompt in prompts]
+    prompts = [] if arguments.interactive else [convert_newlines(prompt) for prompt in prompts]
     # a bad prompt is an error before anything is written
     encode_prompts(tokenizer, prompts, params, loaded.config.model.block_size)
+    if loaded.folder != arguments.checkpoint:
+        report(f"using {loaded.folder}")
+    if arguments.interactive:
+        return _converse(runtime, tokenizer, params)
     (_sample if arguments.beam is None else _beam)(arguments, runtime, tokenizer, prompts, params)
     return 0
 

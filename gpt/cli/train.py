@@ -16,13 +16,15 @@ from gpt.cli.shared_options import load_given_plugins, not_empty
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.plugins import load_plugins, plugin_options
-from gpt.config.sections import SECTIONS
+from gpt.config.sections import SECTIONS, RunConfig
 from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
 from gpt.system.distributed import World, joined
 from gpt.system.environment import read_launch, read_settings
 from gpt.system.errors import ConfigError
 from gpt.system.invocation import command_line
 from gpt.system.progress import silent
+
+AUTO = "auto"  # as in gpt.training.resume, which imports torch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,14 +44,24 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog=command_line("train"),
     )
     add_config_options(parser, or_text=True)
-    start = "auto: continue this run from its newest readable checkpoint, or start it; PATH: continue from there"
-    parser.add_argument("--resume", type=not_empty, metavar="auto|PATH", help=start)
+    start = "auto, or nothing: continue this run from its newest readable checkpoint, or start it; PATH: continue from "
+    start += "that run or checkpoint, without --config by the run's own configuration"
+    parser.add_argument("--resume", type=not_empty, nargs="?", const=AUTO, metavar="auto|PATH", help=start)
     change = "resume even though the configuration differs from the checkpoint's"
     parser.add_argument("--allow-config-change", action="store_true", help=change)
     parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
     parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
-    return parser.parse_intermixed_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.resume is not None and _is_no_checkpoint(arguments.resume):
+        arguments.overrides.insert(0, arguments.resume)
+        arguments.resume = AUTO
+    return arguments
+
+
+def _is_no_checkpoint(word: str) -> bool:
+    """Return whether what follows --resume is a text or an override, so that the option is meant to have no value."""
+    return os.path.isfile(word) or ("=" in word and not os.path.exists(word))  # noqa: PTH110, PTH113
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -87,8 +99,14 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
         if text is not None and exists(text):
             raise ConfigError(f"--config and the text {text} are given; leave one of them out")
         return None
+    if text is None and arguments.resume not in (None, AUTO):
+        load_torch()
+        from gpt.checkpoint import find_configuration
+
+        arguments.config = find_configuration(Path(arguments.resume), Path(RunConfig().dir))
+        return None
     if text is None:
-        raise ConfigError("nothing to train on: give a text, such as my.txt, or --config FILE")
+        raise ConfigError("nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN")
     if len(texts) > 1 and (key := next(filter(_is_key, arguments.overrides), None)):
         raise ConfigError(f"{key} has no value; write it as {key}=VALUE, without blanks")
     if len(texts) > 1:

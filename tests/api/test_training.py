@@ -121,3 +121,16 @@ def test_ctrl_c_saves_and_returns_the_run_at_a_prompt_and_ends_a_program(
     with pytest.raises(KeyboardInterrupt):
         gpt.train(callbacks=[interrupt], name="program", **TINY)
     assert (workplace / "runs/program/checkpoints/step-000002").is_dir()
+
+
+def test_resume_of_a_run_has_its_configuration(workplace: Path) -> None:
+    gpt.train(max_steps=3, **TINY)
+    for resume in ("runs/tiny", "tiny", Path("runs/tiny/checkpoints/step-000004")):
+        run = gpt.train(resume=resume, max_steps=4, report=None)
+        assert run.folder == Path("runs/tiny")
+        assert (run.config.model.n_embd, run.config.train.max_steps) == (16, 4)
+    with pytest.raises(gpt.GPTError, match=r"tina: no such run or checkpoint; did you mean tiny[?]"):
+        gpt.train(resume="tina")
+    assert gpt.Run("tiny").folder == Path("runs/tiny")
+    with pytest.raises(gpt.GPTError, match=r"tina is not a run folder: it has no config.yaml; did you mean tiny[?]"):
+        gpt.Run("tina")

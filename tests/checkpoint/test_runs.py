@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, find_configuration, read_checkpoint
 from gpt.config import Config, DataConfig
 from gpt.data.preparation import prepare
 from gpt.system.environment import Settings
@@ -158,6 +158,31 @@ def test_path_means_a_checkpoint(tmp_path: Path, make_checkpoint: MakeCheckpoint
     for name in ("best", "last"):
         (run / f"{name}.json").unlink()
         assert find_checkpoint(run, runs).name == "step-000003"
+
+
+def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
+    tmp_path: Path, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = Path("runs")
+    for name in ("poems", "letters"):
+        RunFolder(runs / name).save(make_checkpoint(1), best=True, keep_last=9)
+    checkpoint = runs / "poems/checkpoints/step-000001"
+    for path in ("poems", "poems/best", "poems/last", "poems/checkpoints/step-000001", "runs/poems"):
+        assert find_checkpoint(Path(path), runs) == checkpoint
+        assert find_configuration(Path(path), runs) == runs / "poems/config.yaml"
+    for path, hint in (
+        ("poens", "did you mean poems[?]"),
+        ("runs/poens/last", "did you mean poems[?]"),
+        ("poems/checkpoints/step-00001", "did you mean poems[?]"),
+        ("runs/poems/checkpoints/step-00001", "did you mean step-000001[?]"),
+        ("prose", "runs has (letters, poems|poems, letters)"),
+    ):
+        with pytest.raises(CheckpointError, match=f"^{path}: no such run or checkpoint; {hint}$"):
+            find_checkpoint(Path(path), runs)
+    checkpoint.rename("alone")
+    with pytest.raises(CheckpointError, match=r"^alone is not of a run, .*; give --config"):
+        find_configuration(Path("alone"), runs)
 
 
 @pytest.mark.parametrize(

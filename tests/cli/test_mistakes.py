@@ -121,7 +121,7 @@ LINES = [
     ),
     ("explain lens --prompt It --position 2", "--position is 2, expected 0 to 1 (positions of the prompt)"),
     ("explain lens --prompt It --edit logits=0", "a lens reads the streams, and logits comes later"),
-    ("train --print-config", "nothing to train on: give a text, such as my.txt, or --config FILE"),
+    ("train --print-config", "nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN"),
     (f"{NEW} data.path=gone.txt", "gone.txt: no such file"),
     (f"{NEW} data.path=bad.txt", "not UTF-8: byte 5"),
     (f"{NEW} run.device=cuda:99", "cuda:99"),

@@ -87,7 +87,7 @@ def test_training_goes_on_without_a_reader_or_any_stream(streams: str, trained: 
     [
         ("sample --backend quantum", 2, "error: argument --backend: "),
         (
-            "sample --prompt It --seed 1 --checkpoint runs/tiny > /dev/full",
+            "sample --prompt It --seed 1 --checkpoint runs/tiny/checkpoints/step-000006 > /dev/full",
             2,
             "error: cannot write the output: No space",
         ),

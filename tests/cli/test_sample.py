@@ -166,8 +166,9 @@ def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
         monkeypatch.setattr(stdin, "isatty", lambda: terminal, raising=False)
         monkeypatch.setattr("sys.stdin", stdin)
         _, out, err = run(f"sample --interactive --checkpoint runs/tiny --max-new-tokens 5 --seed 1337 {options}")
-        assert err.startswith(sample.HELP + "\n")
-        return out, err.removeprefix(sample.HELP + "\n")
+        beginning = f"using runs/tiny/checkpoints/step-000006\n{sample.HELP}\n"
+        assert err.startswith(beginning)
+        return out, err.removeprefix(beginning)
 
     return session
 

@@ -105,6 +105,27 @@ def test_auto_does_not_start_over_a_run_without_its_checkpoints(own: Path, refus
     assert (RUN / "metrics.jsonl").read_bytes() == before
 
 
+def test_resume_needs_no_more_than_the_name_of_a_run(workplace: Path, run: Call, refuse: Refuse) -> None:
+    run(f"{TRAIN} train.max_steps=3")
+    for number, words in enumerate(("--resume runs/tiny", "--resume tiny", "--resume runs/tiny/last", "--resume")):
+        steps = f"train.max_steps={4 + number}"
+        said = run(f"train {words} {steps}" if "tiny" in words else f"{TRAIN} {words} {steps}").err
+        assert f"resuming runs/tiny/checkpoints/step-{3 + number:06d}" in said
+        assert f"done: {4 + number} steps" in said
+    run("train --resume runs/tiny/checkpoints/step-000006")
+    run("train --resume tiny run.name=branch train.max_steps=9")
+    assert {path.name for path in Path("runs").iterdir()} == {"tiny", "branch"}
+    assert "tina: no such run or checkpoint; did you mean tiny?" in refuse("train --resume tina")
+    for words in ("--resume", "--resume auto"):
+        assert "nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN" in refuse(
+            f"train {words}"
+        )
+    for words in ("corpus.txt run.name=text", "run.name=other corpus.txt"):
+        run(f"train --resume {words} train.max_steps=1 {SMALL}")
+    assert Path("runs/text/last.json").is_file()
+    assert Path("runs/other/last.json").is_file()
+
+
 @pytest.mark.parametrize("gone", ["checkpoint", "pointer", "both", "damaged pointer"])
 def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
     workplace: Path, run: Call, monkeypatch: pytest.MonkeyPatch, gone: str
