@@ -7,7 +7,7 @@ of them at once.
 import itertools
 import math
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Self
@@ -484,6 +484,22 @@ class Config(Section):
                 f"cannot cut model.block_size {size} into {pieces} sequences of {MIN_SEQUENCE_LENGTH} tokens or more; "
                 f"make block_size a multiple of {pieces}, {pieces * MIN_SEQUENCE_LENGTH} or more, or leave out shares",
             )
+
+    def without_effect(self) -> Iterator[Problem]:
+        """Yield each key that has another value than by default, and that nothing reads, with the reason."""
+        if self.optim.schedule == "constant":
+            yield from self._changed("optim", ("min_lr", "decay_steps"), "with optim.schedule: constant")
+        if self.train.teacher is None:
+            yield from self._changed("train", ("teacher_weight",), "without train.teacher")
+        if self.model.position == "learned":
+            yield from self._changed("model", ("rope_theta",), "with model.position: learned")
+
+    def _changed(self, name: str, keys: Sequence[str], reason: str) -> Iterator[Problem]:
+        section = getattr(self, name)
+        for key in keys:
+            value = getattr(section, key)
+            if value != SECTIONS[name].model_fields[key].default:
+                yield f"{name}.{key}", f"{value:g} has no effect {reason}"
 
     def sequence_lengths(self) -> list[tuple[int, int]]:
         """Return the lengths of sequences in the training, each with the number of its steps."""

@@ -131,6 +131,8 @@ def _prepare(request: TrainRequest) -> Prepared:
     """Find out what does not depend on the folder of the run; nothing but the corpus is written."""
     world, report = request.world, request.report
     check_parallel(request.loaded.config, world)
+    for key, message in request.loaded.config.without_effect():
+        report(f"{key}: {message}")
     loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, report))
     with world.together():
         run_config, processor = loaded.config.run, supported_processors(request.settings.processor)[0]

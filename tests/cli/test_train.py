@@ -126,6 +126,20 @@ def test_resume_needs_no_more_than_the_name_of_a_run(workplace: Path, run: Call,
     assert Path("runs/other/last.json").is_file()
 
 
+def test_key_that_nothing_reads_is_named(workplace: Path, run: Call) -> None:
+    keys = "optim.schedule=constant optim.min_lr=2e-4 optim.decay_steps=3 train.teacher_weight=0.2 model.rope_theta=500"
+    said = run(f"{TRAIN} train.max_steps=1 {keys}").err.splitlines()
+    for line in (
+        "optim.min_lr: 0.0002 has no effect with optim.schedule: constant",
+        "optim.decay_steps: 3 has no effect with optim.schedule: constant",
+        "train.teacher_weight: 0.2 has no effect without train.teacher",
+        "model.rope_theta: 500 has no effect with model.position: learned",
+    ):
+        assert line in said
+    keys = "optim.schedule=wsd train.teacher=tiny model.position=rope optim.min_lr=2e-4 train.teacher_weight=0.2"
+    assert "no effect" not in run(f"{TRAIN} train.max_steps=2 {keys} run.name=used").err
+
+
 @pytest.mark.parametrize("gone", ["checkpoint", "pointer", "both", "damaged pointer"])
 def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
     workplace: Path, run: Call, monkeypatch: pytest.MonkeyPatch, gone: str
