@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.evaluation import Windows, evaluate_corpus
 from gpt.api.metrics import read_metrics
 from gpt.api.plotting import plot
-from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state, similar_run
+from gpt.checkpoint import Loaded, find_checkpoint, find_place, load_trained, read_state, similar_run
 from gpt.config import Config
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
@@ -46,11 +46,11 @@ class Run:
     def __init__(self, path: str | Path, device: str = "auto") -> None:
         if text := text_for_path(path):
             raise CheckpointError(f"{text}; give a run folder")
-        self.folder, self._device = Path(path), device
-        if not self.folder.exists() and (RUNS / path).exists():
-            self.folder = RUNS / path
+        place = find_place(Path(path), RUNS)
+        self.folder = place or Path(path)
+        self._device = device
         if not (self.folder / "config.yaml").is_file():
-            near = "" if self.folder.exists() else similar_run(self.folder, RUNS)
+            near = similar_run(self.folder, RUNS) if place is None else ""
             raise CheckpointError(f"{path} is not a run folder: it has no config.yaml{near}")
 
     def __repr__(self) -> str:

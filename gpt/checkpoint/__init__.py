@@ -3,7 +3,15 @@
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_description, read_state, write_checkpoint
 from gpt.checkpoint.loading import Loaded, bare_checkpoint, build_model, load_trained, load_weights, weights_of
 from gpt.checkpoint.manifest import verify_checkpoint
-from gpt.checkpoint.runs import RunFolder, find_checkpoint, find_configuration, run_around, similar_run, step_files
+from gpt.checkpoint.runs import (
+    RunFolder,
+    find_checkpoint,
+    find_configuration,
+    find_place,
+    run_around,
+    similar_run,
+    step_files,
+)
 
 __all__ = [
     "Checkpoint",
@@ -13,6 +21,7 @@ __all__ = [
     "build_model",
     "find_checkpoint",
     "find_configuration",
+    "find_place",
     "load_trained",
     "load_weights",
     "read_checkpoint",

@@ -298,10 +298,10 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         path = pointers[-1].parent
     if text := text_for_path(path):
         raise CheckpointError(f"{text}; give a run folder or a checkpoint folder")
-    if not _is_there(path):
-        if not _is_there(runs / path):
-            raise CheckpointError(f"{path}: no such run or checkpoint{similar_run(path, runs)}")
-        path = runs / path
+    place = find_place(path, runs)
+    if place is None:
+        raise CheckpointError(f"{path}: no such run or checkpoint{similar_run(path, runs)}")
+    path = place
     if (path / MANIFEST).is_file():
         return path
     is_pointer = not path.exists()
@@ -324,12 +324,18 @@ def find_configuration(path: Path, runs: Path) -> Path:
     return run.path / "config.yaml"
 
 
-def _is_there(path: Path) -> bool:
-    return path.exists() or (path.name in ("best", "last") and path.parent.exists())
+def find_place(path: Path, runs: Path) -> Path | None:
+    """Return the path of a run or a checkpoint, `best` and `last` included: as it is given, or in `runs`."""
+    for place in (path, runs / path):
+        if place.exists() or (place.name in ("best", "last") and place.parent.exists()):
+            return place
+    return None
 
 
 def similar_run(path: Path, runs: Path) -> str:
     """Return the end of a message about a path that is missing: a name that is spelled like it, or the newest runs."""
+    if path.parts and (runs / path.parts[0]).is_dir():
+        path = runs / path
     while not path.parent.exists():
         path = path.parent
     place = path.parent if path.parent != Path() else runs

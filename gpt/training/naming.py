@@ -72,7 +72,12 @@ def named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
         run = run_around(loaded.run_file.parent)
         if run is not None:
             return run.path, True
-    return expand_home(loaded.config.run.dir, "run.dir") / loaded.name, False
+    return runs_of(loaded.config) / loaded.name, False
+
+
+def runs_of(config: Config) -> Path:
+    """Return the folder in which runs that are named are looked for."""
+    return expand_home(config.run.dir, "run.dir")
 
 
 def choose_folder(loaded: LoadedConfig, wanted: Wanted) -> Choice:
@@ -87,7 +92,7 @@ def choose_folder(loaded: LoadedConfig, wanted: Wanted) -> Choice:
         )
     runs = _runs_of_name(named)
     if wanted.resume not in (None, AUTO):
-        checkpoint = find_checkpoint(Path(str(wanted.resume)), named.parent, prefer="last").resolve()
+        checkpoint = find_checkpoint(Path(str(wanted.resume)), runs_of(loaded.config), prefer="last").resolve()
         holding = [run for run in [named, *runs] if run.resolve() in checkpoint.parents]
         if holding:
             return Choice(holding[0])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, load_weights, read_checkpoint
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, find_place, load_weights, read_checkpoint
 from gpt.config import Config, ModelConfig
 from gpt.config.loading import checked
 from gpt.config.sources import LoadedConfig
@@ -46,7 +46,7 @@ class ResumePoint:
             )
 
 
-def find_resume_point(run: RunFolder, resume: str | None, report: Report) -> ResumePoint | None:
+def find_resume_point(run: RunFolder, resume: str | None, runs: Path, report: Report) -> ResumePoint | None:
     """Return the checkpoint to resume from: the newest readable one (`auto`), or that of a path; None for a new run.
 
     Raises:
@@ -57,7 +57,7 @@ def find_resume_point(run: RunFolder, resume: str | None, report: Report) -> Res
         _refuse_existing(run)
         return None
     if resume != AUTO:
-        folder = find_checkpoint(Path(resume), run.path.parent, prefer="last")
+        folder = find_checkpoint(Path(resume), runs, prefer="last")
         if run.path.resolve() not in folder.resolve().parents:
             _refuse_existing(run)
         return ResumePoint(folder, read_checkpoint(folder))
@@ -171,12 +171,30 @@ def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]
     before, after = old.leaves(), new.leaves()
     harmless = RESUME_SAFE_KEYS
     if is_resumed and new.train.max_steps > old.train.max_steps:
-        harmless = RESUME_SAFE_KEYS | {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
+        harmless = harmless | {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
+    if is_resumed:
+        harmless = harmless | moved_runs(old, new).keys()
     return [
         f"{key}: {before[key]} -> {after[key]}"
         for key in before
         if before[key] != after[key] and key not in harmless and not key.startswith("sample.")
     ]
+
+
+def moved_runs(old: Config, new: Config) -> dict[str, str]:
+    """Return a line by key for each run that has another path than before, where nothing is any more.
+
+    It was moved or renamed.
+    """
+    lines = {}
+    for key in ("init_from", "teacher"):
+        before, after = getattr(old.train, key), getattr(new.train, key)
+        if before is None or after is None or before == after:
+            continue
+        place = find_place(expand_home(before, f"train.{key}"), expand_home(new.run.dir, "run.dir"))
+        if place is None:
+            lines[f"train.{key}"] = f"train.{key}: nothing is at {before} any more; {after} is taken for what was there"
+    return lines
 
 
 def differences_of_existing(existing: Config, config: Config, is_resumed: bool = False) -> list[str]:

@@ -27,7 +27,7 @@ from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.distillation import load_teacher, require_probabilities_memory, resolve_teacher
 from gpt.training.loss import evaluate
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
-from gpt.training.naming import Choice, Wanted, choose_folder, named_folder
+from gpt.training.naming import Choice, Wanted, choose_folder, runs_of
 from gpt.training.objective import build_objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import check_parallel, evaluate_together, parallelize, rows_of_process
@@ -37,6 +37,7 @@ from gpt.training.resume import (
     check_fits,
     find_resume_point,
     load_pretrained,
+    moved_runs,
     resolve_init_from,
     restore,
     with_architecture,
@@ -138,7 +139,7 @@ def _prepare(request: TrainRequest) -> Prepared:
         run_config, processor = loaded.config.run, supported_processors(request.settings.processor)[0]
         use_threads(run_config.threads, world.launch)
         compute = choose_compute(run_config.device, run_config.dtype, report, processor, world.launch)
-    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, named_folder(loaded)[0].parent))
+    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, runs_of(loaded.config)))
     data: Dataset | None = None
     # a run of another text is another run; a checkpoint that is named is compared with the text when it was found
     if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
@@ -186,6 +187,8 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
             require_probabilities_memory(data, config)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
+            for line in moved_runs(point.checkpoint.config, config).values():
+                report(line)
             steps, old = config.train.max_steps, point.checkpoint.config.train.max_steps
             if steps > old:
                 report(f"{point.folder} continues to step {steps:,}, not {old:,}, at the rates of the longer schedule")
@@ -203,8 +206,8 @@ def _with_name_of(folder: Path, loaded: LoadedConfig) -> LoadedConfig:
 def _find_start(config: Config, run: RunFolder, request: TrainRequest) -> tuple[ResumePoint | None, ResumePoint | None]:
     """Return the checkpoint to resume from, or else that to begin with, if there is one."""
     with announced(request.report, "reading the checkpoint"):
-        point = find_resume_point(run, request.resume, request.report)
-        return point, None if point is not None else resolve_init_from(config, run.path.parent)
+        point = find_resume_point(run, request.resume, runs_of(config), request.report)
+        return point, None if point is not None else resolve_init_from(config, runs_of(config))
 
 
 def resolve(loaded: LoadedConfig, dataset: Dataset, least: int = 0) -> Config:

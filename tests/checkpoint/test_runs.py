@@ -174,9 +174,9 @@ def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
     for path, hint in (
         ("poens", "did you mean poems[?]"),
         ("runs/poens/last", "did you mean poems[?]"),
-        ("poems/checkpoints/step-00001", "did you mean poems[?]"),
+        ("poems/checkpoints/step-00001", "did you mean step-000001[?]"),
         ("runs/poems/checkpoints/step-00001", "did you mean step-000001[?]"),
-        ("prose", "runs has (letters, poems|poems, letters)"),
+        ("novel", "runs has (letters, poems|poems, letters)"),
     ):
         with pytest.raises(CheckpointError, match=f"^{path}: no such run or checkpoint; {hint}$"):
             find_checkpoint(Path(path), runs)

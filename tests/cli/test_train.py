@@ -46,6 +46,23 @@ def test_configuration_of_a_run_is_that_run_wherever_its_folder_is(
     assert "at step 3" in run("train --config runs/tiny/config.yaml --resume auto").err
 
 
+@pytest.mark.parametrize("key", ["train.teacher", "train.init_from"])
+def test_run_goes_on_when_the_run_that_it_names_was_moved_too(
+    workplace: Path, run: Call, refuse: Refuse, key: str
+) -> None:
+    run(f"{TRAIN} train.max_steps=2")
+    run(f"{TRAIN} train.max_steps=2 run.name=named {key}=runs/tiny/best")
+    RUN.rename("runs/moved")
+    shutil.move("runs/named", "elsewhere")
+    again = "train --config elsewhere/config.yaml --resume train.max_steps=3"
+    said = run(f"{again} {key}=moved").err
+    assert f"{key}: nothing is at runs/tiny/best any more; moved is taken for what was there" in said
+    assert "resuming elsewhere/checkpoints/step-000002" in said
+    run("train --config tiny.yaml run.name=other train.max_steps=2")
+    run(f"train --config elsewhere/config.yaml --resume train.max_steps=4 {key}=runs/other")
+    assert Path("elsewhere-2/last.json").is_file()
+
+
 def test_finished_run_has_the_files_of_the_readme(trained: Path) -> None:
     run = trained / RUN
     names = {path.name.split(".")[0] if "tfevents" in path.name else path.name for path in run.iterdir()}
