@@ -1,6 +1,8 @@
 """What the server refuses: every answer has OpenAI's shape, and the next honest request is answered."""
 
+import gzip
 import json
+import zlib
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt.system.errors import CheckpointError, DataError
 from http_server import ManualEngine, Serve, Served, assert_is_error
 from patience import PATIENCE, examples
 
@@ -19,22 +22,96 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "max_tokens": (-1, 4097, 2**70),
     "logprobs": (21,),
     "temperature": (2.1, "1"),
-    "top_p": (0,),
-    "top_k": (2**70,),
-    "seed": (2**32,),
-    "stop": ("", [""], ["a"] * 17, "a" * 257),
+    "top_p": (-0.1, 1.1, False),
+    "top_k": (2**70, -2),
+    "seed": (2**32, -2),
+    "stop": ([""], ["a"] * 17, "a" * 257),
     "best_of": (2,),
     "suffix": ("x",),
     "logit_bias": ({"5": 101}, {"x": 1}, {"29": 1}),
     "presence_penalty": (2.5,),
     "temprature": (1,),
+    "\ud800": (1,),
+    "tools": ([{"type": "function"}],),
+    "ignore_eos": (1,),
 }
 
 
 @pytest.mark.parametrize(("param", "value"), [(param, value) for param, values in WRONG.items() for value in values])
 def test_wrong_field_is_named(server: Served, param: str, value: Any) -> None:
-    message = assert_is_error(server.post(**{**OK, param: value}), 400, param)
-    assert message.startswith(param)
+    named = param.replace("\ud800", "\\ud800")
+    message = assert_is_error(server.post(**{**OK, param: value}), 400, named)
+    assert message.startswith(named)
+
+
+ASKED = {"role": "user", "content": "It"}
+PLACES: list[tuple[str, dict[str, Any], str]] = [
+    ("completions", {"stream_options": {"include_usage": True, "speed": 1}}, "stream_options.speed: not supported"),
+    ("completions", {"prompt": ["a", 1]}, "prompt[1]: Input should be a valid string"),
+    ("completions", {"prompt": [[1], [2, -1]]}, "prompt[1][1]: Input should be greater"),
+    ("completions", {"logit_bias": {"5": 0, "x": 1}}, "logit_bias.x: String should match"),
+    ("completions", {"prompt": None}, "prompt: Field required"),
+    ("completions", {"max_new_tokens": 5}, "max_new_tokens: not supported; did you mean max_tokens?"),
+    ("completions", {"max_completion_tokens": -1}, "max_completion_tokens: Input should be greater"),
+    ("chat/completions", {"top_logprobs": 2}, "top_logprobs: it needs logprobs"),
+    ("chat/completions", {"promt": "It"}, "promt: not supported"),
+    ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format: not supported"),
+    ("chat/completions", {"messages": [ASKED, {**ASKED, "tool_calls": [{}]}]}, "messages[1].tool_calls: not supported"),
+    ("chat/completions", {"messages": [{"role": "user"}]}, "messages[0].content: Field required"),
+    ("chat/completions", {"messages": [{**ASKED, "content": None}]}, "messages[0].content: Field required"),
+    (
+        "chat/completions",
+        {"messages": [{**ASKED, "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content[0].image_url: not supported",
+    ),
+]
+
+
+@pytest.mark.parametrize(("route", "wrong", "message"), PLACES)
+def test_message_names_the_place_of_a_wrong_value(
+    server: Served, route: str, wrong: dict[str, Any], message: str
+) -> None:
+    body = {"prompt": "It"} if route == "completions" else {"messages": [ASKED]}
+    found = assert_is_error(server.post(f"/v1/{route}", **{**body, **wrong}), 400, next(iter(wrong)))
+    assert found.startswith(message)
+
+
+def test_text_without_ids_is_the_same_error_of_every_route(server: Served, byte_server: Served) -> None:
+    for served, text in ((server, "Zürich"), (server, "\ud800"), (byte_server, "\ud800")):
+        message = assert_is_error(served.post(prompt=text), 400, "prompt")
+        assert assert_is_error(served.post("/tokenize", prompt=text), 400, "prompt") == message
+        for view in ("lens", "surprisal", "continue"):
+            assert_is_error(served.post(f"/api/{view}", text=text), 400, "text")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (DataError("no text"), 400, "no text"),
+        (CheckpointError("a damaged file"), 500, "a damaged file"),
+        (ZeroDivisionError("a secret"), 500, "POST /v1/completions"),
+    ],
+)
+def test_error_that_no_endpoint_expects_has_the_shape_of_all(
+    serve: Serve, error: Exception, status: int, words: str
+) -> None:
+    class Failing(ManualEngine):
+        def submit(self, *arguments: Any) -> Any:
+            raise error
+
+    with serve(lambda loaded: Failing()) as served:
+        message = assert_is_error(served.post(**OK), status, None, words)
+        assert "secret" not in message
+        assert served.get("/health").status_code == 200
+
+
+def test_compressed_body_is_415_in_one_line(server: Served) -> None:
+    body = json.dumps(OK).encode()
+    for coding, content in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body)), ("br", b"\x8b\x02\x80")):
+        answer = server.send(content, **{"Content-Encoding": coding})
+        message = assert_is_error(answer, 415, None, coding, "without compression")
+        assert "\n" not in message
+    assert server.send(body, **{"Content-Encoding": "identity"}).status_code == 200
 
 
 NO_REQUESTS = (b"", b"{", b"[]", b"null", b"7", b'{"prompt": NaN}', b'{"prompt":"It","temperature":NaN}', b"\xff")

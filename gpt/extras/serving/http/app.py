@@ -11,10 +11,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gpt.data.tokenizers import convert_newlines
 from gpt.extras.serving.http.completions import add_completions
+from gpt.extras.serving.http.errors import add_error_handlers
 from gpt.extras.serving.http.limits import Guard, Limits
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.playground import add_playground
-from gpt.extras.serving.http.protocol import APIError, TokenizeRequest, add_error_handlers
+from gpt.extras.serving.http.protocol import APIError, TokenizeRequest, naming
 from gpt.extras.serving.http.responses import Services
 from gpt.system.errors import explained
 
@@ -66,7 +67,8 @@ def _add_information(app: FastAPI, services: Services) -> None:
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
         """Return the token ids of a text."""
         async with models.use(body.model) as served:
-            ids = served.loaded.tokenizer.encode(convert_newlines(body.prompt)).tolist()
+            with naming("prompt"):
+                ids = served.loaded.tokenizer.encode(convert_newlines(body.prompt)).tolist()
             return {"count": len(ids), "max_model_len": served.loaded.model.config.block_size, "tokens": ids}
 
     async def docs(request: Request) -> PlainTextResponse:

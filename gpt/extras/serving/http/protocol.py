@@ -1,14 +1,17 @@
-"""The OpenAI protocols of completions and of chats: the body of a request, and errors."""
+"""The OpenAI protocols of completions and of chats: the body of a request, and of an error."""
 
-from typing import Annotated, Any, Literal
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal, Self
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from gpt.config.sections import Seed, filter_fields
+from gpt.config.suggestions import nearest
+from gpt.system.errors import GPTError, quoted
 
 # a body can have a million wrong values: the first one is enough
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
@@ -23,38 +26,76 @@ CHAT_TOKENS = 256
 """Tokens of an answer of a chat that says no number; the protocol has no default."""
 MESSAGE_LENGTH = 500
 """Most characters of a message, which may quote the request."""
+PARAM_LENGTH = 100
+"""Most characters of the name of a field, which the request may have made up."""
 IGNORED = frozenset(
-    {"ignore_eos", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning_effort"}
+    {"metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning_effort"}
     | {"safety_identifier", "service_tier", "store", "user", "verbosity"}
 )
 """Fields that common clients send and that change nothing here."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "seed": (-1,),
+    "stop": ("",),
+    "suffix": ("",),
+    "tool_calls": ([],),
+    "tool_choice": ("auto", "none"),
+    "tools": ([],),
+    "top_k": (-1,),
+    "top_logprobs": (0,),
+}
+"""Values by which clients say what leaving out a field says."""
+UNKNOWN_KEY = "unknown_key"
 KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class _Body(BaseModel):
+    """An object of a request. A field that is null is left out."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _without_ignored(cls, body: Any) -> Any:
-        return {key: value for key, value in body.items() if key not in IGNORED} if isinstance(body, dict) else body
+    def _read(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        given = {key: value for key, value in body.items() if not _is_left_out(key, value)}
+        for key in given:
+            if key not in cls.model_fields:
+                hint = nearest(key, cls.model_fields)
+                context = {"key": quoted(key, PARAM_LENGTH), "hint": hint}
+                raise PydanticCustomError(UNKNOWN_KEY, "not supported{hint}", context)
+        return given
+
+
+def _is_left_out(key: str, value: Any) -> bool:
+    """Return whether a field says nothing; the type counts, since `logprobs: 0` is not `logprobs: false`."""
+    is_neutral = any(type(value) is type(neutral) and value == neutral for neutral in NEUTRAL.get(key, ()))
+    return value is None or key in IGNORED or is_neutral
 
 
 class StreamOptions(_Body):
     """Options of a stream."""
 
     include_usage: bool | None = Field(None, description="Send a last chunk with the token counts.")
+    continuous_usage_stats: bool | None = Field(None, description="Send the token counts so far in every chunk.")
+    include_obfuscation: bool | None = Field(None, description="Ignored: chunks are never padded.")
 
 
 class SamplingRequest(_Body, filter_fields(optional=True)):  # type: ignore[misc]
     """The fields of both protocols. What is left out is as in the `sample` section of the model's configuration."""
 
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
-    max_tokens: int | None = Field(
-        None,
-        ge=0,
-        validation_alias=AliasChoices("max_tokens", "max_completion_tokens"),
-        description="Tokens to generate, also as max_completion_tokens; left out: 16, or 256 of a chat.",
+    max_tokens: int | None = Field(None, ge=0, description="Tokens to generate; left out: 16, or 256 of a chat.")
+    max_completion_tokens: int | None = Field(
+        None, ge=0, description="The newer name of max_tokens, which it replaces."
     )
     n: int | None = Field(None, ge=1, description="Completions per prompt; number i has seed + i.")
     stream: bool | None = Field(None, description="Send the text as it is generated, by server-sent events.")
@@ -68,6 +109,21 @@ class SamplingRequest(_Body, filter_fields(optional=True)):  # type: ignore[misc
     presence_penalty: Penalty | None = Field(None, description="Subtracted from the logits of tokens in the text.")
     frequency_penalty: Penalty | None = Field(None, description="Subtracted for each time a token is in the text.")
     logit_bias: Biases | None = Field(None, max_length=1024, description="Added to the logits, by token id.")
+    ignore_eos: bool | None = Field(None, description="Go on after the token that ends a text.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_zero_top_p(cls, body: Any) -> Any:
+        """Read `top_p` 0 as greedy: the most likely token alone reaches it."""
+        if isinstance(body, dict) and type(body.get("top_p")) in (int, float) and body["top_p"] == 0:
+            return {**body, "top_p": None, "temperature": 0}
+        return body
+
+    @model_validator(mode="after")
+    def _with_one_max_tokens(self) -> Self:
+        if self.max_completion_tokens is not None:
+            self.max_tokens = self.max_completion_tokens
+        return self
 
 
 class CompletionRequest(SamplingRequest):
@@ -78,8 +134,6 @@ class CompletionRequest(SamplingRequest):
     logprobs: int | None = Field(
         None, ge=0, le=20, description="Log-probabilities (nats) of tokens and of this many others."
     )
-    best_of: int | None = Field(None, ge=1, le=1, description="Not supported.")
-    suffix: str | None = Field(None, max_length=0, description="Not supported.")
 
 
 class TextPart(_Body):
@@ -105,12 +159,16 @@ class ChatRequest(SamplingRequest):
     """A request to continue messages, which a model of plain text reads as one text: a line for each, without roles."""
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=4096)]
-    logprobs: Literal[False] | None = Field(None, description="Not supported; /v1/completions has them.")
-    top_logprobs: int | None = Field(None, ge=0, le=0, description="Not supported.")
+    logprobs: bool | None = Field(None, description="Log-probabilities (nats) of tokens.")
+    top_logprobs: int | None = Field(None, ge=0, le=20, description="And of this many others; needs logprobs.")
 
     def to_completion(self) -> CompletionRequest:
         """Return the request to continue the last message; of a text longer than the window its end is read."""
+        if self.top_logprobs and not self.logprobs:
+            raise APIError(400, "top_logprobs: it needs logprobs: true", "top_logprobs")
         fields = self.model_dump(exclude={"messages", "logprobs", "top_logprobs"}, exclude_none=True)
+        if self.logprobs:
+            fields["logprobs"] = self.top_logprobs or 0
         text = "\n".join(message.text for message in self.messages)
         return CompletionRequest(**{"long_prompt": "crop", "max_tokens": CHAT_TOKENS, **fields}, prompt=text)
 
@@ -120,6 +178,13 @@ class TokenizeRequest(_Body):
 
     prompt: str
     model: str | None = None
+
+
+class JSONText(JSONResponse):
+    """A body of JSON in ASCII: half of a surrogate pair, which a vocabulary may have, has no UTF-8."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class APIError(Exception):
@@ -133,39 +198,18 @@ class APIError(Exception):
     def body(self) -> dict[str, Any]:
         """The body to send, as an answer or as an event of a stream."""
         kind = KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        message = self.message[:MESSAGE_LENGTH]
-        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+        message = quoted(self.message, MESSAGE_LENGTH)
+        param = None if self.param is None else quoted(self.param, PARAM_LENGTH)
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        return JSONResponse(self.body, self.status, {"Retry-After": "1"} if self.status in (429, 503) else None)
+        return JSONText(self.body, self.status, {"Retry-After": "1"} if self.status in (429, 503) else None)
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer every error of an app in this shape."""
-    app.add_exception_handler(APIError, _api_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-
-
-def _api_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, APIError)
-    return error.response()
-
-
-def _validation_error(request: Request, error: Exception) -> JSONResponse:
-    """Report the first wrong field; a field of several types has one reason per type."""
-    assert isinstance(error, RequestValidationError)
-    problems = error.errors()
-    place = problems[0]["loc"][1:2]
-    if not place or isinstance(place[0], int):  # a position if no JSON could be read
-        return APIError(400, "the body is not a JSON object sent as Content-Type: application/json").response()
-    param = str(place[0])[:100]
-    reasons = dict.fromkeys(problem["msg"] for problem in problems if problem["loc"][1:2] == place)
-    return APIError(400, f"{param}: {' or '.join(reasons)}", param).response()
-
-
-def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer an unknown path, a wrong method or an oversized body."""
-    assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    return JSONResponse(APIError(error.status_code, message).body, error.status_code, error.headers)
+@contextmanager
+def naming(param: str) -> Iterator[None]:
+    """Refuse the request with the name of a field where its text or ids cannot be read."""
+    try:
+        yield
+    except GPTError as error:
+        raise APIError(400, f"{param}: {error}", param) from None

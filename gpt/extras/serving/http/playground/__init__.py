@@ -19,6 +19,7 @@ from gpt.extras.inspection.views.tokens import kind_of
 from gpt.extras.serving.http.playground.generate import add_generate
 from gpt.extras.serving.http.playground.inspection import add_inspection
 from gpt.extras.serving.http.playground.runs import add_runs
+from gpt.extras.serving.http.protocol import JSONText
 from gpt.extras.serving.http.responses import Services
 from gpt.extras.web.document import PLAYGROUND, content_policy, render_document
 
@@ -71,4 +72,4 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
             }
 
-    app.add_api_route("/api/models/{name:path}", describe)
+    app.add_api_route("/api/models/{name:path}", describe, response_class=JSONText)
