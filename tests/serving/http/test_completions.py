@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +11,18 @@ from hypothesis import strategies as st
 
 import gpt
 from gpt.api.scoring import score_text
-from gpt.data.tokenizers import ByteTokenizer
+from gpt.checkpoint import Loaded
+from gpt.config import Config
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.text import TextStream
 from gpt.model import GPT
-from http_server import CharModel, Served
+from http_server import CharModel, Serve, Served, make_loaded, real_engine
 from patience import examples
-from tiny import CORPUS
+from tiny import CORPUS, sharp_model
 
 PROMPT = "Who keeps"
+MESSAGE = {"role": "user", "content": PROMPT}
 
 
 def alone(model: tuple[GPT, Any], prompt: str = PROMPT, **params: object) -> str:
@@ -136,6 +140,39 @@ def test_bytes_of_no_text_are_prompts_and_no_character_is_cut(
     assert any(token.startswith("bytes:\\x") for token in whole.logprobs.tokens)
 
 
+@pytest.mark.parametrize(
+    ("ids", "text", "offsets"),
+    [
+        ([0x61, 0xE2, 0x82], "a\ufffd", [0, 1, 1]),
+        ([0x61, 0xC3, 0x61], "a\ufffda", [0, 1, 2]),
+        ([0xE2, 0x82, 0xC3, 0xFF, 0x61], "\ufffd\ufffd\ufffda", [0, 0, 1, 2, 3]),
+        ([0xEF, 0xBF, 0xBD, 0x61], "\ufffda", [0, 0, 0, 1]),
+        ([0xC3], "\ufffd", [0]),
+    ],
+)
+def test_each_byte_has_an_entry_at_its_place_in_the_text(
+    byte_server: Served, ids: list[int], text: str, offsets: list[int]
+) -> None:
+    for count in (0, 2):  # an "a" after the prompt ends a character that is not whole
+        body = {"prompt": ids, "max_tokens": count, "logprobs": 0, "logit_bias": {str(0x61): 100}}
+        echoed = byte_server.post(**body, echo=True).json()["choices"][0]
+        assert echoed["text"] == text + "a" * count
+        assert echoed["logprobs"]["text_offset"] == [*offsets, *range(len(text), len(text) + count)]
+        assert len(echoed["logprobs"]["tokens"]) == len(ids) + count
+        plain = byte_server.post(**body).json()["choices"][0]
+        assert plain["text"].endswith("a" * count)
+        assert plain["logprobs"]["text_offset"] == list(range(len(plain["text"]) - count, len(plain["text"])))
+
+
+def test_half_of_a_pair_in_a_vocabulary_is_sent(serve: Serve) -> None:
+    tokenizer = CharTokenizer("ab\ud800")
+    loaded = make_loaded(sharp_model(vocab_size=3, block_size=16), tokenizer)
+    with serve(real_engine, loaded=loaded) as served:
+        body = {"prompt": "a", "max_tokens": 2, "logit_bias": {"2": 100}, "logprobs": 0}
+        assert served.post(**body).json()["choices"][0]["text"] == "\ud800\ud800"
+        assert served.get("/api/models/first").json()["characters"] == ["a", "b", "\ud800"]
+
+
 @pytest.mark.parametrize("places", [[(9, 10)], [(90, 95), (40, 43)], [(30, 33), (31, 33)]])
 def test_stop_string_ends_text_and_is_left_out(
     server: Served, char_model: CharModel, places: list[tuple[int, int]]
@@ -174,6 +211,13 @@ def test_stream_ends_with_its_usage_on_request(server: Served) -> None:
     assert all(chunk.usage is None for chunk in chunks)
     assert last.choices == []
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (9, 12, 21)
+    for options in ({"continuous_usage_stats": True}, {"continuous_usage_stats": True, "include_usage": True}):
+        asked = {**options, "include_obfuscation": False}
+        chunks = list(create(server, max_tokens=12, stream=True, stream_options=asked))
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts)
+        assert counts[-1] == 12
+        assert (chunks[-1].choices == []) is ("include_usage" in options)
 
 
 def test_chat_continues_its_messages_at_once_and_in_a_stream(server: Served, char_model: CharModel) -> None:
@@ -184,6 +228,90 @@ def test_chat_continues_its_messages_at_once_and_in_a_stream(server: Served, cha
     parts = list(server.client().chat.completions.create(**body, stream=True))
     assert "".join(part.choices[0].delta.content for part in parts) == whole.choices[0].message.content
     assert (whole.object, parts[0].object) == ("chat.completion", "chat.completion.chunk")
+
+
+def test_chat_has_the_log_probabilities_of_completions(server: Served) -> None:
+    chats = server.client().chat.completions
+    body = {"model": "first", "max_tokens": 30, "seed": 3}
+    text = create(server, **body, logprobs=3).choices[0].logprobs
+    asked = {**body, "messages": [{"role": "user", "content": PROMPT}], "logprobs": True}
+    whole = chats.create(**asked, top_logprobs=3).choices[0].logprobs.content
+    parts = [part.choices[0].logprobs.content for part in chats.create(**asked, top_logprobs=3, stream=True)]
+    assert [token for part in parts for token in part] == whole
+    assert [token.token for token in whole] == text.tokens
+    assert [bytes(token.bytes).decode() for token in whole] == text.tokens
+    assert [token.logprob for token in whole] == text.token_logprobs
+    for token, top in zip(whole, text.top_logprobs, strict=True):
+        assert {**{each.token: each.logprob for each in token.top_logprobs}, token.token: token.logprob} == top
+        assert len(token.top_logprobs) == 3
+    (first, *_) = chats.create(**asked).choices[0].logprobs.content
+    assert first.top_logprobs == []
+    assert chats.create(**asked | {"logprobs": False}, top_logprobs=0).choices[0].logprobs is None
+
+
+LEFT_OUT: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("n", "stream", "stream_options", "temperature", "logit_bias", "user", "audio"), (None,)),
+    **dict.fromkeys(("tools", "functions", "tool_calls"), (None, [])),
+    **dict.fromkeys(("tool_choice", "function_call"), (None, "auto", "none")),
+    "response_format": (None, {"type": "text"}),
+    "modalities": (None, ["text"]),
+    "suffix": (None, ""),
+    "seed": (None, -1),
+    "top_k": (None, -1),
+    "stop": (None, "", []),
+    "top_p": (None,),
+    "best_of": (None, 1),
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "echo": (None, False),
+    "ignore_eos": (None, False),
+    **dict.fromkeys(("max_completion_tokens", "max_tokens"), (None,)),
+}
+"""What clients send to say nothing."""
+
+
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+def test_null_and_neutral_values_are_as_left_out(server: Served, route: str) -> None:
+    plain: dict[str, Any] = {"logit_bias": {"5": 100}, "max_tokens": 4}
+    plain |= {"prompt": PROMPT} if route == "completions" else {"messages": [{"role": "user", "content": PROMPT}]}
+
+    def written(**changes: Any) -> str:
+        answer = server.post(f"/v1/{route}", **{**plain, **changes})
+        assert answer.status_code == 200, (changes, answer.text)
+        (choice,) = answer.json()["choices"]
+        assert choice["logprobs"] is None
+        return choice["text"] if route == "completions" else choice["message"]["content"]
+
+    text = written()
+    for key, value in ((key, value) for key, values in LEFT_OUT.items() for value in values):
+        kept = {"max_completion_tokens": 4} if key == "max_tokens" else {}
+        kept |= {"temperature": 0} if key == "logit_bias" else {}
+        found = written(**{key: value}, **kept)
+        assert (found == text) or key == "logit_bias", (key, value)
+    assert written(max_tokens=9, max_completion_tokens=2) == text[:2]
+
+
+def test_zero_top_p_is_greedy(server: Served) -> None:
+    for value in (0, 0.0):
+        answer = server.post(prompt=PROMPT, max_tokens=40, top_p=value, temperature=2, seed=3)
+        assert answer.json()["choices"][0]["text"] == create(server, max_tokens=40, temperature=0).choices[0].text
+
+
+def test_end_of_text_ends_it_unless_it_is_ignored(serve: Serve, char_model: CharModel) -> None:
+    end_id = int(char_model[1].encode("e")[0])
+    config = Config.model_validate({"sample": {"end_id": end_id}})
+
+    def load(folder: Path) -> Loaded:
+        return Loaded(*char_model, config, folder, {"step": 5})
+
+    with serve(real_engine, loaded=load) as served:
+        for route, given in (("completions", {"prompt": PROMPT}), ("chat/completions", {"messages": [MESSAGE]})):
+            body = {**given, "max_tokens": 3, "logit_bias": {str(end_id): 100}}
+            ended, ignored = (
+                served.post(f"/v1/{route}", **body, ignore_eos=is_ignored).json() for is_ignored in (False, True)
+            )
+            assert (ended["choices"][0]["finish_reason"], ended["usage"]["completion_tokens"]) == ("stop", 1)
+            assert (ignored["choices"][0]["finish_reason"], ignored["usage"]["completion_tokens"]) == ("length", 3)
 
 
 def test_bias_forces_a_token_and_both_penalties_change_a_text(server: Served, char_model: CharModel) -> None:

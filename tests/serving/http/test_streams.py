@@ -74,6 +74,25 @@ def test_token_is_sent_when_it_comes_and_the_end_once(manual: Served, monkeypatc
         assert [chunk["text"] for chunk in chunks] == ["bc"]
 
 
+def test_chat_names_the_role_in_the_first_part_of_each_choice(manual: Served) -> None:
+    messages = [{"role": "user", "content": "It was"}]
+    with manual.client().chat.completions.stream(model="first", messages=messages, n=2) as stream:
+        for _ in range(2):
+            manual.engine.wait_for_request()
+        chunks = (event.chunk.choices[0] for event in stream if event.type == "chunk")
+        roles = []
+        for text, request in (("a", 0), ("b", 1), ("c", 0), ("d", 1)):
+            manual.engine.say(text, request=request)
+            chunk = next(chunks)
+            roles.append((chunk.index, chunk.delta.role))
+        for request in range(2):
+            manual.engine.say("", "stop", request)
+        assert [chunk.delta.role for chunk in chunks] == [None, None]
+        messages = [choice.message for choice in stream.get_final_completion().choices]
+    assert roles == [(0, "assistant"), (1, "assistant"), (0, None), (1, None)]
+    assert [(message.role, message.content) for message in messages] == [("assistant", "ac"), ("assistant", "bd")]
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/api/generate"])
 @pytest.mark.parametrize("finish", ["error", "cancelled"])
 def test_failure_in_a_stream_is_an_event_after_the_text(manual: Served, path: str, finish: str) -> None:

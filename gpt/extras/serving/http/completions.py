@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.responses import Response as HTTPResponse
+from fastapi.responses import StreamingResponse
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.extras.serving.http.prompts import LogprobsStream, read_prompts
-from gpt.extras.serving.http.protocol import APIError, ChatRequest, CompletionRequest
+from gpt.extras.serving.http.prompts import DescribedToken, LogprobsStream, read_prompts
+from gpt.extras.serving.http.protocol import APIError, ChatRequest, CompletionRequest, JSONText, StreamOptions
 from gpt.extras.serving.http.responses import CLIENT_GONE, Choice, Response, Services, until_answered
 
 EVENTS = "text/event-stream"
@@ -24,26 +24,67 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Cleanup = Annotated[AsyncExitStack, Depends(until_answered)]
 
 
-def _text(part: dict[str, Any], streamed: bool) -> dict[str, Any]:
-    return part
+def _text(part: dict[str, Any], is_first: bool = True) -> dict[str, Any]:
+    """Return a choice of a completion, or a part of it."""
+    tokens = part["logprobs"]
+    return {**part, "logprobs": None if tokens is None else _text_logprobs(tokens)}
 
 
-def _message(part: dict[str, Any], streamed: bool) -> dict[str, Any]:
-    kept = {name: part[name] for name in ("index", "seed", "logprobs", "finish_reason")}
-    return {**kept, "delta" if streamed else "message": {"role": "assistant", "content": part["text"]}}
+def _text_logprobs(tokens: list[DescribedToken]) -> dict[str, list[Any]]:
+    return {
+        "tokens": [token.name for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [_top_logprobs(token) for token in tokens],
+        "text_offset": [token.offset for token in tokens],
+    }
+
+
+def _top_logprobs(token: DescribedToken) -> dict[str, float] | None:
+    """Return the most likely tokens, and the one that was sampled if it is not among them."""
+    if token.logprob is None:
+        return None
+    top = {name: logprob for name, _, logprob in token.top}
+    return {**top, token.name: token.logprob}
+
+
+def _message(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice of a chat."""
+    return {**_without_text(part), "message": {"role": "assistant", "content": part["text"]}}
+
+
+def _delta(part: dict[str, Any], is_first: bool) -> dict[str, Any]:
+    """Return a part of a choice of a chat; clients join the roles of all parts, as they join the texts."""
+    role = {"role": "assistant"} if is_first else {}
+    return {**_without_text(part), "delta": {**role, "content": part["text"]}}
+
+
+def _without_text(part: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: part[name] for name in ("index", "seed", "finish_reason")}
+    tokens = part["logprobs"]
+    return {**kept, "logprobs": None if tokens is None else {"content": list(map(_chat_logprobs, tokens))}}
+
+
+def _chat_logprobs(token: DescribedToken) -> dict[str, Any]:
+    top = [_named(*each) for each in token.top]
+    return {**_named(token.name, token.content, token.logprob), "top_logprobs": top}
+
+
+def _named(name: str, content: bytes, logprob: float | None) -> dict[str, Any]:
+    return {"token": name, "bytes": list(content), "logprob": logprob}
 
 
 class Protocol(NamedTuple):
-    """How an answer is written: the beginning of its id, its name whole and in parts, and a choice of it."""
+    """How an answer is written: the beginning of its id, its name and a choice of it, whole and in parts."""
 
     id: str
     whole: str
     chunk: str
-    choice: Callable[[dict[str, Any], bool], dict[str, Any]]
+    choice: Callable[[dict[str, Any]], dict[str, Any]]
+    part: Callable[[dict[str, Any], bool], dict[str, Any]]
 
 
-COMPLETIONS = Protocol("cmpl", "text_completion", "text_completion", _text)
-CHAT = Protocol("chatcmpl", "chat.completion", "chat.completion.chunk", _message)
+COMPLETIONS = Protocol("cmpl", "text_completion", "text_completion", _text, _text)
+CHAT = Protocol("chatcmpl", "chat.completion", "chat.completion.chunk", _message, _delta)
 
 
 def add_completions(app: FastAPI, services: Services) -> None:
@@ -92,25 +133,28 @@ async def answer(
         "model": services.models.first if body.model is None else body.model,
     }
     if body.stream:
-        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        return stream(_bodies(head, response, protocol, include_usage))
+        return stream(_bodies(head, response, protocol, body.stream_options or StreamOptions()))
     while not response.finished:
         if await request.is_disconnected():
             return HTTPResponse(status_code=CLIENT_GONE)
         await response.wait()
     response.check()
     taken = (choice.take() for choice in response.choices)
-    choices = [protocol.choice(part, False) for part in taken if part is not None]
-    return JSONResponse({**head, "choices": choices, "usage": response.usage})
+    choices = [protocol.choice(part) for part in taken if part is not None]
+    return JSONText({**head, "choices": choices, "usage": response.usage})
 
 
 async def _bodies(
-    head: dict[str, Any], response: Response, protocol: Protocol, include_usage: bool
+    head: dict[str, Any], response: Response, protocol: Protocol, options: StreamOptions
 ) -> AsyncIterator[dict[str, Any]]:
-    usage = {"usage": None} if include_usage else {}
+    begun: set[int] = set()
     async for part in response.parts():
-        yield {**head, "choices": [protocol.choice(part, True)], **usage}
-    if include_usage:
+        is_first = part["index"] not in begun
+        begun.add(part["index"])
+        usage = response.usage if options.continuous_usage_stats else None
+        shown = {"usage": usage} if options.include_usage or usage is not None else {}
+        yield {**head, "choices": [protocol.part(part, is_first)], **shown}
+    if options.include_usage:
         yield {**head, "choices": [], "usage": response.usage}
 
 

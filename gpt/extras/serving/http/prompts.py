@@ -1,11 +1,12 @@
 """From the body of a request to prompts for the engine, and the log-probabilities that the protocol shows of them."""
 
 import asyncio
+import codecs
 import secrets
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -14,11 +15,11 @@ from gpt.config.filters import FILTERS
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.extras.serving.http.limits import Limits
-from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids
-from gpt.generation.text import TextStream, check_ids, fit_prompt, token_name
+from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids, naming
+from gpt.generation.text import UNKNOWN, TextStream, check_ids, decode_text, fit_prompt, token_name
 from gpt.generation.tokens import SampledToken, to_sampled_tokens
 from gpt.model import GPT
-from gpt.system.errors import GenerationError, GPTError, InputError
+from gpt.system.errors import GenerationError, GPTError
 
 DEFAULT_MAX_TOKENS = 16
 """The protocol's default."""
@@ -33,7 +34,7 @@ class Prompt(NamedTuple):
     """One prompt of a request.
 
     Attributes:
-        text: its text, without the beginning of a character at its end.
+        text: its text, without the beginning of a character at its end if tokens follow.
         ids: its tokens in the window, empty for an empty text.
         cropped: those before the window.
         params: one per completion; they differ in the seed.
@@ -77,9 +78,14 @@ def read_prompts(
         except GPTError as error:
             too_long = isinstance(error, GenerationError) and bool(given)
             raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
-        text = convert_newlines(given) if isinstance(given, str) else TextStream(tokenizer).begin(given)
+        text = convert_newlines(given) if isinstance(given, str) else _text_of(given, tokenizer, params)
         read.append(Prompt(text, ids if every else [], every[: -len(ids)], with_seeds))
     return read
+
+
+def _text_of(ids: Ids, tokenizer: Tokenizer, params: SamplingParams) -> str:
+    """Return the text of a prompt: what the first sampled token may end of a character is shown with that token."""
+    return TextStream(tokenizer).begin(ids) if params.max_new_tokens else decode_text(tokenizer, ids)
 
 
 def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int) -> SamplingParams:
@@ -88,11 +94,11 @@ def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int)
         given["stop"] = (request.stop,)
     given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     given["logprobs"] = None if request.logprobs is None else min(request.logprobs, vocab_size)
+    if request.ignore_eos:
+        given["end_id"] = None
     given["logit_bias"] = tuple((int(index), bias) for index, bias in (request.logit_bias or {}).items())
-    try:
+    with naming("logit_bias"):
         check_ids((index for index, _ in given["logit_bias"]), vocab_size)
-    except InputError as error:
-        raise APIError(400, f"logit_bias: {error}", "logit_bias") from None
     return defaults.params(**given).limited_to(vocab_size)
 
 
@@ -117,6 +123,24 @@ def prompt_logprobs(model: GPT, ids: Sequence[int], params: SamplingParams) -> l
     return first + to_sampled_tokens(ids[1:], model(inputs)[0], params)
 
 
+class DescribedToken(NamedTuple):
+    """A token and the most likely ones in its place, with log-probabilities in nats.
+
+    Attributes:
+        name: its text, or its bytes where it is no character on its own.
+        content: its bytes; none where only the model has such a token.
+        logprob: None for the first token of a text.
+        top: names, bytes and log-probabilities of the most likely ones.
+        offset: where it begins in the text that is shown.
+    """
+
+    name: str
+    content: bytes
+    logprob: float | None
+    top: list[tuple[str, bytes, float]]
+    offset: int
+
+
 class LogprobsStream:
     """Holds back log-probabilities until the text they belong to is shown.
 
@@ -128,30 +152,48 @@ class LogprobsStream:
 
     def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
         self._tokenizer, self._text = tokenizer, TextStream(tokenizer)
-        self._text.begin(before)
         self._held: deque[tuple[SampledToken, int]] = deque()
+        self._length = 0
+        self._unfinished = b""  # of a character
+        for index in before:
+            self._add(index)
         self._length = 0
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:
         for token in tokens:
-            self._held.append((token, self._length))
-            self._length += len(self._text.feed(token.id))
+            self._held.append((token, self._add(token.id)))
 
-    def take(self, length: int) -> dict[str, list[Any]]:
-        """Return what belongs to the first `length` characters and was not returned before, see `Logprobs`."""
-        body: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    def take(self, length: int) -> list[DescribedToken]:
+        """Return what belongs to the first `length` characters and was not returned before."""
+        described = []
         while self._held and self._held[0][1] < length:
             token, offset = self._held.popleft()
-            values = (self._name(token.id), token.logprob, self._top(token), offset)
-            for column, value in zip(body.values(), values, strict=True):
-                column.append(value)
-        return body
+            top = [(*self._name(index), logprob) for index, logprob in token.top]
+            described.append(DescribedToken(*self._name(token.id), token.logprob, top, offset))
+        return described
 
-    def _top(self, token: SampledToken) -> dict[str, float] | None:
-        """Return the most likely tokens, and the one that was sampled if it is not among them."""
-        if token.logprob is None:
-            return None
-        return {self._name(index): logprob for index, logprob in (*token.top, (token.id, token.logprob))}
+    def _add(self, index: int) -> int:
+        """Add a token to the text, and return where it begins there: after U+FFFD if it breaks off a character."""
+        is_known = index < self._tokenizer.vocab_size
+        content = self._tokenizer.token_bytes(index) if is_known else UNKNOWN.encode()
+        offset = self._length
+        if self._unfinished and not _is_beginning(self._unfinished + content[:1]):
+            offset += 1
+        self._length += len(self._text.feed(index))
+        unfinished = self._unfinished + content
+        self._unfinished = unfinished[codecs.utf_8_decode(unfinished, "replace", False)[1] :]
+        return offset
 
-    def _name(self, index: int) -> str:
-        return token_name(self._tokenizer, index)
+    def _name(self, index: int) -> tuple[str, bytes]:
+        """Return the name of a token, and its bytes; an id without a text has none."""
+        is_known = index < self._tokenizer.vocab_size
+        return token_name(self._tokenizer, index), self._tokenizer.token_bytes(index) if is_known else b""
+
+
+def _is_beginning(content: bytes) -> bool:
+    """Return whether bytes may be the beginning of UTF-8."""
+    try:
+        codecs.utf_8_decode(content, "strict", False)
+    except UnicodeDecodeError:
+        return False
+    return True
