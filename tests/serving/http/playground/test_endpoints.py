@@ -8,6 +8,7 @@ import torch
 
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
+from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.inspection.rendering.pages import page_data
 from gpt.extras.inspection.views.attention import attention_view, without_heads
@@ -21,6 +22,7 @@ from gpt.extras.serving.http.limits import Limits
 from gpt.generation.sampling import next_token_probabilities
 from gpt.model import GPT
 from http_server import CharModel, Serve, Served, assert_is_error, make_loaded
+from tiny import CORPUS, sharp_model
 
 SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
 TEXT = "It was the best"
@@ -186,6 +188,19 @@ def test_text_fills_the_window_and_is_continued_from_its_end(server: Served, byt
     assert whole == end
     for text in ("é" * 40, "a" * 70):
         assert_is_error(ask(byte_server, "lens", text=text), 400, "text", "64")
+
+
+def test_tokens_of_a_text_are_counted_and_not_its_characters(serve: Serve) -> None:
+    tokenizer = learn_bpe([CORPUS], 320)
+    text = CORPUS[:60]
+    window = len(tokenizer.encode(text))
+    assert window < len(text)
+    model = sharp_model(vocab_size=tokenizer.vocab_size, block_size=window)
+    with serve(loaded=make_loaded(model, tokenizer)) as served:
+        for name in ("attention", "lens", "surprisal", "picture"):
+            assert ask(served, name, text=text).status_code == 200
+            assert_is_error(ask(served, name, text=text + "?"), 400, "text", f"{window + 1} tokens", f"the {window}")
+            assert_is_error(ask(served, name, text="e" * 10**6), 400, "text", "1000000 characters", f"{window} tokens")
 
 
 def test_given_limits_are_kept_and_no_reading_is_infinite(serve: Serve, char_model: CharModel) -> None:

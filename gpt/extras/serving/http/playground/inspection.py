@@ -25,9 +25,9 @@ from gpt.extras.inspection.views.picture import picture_view
 from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.extras.inspection.views.tokens import View, labels_of, require_finite
 from gpt.extras.serving.http.limits import Limits
-from gpt.extras.serving.http.protocol import APIError
+from gpt.extras.serving.http.protocol import APIError, naming
 from gpt.extras.serving.http.responses import CLIENT_GONE, Services
-from gpt.system.errors import DataError, InputError
+from gpt.system.errors import InputError
 
 ALTERNATIVES = 10
 """Most likely tokens that are shown."""
@@ -129,15 +129,14 @@ def _view_bytes(name: str, loaded: Loaded, tokens: int) -> int:
 
 def _encode(name: str, body: ReadingRequest, loaded: Loaded, limits: Limits) -> Tensor:
     """Return the ids (T,) of a text; one that is continued may be longer than the window."""
-    text, most = body.text, limits.view_tokens
+    text, tokenizer, most = body.text, loaded.tokenizer, limits.view_tokens
     if name != "continue":
         most = min(loaded.model.config.block_size, most)
-    if len(text) > most:  # nothing of a megabyte is encoded; a character is at least one token
-        raise APIError(400, f"text: it has {len(text)} characters, more than the {most} allowed", "text")
-    try:
-        ids = loaded.tokenizer.encode(convert_newlines(text)).tolist()
-    except DataError as error:
-        raise APIError(400, f"text: {error}", "text") from None
+    longest = max(len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size))
+    if len(text) > most * longest:  # nothing of a megabyte is encoded; a character is at least one byte
+        raise APIError(400, f"text: it has {len(text)} characters, more than {most} tokens can have", "text")
+    with naming("text"):
+        ids = tokenizer.encode(convert_newlines(text)).tolist()
     if len(ids) > most:
         raise APIError(400, f"text: it has {len(ids)} tokens, more than the {most} allowed", "text")
     return torch.tensor(ids, dtype=torch.long, device=loaded.model.wte.weight.device)
