@@ -12,6 +12,8 @@ from gpt.system.errors import DataError, GenerationError, GPTError, InputError, 
 
 OF_THE_REQUEST = (DataError, InputError, GenerationError)
 """Errors of texts and token ids, which a request has; others are the server's."""
+UNPARSED = "There was an error parsing the body"
+"""What FastAPI says of a body that is not even text."""
 Path = tuple[str | int, ...]
 """Keys, and positions in lists, by which a value is found in a body."""
 
@@ -92,7 +94,7 @@ def _unreadable(request: Request) -> APIError:
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     """Answer an unknown path, a wrong method, or a body that is too large or no text."""
     assert isinstance(error, HTTPException)
-    if error.status_code == 400:  # FastAPI's only one
+    if error.detail == UNPARSED:
         return _unreadable(request).response()
     message = f"{request.method} {request.url.path}: {error.detail}"
     return JSONText(APIError(error.status_code, message).body, error.status_code, error.headers)
