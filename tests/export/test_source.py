@@ -131,8 +131,8 @@ def test_greedy_text_goes_on_past_the_window(variant: str) -> None:
 
 def test_text_that_the_model_cannot_read_is_refused() -> None:
     messages = {
-        "surprisal({ text: 'a' })": "The text is too short; this view takes at least 2 characters.",
-        "attention({ text: 'a'.repeat(17) })": "The text has 17 characters; the model reads 16.",
+        "surprisal({ text: 'a' })": "The text is too short; this view takes at least 2 tokens.",
+        "attention({ text: 'a'.repeat(17) })": "The text has 17 tokens; the model reads 16.",
         "continuation({ text, count: 16 })": "A window of 16 tokens has no room for 16 new ones after a text.",
     }
     requests = ", ".join(f"source.{request}.catch((error) => error.message)" for request in messages)

@@ -201,6 +201,12 @@ def test_tokens_of_a_text_are_counted_and_not_its_characters(serve: Serve) -> No
             assert ask(served, name, text=text).status_code == 200
             assert_is_error(ask(served, name, text=text + "?"), 400, "text", f"{window + 1} tokens", f"the {window}")
             assert_is_error(ask(served, name, text="e" * 10**6), 400, "text", "1000000 characters", f"{window} tokens")
+            whole = ask(served, name, text=text).json()
+            assert ask(served, name, text=text, last=1000).json() == whole
+        ids = tokenizer.encode("It " * 2000 + text).tolist()
+        for last, read in ((5, 5), (1000, window)):
+            answer = ask(served, "lens", text="It " * 2000 + text, last=last).json()
+            assert (answer["read"], answer["labels"]) == (read, labels_of(tokenizer, ids[-read:]))
 
 
 def test_given_limits_are_kept_and_no_reading_is_infinite(serve: Serve, char_model: CharModel) -> None:

@@ -9,12 +9,14 @@ import torch
 
 from browser import CONTROL, Page
 from gpt.checkpoint import RunFolder
+from gpt.data.bpe import learn_bpe
 from gpt.extras.inspection.views.attention import attention_view, without_heads
 from gpt.extras.inspection.views.continuation import continuation_view
 from gpt.extras.inspection.views.surprisal import surprisal
-from http_server import CharModel, Serve
+from gpt.extras.inspection.views.tokens import labels_of
+from http_server import CharModel, Serve, make_loaded, real_engine
 from patience import PATIENCE
-from tiny import CORPUS
+from tiny import CORPUS, sharp_model
 
 TEXT = "It was the best of rooms"
 Open = Callable[..., Page]
@@ -71,6 +73,25 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     whole_layer = attention_view(model, tokenizer, ids)["weights"][1, 1]
     page.point("document.querySelectorAll('#text .token')[22]", click=True)
     assert page.text("#readout").endswith(f": {100 * whole_layer[22].max():.1f}%")
+
+
+def test_tokens_of_the_end_of_a_text_are_read_and_counted(open_page: Open, serve: Serve) -> None:
+    tokenizer = learn_bpe([CORPUS], 320)
+    model = sharp_model(vocab_size=tokenizer.vocab_size, block_size=48)
+    status = "document.querySelector('.view .status').textContent"
+    with serve(real_engine, loaded=make_loaded(model, tokenizer)) as served:
+        page = open_page("attention", served)
+        for text in (CORPUS[:60], CORPUS[:200]):
+            ids = tokenizer.encode(text).tolist()
+            labels = labels_of(tokenizer, ids[-48:])
+            read(page, "attention", text)
+            assert page.run("document.querySelectorAll('#text .token').length") == len(labels)
+            assert page.run(status) == ("Only the last 48 tokens are read." if len(ids) > 48 else "")
+        page.point("document.querySelectorAll('#heads .thumbnail')[0]", click=True)
+        page.press("x")
+        page.wait_for("!document.querySelector('.effects').hidden")
+        bits = surprisal(model, torch.tensor(ids[-48:])).mean_bits
+        assert f"{bits:.3f} with all heads" in page.text(".effect")
 
 
 PART = "document.querySelector('[data-part={}]')"

@@ -47,6 +47,12 @@ class ReadingRequest(BaseModel):
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
     ablate: list[Head] = Field([], description="Heads whose output is set to zero, each [layer, head].")
     count: int = Field(64, ge=1, le=128, description="Tokens to write, where the text is continued.")
+    last: int | None = Field(
+        None,
+        ge=1,
+        description="Read no more than this many tokens, those at the end of the text, and answer with `read`, "
+        "their number, where there are others; left out: a text longer than the window is refused.",
+    )
 
 
 VIEWS = ("attention", "lens", "surprisal", "picture", "continue")
@@ -78,7 +84,9 @@ def add_inspection(app: FastAPI, services: Services) -> None:
 
     def endpoint(name: str) -> Callable[..., Any]:
         def compute(body: ReadingRequest, loaded: Loaded) -> bytes:
-            idx, edits = _encode(name, body, loaded, limits), _edits(body, loaded)
+            ids, is_whole = _encode(name, body, loaded, limits)
+            idx = torch.tensor(ids, dtype=torch.long, device=loaded.model.wte.weight.device)
+            edits = _edits(body, loaded)
             needed = _view_bytes(name, loaded, len(idx))
             if needed > limits.view_bytes:
                 raise APIError(
@@ -89,7 +97,7 @@ def add_inspection(app: FastAPI, services: Services) -> None:
                 )
             try:
                 view = _view(name, loaded, idx, edits, body.count, MEMORY_PER_BYTE * limits.view_bytes)
-                content = page_data(name, view)
+                content = page_data(name, view) | ({} if is_whole else {"read": len(ids)})
             except InputError as error:
                 raise APIError(400, f"text: {error}", "text") from None
             return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
@@ -127,19 +135,21 @@ def _view_bytes(name: str, loaded: Loaded, tokens: int) -> int:
     return (config.n_layer + 1) * tokens * ALTERNATIVES * ALTERNATIVE_BYTES if name == "lens" else 0
 
 
-def _encode(name: str, body: ReadingRequest, loaded: Loaded, limits: Limits) -> Tensor:
-    """Return the ids (T,) of a text; one that is continued may be longer than the window."""
+def _encode(name: str, body: ReadingRequest, loaded: Loaded, limits: Limits) -> tuple[list[int], bool]:
+    """Return the ids of a text, and whether they are all; one that is continued may be longer than the window."""
     text, tokenizer, most = body.text, loaded.tokenizer, limits.view_tokens
     if name != "continue":
         most = min(loaded.model.config.block_size, most)
     longest = max(len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size))
-    if len(text) > most * longest:  # nothing of a megabyte is encoded; a character is at least one byte
+    room = most * longest  # a character is at least one byte
+    if len(text) > room and body.last is None:  # nothing of a megabyte is encoded
         raise APIError(400, f"text: it has {len(text)} characters, more than {most} tokens can have", "text")
     with naming("text"):
-        ids = tokenizer.encode(convert_newlines(text)).tolist()
-    if len(ids) > most:
-        raise APIError(400, f"text: it has {len(ids)} tokens, more than the {most} allowed", "text")
-    return torch.tensor(ids, dtype=torch.long, device=loaded.model.wte.weight.device)
+        ids = tokenizer.encode(convert_newlines(text[-room:])).tolist()
+    read = ids if body.last is None else ids[-min(body.last, most) :]
+    if len(read) > most:
+        raise APIError(400, f"text: it has {len(read)} tokens, more than the {most} allowed", "text")
+    return read, len(read) == len(ids) and len(text) <= room
 
 
 def _edits(body: ReadingRequest, loaded: Loaded) -> Edits:

@@ -122,13 +122,13 @@ export class LocalSource {
   }
 
   /** What the model writes after a text when it always takes the most likely token; the text's end is read. */
-  continuation({ text, count, ablate = [], signal }) {
+  continuation({ text, last = Infinity, count, ablate = [], signal }) {
     return this.inTurn("reading", async () => {
       const { block_size: size } = this.model.config;
       if (count >= size) {
         throw new RangeError(`A window of ${size} tokens has no room for ${count} new ones after a text.`);
       }
-      const ids = this.encode(text).slice(count - size);
+      const ids = this.encode(text).slice(-Math.min(last, size - count));
       const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate) };
       const [given, probabilities] = [ids.length, []];
       const step = (index) => {
@@ -145,17 +145,19 @@ export class LocalSource {
   }
 
   /**
-   * Runs the model over a text that fits its window. `begin(ids)` gives `options`, from an index to those of
+   * Runs the model over a text, of which at most `last` tokens are read: `read` of the answer is how many, where there
+   * are others. `begin(ids)` gives `options`, from an index to those of
    * `Model.step`; `take(index, logits)`, where there is one, for what these return; and `view`, which makes the view.
    */
-  read({ text, ablate = [], signal }, least, begin) {
+  read({ text, last = Infinity, ablate = [], signal }, least, begin) {
     return this.inTurn("reading", async () => {
-      const ids = this.encode(text);
+      const all = this.encode(text);
       const { block_size: most } = this.model.config;
+      const ids = all.slice(-last);
       if (ids.length < least) {
-        throw new RangeError(`The text is too short; this view takes at least ${least} characters.`);
+        throw new RangeError(`The text is too short; this view takes at least ${least} tokens.`);
       }
-      if (ids.length > most) throw new RangeError(`The text has ${ids.length} characters; the model reads ${most}.`);
+      if (ids.length > most) throw new RangeError(`The text has ${ids.length} tokens; the model reads ${most}.`);
       const { options = () => ({}), take = null, view } = begin(ids);
       const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate), wantLogits: take !== null };
       const step = (index) => {
@@ -163,7 +165,8 @@ export class LocalSource {
         take?.(index, logits);
       };
       await inSlices(ids.length, step, signal);
-      return { labels: this.labelsOf(ids), ...view() };
+      const read = ids.length < all.length ? { read: ids.length } : {};
+      return { labels: this.labelsOf(ids), ...read, ...view() };
     });
   }
 

@@ -15,7 +15,7 @@ const CONTINUED = 48; // tokens that the model writes after the text
  */
 export function showAblation(root, view, source, { marked, changed }) {
   const parts = fill(root, template);
-  const { model, text, labels } = view;
+  const { model, text, last, labels } = view;
   let heads = [];
   let running = null;
   let whole = null; // of the model with all its heads
@@ -48,7 +48,7 @@ export function showAblation(root, view, source, { marked, changed }) {
     try {
       whole ??= await ask([], signal);
       left = heads.length ? await ask(heads, signal) : null;
-      const attention = await source.attention({ model, text, ablate: heads, signal });
+      const attention = await source.attention({ model, text, last, ablate: heads, signal });
       if (signal.aborted) return;
       say(parts.status, "");
       changed(attention);
@@ -59,8 +59,8 @@ export function showAblation(root, view, source, { marked, changed }) {
 
   /** The model's surprise at the text, and what it writes after it. */
   async function ask(ablate, signal) {
-    const surprisal = labels.length > 1 ? await source.surprisal({ model, text, ablate, signal }) : null;
-    const continuation = await source.continuation({ model, text, ablate, count: CONTINUED, signal });
+    const surprisal = labels.length > 1 ? await source.surprisal({ model, text, last, ablate, signal }) : null;
+    const continuation = await source.continuation({ model, text, last, ablate, count: CONTINUED, signal });
     return { bits: surprisal?.bits ?? [null], mean: surprisal?.mean_bits ?? null, written: continuation.labels };
   }
 

@@ -1,4 +1,5 @@
 import { fill, isSubmit, say } from "../dom.js";
+import { many } from "../tokens.js";
 import attention from "./attention.html";
 import { showAttention } from "./attention.js";
 import lens from "./lens.html";
@@ -14,7 +15,7 @@ const READINGS = {
   lens: { title: "Logit lens", show: showLens, guide: lens },
 };
 const MOST_TOKENS = 128;
-const UNKNOWN_WINDOW = 64; // characters that are read where a model's facts are not there yet
+const UNKNOWN_WINDOW = 64; // tokens that are read where a model's facts are not there yet
 
 /** The same for the shell, each with a field for the text. */
 export const READING_VIEWS = Object.keys(READINGS).map((name) => {
@@ -47,7 +48,7 @@ class Reading {
     this.follow();
   }
 
-  /** The most characters that are read. */
+  /** The most tokens that are read. */
   get window() {
     return Math.min(MOST_TOKENS, this.context.facts?.block_size ?? UNKNOWN_WINDOW);
   }
@@ -59,7 +60,7 @@ class Reading {
     const isSame = text === this.last;
     if (isSame && model === this.reader) return;
     this.last = text;
-    if (!isSame) field.value = endOf(text, this.window);
+    if (!isSame) field.value = this.endOf(text);
     this.read();
   }
 
@@ -67,7 +68,7 @@ class Reading {
   async read(isAtEnd = false) {
     const { readingText, status, body } = this.parts;
     const { source, model, facts } = this.context;
-    const text = endOf(readingText.value, this.window);
+    const text = this.endOf(readingText.value);
     const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
     this.reader = model;
     this.running?.abort();
@@ -79,19 +80,27 @@ class Reading {
     const { signal } = this.running;
     say(status, "Reading…");
     try {
-      const answer = await source[this.name]({ model, text, signal });
+      const { read: tokens, ...answer } = await source[this.name]({ model, text, last: this.window, signal });
       if (signal.aborted) return;
-      say(status, read < all ? `Only the last ${read} of ${all} characters are read.` : "");
+      const part = tokens ? many(tokens, facts?.token ?? "token") : read < all && `${read} of ${all} characters`;
+      say(status, part ? `Only the last ${part} are read.` : "");
       const goOn = (longer) => {
         this.last = this.context.text = readingText.value = longer;
         this.read(true);
       };
-      READINGS[this.name].show(body, { ...answer, model, text, unit: facts?.token, goOn, isAtEnd }, source);
+      const asked = { model, text, last: this.window };
+      READINGS[this.name].show(body, { ...answer, ...asked, unit: facts?.token, goOn, isAtEnd }, source);
     } catch (error) {
       if (signal.aborted) return;
       this.reader = null; // it is tried again when the view is opened again
       say(status, error.message, true);
     }
+  }
+
+  /** The end of a text that fits, where its characters are the tokens; others are counted where they are encoded. */
+  endOf(text) {
+    const { facts } = this.context;
+    return facts && facts.token !== "character" ? text : endOf(text, this.window);
   }
 }
 
