@@ -148,6 +148,7 @@ def test_bytes_of_no_text_are_prompts_and_no_character_is_cut(
         ([0xE2, 0x82, 0xC3, 0xFF, 0x61], "\ufffd\ufffd\ufffda", [0, 0, 1, 2, 3]),
         ([0xEF, 0xBF, 0xBD, 0x61], "\ufffda", [0, 0, 0, 1]),
         ([0xC3], "\ufffd", [0]),
+        ([0xED, 0xA9], "\ufffd\ufffd", [0, 1]),
     ],
 )
 def test_each_byte_has_an_entry_at_its_place_in_the_text(

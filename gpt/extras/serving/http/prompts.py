@@ -173,12 +173,11 @@ class LogprobsStream:
         return described
 
     def _add(self, index: int) -> int:
-        """Add a token to the text, and return where it begins there: after U+FFFD if it breaks off a character."""
+        """Add a token to the text, and return where it begins there: where the character of its first byte is."""
         is_known = index < self._tokenizer.vocab_size
         content = self._tokenizer.token_bytes(index) if is_known else UNKNOWN.encode()
-        offset = self._length
-        if self._unfinished and not _is_beginning(self._unfinished + content[:1]):
-            offset += 1
+        begun = (self._unfinished + content[:1]).decode(errors="replace")  # it may break off another character
+        offset = self._length + max(0, len(begun) - 1)
         self._length += len(self._text.feed(index))
         unfinished = self._unfinished + content
         self._unfinished = unfinished[codecs.utf_8_decode(unfinished, "replace", False)[1] :]
@@ -188,12 +187,3 @@ class LogprobsStream:
         """Return the name of a token, and its bytes; an id without a text has none."""
         is_known = index < self._tokenizer.vocab_size
         return token_name(self._tokenizer, index), self._tokenizer.token_bytes(index) if is_known else b""
-
-
-def _is_beginning(content: bytes) -> bool:
-    """Return whether bytes may be the beginning of UTF-8."""
-    try:
-        codecs.utf_8_decode(content, "strict", False)
-    except UnicodeDecodeError:
-        return False
-    return True
