@@ -126,7 +126,7 @@ COMPARED = {bindings.SOURCE: "logits and gradients", engine.SOURCE: "logits and 
 
 
 def tried(source: str, library: Path, processor: Processor, preload: str = "") -> tuple[int, str]:
-    """Return how a process ended that compared a library with PyTorch, and what it said: what was compared, or differs."""
+    """Return how a process ended that compared a library with PyTorch, and what was compared, or differs."""
     command = [sys.executable, "-m", "gpt.native.trial", source, processor.name, library]
     environment = {**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
