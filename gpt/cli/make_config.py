@@ -10,12 +10,11 @@ from gpt.cli.command import report
 from gpt.cli.config_options import check_overrides, write_output
 from gpt.cli.shared_options import command, not_empty, to_path
 from gpt.config import Config
-from gpt.config.loading import dump_config, parse_config
+from gpt.config.loading import dump_config, parse_config, read_yaml
 from gpt.config.sources import name_of_text, override
-from gpt.config.strict_yaml import MAX_CHARACTERS, dump
+from gpt.config.strict_yaml import dump
 from gpt.system.environment import Settings, read_settings
 from gpt.system.errors import ConfigError
-from gpt.system.files import read_file
 from gpt.system.invocation import command_line
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _mark(body: bytes) -> str:
 
 def is_edited(file: Path) -> bool:
     """Return whether a file is not what `fit_text` made of a text alone."""
-    comment, _, body = read_file(file, MAX_CHARACTERS).partition(b"\n")
+    comment, _, body = read_yaml(file).encode().partition(b"\n")
     return not comment.endswith(_mark(body).encode())
 
 

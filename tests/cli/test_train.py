@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -230,6 +231,9 @@ def test_recipe_of_a_text_trains_from_wherever_it_stands(text: Path, run: Call, 
     Path("short.txt").write_text("too short\n" * 20)
     assert "has 200 characters" in refuse("make_config short.txt")
     assert not Path("short.yaml").exists()
+    Path("pipe.txt").write_text(CORPUS * 30)
+    os.mkfifo("pipe.yaml")
+    assert "cannot read pipe.yaml: not a regular file" in refuse("train pipe.txt")
 
 
 def test_text_trains_at_once_for_a_try_and_then_again(text: Path, run: Call, refuse: Refuse) -> None:
