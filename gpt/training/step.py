@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
 
 
 Change = Callable[[], None] | None  # of the gradients, in place
+ONE_CAPTURE = threading.Lock()
+"""Held while a graph is captured: a process captures one at a time, and trainings may run in several threads."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ class GraphedStepper(Stepper):
         super().__init__(*arguments)
         self._graphs: dict[Hashable, Replay | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(self.compute.device)
 
     def step(
         self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch], change_gradients: Change = None
@@ -201,10 +205,27 @@ class GraphedStepper(Stepper):
         key = (scale is None, *(tensor.shape for batch in micro_batches for tensor in batch))
         if change_gradients is not None or key not in self._graphs:
             self._graphs.setdefault(key, None)
-            return super().step(number, learning_rate, micro_batches, change_gradients)
+            with self._on_own_stream():
+                return super().step(number, learning_rate, micro_batches, change_gradients)
         replay = self._graphs[key] = self._graphs[key] or self._capture(micro_batches, scale is not None)
         rates = [learning_rate * group["lr_factor"] for group in self.optimizer.param_groups]
         return replay([(torch.tensor([number, self._tokens(micro_batches), scale or 0.0, *rates]),), *micro_batches])
+
+    @contextmanager
+    def _on_own_stream(self) -> Iterator[None]:
+        """Queue work, within, on the stream that is captured: after what is queued, before what comes later.
+
+        The first steps run on it too, since gradients are accumulated on the stream where that began.
+        The run's device is the current one meanwhile: a capture sees the current device alone.
+        """
+        with torch.cuda.device(self.compute.device):
+            usual = torch.cuda.current_stream()
+            self._stream.wait_stream(usual)
+            try:
+                with torch.cuda.stream(self._stream):
+                    yield
+            finally:
+                usual.wait_stream(self._stream)
 
     def _capture(self, micro_batches: Sequence[StepBatch], has_mtp: bool) -> Replay:
         device, groups, graph = self.compute.device, self.optimizer.param_groups, torch.cuda.CUDAGraph()
@@ -212,13 +233,18 @@ class GraphedStepper(Stepper):
         inputs = [(numbers,), *(tuple(to_device(tensor, device) for tensor in batch) for batch in micro_batches)]
         number, tokens, scale, *rates = numbers.unbind()
         before = [dict(group) for group in groups]
+        # the graph allocates its own, and would hold them beside those of the last step
+        self.optimizer.zero_grad(set_to_none=True)
         try:
-            with torch.cuda.graph(graph, self._pool):
+            # other threads may allocate meanwhile
+            capture = torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local")
+            with ONE_CAPTURE, self._on_own_stream(), capture:
                 for group, rate in zip(groups, rates, strict=True):
                     group.update(lr=rate, capturable=True)
                 result = self._update(number, self._gradients(inputs[1:], tokens, scale if has_mtp else None))
         except torch.AcceleratorError as error:
-            raise DeviceError(f"no CUDA graph of a step: {explained(error)}; set run.kernels=torch") from error
+            cause = explained(_first_error(error))
+            raise DeviceError(f"no CUDA graph of a step: {cause}; set run.kernels=torch") from error
         for group, old in zip(groups, before, strict=True):
             group.update(old)
 
@@ -229,3 +255,10 @@ class GraphedStepper(Stepper):
             return StepResult(result.loss.clone(), result.gradient_norm.clone())  # which the next one overwrites
 
         return replay
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """Return the error that ended a capture; closing it then raised another, which says only that it failed."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return error

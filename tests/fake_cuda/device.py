@@ -1,4 +1,4 @@
-"""A `cuda:0` that has shapes, types and devices but no numbers, beside a CPU that works as always.
+"""Two CUDA devices that have shapes and types but no numbers, beside a CPU that works as always.
 
 Tensors on it are torch's fake tensors, which raise where operands are on different devices. Whatever is read back is
 1, be it a loss, a token or whether all is finite. On a real device that waits for it, which is noted, or refused
@@ -7,7 +7,7 @@ within `FakeCuda.refusing`.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -50,6 +50,8 @@ class FakeCuda(TorchDispatchMode):
         waits: functions of the package that made the CPU wait, "" where none is on the stack, in order.
         pageable: functions that copied to it from memory that is not pinned, which may wait too.
         matmuls: type, place and torch's float32 precision of every matmul on the device, in order.
+        streams: of every matmul, in order.
+        graphs: that were captured, in order.
     """
 
     def __init__(self) -> None:
@@ -57,12 +59,16 @@ class FakeCuda(TorchDispatchMode):
         self.forget()
         self._fake = FakeTensorMode()
         self._refuses_waits = self._refuses_float32 = False
+        self.stream = Stream(0)
+        self.captured: Graph | None = None
 
     def forget(self) -> None:
         """Begin the records anew."""
         self.waits: list[str] = []
         self.pageable: list[str] = []
         self.matmuls: list[tuple[torch.dtype, str, str]] = []
+        self.streams: list[Stream] = []
+        self.graphs: list[Graph] = []
 
     @contextmanager
     def refusing(self, waits: bool = True, float32: bool = False) -> Iterator[None]:
@@ -104,6 +110,8 @@ class FakeCuda(TorchDispatchMode):
             self.wait("copy to host")
             return args[0].fill_(1)
         self._note(packet, args, kwargs, tensors)
+        if self.captured is not None:
+            self.captured.add(packet, [tensor.device for tensor in tensors if _is_on_device(tensor)])
         if func is aten._fused_adamw_.tensor_lr:  # for which torch has no shapes
             return None
         args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
@@ -124,6 +132,7 @@ class FakeCuda(TorchDispatchMode):
             self.wait("size that depends on values")
         if packet in MATMULS:
             self.matmuls.append((tensors[0].dtype, _place(), torch.get_float32_matmul_precision()))
+            self.streams.append(self.stream)
             if self._refuses_float32 and tensors[0].dtype == torch.float32:
                 raise Float32Matmul(f"{packet} in {_place() or 'torch'}")
 
@@ -133,6 +142,89 @@ class FakeCuda(TorchDispatchMode):
             return tensor
         with self._fake:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
+class Stream:
+    """A stream of a device, by default of the current one."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = torch.device("cuda", index_of(device))
+
+    def wait_stream(self, other: "Stream") -> None:
+        """Wait for nothing, as long as both are of one device."""
+        assert self.device == other.device
+
+
+class Graph:
+    """What was captured, which is on one device, and can be replayed unless that was nothing."""
+
+    def __init__(self) -> None:
+        self.operations: list[Any] = []
+        self.stream: Stream | None = None
+
+    def add(self, operation: Any, devices: list[torch.device]) -> None:
+        """Record an operation; one on another device would run at once, and be missing in the graph."""
+        assert self.stream is not None
+        other = [device for device in devices if device != self.stream.device]
+        assert not other, f"{operation} runs on {other[0]} while {self.stream.device} is captured"
+        self.operations.append(operation)
+
+    def replay(self) -> None:
+        """Run what was captured."""
+        assert self.operations, "an empty graph is replayed"
+
+
+def index_of(device: Any) -> int:
+    """The number of a device, which without one is the current one."""
+    index = device if isinstance(device, int) or device is None else torch.device(device).index
+    return torch.accelerator.current_device_index() if index is None else int(index)
+
+
+def exchange_device(index: int) -> int:
+    """Make a device the current one unless it is negative; return the one before."""
+    before = torch.accelerator.current_device_index()
+    if index >= 0:
+        torch.accelerator.set_device_index(index)
+    return before
+
+
+class OnDevice:
+    """The stand-ins of `torch.cuda` for streams and graphs."""
+
+    def __init__(self, device: FakeCuda) -> None:
+        self._device = device
+
+    @contextmanager
+    def use_stream(self, stream: Stream) -> Iterator[None]:
+        """Within, work is queued on a stream, whose device is the current one."""
+        before, index = self._device.stream, exchange_device(stream.device.index)
+        self._device.stream = stream
+        try:
+            yield
+        finally:
+            self._device.stream = before
+            exchange_device(index)
+
+    def current_stream(self, device: Any = None) -> Stream:
+        """The stream that work is queued on, or the usual one of another device."""
+        used = self._device.stream
+        return used if used.device.index == index_of(device) else Stream(device)
+
+    @contextmanager
+    def capture(
+        self, graph: Graph, pool: Any = None, stream: Stream | None = None, capture_error_mode: str = "global"
+    ) -> Iterator[None]:
+        """Within, work on the current device is captured."""
+        graph.stream = stream or Stream()
+        assert graph.stream.device.index == index_of(None), "the graph is of another device than the current one"
+        assert capture_error_mode == "thread_local", "another thread that allocates would end the capture"
+        with self.use_stream(graph.stream):
+            self._device.captured = graph
+            try:
+                yield
+            finally:
+                self._device.captured = None
+        self._device.graphs.append(graph)
 
 
 def _is_on_device(tensor: Tensor) -> bool:
@@ -158,8 +250,11 @@ FACTS = {
     "is_available": lambda: True,
     "is_initialized": lambda: True,
     "is_bf16_supported": lambda including_emulation=True: True,
-    "device_count": lambda: 1,
-    "current_device": lambda: 0,
+    "device_count": lambda: 2,
+    "current_device": lambda: index_of(None),
+    "_exchange_device": exchange_device,
+    "_maybe_exchange_device": exchange_device,
+    "set_device": lambda device: exchange_device(index_of(device)),
     "get_device_properties": lambda device=None: PROPERTIES,
     "get_device_name": lambda device=None: PROPERTIES.name,
     "get_device_capability": lambda device=None: (PROPERTIES.major, PROPERTIES.minor),
@@ -169,8 +264,8 @@ FACTS = {
     "memory_allocated": lambda device=None: 1 << 20,
     "get_rng_state": lambda device=0: GENERATOR_STATE.clone(),
     "get_rng_state_all": lambda: [GENERATOR_STATE.clone()],
-    "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
-    "graph": lambda graph, pool: nullcontext(),  # whose numbers are not there, first or again
+    "CUDAGraph": Graph,
+    "Stream": Stream,
 }
 NOTHING = ("_lazy_init", "init", "empty_cache", "reset_peak_memory_stats", "graph_pool_handle")
 NOTHING += ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
@@ -238,7 +333,10 @@ written_out = F.scaled_dot_product_attention
 def install(device: FakeCuda) -> None:
     """Put them in place, for the rest of the process."""
     nothing = {name: lambda *_, **__: None for name in NOTHING}
-    for name, value in {**FACTS, **nothing, "synchronize": lambda _=None: device.wait("synchronize")}.items():
+    queue = OnDevice(device)
+    of_queue = {"stream": queue.use_stream, "current_stream": queue.current_stream, "graph": queue.capture}
+    waits = {"synchronize": lambda _=None: device.wait("synchronize")}
+    for name, value in {**FACTS, **nothing, **of_queue, **waits}.items():
         mock.patch.object(torch.cuda, name, value).start()
     mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False).start()
     mock.patch.object(torch, "Generator", Generator).start()

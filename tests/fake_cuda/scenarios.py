@@ -1,4 +1,4 @@
-"""A process with a fake `cuda:0`: runs the scenarios in their order, and prints as JSON what was wrong with each.
+"""A process with two fake CUDA devices: runs scenarios in order, and prints as JSON what was wrong with each.
 
     python -m fake_cuda.scenarios FOLDER LIBRARY...
 
@@ -86,10 +86,11 @@ def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str 
     float32 = dtype == "float32"
     with watched(device, Stepper, "step", float32), watched(device, GraphedStepper, "step", float32):
         state = trainer.run()
+    place = torch.device("cuda", trainer.compute.device.index or 0)
     assert (state.step, state.evaluated_step) == (end, end)
     optimizer, parameters = trainer.stepper.optimizer, list(trainer.model.parameters())
     tensors = [leaf for leaf in tree_leaves(optimizer.state_dict()) if isinstance(leaf, Tensor)]
-    assert {tensor.device for tensor in [*parameters, *tensors]} == {DEVICE}
+    assert {tensor.device for tensor in [*parameters, *tensors]} == {place}
     assert len(tensors) > 40
     assert {parameter.grad.dtype for parameter in parameters} == {torch.float32}
     assert optimizer.optimizers["adamw"].defaults["fused"]
@@ -101,6 +102,31 @@ def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str 
         assert bool(own) is ("optim.name=muon" in overrides)
         assert {*own, *(dtype for dtype, _ in of_torch)} <= {torch.bfloat16, torch.float16}
     assert set(device.pageable) <= ONCE
+
+
+def capture(device: FakeCuda, name: str) -> None:
+    """Capture a step, also on a device that is not the current one: all of it is in the graph, no memory twice."""
+    held: list[bool] = []
+    plain = torch.cuda.graph
+
+    def captured(*arguments: Any, **options: Any) -> Any:
+        held.append(any(parameter.grad is not None for parameter in parameters))
+        return plain(*arguments, **options)
+
+    place = torch.device(name)
+    model = GPT(tiny_config(n_layer=1)).to(place)
+    parameters = list(model.parameters())
+    optimizer = build_optimizer(model, OptimConfig(), place, torch.bfloat16)
+    stepper = GraphedStepper(model, optimizer, Compute(place, torch.bfloat16, torch.bfloat16), 1.0, Objective())
+    with mock.patch.object(torch.cuda, "graph", captured):
+        stepper.step(0, 1e-3, [BATCHES[0]])
+        first = set(device.streams)
+        stepper.step(1, 1e-3, [BATCHES[0]])
+    (graph,) = device.graphs
+    assert set(device.streams) == first == {graph.stream}, "what is captured ran on another stream before"
+    assert len(graph.operations) > 100
+    assert held == [False], "the graph and the step before it both have gradients"
+    assert torch.cuda.current_device() == 0
 
 
 def evaluate_run(device: FakeCuda) -> None:
@@ -116,10 +142,7 @@ def move(device: FakeCuda) -> None:
     restored: list[str] = []
     said: list[list[str]] = [[], []]
     change = ("train.max_steps=4", "run.name=bfloat16", "run.dtype=bfloat16", *EVERYTHING)
-    with (
-        mock.patch.object(torch.cuda, "device_count", return_value=2),
-        mock.patch.object(torch.cuda, "set_rng_state", lambda state, device: restored.append(str(device))),
-    ):
+    with mock.patch.object(torch.cuda, "set_rng_state", lambda state, device: restored.append(str(device))):
         for lines, place in zip(said, ("cuda", "cpu"), strict=True):
             loaded = configured(f"run.device={place}", *change)
             request = TrainRequest(loaded, read_settings(), lines.append, "auto", allow_config_change=True)
@@ -185,6 +208,9 @@ SCENARIOS: dict[str, Scenario] = {
     "float16 resumed": lambda device: LONGER(device, "float16", "float16", *EVERYTHING),
     "adamw": lambda device: train(device, "adamw", "auto", "model.attention=reference", "model.position=learned"),
     "float32": lambda device: train(device, "float32", "float32"),
+    "second device": lambda device: train(device, "second", "bfloat16", "run.device=cuda:1", end=3),
+    "a step is captured": lambda device: capture(device, "cuda:0"),
+    "a step is captured on the second device": lambda device: capture(device, "cuda:1"),
     "an evaluation waits once": evaluate_run,
     "a run is moved": move,
     "eager": lambda device: decode(device, DecodeOptions("eager"), position="rope", n_kv_head=2),
