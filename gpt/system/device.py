@@ -108,7 +108,27 @@ def choose_device(name: str) -> torch.device:
     if (device.index or 0) >= there[device.type]:
         count = f"{there['cuda']} CUDA devices" if device.type == "cuda" else "no MPS device"
         raise DeviceError(f"device {name}: torch {torch.__version__} sees {count}; use device auto or cpu")
+    if device.type == "cuda":
+        _require_kernels(device)
     return device
+
+
+def _require_kernels(device: torch.device) -> None:
+    """Raise DeviceError unless this build of torch has kernels for a CUDA device, exact ones or PTX."""
+    major, minor = torch.cuda.get_device_capability(device)
+    built = torch.cuda.get_arch_list()
+    # those for AMD have other names
+    if not any(name.startswith(("sm_", "compute_")) for name in built):
+        return
+    for name in built:
+        kind, _, number = name.partition("_")
+        version = int(number.rstrip("af"))
+        if (kind == "sm" and version // 10 == major) or (kind == "compute" and version <= 10 * major + minor):
+            return
+    raise DeviceError(
+        f"device {device}: torch {torch.__version__} is built for {', '.join(built)}, and "
+        f"{torch.cuda.get_device_name(device)} is sm_{major}{minor}; use device cpu, or a torch built for it"
+    )
 
 
 def _device_of_rank(name: str, launch: Launch) -> str:
@@ -133,7 +153,10 @@ def _usable_cores() -> int:
 
 def _fast_dtype(device: torch.device, processor: Processor) -> torch.dtype:
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+        # torch asks the current device
+        with torch.cuda.device(device):
+            has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bfloat16 else torch.float32
     return processor.matmul_dtype if device.type == "cpu" else torch.float32
 
 

@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from unittest.mock import patch
 
 import pytest
@@ -71,13 +71,55 @@ def test_processes_of_a_machine_share_its_cores(threads: list[int]) -> None:
     assert threads == [3, 1, 5]
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.fixture
+def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Those of two CUDA devices, which a test may change; this torch is built for 8.0, 9.0 and, as PTX, 12.0."""
+    of_devices, current = [(8, 0), (8, 0)], [0]
+
+    @contextmanager
+    def on(place: torch.device) -> Iterator[None]:
+        current.append(place.index or 0)
+        yield
+        current.pop()
+
+    def has_bfloat16(including_emulation: bool) -> bool:
+        return of_devices[current[-1]] >= (8, 0)
+
+    for name, value in {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "device": on,
+        "is_bf16_supported": has_bfloat16,
+        "get_device_capability": lambda place: of_devices[place.index or 0],
+        "get_device_name": lambda place: f"Card {place.index or 0}",
+        "get_arch_list": lambda: ["sm_80", "sm_90a", "compute_120"],
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return of_devices
+
+
+def test_a_cuda_device_has_its_own_type_and_kernels(capabilities: list[tuple[int, int]]) -> None:
+    capabilities[:] = [(8, 0), (7, 5)]
+    assert choose(device="cuda").dtype == torch.bfloat16
+    message = r"^device cuda:1: torch .* is built for sm_80, sm_90a, compute_120, and Card 1 is sm_75; use device cpu"
+    with pytest.raises(DeviceError, match=message):
+        choose(device="cuda:1")
+    capabilities[:] = [(7, 5), (12, 1)]
+    with pytest.raises(DeviceError, match=r"^device cuda: .* Card 0 is sm_75"):
+        choose_device("auto")
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    with patch("torch.cuda.get_arch_list", lambda: ["sm_70", "sm_80"]):
+        capabilities[:] = [(8, 0), (7, 5)]
+        assert choose(device="cuda").dtype == torch.bfloat16
+        assert choose(device="cuda:1").dtype == torch.float16
+    with patch("torch.cuda.get_arch_list", lambda: ["gfx942"]):
+        assert choose_device("auto") == torch.device("cuda")
+
+
+@pytest.mark.usefixtures("threads", "capabilities")
 @pytest.mark.parametrize("name", ["auto", "cuda"])
 def test_each_process_has_the_cuda_device_of_its_local_rank(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     chosen: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert choose(Launch(3, 4, 1, 2), device=name).device == torch.device("cuda:1")
     assert chosen == [torch.device("cuda:1")]
