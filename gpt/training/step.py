@@ -50,10 +50,12 @@ class StepResult:
     Attributes:
         loss: mean over the step's tokens before the update, in nats per token.
         gradient_norm: before clipping.
+        terms: means of the loss terms over the same tokens, unweighted, by name.
     """
 
     loss: Tensor
     gradient_norm: Tensor
+    terms: dict[str, Tensor]
 
 
 Replay = Callable[[Sequence[StepBatch]], StepResult]  # of a captured step, with the numbers and tokens of another
@@ -131,9 +133,12 @@ class Stepper:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_factor"]
-        return self._update(number, self.gradients(micro_batches, number), change_gradients)
+        scale = self.objective.mtp_scale(number)
+        loss, terms = self._gradients(micro_batches, self._tokens(micro_batches), scale)
+        return StepResult(loss, self._update(number, loss, change_gradients), terms)
 
-    def _update(self, number: int | Tensor, loss: Tensor, change_gradients: Change = None) -> StepResult:
+    def _update(self, number: int | Tensor, loss: Tensor, change_gradients: Change = None) -> Tensor:
+        """Clip the gradients and make the update; return their norm before clipping."""
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         if change_gradients is not None:
@@ -148,7 +153,7 @@ class Stepper:
             self.optimizer.found_inf = self.guard.blocked
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
-        return StepResult(loss, norm)
+        return norm
 
     def check(self) -> None:
         """Raise NonFiniteError if training has diverged; this waits for the device."""
@@ -163,7 +168,8 @@ class Stepper:
         of tokens of the whole step, not of its micro-batch, so that all tokens have the same weight even if
         micro-batches, or those of other processes, differ in size or padding.
         """
-        return self._gradients(micro_batches, self._tokens(micro_batches), self.objective.mtp_scale(step))
+        loss, _ = self._gradients(micro_batches, self._tokens(micro_batches), self.objective.mtp_scale(step))
+        return loss
 
     def _tokens(self, micro_batches: Sequence[StepBatch]) -> float:
         """Count the targets of a step; with several processes their mean, since their gradients are averaged."""
@@ -172,17 +178,24 @@ class Stepper:
 
     def _gradients(
         self, micro_batches: Sequence[StepBatch], tokens: float | Tensor, mtp_scale: float | Tensor | None
-    ) -> Tensor:
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         self.optimizer.zero_grad(set_to_none=True)
-        world, forward, no_sync = self.parallelism.world, self.parallelism.forward, self.parallelism.no_sync
-        losses = []
+        forward, no_sync = self.parallelism.forward, self.parallelism.no_sync
+        losses: list[Tensor] = []
+        terms: dict[str, list[Tensor]] = {}
         with self.compute.allow_tf32():
             for number, batch in enumerate(micro_batches, start=1):
                 with nullcontext() if number == len(micro_batches) else no_sync():
-                    minimized, loss = self.objective(forward, batch, self.compute, mtp_scale)
+                    minimized, loss, found = self.objective(forward, batch, self.compute, mtp_scale)
                     self.scaler.scale(minimized / tokens).backward()  # type: ignore[no-untyped-call]
                 losses.append(loss / tokens)
-        return world.all_reduce_mean(torch.stack(losses).sum())
+                for name, term in found.items():
+                    terms.setdefault(name, []).append(term / tokens)
+        return self._of_all(losses), {name: self._of_all(values) for name, values in terms.items()}
+
+    def _of_all(self, parts: list[Tensor]) -> Tensor:
+        """Add up the parts of micro-batches; with several processes, return the mean of their sums."""
+        return self.parallelism.world.all_reduce_mean(torch.stack(parts).sum())
 
 
 class GraphedStepper(Stepper):
@@ -196,7 +209,7 @@ class GraphedStepper(Stepper):
         super().__init__(*arguments)
         self._graphs: dict[Hashable, Replay | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(self.compute.device)
+        self._stream = torch.cuda.Stream(self.compute.device)  # type: ignore[no-untyped-call]
 
     def step(
         self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch], change_gradients: Change = None
@@ -241,7 +254,8 @@ class GraphedStepper(Stepper):
             with ONE_CAPTURE, self._on_own_stream(), capture:
                 for group, rate in zip(groups, rates, strict=True):
                     group.update(lr=rate, capturable=True)
-                result = self._update(number, self._gradients(inputs[1:], tokens, scale if has_mtp else None))
+                loss, terms = self._gradients(inputs[1:], tokens, scale if has_mtp else None)
+                norm = self._update(number, loss)
         except torch.AcceleratorError as error:
             cause = explained(_first_error(error))
             raise DeviceError(f"no CUDA graph of a step: {cause}; set run.kernels=torch") from error
@@ -252,7 +266,8 @@ class GraphedStepper(Stepper):
             for place, tensor in zip(chain(*inputs), chain(*given), strict=True):
                 place.copy_(to_device(tensor, device))
             graph.replay()
-            return StepResult(result.loss.clone(), result.gradient_norm.clone())  # which the next one overwrites
+            # the next one overwrites them
+            return StepResult(loss.clone(), norm.clone(), {name: term.clone() for name, term in terms.items()})
 
         return replay
 

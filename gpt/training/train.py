@@ -28,7 +28,7 @@ from gpt.training.distillation import load_teacher, require_probabilities_memory
 from gpt.training.loss import evaluate
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.naming import Choice, Wanted, choose_folder, runs_of
-from gpt.training.objective import build_objective
+from gpt.training.objective import build_objective, check_terms
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import check_parallel, evaluate_together, parallelize, rows_of_process
 from gpt.training.resume import (
@@ -183,6 +183,7 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
         data.check_length(loaded.config.model.block_size)
         # a padded vocabulary stays as large as it is
         config = resolve(loaded, data, origin.checkpoint.config.model.vocab_size or 0 if origin else 0)
+        check_terms(config, compute.device)
         if teacher is not None:
             require_probabilities_memory(data, config)
         if point is not None:

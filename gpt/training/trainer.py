@@ -176,6 +176,7 @@ class Trainer:
         self.stepper.check()
         loss, norm = float(result.loss), float(result.gradient_norm)
         values = {"train/loss": loss, "train/learning_rate": rate, "train/grad_norm": norm}
+        values |= {f"train/{name}": float(mean) for name, mean in result.terms.items()}
         self.monitor.scalars(self.state.step, {**values, **self.meter.read()})
         return loss
 

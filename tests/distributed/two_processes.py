@@ -111,8 +111,8 @@ def not_finite(folder: Path, world: World) -> list[Any]:
 
     def bad_loss(*arguments: Any) -> Any:
         factor = float("nan") if trainer.state.step == 2 and world.rank == 1 else 1.0
-        minimized, loss = plain(*arguments)
-        return minimized * factor, loss * factor
+        minimized, loss, terms = plain(*arguments)
+        return minimized * factor, loss * factor, terms
 
     with patch.object(Objective, "__call__", bad_loss):
         try:

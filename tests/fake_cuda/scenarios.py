@@ -117,11 +117,13 @@ def capture(device: FakeCuda, name: str) -> None:
     model = GPT(tiny_config(n_layer=1)).to(place)
     parameters = list(model.parameters())
     optimizer = build_optimizer(model, OptimConfig(), place, torch.bfloat16)
-    stepper = GraphedStepper(model, optimizer, Compute(place, torch.bfloat16, torch.bfloat16), 1.0, Objective())
+    compute, objective = Compute(place, torch.bfloat16, torch.bfloat16), Objective(terms=(("z_loss", 0.1),))
+    stepper = GraphedStepper(model, optimizer, compute, 1.0, objective)
     with mock.patch.object(torch.cuda, "graph", captured):
         stepper.step(0, 1e-3, [BATCHES[0]])
         first = set(device.streams)
-        stepper.step(1, 1e-3, [BATCHES[0]])
+        result = stepper.step(1, 1e-3, [BATCHES[0]])
+    assert result.terms["z_loss"].device == place
     (graph,) = device.graphs
     assert set(device.streams) == first == {graph.stream}, "what is captured ran on another stream before"
     assert len(graph.operations) > 100

@@ -1,8 +1,11 @@
 """What a step minimizes, against its definition; short sequences, and a teacher that a run learns from."""
 
 import json
+import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -14,10 +17,10 @@ from torch import Tensor, nn
 from gpt.config import TrainConfig
 from gpt.data.batches import BatchSampler, MicroBatches, read_windows
 from gpt.system.device import Compute
-from gpt.system.errors import CheckpointError
+from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.distillation import Teacher, predict
 from gpt.training.loss import IGNORE
-from gpt.training.objective import Objective, build_objective
+from gpt.training.objective import LOSS_TERMS, Objective, build_objective
 from gpt.training.signals import Interrupted
 from tiny import sharp_model
 from training.sessions import same, stopped_after, weights
@@ -67,17 +70,69 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
     expected = (1 - certainty) * (summed(logits) + share * further) + certainty * divergence
     squares = logits.logsumexp(-1)[TARGETS != IGNORE].square().sum()
     expected = expected + sum(weight * squares for _, weight in objective.terms)
-    value, loss = objective(
+    value, loss, terms = objective(
         model, (INPUTS, TARGETS, *([teacher] if certainty else [])), COMPUTE, objective.mtp_scale(step)
     )
     torch.testing.assert_close((value, loss), (expected, summed(logits.detach())))
     torch.testing.assert_close(*(torch.autograd.grad(each, model.logits) for each in (value, expected)))
     assert not loss.requires_grad
+    assert {name: float(term) for name, term in terms.items()} == {
+        name: pytest.approx(squares.item()) for name, _ in objective.terms
+    }
 
 
 def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
     train = TrainConfig(logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2)
     assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2, ())
+
+
+def log_z(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return log Z at every position, (B, T)."""
+    return logits.logsumexp(-1)
+
+
+def test_terms_are_logged_as_means_over_the_tokens_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums: list[float] = []
+
+    def measured(logits: Tensor, targets: Tensor) -> Tensor:
+        sums.append(log_z(logits, targets).sum().item())
+        return log_z(logits, targets).sum()
+
+    monkeypatch.setitem(LOSS_TERMS, "log_z", measured)
+    keys = "train.loss_terms={log_z: 0.5, z_loss: 0.1}", "train.max_steps=2", "train.grad_accum_steps=2"
+    trainer = start(tmp_path, *keys, "train.log_interval=1")
+    sums.clear()
+    trainer.run()
+    rows = [json.loads(line) for line in trainer.run_folder.metrics.read_text().splitlines()]
+    logged = [row for row in rows if "train/loss" in row]
+    tokens = trainer.config.train.sequences * trainer.config.model.block_size
+    expected = [pytest.approx((sums[i] + sums[i + 1]) / tokens) for i in (0, 2)]
+    assert [row["train/log_z"] for row in logged] == expected
+    assert all(row["train/z_loss"] >= row["train/log_z"] ** 2 for row in logged)
+
+
+@pytest.mark.parametrize(
+    ("name", "term", "message"),
+    [
+        ("mine", lambda *given: log_z(*given).mean(), "mine is .* for a batch and .* for one twice as large"),
+        ("mine", lambda *given: log_z(*given).sum(1).mean(), "mine is .* for a batch and .* for one twice as large"),
+        ("mine", lambda *given: log_z(*given).sum().sqrt(), "mine is .* for a batch and .* for one twice as large"),
+        ("mine", lambda *given: log_z(*given) * math.nan, r"mine returns a tensor of shape \(1, 16\); return its sum"),
+        ("mine", lambda *given: log_z(*given).sum() * math.nan, "mine is nan for a batch"),
+        ("mine", lambda *given: log_z(*given).sum((0, 1), keepdim=True), r"mine returns a tensor of shape \(1, 1\)"),
+        ("mine", lambda *given: log_z(*given).sum().item(), "mine returns a float; return a tensor of one number"),
+        ("mine", lambda *given: log_z(*given).sum().detach(), "mine has no gradient"),
+        ("mine", lambda logits: logits.sum(), "mine raises TypeError: .* takes 1 positional argument but 2"),
+        ("grad_norm", lambda *given: log_z(*given).sum(), "grad_norm would be logged as train/grad_norm"),
+    ],
+)
+def test_term_that_is_no_sum_is_refused_before_a_training_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, term: Callable[..., Any], message: str
+) -> None:
+    monkeypatch.setitem(LOSS_TERMS, name, term)
+    with pytest.raises(ConfigError, match=f"^train.loss_terms: {message}[^\n]*$"):
+        start(tmp_path, f"train.loss_terms={{{name}: 0.1}}")
+    assert not list(tmp_path.glob("runs/[!.]*"))
 
 
 @pytest.mark.parametrize(("length", "rows"), [(2, [1, 2, 5, 6]), (8, None), (8, [1, 2, 5, 6]), (16, None)])
