@@ -73,8 +73,9 @@ class SDPACore(nn.Module):
             v,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None and queries > 1,
-            enable_gqa=q.size(1) != k.size(1),
+            # torch.jit.trace makes tensors of sizes
+            is_causal=mask is None and bool(queries > 1),
+            enable_gqa=bool(q.size(1) != k.size(1)),
         )
 
 

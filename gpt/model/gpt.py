@@ -6,9 +6,10 @@ line says so. `run.kernels=torch` in training and `--backend eager` in decoding 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -80,13 +81,13 @@ class GPT(nn.Module):
         """Compute the logits of the next token at every position, (B, T, V) float32, of ids (B, T).
 
         Args:
-            attention_mask: (B, T) bool, False on padding, for sequences of different lengths. Positions
-                count from the first token of each; logits on padding mean nothing.
+            attention_mask: (B, T) bool, or 0 and 1 as tokenizers give, False on padding, for sequences of
+                different lengths. Positions count from the first token of each; logits on padding mean nothing.
             cache: keys and values of earlier positions, to which those of `idx` are appended; not with a mask.
         """
-        # it reads ids back; callers that compile a whole step check first
-        if not torch.compiler.is_compiling():
-            self.check(idx)
+        # it reads values back
+        if not _is_recorded():
+            self.check(idx, attention_mask)
         if cache is not None and attention_mask is not None:
             raise InputError("attention_mask is for calls without a cache; a cache knows the length of each sequence")
         if cache is not None:
@@ -105,8 +106,21 @@ class GPT(nn.Module):
         logits: Tensor = self.lm_head(self.ln_f(x)).float()
         return logits
 
-    def check(self, idx: Tensor) -> None:
-        """Raise InputError where `forward` would not take these ids; their values are not read on a CUDA device."""
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Fill the tables of positions where they leave the meta device: `to_empty` gives memory, no numbers."""
+        position = self.wpe or self.rotation or self.score_bias
+        assert position is not None
+        were_meta = any(table.is_meta for table in position.buffers())
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if were_meta and not any(table.is_meta for table in position.buffers()):
+            with torch.device("cpu"):
+                made = build_position(self.config)
+            for name, table in position.named_buffers():
+                table.copy_(made.get_buffer(name))
+        return self
+
+    def check(self, idx: Tensor, attention_mask: Tensor | None = None) -> None:
+        """Raise InputError where `forward` would not take these; values are not read on a CUDA device."""
         if not isinstance(idx, Tensor):
             raise InputError(f"token ids must be a tensor, not a {type(idx).__name__}; use torch.tensor([ids])")
         if idx.dim() != 2:
@@ -115,6 +129,8 @@ class GPT(nn.Module):
             raise InputError(f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; use idx.long()")
         if idx.size(1) > self.config.block_size:
             raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}")
+        if attention_mask is not None:
+            _check_mask(attention_mask, idx)
         # on CUDA the lookup asserts it, without a synchronization
         if idx.device.type == "cpu" and idx.numel():
             low, high = (int(bound) for bound in idx.aminmax())
@@ -125,7 +141,8 @@ class GPT(nn.Module):
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model in eval mode inside this context; afterward every module has its former mode."""
-    training = [module for module in model.modules() if module.training] if model.training else []
+    # a module may be in training mode inside a model that is not
+    training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
     try:
@@ -158,11 +175,29 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(parameter, std=INIT_STD)
 
 
+def _is_recorded() -> bool:
+    """Return whether operations are recorded for later, or mapped over a batch, so that values cannot be read."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        return True
+    return torch._C._are_functorch_transforms_active()
+
+
+def _check_mask(attention_mask: Tensor, idx: Tensor) -> None:
+    """Raise InputError where a mask is not one of `idx`; what is not 0 is a token."""
+    if attention_mask.shape != idx.shape:
+        shapes = f"{tuple(idx.shape)} of the ids, got {tuple(attention_mask.shape)}"
+        raise InputError(f"attention_mask must have the shape {shapes}")
+    if attention_mask.is_floating_point() or attention_mask.is_complex():
+        dtype = str(attention_mask.dtype).removeprefix("torch.")
+        raise InputError(f"attention_mask must be bool, or 0 and 1 as int64, not {dtype}; use attention_mask.bool()")
+
+
 def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return positions (T,) or (B, T), and the mask for attention: None without padding, else (B, 1, T, T)."""
     length = idx.size(1)
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None
+    attention_mask = attention_mask.bool()
     positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     # so that every softmax has a key
     itself = torch.eye(length, dtype=torch.bool, device=idx.device)

@@ -1,8 +1,10 @@
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from gpt.config import ModelConfig
 from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.generation.kv_cache import KVCache
 from gpt.generation.paged_store import PagedStore, PagedView
-from gpt.model import GPT
+from gpt.model import GPT, eval_mode
 from gpt.system.device import meta_device
 from gpt.system.errors import InputError
 from plugin_files import plugin_of, unload
@@ -71,6 +73,7 @@ def test_padding_changes_nothing_for_the_tokens(model: GPT, side: str) -> None:
     for row, tokens in enumerate(rows[:-1]):
         torch.testing.assert_close(logits[row][real[row]], model(tokens[None])[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(model(idx + 20 * ~real, real)[real], logits[real], rtol=0, atol=1e-5)
+    assert torch.equal(model(idx, real.long()), logits)  # as tokenizers give it
     logits[real].sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
@@ -116,6 +119,55 @@ def test_scattered_blocks_give_the_logits_of_the_whole_sequence(model: GPT, bloc
 def test_ids_that_do_not_fit_are_refused(tiny_model: GPT, idx: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         tiny_model(idx)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.ones(2, 4, dtype=torch.long), r"must have the shape \(2, 5\) of the ids, got \(2, 4\)$"),
+        (torch.ones(5, dtype=torch.bool), r"must have the shape \(2, 5\) of the ids, got \(5,\)$"),
+        (torch.ones(2, 1, 5, 5, dtype=torch.bool), r"must have the shape \(2, 5\) of the ids, got \(2, 1, 5, 5\)$"),
+        (torch.zeros(2, 5), "must be bool, or 0 and 1 as int64, not float32; use"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(tiny_model: GPT, mask: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=f"^attention_mask {message}"):
+        tiny_model(random_ids(2, 5), mask)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no fused kernel for it
+def test_gradients_of_each_sequence_can_be_mapped_over_a_batch(model: GPT) -> None:
+    idx, parameters = random_ids(3), dict(model.named_parameters())
+
+    def loss(weights: dict[str, Tensor], row: Tensor) -> Tensor:
+        logits = torch.func.functional_call(model, weights, (row[None],))
+        return logits.square().mean()
+
+    together = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, idx)
+    for number, row in enumerate(idx):
+        alone = torch.autograd.grad(loss(parameters, row), list(parameters.values()))
+        for name, gradient in zip(parameters, alone, strict=True):
+            torch.testing.assert_close(together[name][number], gradient, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_pass_can_be_traced_and_takes_other_ids_then(model: GPT) -> None:
+    traced = torch.jit.trace(model, (random_ids(2),))
+    idx = random_ids(2)
+    torch.testing.assert_close(traced(idx), model(idx))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_model_of_the_meta_device_gets_its_tables_with_its_memory(model: GPT, dtype: torch.dtype) -> None:
+    with torch.device("meta"):
+        empty = GPT(model.config).to(dtype).eval()
+    assert all(tensor.is_meta for tensor in [*empty.parameters(), *empty.buffers()])
+    with patch("torch.empty_like", partial(torch.full_like, fill_value=math.nan)):
+        empty.to_empty(device="cpu")
+    loaded = empty.load_state_dict(model.to(dtype).state_dict())
+    assert not loaded.missing_keys
+    idx = random_ids(2)
+    assert torch.equal(empty(idx), model(idx))
 
 
 def test_logits_are_float32_under_bfloat16_and_close_in_it_and_in_float64(model: GPT) -> None:
@@ -187,6 +239,15 @@ def test_dropout_makes_training_random_and_evaluation_not(attention: str) -> Non
     without = GPT(tiny_config(attention=attention))
     without.load_state_dict(model.state_dict())
     assert torch.equal(model.eval()(idx), without(idx))
+
+
+def test_eval_mode_is_that_of_every_module_and_is_left_as_it_was() -> None:
+    model = GPT(tiny_config(dropout=0.5)).eval()
+    model.h[1].train()
+    modes = [module.training for module in model.modules()]
+    with eval_mode(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == modes
 
 
 @torch.inference_mode()
