@@ -1,16 +1,19 @@
 """Hooks and the edits that are made by them, against changes of the weights."""
 
+from collections.abc import Callable
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gpt.extras.inspection.tracing.activation_cache import Edits, run_with_cache
+from gpt.extras.inspection.tracing.activation_cache import Edits, edited_model, run_with_cache
 from gpt.extras.inspection.tracing.activation_names import activations
 from gpt.extras.inspection.tracing.edits import Edit, replace, scale, zero
 from gpt.extras.inspection.tracing.hooks import with_hooks
+from gpt.extras.inspection.tracing.shape_trace import trace_shapes
 from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.native.training.block import replace_blocks
@@ -48,6 +51,45 @@ def test_hooks_visit_every_name_once_in_order_and_leave_the_model_alone(variant:
     assert sorted(visited) == sorted(everything(model))
     assert state_of(model) == before
     assert all(block.attn.core is core for block, core in zip(model.h, cores, strict=True))
+
+
+def set_forward(module: nn.Module, wrap: Callable[..., Any]) -> None:
+    """Wrap a module's forward as libraries do."""
+    module.forward = update_wrapper(partial(wrap, module.forward), module.forward)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("path", ["", "h.0", "h.0.attn", "h.1.mlp"])
+def test_wrappers_of_a_forward_are_left_out(path: str) -> None:
+    model, idx = sharp_model(), some_ids()
+    logits, cache = run_with_cache(model, idx)
+    rows = trace_shapes(model, idx)
+    module = model.get_submodule(path)
+    set_forward(module, lambda forward, *given: forward(*given))
+    set_forward(module, lambda forward, *given: forward(*given))
+    found, others = run_with_cache(model, idx)
+    assert torch.equal(found, logits)
+    assert list(others) == list(cache)
+    assert all(torch.equal(others[name], cache[name]) for name in cache)
+    assert trace_shapes(model, idx) == rows
+    assert "forward" in vars(module)
+
+
+def test_replaced_forward_is_shown_as_far_as_it_goes_and_refused_beyond() -> None:
+    model, idx = sharp_model(), some_ids()
+    mlp = model.get_submodule("h.0.mlp")
+    mlp.forward = lambda x: 0 * x  # type: ignore[method-assign]
+    logits, cache = run_with_cache(model, idx, ["blocks.0.hook_mlp_out", "blocks.1.attn.hook_pattern"])
+    torch.testing.assert_close(logits, model(idx))
+    assert not cache["blocks.0.hook_mlp_out"].any()
+    message = r"^blocks\.0\.mlp\.hook_p(re|ost) cannot be seen: .* was replaced; restore that \(del module\.forward\)$"
+    with pytest.raises(InputError, match=message):
+        run_with_cache(model, idx)
+    with pytest.raises(InputError, match=message):  # an edit is not ignored either
+        run_with_cache(model, idx, [], {"blocks.0.mlp.hook_post": zero()})
+    with pytest.raises(InputError, match=message):
+        edited_model(model, {"blocks.0.mlp.hook_post": zero()})(idx)
+    with pytest.raises(InputError, match=r"^the shapes cannot be traced: the model runs other operations"):
+        trace_shapes(model, idx)
 
 
 def test_hooks_draw_no_dropout_of_a_model_that_trains() -> None:
@@ -99,7 +141,7 @@ def test_attention_of_another_formula_is_not_shown(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match=r"attention cannot be shown.*softmax\(q k\^T / sqrt\(D\)\) v"):
         run_with_cache(model, idx, "blocks.*.attn.hook_pattern")
     logits, _ = run_with_cache(model, idx, "*resid_post")
-    assert torch.equal(logits, model(idx))
+    torch.testing.assert_close(logits, model(idx))
 
 
 def test_blocks_of_another_class_run_as_they_are() -> None:
@@ -111,7 +153,7 @@ def test_blocks_of_another_class_run_as_they_are() -> None:
     plain = model(idx)
     model.h[0].__class__ = Doubled  # the norm after the last one would hide a factor
     logits, _ = run_with_cache(model, idx, "*resid_post")
-    assert torch.equal(logits, model(idx))
+    torch.testing.assert_close(logits, model(idx))
     assert not torch.allclose(logits, plain)
 
 

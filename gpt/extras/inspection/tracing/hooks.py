@@ -4,6 +4,7 @@ A hook is called with a name and a tensor, and returns the tensor that the model
 copy of the modules, so that the model itself does not slow down.
 """
 
+import inspect
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -64,21 +65,36 @@ def _copy(module: Any) -> Any:
     copy: Any = object.__new__(kind)
     state = {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
     state.pop("_compiled_call_impl", None)
+    if "forward" in state and _wraps_own_forward(module):
+        del state["forward"]
     state["_modules"] = {name: child and _copy(child) for name, child in module._modules.items()}
     copy.__dict__.update(state)
     return copy
 
 
+def _wraps_own_forward(module: nn.Module) -> bool:
+    """Return whether the forward that was set on a module wraps that of its class, as torch.compile's result does."""
+    wrapped = inspect.unwrap(vars(module)["forward"])
+    return getattr(wrapped, "__func__", wrapped) is inspect.unwrap(type(module).forward)
+
+
 def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
-    """Return a copy of a model, with its parameters, that hooks these activations in every forward pass."""
-    copy, wanted = unfused_copy(model), set(names)
+    """Return a copy of a model, with its parameters, that hooks these activations in every forward pass.
+
+    The pass raises InputError where a module that a hook is on is not called.
+    """
+    copy, wanted, called = unfused_copy(model), set(names), set[str]()
+
+    def call(name: str, x: Tensor) -> Tensor:
+        called.add(name)
+        return hook(name, x)
 
     def hook_wanted(prefix: str, name: str, x: Tensor) -> Tensor:
-        return hook(prefix + name, x) if prefix + name in wanted else x
+        return call(prefix + name, x) if prefix + name in wanted else x
 
     def add(name: str, path: str, register: Register) -> None:
         if name in wanted:  # a plugin's part has other modules inside, and no such activations
-            tap: TensorHook = partial(hook, name)
+            tap: TensorHook = partial(call, name)
             register(copy.get_submodule(path), _by_head(copy.config.head_dim, tap) if name.endswith(BY_HEAD) else tap)
 
     for name, (path, register) in ENDS.items():
@@ -90,7 +106,16 @@ def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
             add(f"blocks.{layer}.{name}", f"h.{layer}.{inside}".rstrip("."), register)
         if any(f"blocks.{layer}.{name}" in wanted for name in INSIDE_CORE):
             block.attn.core = HookedCore(block.attn.core, partial(hook_wanted, f"blocks.{layer}."))
+    copy.register_forward_hook(lambda *_: _require_called(wanted - called))
     return copy
+
+
+def _require_called(missing: Collection[str]) -> None:
+    if missing:
+        raise InputError(
+            f"{min(missing)} cannot be seen: the module that computes it is not called, since the forward of one "
+            "around it was replaced; restore that (del module.forward)"
+        )
 
 
 def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> None:

@@ -73,7 +73,11 @@ def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None)
     operations = _record(model, idx)
     probe = Probe(model, idx.size(1))
     symbolic = _record(probe.model, probe.idx)
-    assert [op.function for op in operations] == [op.function for op in symbolic], "the probe ran other operations"
+    if [op.function for op in operations] != [op.function for op in symbolic]:
+        raise InputError(
+            "the shapes cannot be traced: the model runs other operations than its configuration says; "
+            "restore what was replaced, such as a forward (del module.forward)"
+        )
     sizes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     return [
         TensorRow(
