@@ -1,4 +1,4 @@
-"""User callbacks: called after steps, evaluations and checkpoints."""
+"""User callbacks: called after steps, evaluations and checkpoints, and at the end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from gpt.config import Config
+from gpt.config.suggestions import nearest
 from gpt.data.dataset import Dataset
 from gpt.model import GPT
 from gpt.system.distributed import World
@@ -39,6 +40,12 @@ class Callback:
 
     def on_checkpoint(self, event: CheckpointEvent) -> None:
         """React to a checkpoint that was written."""
+
+    def on_end(self, event: EndEvent) -> None:
+        """React to the end of the training, after its last checkpoint; not called after an error or a signal."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 class Training(Protocol):
@@ -124,6 +131,14 @@ class CheckpointEvent(Event):
     is_best: bool
 
 
+@dataclass(frozen=True)
+class EndEvent(Event):
+    """The training has ended: its steps are done, or a callback stopped it."""
+
+    hook: ClassVar = "on_end"
+
+
+AnyEvent = StepEvent | GradientEvent | EvaluationEvent | CheckpointEvent | EndEvent
 AnyCallback = Callback | Callable[[StepEvent], Any]
 """A `Callback`, or a function that is called after each step."""
 
@@ -137,7 +152,11 @@ class _StepFunction(Callback):
 
 
 def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
-    """Return callbacks, of which a plain function is one with `on_step` only; ConfigError: one is neither."""
+    """Return callbacks, of which a plain function is one with `on_step` only.
+
+    Raises:
+        ConfigError: one is neither, or has a method named as a hook is that there is not.
+    """
     if not isinstance(given, Sequence):
         raise ConfigError(f"callbacks is {given!r}, expected a list, such as [watch]")
     for each in given:
@@ -145,7 +164,19 @@ def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
             raise ConfigError(
                 f"callbacks: got {each!r}, expected a function or an object of a subclass of gpt.Callback"
             )
+        _refuse_unknown_hooks(each)
     return [each if isinstance(each, Callback) else _StepFunction(each) for each in given]
+
+
+def _refuse_unknown_hooks(callback: AnyCallback) -> None:
+    for name in dir(callback):
+        if name.startswith("on_") and name not in HOOKS:
+            # all begin alike, which would make any two look similar
+            hint = nearest(name, HOOKS) if nearest(name[3:], [hook[3:] for hook in HOOKS]) else ""
+            raise ConfigError(
+                f"callbacks: {type(callback).__name__}.{name} would never be called{hint}; "
+                f"the hooks are {', '.join(HOOKS)}"
+            )
 
 
 class CallbackGroup:
@@ -163,7 +194,7 @@ class CallbackGroup:
         self._error: Exception | SystemExit | KeyboardInterrupt | None = None
         self.stopped, self.failed = False, False
 
-    def call(self, event: StepEvent | GradientEvent | EvaluationEvent | CheckpointEvent) -> None:
+    def call(self, event: AnyEvent) -> None:
         """Call the method for an event."""
         for callback in self.of_gradients if isinstance(event, GradientEvent) else self._callbacks:
             if self._error is not None:

@@ -18,7 +18,7 @@ from gpt.system.device import Compute
 from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError, NonFiniteError
 from gpt.system.progress import Report, announced
-from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, GradientEvent, StepEvent
+from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EndEvent, EvaluationEvent, GradientEvent, StepEvent
 from gpt.training.monitor import MonitorGroup, SpeedMeter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
@@ -140,6 +140,8 @@ class Trainer:
                 with announced(self.report, f"step {self.state.step}: evaluating"):
                     self._evaluate(poll)
             if self._is_finished():
+                self.callbacks.call(EndEvent(self, self.state.step))
+                self.callbacks.sync_across_ranks()
                 return
             self._train_one_step()
             poll()

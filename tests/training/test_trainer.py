@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,7 +20,15 @@ from gpt.system.distributed import World
 from gpt.system.environment import Launch
 from gpt.system.errors import CheckpointError, ConfigError, GPTError, NonFiniteError, PeerError
 from gpt.system.signals import WATCHED
-from gpt.training.callbacks import Callback, CallbackGroup, EvaluationEvent, GradientEvent, StepEvent, as_callbacks
+from gpt.training.callbacks import (
+    Callback,
+    CallbackGroup,
+    EndEvent,
+    EvaluationEvent,
+    GradientEvent,
+    StepEvent,
+    as_callbacks,
+)
 from gpt.training.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted, SignalWatch
@@ -229,7 +238,7 @@ HOOKS = pytest.mark.parametrize("hook", ["on_step", "on_evaluation", "on_checkpo
 
 class Recorder(Callback):
     def __init__(self) -> None:
-        self.events: dict[str, list[Any]] = {"step": [], "evaluation": [], "checkpoint": []}
+        self.events: dict[str, list[Any]] = {"step": [], "evaluation": [], "checkpoint": [], "end": []}
 
     def on_step(self, event: StepEvent) -> None:
         self.events["step"].append((event.step, event.loss, event.learning_rate, event.gradient_norm))
@@ -240,6 +249,11 @@ class Recorder(Callback):
     def on_checkpoint(self, event: Any) -> None:
         self.events["checkpoint"].append((event.step, event.folder, event.is_best))
 
+    def on_end(self, event: EndEvent) -> None:
+        event.log("mine/end", event.step)
+        last = event.trainer.run_folder.pointed("last")  # type: ignore[attr-defined]
+        self.events["end"].append((event.step, last.name))
+
 
 def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tmp_path: Path) -> None:
     recorder, lengths = Recorder(), list[int]()
@@ -247,7 +261,9 @@ def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tm
     prints = as_callbacks([lambda event: lengths.append(len(repr(event)))])
     trainer = start(tmp_path, callbacks=[recorder, *logs, *prints])
     trainer.run()
-    steps, evaluations, saved = recorder.events.values()
+    steps, evaluations, saved, ended = recorder.events.values()
+    assert ended == [(6, "step-000006")]
+    assert rows(tmp_path, "mine/end") == {6: 6}
     names = ("train/loss", "train/learning_rate", "train/grad_norm")
     assert steps == [(step, *(rows(tmp_path, name)[step] for name in names)) for step in range(1, 7)]
     for step, loss, bits, sample in evaluations:
@@ -262,10 +278,11 @@ def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tm
 @HOOKS
 def test_stop_ends_the_run_evaluated_and_saved(tmp_path: Path, hook: str) -> None:
     end = 2 if hook == "on_step" else 3
-    callback = Callback()
+    callback, recorder = Callback(), Recorder()
     setattr(callback, hook, lambda event: event.step == end and event.stop())
-    trainer = start(tmp_path, callbacks=[callback])
+    trainer = start(tmp_path, callbacks=[callback, recorder])
     state = trainer.run()
+    assert [event[0] for event in recorder.events["end"]] == [end]
     assert state.step == state.evaluated_step == end
     assert read_checkpoint(find_checkpoint(trainer.run_folder.path, tmp_path, prefer="last")).state["step"] == end
 
@@ -287,6 +304,7 @@ def test_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path: Path, h
     assert caught.value is error
     assert error.__cause__ is None
     assert error.__context__ is None
+    assert recorder.events["end"] == []
     assert max(event[0] for events in recorder.events.values() for event in events) <= 3
     resumed, whole = start(tmp_path, resume="auto"), start(tmp_path, "run.name=whole")
     assert resumed.state.step == 3
@@ -322,6 +340,33 @@ def test_gradient_noise_is_the_same_in_every_rank_and_after_a_resume(tmp_path: P
 def test_what_is_no_callback_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"^callbacks[^\n]*expected a"):
         as_callbacks(given)
+
+
+def test_error_at_the_end_is_raised_too(tmp_path: Path) -> None:
+    callback = Callback()
+    callback.on_end = Mock(side_effect=ZeroDivisionError("mine"))
+    trainer = start(tmp_path, callbacks=[callback])
+    with pytest.raises(ZeroDivisionError):
+        trainer.run()
+    assert read_checkpoint(find_checkpoint(trainer.run_folder.path, tmp_path, prefer="last")).state["step"] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("on_evaluate", "; did you mean on_evaluation?"),
+        ("on_steps", "; did you mean on_step?"),
+        ("on_train_end", "; the hooks are on_step, on_gradients, on_evaluation, on_checkpoint, on_end"),
+    ],
+)
+def test_hook_that_there_is_not_is_refused(name: str, hint: str) -> None:
+    refused = f"^callbacks: Wrong.{name} would never be called{re.escape(hint)}"
+    with pytest.raises(ConfigError, match=refused):
+        as_callbacks([type("Wrong", (Callback,), {name: lambda self, event: None})()])
+    plain = Callback()
+    setattr(plain, name, print)
+    with pytest.raises(ConfigError, match=f"^callbacks: Callback.{name} would never be called"):
+        as_callbacks([plain])
 
 
 def test_another_rank_calls_nothing_and_ends_with_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
