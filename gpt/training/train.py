@@ -183,7 +183,7 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
         data.check_length(loaded.config.model.block_size)
         # a padded vocabulary stays as large as it is
         config = resolve(loaded, data, origin.checkpoint.config.model.vocab_size or 0 if origin else 0)
-        check_terms(config, compute.device)
+        check_terms(config, prepared.compute.device)
         if teacher is not None:
             require_probabilities_memory(data, config)
         if point is not None:
