@@ -63,8 +63,9 @@ def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
             for table, parts in before.items():
                 if taken := [name for name, part in parts.items() if tables[table].get(name) is not part]:
                     raise ConfigError(f"{path}: {taken[0]} is a name already; choose another")
-            for key, of_key in TABLES.items():
-                if taken := [name for name in names_of(key) if sum(name in tables[table] for table in of_key) > 1]:
+            for key in TABLES:
+                names = names_of(key)
+                if taken := [name for name in names if names.count(name) > 1]:
                     raise ConfigError(f"{path}: {taken[0]} is a name of {key} already; choose another")
             added = {table: [name for name in parts if name not in before[table]] for table, parts in tables.items()}
             if not any(added.values()):

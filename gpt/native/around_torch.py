@@ -11,7 +11,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-FUNCTIONS = ("scaled_dot_product_attention", "rms_norm", "layer_norm", "linear", "gelu", "silu", "embedding", "dropout")
+FUNCTIONS = (
+    *("scaled_dot_product_attention", "linear", "rms_norm", "layer_norm"),
+    *("gelu", "silu", "relu", "embedding", "dropout"),
+)
 """Of `torch.nn.functional`, by which a model computes."""
 MODULES = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.Identity)
 """Those that a model is made of."""
@@ -19,7 +22,7 @@ PACKAGE = str(Path(torch.__file__).parent)
 
 
 def changed_torch() -> str | None:
-    """Return what torch has around or in the place of its own functions, as part of a message; None: nothing."""
+    """Return what is around or in the place of torch's own functions, as part of a message; None: nothing."""
     for name in FUNCTIONS:
         if not _is_of_torch(getattr(F, name)):
             return f"{name} of torch was replaced"
@@ -34,7 +37,8 @@ def around_torch() -> str | None:
     for name, value in vars(nn.modules.module).items():
         if name.startswith("_global_") and "hooks" in name and value:
             return f"torch has {name}"
-    modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]  # type: ignore[no-untyped-call]
+    modes = [*_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
+    modes += _get_current_dispatch_mode_stack()
     return next((f"torch has {mode}" for mode in modes if not isinstance(mode, DeviceContext)), None)
 
 

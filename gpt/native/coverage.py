@@ -66,7 +66,7 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
 
 
 def changed_tensor(model: nn.Module) -> str | None:
-    """Return the first parameter or buffer of a class that may compute something else; None: all are torch's own."""
+    """Return the first parameter or buffer of a class that may compute something else; None: there is none."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     other = (f"{name}, a {type(x).__name__}" for name, x in tensors if type(x) not in (nn.Parameter, Tensor))
     return next(other, None)

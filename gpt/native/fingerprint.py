@@ -61,7 +61,8 @@ def changed_code(scope: Scope) -> str | None:
             return f"{edited} of gpt/{file} was edited"
         module = import_module(source.module)
         for name in _in_memory(file, names, source):
-            in_memory, expected = vars(module).get(name), source.defined[name]
+            in_memory = vars(module).get(name)
+            expected = source.defined[name]
             if not _is_same(in_memory, expected):
                 _read.cache_clear()  # it may be for a while, and what was executed meanwhile has it
                 return f"{name} of gpt/{file} {_how_changed(in_memory, expected)}"
@@ -72,8 +73,10 @@ def changed_code(scope: Scope) -> str | None:
 def _edited(file: str, scope: tuple[str, ...], source: "_Source") -> str | None:
     """Return the first name whose hash is not the one that is recorded, of those that matter."""
     known, found = recorded().get(file, {}), source.hashes
-    names = sorted(found.keys() | known.keys())
-    return next((n for n in names if found.get(n) != known.get(n) and _matters(n, scope, source, known)), None)
+    for name in sorted(found.keys() | known.keys()):
+        if found.get(name) != known.get(name) and _matters(name, scope, source, known):
+            return name
+    return None
 
 
 @cache
@@ -113,10 +116,9 @@ def current() -> dict[str, dict[str, str]]:
     for scope in (TRAINING, DECODING, SAMPLING):
         for file, names in scope.items():
             source = _read(PACKAGE, file)
-            matters = {
-                name: value for name, value in source.hashes.items() if _matters(name, names, source, source.hashes)
-            }
-            found[file] = {**found.get(file, {}), **matters}
+            for name, value in source.hashes.items():
+                if _matters(name, names, source, source.hashes):
+                    found.setdefault(file, {})[name] = value
     return {file: dict(sorted(hashes.items())) for file, hashes in sorted(found.items())}
 
 
@@ -146,7 +148,8 @@ def _read(package: Path, file: str) -> _Source:
     for node in ast.parse(source).body:
         for name, part in _named(node):
             parts.setdefault(name, []).append(_as_data(part))
-            used_by.setdefault(name, set()).update(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+            used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            used_by.setdefault(name, set()).update(used)
             if not _is_inert(node):
                 others.add(name)
     module = f"gpt.{file[:-3].replace('/', '.')}"
@@ -203,8 +206,9 @@ def _is_same(found: Any, expected: Any) -> bool:
         parts = [name for name in {**own, **known} if _decides(name, own, known)]
         return found.__qualname__ == expected.__qualname__ and all(_is_same(own.get(n), known.get(n)) for n in parts)
     if isinstance(expected, dict):  # a plugin may have added to a table
-        of_file = [key for key in found if key in expected]
-        return of_file == list(expected) and all(_is_same(found[key], value) for key, value in expected.items())
+        if [key for key in found if key in expected] != list(expected):  # filters apply in their order
+            return False
+        return all(_is_same(found[key], value) for key, value in expected.items())
     if is_dataclass(expected):
         return _is_same(vars(found), vars(expected))
     return bool(found == expected) or repr(found) == repr(expected)  # pydantic's fields have no equality
@@ -240,4 +244,7 @@ def _codes(value: Any) -> dict[str, CodeType]:
         parts = value.values()
     elif isinstance(value, type) or is_dataclass(value):
         parts = vars(value).values()
-    return {f"{index} {name}": code for index, part in enumerate(parts) for name, code in _codes(part).items()}
+    found: dict[str, CodeType] = {}
+    for index, part in enumerate(parts):
+        found |= {f"{index} {name}": code for name, code in _codes(part).items()}
+    return found

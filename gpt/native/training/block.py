@@ -73,10 +73,12 @@ class NativeBlock(Block):
     def _in_use(self) -> list[tuple[Any, ...]]:
         """Return the modules inside, and what decides what each computes."""
         names = ("p", "dropout", "activation", "eps", "forward")
-        inner = (module for module in self.modules() if module is not self)
-        return [
-            (module, type(module), has_hooks(module), _kinds(module), *map(vars(module).get, names)) for module in inner
-        ]
+        found: list[tuple[Any, ...]] = []
+        for module in self.modules():
+            if module is not self:
+                attributes = map(vars(module).get, names)
+                found.append((module, type(module), has_hooks(module), _kinds(module), *attributes))
+        return found
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
@@ -84,9 +86,10 @@ class NativeBlock(Block):
         return self.ln_1, self.attn, self.ln_2, self.mlp
 
     def _sample_dropout(self) -> list[Dropout]:
-        """Return the dropout of attention weights, attention and MLP; the mode of each one's own module decides."""
+        """Return the dropout of attention weights, attention and MLP, each by the mode of its own module."""
         config, (_, attn, _, mlp) = self._config, self._parts
-        written_out = torch.is_grad_enabled() and self._kernels.dtype == torch.bfloat16  # as `AutoCore` chooses
+        # as `AutoCore` chooses
+        written_out = torch.is_grad_enabled() and self._kernels.dtype == torch.bfloat16
         drops_weights = attn.core.reference.dropout.training if written_out else attn.core.sdpa.training
         weights = config.weights_dropout if drops_weights else 0.0
         after_attn = config.dropout if attn.resid_dropout.training else 0.0
