@@ -8,6 +8,7 @@ from gpt.config.sections import SECTIONS
 
 NAMES_ELSEWHERE = {
     "max_iters": "train.max_steps",
+    "epochs": "train.max_steps",
     "num_epochs": "train.max_steps",
     "num_train_epochs": "train.max_steps",
     "lr_decay_iters": "optim.decay_steps",
@@ -36,15 +37,15 @@ NAMES_ELSEWHERE = {
     "max_position_embeddings": "model.block_size",
     "context_length": "model.block_size",
     "seq_len": "model.block_size",
+    "length": "sample.max_new_tokens",
+    "max_length": "sample.max_new_tokens",
+    "num_tokens": "sample.max_new_tokens",
+    "n_predict": "sample.max_new_tokens",
+    "temp": "sample.temperature",
 }
 """What nanoGPT, transformers and others call a key that is not spelled like ours."""
 
 OPTIONS_ELSEWHERE = {
-    "length": "--max-new-tokens",
-    "max-length": "--max-new-tokens",
-    "num-tokens": "--max-new-tokens",
-    "n-predict": "--max-new-tokens",
-    "temp": "--temperature",
     "n": "--num-samples",
     "p": "--prompt",
     "start": "--prompt",
@@ -60,6 +61,8 @@ def did_you_mean(key: tuple[str, ...]) -> str:
     """Return `; did you mean ...?` with the nearest known key, in its section or else another; "" if there is none."""
     section, name = key[0] if len(key) == 2 else "", key[-1]
     own = list(SECTIONS[section].model_fields) if section in SECTIONS else []
+    if name in NAMES_ELSEWHERE:
+        return _hint(NAMES_ELSEWHERE[name].removeprefix(f"{section}."))
     if name in own:
         return _hint(f"{section}.{name}")
     mapping, _, inner = name.partition(".")
@@ -69,17 +72,25 @@ def did_you_mean(key: tuple[str, ...]) -> str:
         return _hint(near[0])
     known = {name: name for name in SECTIONS} | _keys()
     near = difflib.get_close_matches(name, known, n=1)
-    return _hint(NAMES_ELSEWHERE.get(name) or (known[near[0]] if near else None))
+    return _hint(known[near[0]] if near else None)
 
 
 def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | None:
     """Return the option that was probably meant by an unknown `--name`, or with `with_keys` perhaps a `section.key`."""
     known = {option.strip("-"): option for option in options}
-    elsewhere = {word: option for word, option in OPTIONS_ELSEWHERE.items() if option in known.values()}
-    keys = {key.replace("_", "-"): place for key, place in {**NAMES_ELSEWHERE, **_keys()}.items()} if with_keys else {}
-    meant = {**keys, **elsewhere, **known}
-    near = difflib.get_close_matches(name.replace("_", "-"), meant, n=1)
-    return meant[near[0]] if near else None
+    sampling = {word: _option(key) for word, key in NAMES_ELSEWHERE.items() if key.startswith("sample.")}
+    elsewhere = {**sampling, **OPTIONS_ELSEWHERE}
+    meant = {**NAMES_ELSEWHERE, **_keys()} if with_keys else {}
+    meant |= {word: option for word, option in elsewhere.items() if option in known.values()}
+    meant |= known
+    spelled = {word.replace("_", "-"): each for word, each in meant.items()}
+    near = difflib.get_close_matches(name.replace("_", "-"), spelled, n=1)
+    return spelled[near[0]] if near else None
+
+
+def _option(key: str) -> str:
+    """Return the option of a command that stands for a key."""
+    return f"--{key.partition('.')[2].replace('_', '-')}"
 
 
 def _keys() -> dict[str, str]:
