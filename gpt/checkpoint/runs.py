@@ -146,7 +146,7 @@ class RunFolder:
         write_checkpoint(folder, checkpoint)
         verify_checkpoint(folder)
         for name in ("best", "last") if best else ("last",):
-            self._point(name, folder, checkpoint.state)
+            self._point(name, checkpoint.state)
         self._remove_old(step, keep_last)
         return folder
 
@@ -159,9 +159,9 @@ class RunFolder:
 
         After an earlier one was chosen by its path, a run that is killed before it saves continues from there.
         """
-        if self.has(folder) and folder != self.pointed("last"):
+        if self.has(folder):
             # before anything is dropped: a run that is killed in between has to make that again
-            self._point("last", folder, state)
+            self._point("last", state)
         try:
             for files in (self.samples, self.snapshots):
                 for step, file in step_files(files).items():
@@ -194,23 +194,22 @@ class RunFolder:
         return f"{path} is damaged, or the checkpoint it names is gone"
 
     def restore_best(self, step: int) -> bool:
-        """Return whether `best` points to a checkpoint; one that does not is pointed to that of the best step again.
+        """Point `best` to the checkpoint of the best step, and return whether there is a best checkpoint.
 
-        Where that is gone too, no best one is known any more, and the pointer is removed.
+        The pointer may be missing or damaged, or a process was killed before it wrote it. Where it points nowhere and
+        that checkpoint is gone too, the pointer is removed: none is known any more.
         """
-        if self.pointed("best") is not None:
-            return True
-        folder = _existing(self.path / "checkpoints" / _folder_name(step))
+        folder = _existing(self.path / "checkpoints" / _folder_name(step)) if step >= 0 else None
         try:
-            if step >= 0 and folder is not None:
-                self._point("best", folder, read_state(folder))
-                return True
-            (self.path / "best.json").unlink(missing_ok=True)
-        except CheckpointError:  # it is damaged
-            return False
+            if folder is not None:
+                self._point("best", read_state(folder))
+            elif self.pointed("best") is None:
+                (self.path / "best.json").unlink(missing_ok=True)
+        except CheckpointError:  # that checkpoint is damaged
+            pass
         except OSError as error:
             raise self._unwritable(error) from None
-        return False
+        return self.pointed("best") is not None
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
         """Read the checkpoint that `last` points to, or else the newest readable one; None if there is none.
@@ -229,8 +228,9 @@ class RunFolder:
             raise CheckpointError(f"{self.path} has no readable checkpoint; the newest: {damaged[pointers]}")
         return None
 
-    def _point(self, name: str, folder: Path, state: dict[str, Any]) -> None:
-        pointer = {"checkpoint": f"checkpoints/{folder.name}", "step": state["step"], "val_loss": state.get("val_loss")}
+    def _point(self, name: str, state: dict[str, Any]) -> None:
+        folder = f"checkpoints/{_folder_name(state['step'])}"
+        pointer = {"checkpoint": folder, "step": state["step"], "val_loss": state.get("val_loss")}
         try:
             write_atomic(self.path / f"{name}.json", f"{json.dumps(pointer)}\n".encode())
         except OSError as error:

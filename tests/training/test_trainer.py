@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import gpt
-from gpt.checkpoint import find_checkpoint, read_checkpoint
+from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
 from gpt.system.distributed import World
 from gpt.system.environment import Launch
 from gpt.system.errors import CheckpointError, ConfigError, GPTError, NonFiniteError, PeerError
@@ -139,6 +139,27 @@ def test_steps_are_not_lost_if_the_last_evaluation_fails(tmp_path: Path, part: s
     unharmed.run()
     assert same(weights(unharmed.model), weights(resumed.model))
     assert rows(tmp_path, "val/loss").keys() == {3, 6}
+
+
+@pytest.mark.parametrize("changes", range(1, 4))
+def test_run_that_is_killed_before_its_last_pointers_has_them_after_a_resume(tmp_path: Path, changes: int) -> None:
+    """The last step is saved twice, and a pointer to its folder may be that of the first time."""
+    whole, trainer = start(tmp_path / "whole"), start(tmp_path / "killed")
+    whole.run()
+    point, writes = RunFolder._point, list[str]()
+
+    def kill(run: RunFolder, name: str, state: dict[str, Any]) -> None:
+        writes.append(name)
+        if trainer.state.step == 6 and len(writes) == len(before) + changes:
+            raise KeyboardInterrupt
+        point(run, name, state)
+
+    before = ["best", "last"]  # of step 3
+    with patch.object(RunFolder, "_point", kill), pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    start(tmp_path / "killed", resume="auto").run()
+    for name in ("best.json", "last.json"):
+        assert (trainer.run_folder.path / name).read_bytes() == (whole.run_folder.path / name).read_bytes()
 
 
 def test_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path) -> None:
