@@ -1,7 +1,8 @@
 """The operations of a training step's blocks, as one kernel each, with their gradients; most matmuls are torch's.
 
 The residual stream is float32; inputs of matmuls have the type `kernels.dtype`. Each function computes the same as a
-few modules of `gpt.model`, in bfloat16 as under autocast, but rounds less often.
+few modules of `gpt.model`, in bfloat16 as under autocast, but rounds less often. Gradients come from kernels too, which
+autograd cannot differentiate: for a second derivative it raises an error.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from gpt.native.contract import Activation
 from gpt.native.training.bindings import Kernels
@@ -136,6 +138,7 @@ class _Linear(Function):
         return _multiply(kernels, x.contiguous().flatten(0, -2), weight.T).view(*x.shape[:-1], -1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Gradients:
         x, weight = ctx.saved_tensors
         dy_rows, x_rows = dy.contiguous().flatten(0, -2), x.contiguous().flatten(0, -2)
@@ -169,6 +172,7 @@ class _AddNorm(Function):
         return stream, normed
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
         kept = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
         dstream, dnormed = (gradient.contiguous() for gradient in gradients)
@@ -188,6 +192,7 @@ class _Add(Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> Gradients:
         dout = dout.contiguous()
         dy = torch.empty_like(dout, dtype=ctx.kernels.dtype)
@@ -202,6 +207,7 @@ class _DropOut(Function):
         return _dropped(ctx, x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> Gradients:
         return None, _dropped(ctx, dout), None
 
@@ -224,6 +230,7 @@ class _Activate(Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         dx = torch.empty_like(x)
@@ -247,6 +254,7 @@ class _Attention(Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Gradients:
         tensors = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
         dqkv = torch.empty_like(tensors["qkv"])

@@ -442,3 +442,20 @@ def test_an_activation_sum_or_norm_of_nan_is_nan(kernels: Kernels) -> None:
     stream, normed = add_norm(kernels, x, y, torch.ones(32), LAYER, NONE)
     assert stream.isnan().sum() == add(kernels, x, y, NONE).isnan().sum() == 1
     assert normed.isnan().all(dim=-1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["linear", "add_norm", "add", "drop_out", "activate", "attention"])
+def test_second_derivatives_are_refused(kernels: Kernels, name: str) -> None:
+    x, y = wide(2, 4, 32), narrow(kernels, 2, 4, 32)
+    functions: dict[str, Callable[[], Tensor]] = {
+        "linear": lambda: linear(kernels, y, wide(32, 32)),
+        "add_norm": lambda: add_norm(kernels, x, y, wide(32), LAYER, NONE)[1],
+        "add": lambda: add(kernels, x, y, NONE),
+        "drop_out": lambda: drop_out(kernels, x, Dropout(0.5, 1)),
+        "activate": lambda: activate(kernels, y, "gelu"),
+        "attention": lambda: attention(kernels, torch.cat([y, y, y], dim=-1), 1, None, None, 1e-5, NONE),
+    }
+    source = x if name == "drop_out" else y
+    (gradient,) = torch.autograd.grad(functions[name]().float().square().sum(), source, create_graph=True)
+    with pytest.raises(RuntimeError, match="trying to differentiate twice"):
+        gradient.float().square().sum().backward()
