@@ -26,6 +26,8 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
         if tokenizer is None:
             raise InputError("a text needs its tokenizer; pass tokenizer=...")
         given = tokenizer.encode(convert_newlines(given))
+    elif hasattr(given, "encode"):
+        raise InputError("expected a text or token ids, got a tokenizer; swap the two, or pass tokenizer=...")
     if isinstance(given, Tensor):
         ids = given
     else:

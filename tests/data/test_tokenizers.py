@@ -129,6 +129,7 @@ def test_text_in_any_container_is_a_batch_of_one(given: Any) -> None:
     [
         ("abc", "a text needs its tokenizer"),
         (b"abc", "expected a text or token ids, which are integers, got bytes"),
+        (TOKENIZER, r"got a tokenizer; swap the two, or pass tokenizer=\.\.\.$"),
         (None, "got NoneType"),
         ([1.5], "got list"),
         (["a"], "got list"),

@@ -94,6 +94,11 @@ def test_mean_surprisal_is_that_of_scoring(tokenizer: Tokenizer, vocabulary: int
     assert 2 ** float(result.bits.sum() / 13) == pytest.approx(score.perplexity, rel=1e-5)
 
 
+def test_surprisal_is_one_line_in_a_notebook(tiny_model: GPT) -> None:
+    result = surprisal(tiny_model, torch.arange(9))
+    assert repr(result) == f"Surprisal(8 tokens, {result.mean_bits:.4g} bits per token)"
+
+
 def test_surprisal_of_a_distribution_by_hand() -> None:
     """Logits ln 1, ln 2, ln 5 are 1/8, 1/4, 5/8."""
     model = sharp_model(vocab_size=3)

@@ -13,12 +13,15 @@ from gpt.extras.inspection.views.tokens import Alternative, most_likely
 from gpt.model import GPT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Surprisal:
     """The surprisal of one text of T tokens; entry i is about token i + 1, given the tokens before it."""
 
     bits: Tensor  # `-log2 p` of the tokens in the text, (T - 1,) float32
     probabilities: Tensor  # of every token, (T - 1, V)
+
+    def __repr__(self) -> str:
+        return f"Surprisal({len(self.bits)} tokens, {self.mean_bits:.4g} bits per token)"
 
     @property
     def mean_bits(self) -> float:
