@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt.model import GPT
 from gpt.system.errors import CheckpointError, DataError
-from http_server import ManualEngine, Serve, Served, assert_is_error
+from http_server import CharModel, ManualEngine, Serve, Served, assert_is_error, make_loaded
 from patience import PATIENCE, examples
 
 OK = {"prompt": "It was", "max_tokens": 3}
@@ -103,6 +104,15 @@ def test_error_that_no_endpoint_expects_has_the_shape_of_all(
         message = assert_is_error(served.post(**OK), status, None, words)
         assert "secret" not in message
         assert served.get("/health").status_code == 200
+
+
+def test_damaged_weights_are_named_where_a_prompt_is_scored(serve: Serve, char_model: CharModel) -> None:
+    broken = GPT(char_model[0].config).eval()
+    broken.lm_head.weight.data.fill_(float("nan"))
+    with serve(loaded=make_loaded(broken, char_model[1])) as served:
+        for stream in (False, True):
+            answer = served.post(**OK, echo=True, logprobs=1, stream=stream)
+            assert_is_error(answer, 500, None, "position 0", "weights are damaged")
 
 
 def test_compressed_body_is_415_in_one_line(server: Served) -> None:

@@ -17,7 +17,7 @@ from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids, naming
 from gpt.generation.text import UNKNOWN, TextStream, check_ids, decode_text, fit_prompt, token_name
-from gpt.generation.tokens import SampledToken, to_sampled_tokens
+from gpt.generation.tokens import SampledToken, not_finite, to_sampled_tokens
 from gpt.model import GPT
 from gpt.system.errors import GenerationError, GPTError
 
@@ -120,7 +120,11 @@ def prompt_logprobs(model: GPT, ids: Sequence[int], params: SamplingParams) -> l
     if len(ids) == 1:
         return first
     inputs = torch.tensor([ids[:-1]], device=next(model.parameters()).device)
-    return first + to_sampled_tokens(ids[1:], model(inputs)[0], params)
+    logits = model(inputs)[0]
+    finite = torch.isfinite(logits).all(dim=-1)
+    if not finite.all():
+        raise APIError(500, str(not_finite(int((~finite).nonzero()[0]))))  # JSON has no such numbers
+    return first + to_sampled_tokens(ids[1:], logits, params)
 
 
 class DescribedToken(NamedTuple):
