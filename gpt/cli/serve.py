@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import re
 import webbrowser
 from importlib.util import find_spec
@@ -149,6 +150,9 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
                 pass
     except APIError as error:
         raise GPTError(error.message) from None
+    # else reading a megabyte of JSON looks for garbage in all that was loaded, for half a second
+    gc.collect()
+    gc.freeze()
     if arguments.host not in LOOPBACK and key is None:
         report(f"warning: whoever reaches {arguments.host} can use this server; --api-key KEY asks for a key")
     host, port = bound.getsockname()[:2]

@@ -196,9 +196,10 @@ def test_window_crops_a_prompt_that_is_echoed_whole_and_ends_text_on_request(
     answer = server.post(prompt=prompt, max_tokens=5, seed=2, echo=True, logprobs=1, long_prompt="crop")
     choice = answer.json()["choices"][0]
     assert choice["text"] == prompt + alone(char_model, prompt[-64:], max_new_tokens=5, seed=2)
-    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"][16:]  # what was cropped is not described
+    assert choice["logprobs"]["text_offset"] == [*range(16, 85)]
     known = [logprob is not None for logprob in choice["logprobs"]["token_logprobs"]]
-    assert known == [False] * 17 + [True] * 68
+    assert known == [False] + [True] * 68
     full = create(server, max_tokens=300, extra_body={"overflow": "stop"}).choices[0]
     assert len(PROMPT + full.text) == 65  # the last token is sampled, and not read
     assert full.finish_reason == "length"

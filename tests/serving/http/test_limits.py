@@ -3,12 +3,18 @@ word: health, its document.
 """
 
 import json
+import threading
+from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.serving.http.limits import Limits
-from http_server import HEAD, Serve, Served, assert_is_error, real_engine
+from gpt.extras.serving.http.protocol import ChatRequest
+from http_server import HEAD, CharModel, Serve, Served, assert_is_error, make_loaded, post_bytes, real_engine
 from patience import PATIENCE
 
 OK = {"prompt": "It was", "max_tokens": 3}
@@ -60,6 +66,78 @@ def test_given_limits_are_kept(serve: Serve) -> None:
         wrong = served.post(prompt="It", max_tokens=5, n=2, logprobs=5)
         assert_is_error(wrong, 400, "logprobs", "log-probabilities in all")
         assert served.post(prompt="It", max_tokens=5, n=2, logprobs=4).status_code == 200
+
+
+def test_prompt_that_is_shown_is_counted_for_each_completion(serve: Serve) -> None:
+    with serve(real_engine, limits=Limits(values=3000, logprob_values=1000)) as served:
+        crop = {"prompt": "I" * 1000, "long_prompt": "crop", "max_tokens": 1, "echo": True}
+        assert served.post(**crop, n=2).status_code == 200
+        assert_is_error(served.post(**crop, n=3), 400, "max_tokens", "3003 tokens", "the prompt in it included")
+        assert served.post(**{**crop, "prompt": "I" * 900}, logprobs=0, n=2).status_code == 200
+        assert_is_error(served.post(**crop, logprobs=0, n=3), 400, "max_tokens", "3390 tokens")
+        assert served.post(prompt="I" * 49, echo=True, max_tokens=1, logprobs=4, n=4).status_code == 200
+        assert_is_error(served.post(prompt="I" * 50, echo=True, max_tokens=1, logprobs=4, n=4), 400, "logprobs")
+        wrong = served.post("/api/generate", prompt="I" * 200, max_tokens=1)
+        assert_is_error(wrong, 400, "max_tokens", "4422 tokens")
+        assert served.post("/api/generate", prompt="I" * 100, max_tokens=1).status_code == 200
+
+
+def test_long_request_is_read_and_answered_beside_the_event_loop(serve: Serve, char_model: CharModel) -> None:
+    """A thread lets the others in, at the latest after the call that it is in; the event loop does not."""
+    model, tokenizer = char_model
+    used: set[str] = set()
+
+    class Watched(CharTokenizer):
+        def encode_narrow(self, text: str) -> Any:
+            used.add(threading.current_thread().name)
+            return super().encode_narrow(text)
+
+        def token_bytes(self, index: int) -> bytes:
+            used.add(threading.current_thread().name)
+            return super().token_bytes(index)
+
+    long, loaded = {"prompt": "I" * 20_000}, make_loaded(model, Watched(tokenizer.itos))
+    completion = {**long, "long_prompt": "crop", "max_tokens": 0, "echo": True, "logprobs": 0}
+    engine = real_engine(make_loaded(*char_model)(Path()))
+    with serve(lambda loaded: engine, loaded=loaded) as served:
+        for path, body in (("/tokenize", long), ("/v1/completions", completion), ("/api/generate", long)):
+            assert served.post(path, **body).status_code == 200
+            assert len(used) == 1
+            assert used.pop().startswith("long-requests")
+
+
+def test_requests_under_way_hold_a_bounded_number_of_bytes(serve: Serve) -> None:
+    with serve(limits=Limits(held_bytes=50_000)) as served:
+        long = {"prompt": "I" * 20_000, "long_prompt": "crop"}
+        waiting = [served.connect(post_bytes(**long)) for _ in range(2)]
+        for _ in waiting:
+            served.engine.wait_for_request()
+        answer = served.post(**long)
+        assert_is_error(answer, 429, None, "requests of 50,000 bytes")
+        assert answer.headers["Retry-After"] == "1"
+        assert served.post("/tokenize", prompt="It").status_code == 200
+        for number, connection in enumerate(waiting):
+            served.engine.say("a", "stop", number)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            connection.close()
+        served.wait_until(lambda: not served.services.active)
+        with served.connect(post_bytes(**long)):
+            served.engine.wait_for_request()
+
+
+def test_object_of_a_hundred_thousand_wrong_fields_is_one_error(server: Served) -> None:
+    many = {f"{number}": 1 for number in range(5000)}
+    for wrong in (many, {"logit_bias": many}, {"stream_options": many}):
+        assert_is_error(server.post(**{**OK, **wrong}), 400, None, " fields, more than 4,096")
+    parts = [{"role": "user", "content": [{}] * 1000}]
+    errors = validation_errors(ChatRequest, messages=parts)
+    assert len(errors) < 10
+
+
+def validation_errors(request: type[BaseModel], **body: Any) -> list[Any]:
+    with pytest.raises(ValidationError) as caught:
+        request.model_validate(body)
+    return caught.value.errors()
 
 
 def test_other_sites_cause_no_work_unless_they_are_admitted(serve: Serve) -> None:

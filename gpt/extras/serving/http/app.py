@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.cors import CORSMiddleware
 
-from gpt.data.tokenizers import convert_newlines
+from gpt.checkpoint import Loaded
+from gpt.extras.serving.http.bodies import BodyRoute, HeldBodies, Worker
 from gpt.extras.serving.http.completions import add_completions
 from gpt.extras.serving.http.errors import add_error_handlers
 from gpt.extras.serving.http.limits import Guard, Limits
@@ -41,12 +42,14 @@ def create_app(
 ) -> FastAPI:
     """Return the application, whose `state.services` its endpoints share; for the last three arguments see `Guard`."""
     app = FastAPI(title="gpt", docs_url=None, redoc_url=None)
+    app.router.route_class = BodyRoute
+    app.add_middleware(HeldBodies, most_bytes=limits.held_bytes)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.body_bytes)
     app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes, origins=origins)
     if origins:
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
     add_error_handlers(app)
-    services = Services(models, limits, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"))
+    services = Services(models, limits, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"), Worker())
     app.state.services = services
     add_completions(app, services)
     _add_information(app, services)
@@ -64,12 +67,10 @@ def _add_information(app: FastAPI, services: Services) -> None:
     def get_model(name: str) -> dict[str, Any]:
         return _model(models, name, models.check(name))
 
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(body: TokenizeRequest) -> JSONResponse:
         """Return the token ids of a text."""
         async with models.use(body.model) as served:
-            with naming("prompt"):
-                ids = served.loaded.tokenizer.encode(convert_newlines(body.prompt)).tolist()
-            return {"count": len(ids), "max_model_len": served.loaded.model.config.block_size, "tokens": ids}
+            return await services.worker.run(len(body.prompt), _tokenize, body.prompt, served.loaded)
 
     async def docs(request: Request) -> PlainTextResponse:
         return PlainTextResponse(EXAMPLE.format(url=str(request.base_url).rstrip("/"), model=models.first))
@@ -85,8 +86,13 @@ def _add_information(app: FastAPI, services: Services) -> None:
     app.add_api_route("/v1/models/{name:path}", get_model)
     app.add_api_route("/health", health)
     app.add_api_route("/version", lambda: {"version": app.version})
-    app.add_api_route("/tokenize", tokenize, methods=["POST"])
+    app.add_api_route("/tokenize", tokenize, methods=["POST"], response_model=None)
     app.add_api_route("/docs", docs, include_in_schema=False)
+
+
+def _tokenize(prompt: str, loaded: Loaded) -> JSONResponse:
+    ids = loaded.tokenizer.encode(prompt).tolist()
+    return JSONResponse({"count": len(ids), "max_model_len": loaded.model.config.block_size, "tokens": ids})
 
 
 def _model(models: Models, name: str, created: int) -> dict[str, Any]:

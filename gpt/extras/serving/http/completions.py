@@ -11,10 +11,12 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import Response as HTTPResponse
 from fastapi.responses import StreamingResponse
 
-from gpt.data.tokenizers import CharTokenizer
-from gpt.extras.serving.http.prompts import DescribedToken, LogprobsStream, read_prompts
-from gpt.extras.serving.http.protocol import APIError, ChatRequest, CompletionRequest, JSONText, StreamOptions
+from gpt.data.tokenizers import CharTokenizer, Tokenizer
+from gpt.extras.serving.http.prompts import LogprobsStream, Prompt, length_of, read_prompts
+from gpt.extras.serving.http.protocol import APIError, ChatRequest, CompletionRequest
 from gpt.extras.serving.http.responses import CLIENT_GONE, Choice, Response, Services, until_answered
+from gpt.generation.text import TextStream
+from gpt.generation.tokens import SampledToken
 
 EVENTS = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -108,7 +110,9 @@ async def answer(
     model, tokenizer = served.loaded.model, served.loaded.tokenizer
     if protocol is CHAT and isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, "drop")
-    prompts = read_prompts(body, services.limits, model, tokenizer, served.loaded.config.sample)
+    defaults = served.loaded.config.sample
+    reading = (body, services.limits, model, tokenizer, defaults)
+    prompts = await services.worker.run(length_of(body.prompt), read_prompts, *reading)
     tokens, values = sum(len(prompt.ids) for prompt in prompts), sum(prompt.values for prompt in prompts)
     response = cleanup.enter_context(services.respond(served.engine, tokens, values))
     scored = []
@@ -119,12 +123,9 @@ async def answer(
         scored.append(await prompt.score(model, services.executor) if is_shown else [])
     # only now do they hold blocks
     for prompt, given in zip(prompts, scored, strict=True):
-        for params in prompt.params:
-            before = () if body.echo else prompt.ids
-            logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, before)
-            choice = Choice(len(response.choices), params.seed, logprobs)
-            if body.echo:
-                choice.begin(prompt.text, given)
+        beginning = (prompt, given, bool(body.echo), tokenizer, len(response.choices))
+        choices = await services.worker.run(prompt.values, _begin, *beginning)
+        for choice, params in zip(choices, prompt.params, strict=True):
             response.start(choice, prompt.ids, params)
     head = {
         "id": f"{protocol.id}-{secrets.token_hex(12)}",
@@ -133,45 +134,68 @@ async def answer(
         "model": services.models.first if body.model is None else body.model,
     }
     if body.stream:
-        return stream(_bodies(head, response, protocol, body.stream_options or StreamOptions()))
+        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        return stream(_events(head, response, protocol, include_usage))
     while not response.finished:
         if await request.is_disconnected():
             return HTTPResponse(status_code=CLIENT_GONE)
         await response.wait()
     response.check()
+    return await services.worker.run(values, _whole, head, response, protocol)
+
+
+def _begin(prompt: Prompt, given: list[SampledToken], echo: bool, tokenizer: Tokenizer, first: int) -> list[Choice]:
+    """Return the choices of a prompt, of which `first` is the number of the first one.
+
+    With `echo` they begin with the prompt, and with log-probabilities of `given`, its tokens in the window.
+    """
+    cropped = len(TextStream(tokenizer).begin(prompt.cropped)) if given else 0
+    choices = []
+    for index, params in enumerate(prompt.params, first):
+        before, offset = (prompt.cropped, cropped) if echo else (prompt.ids, 0)
+        logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, before, offset)
+        choice = Choice(index, params.seed, logprobs)
+        if echo:
+            choice.begin(prompt.text, given)
+        choices.append(choice)
+    return choices
+
+
+def _whole(head: dict[str, Any], response: Response, protocol: Protocol) -> JSONResponse:
     taken = (choice.take() for choice in response.choices)
     choices = [protocol.choice(part) for part in taken if part is not None]
     return JSONText({**head, "choices": choices, "usage": response.usage})
 
 
-async def _bodies(
-    head: dict[str, Any], response: Response, protocol: Protocol, options: StreamOptions
-) -> AsyncIterator[dict[str, Any]]:
-    begun: set[int] = set()
+async def _events(
+    head: dict[str, Any], response: Response, protocol: Protocol, include_usage: bool
+) -> AsyncIterator[str]:
+    usage = {"usage": None} if include_usage else {}
     async for part in response.parts():
-        is_first = part["index"] not in begun
-        begun.add(part["index"])
-        usage = response.usage if options.continuous_usage_stats else None
-        shown = {"usage": usage} if options.include_usage or usage is not None else {}
-        yield {**head, "choices": [protocol.part(part, is_first)], **shown}
-    if options.include_usage:
-        yield {**head, "choices": [], "usage": response.usage}
+        yield await response.work(part, _part_event, head, part, protocol, usage)
+    if include_usage:
+        yield event({**head, "choices": [], "usage": response.usage})
 
 
-def stream(bodies: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
-    """Return an HTTP response that sends bodies as they come, and marks the end."""
-    return StreamingResponse(_events(bodies), headers=HEADERS, media_type=EVENTS)
+def _part_event(head: dict[str, Any], part: dict[str, Any], protocol: Protocol, usage: dict[str, Any]) -> str:
+    return event({**head, "choices": [protocol.choice(part, True)], **usage})
 
 
-async def _events(bodies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+def stream(events: AsyncIterator[str]) -> StreamingResponse:
+    """Return an HTTP response that sends events as they come, and marks the end."""
+    return StreamingResponse(_until_done(events), headers=HEADERS, media_type=EVENTS)
+
+
+async def _until_done(events: AsyncIterator[str]) -> AsyncIterator[str]:
     """Yield the events; an error becomes one too, since the status was sent long ago."""
     try:
-        async for body in bodies:
-            yield _event(body)
+        async for each in events:
+            yield each
     except APIError as error:
-        yield _event(error.body)
+        yield event(error.body)
     yield "data: [DONE]\n\n"
 
 
-def _event(body: dict[str, Any]) -> str:
+def event(body: dict[str, Any]) -> str:
+    """Return a body as one server-sent event."""
     return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"

@@ -29,6 +29,7 @@ class Limits:
 
     Attributes:
         body_bytes: bytes of a request's body.
+        held_bytes: bytes of all bodies whose requests are under way.
         max_tokens: tokens of a completion.
         choices: completions of a request, over all its prompts.
         logprob_values: log-probabilities of an answer.
@@ -42,6 +43,7 @@ class Limits:
     """
 
     body_bytes: int = 1 << 20
+    held_bytes: int = 32 << 20
     max_tokens: int = 4096
     choices: int = 64
     logprob_values: int = 1 << 18
@@ -58,9 +60,12 @@ class Limits:
         tokens, choices = request.max_tokens or 0, prompts * (request.n or 1)
         _at_most("max_tokens", tokens, self.max_tokens)
         _at_most("n", choices, self.choices, " completions, of all prompts")
-        if request.logprobs is not None:
-            values = choices * tokens * (1 + request.logprobs)
-            _at_most("logprobs", values, self.logprob_values, " log-probabilities in all")
+        self.check_logprobs(choices * tokens, request.logprobs)
+
+    def check_logprobs(self, tokens: int, logprobs: int | None) -> None:
+        """Raise APIError if so many tokens of an answer have too many log-probabilities."""
+        if logprobs is not None:
+            _at_most("logprobs", tokens * (1 + logprobs), self.logprob_values, " log-probabilities in all")
 
 
 def _at_most(param: str, value: int, limit: int, what: str = "") -> None:

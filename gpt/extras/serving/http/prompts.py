@@ -23,6 +23,8 @@ from gpt.system.errors import GenerationError, GPTError
 
 DEFAULT_MAX_TOKENS = 16
 """The protocol's default."""
+LONGEST_CHARACTER = 4
+"""Bytes of UTF-8, and so the most tokens that a character has."""
 SAMPLING = (
     *("stop", "temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("overflow", "long_prompt"),
@@ -38,24 +40,35 @@ class Prompt(NamedTuple):
         ids: its tokens in the window, empty for an empty text.
         cropped: those before the window.
         params: one per completion; they differ in the seed.
+        is_shown: whether completions begin with it.
     """
 
     text: str
     ids: list[int]
     cropped: list[int]
     params: list[SamplingParams]
+    is_shown: bool
 
     @property
     def values(self) -> int:
-        """How many tokens and log-probabilities the completions may have."""
+        """Most tokens and log-probabilities of the completions, with those of a prompt that is shown."""
         logprobs = self.params[0].logprobs
-        return len(self.params) * self.params[0].max_new_tokens * (1 if logprobs is None else 2 + logprobs)
+        tokens = self.params[0].max_new_tokens
+        if logprobs is not None:
+            tokens = (tokens + self.described) * (2 + logprobs)
+        if self.is_shown:
+            tokens += len(self.text)
+        return len(self.params) * tokens
+
+    @property
+    def described(self) -> int:
+        """How many tokens of the prompt have log-probabilities in a completion, where these are asked for."""
+        return len(self.ids) if self.is_shown else 0
 
     async def score(self, model: GPT, executor: Executor) -> list[SampledToken]:
-        """Return the prompt's tokens, those in the window with their log-probabilities."""
+        """Return the prompt's tokens in the window with their log-probabilities."""
         loop = asyncio.get_running_loop()
-        scored = await loop.run_in_executor(executor, prompt_logprobs, model, self.ids, self.params[0])
-        return [*map(SampledToken, self.cropped), *scored]
+        return await loop.run_in_executor(executor, prompt_logprobs, model, self.ids, self.params[0])
 
 
 def read_prompts(
@@ -78,14 +91,19 @@ def read_prompts(
         except GPTError as error:
             too_long = isinstance(error, GenerationError) and bool(given)
             raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
-        text = convert_newlines(given) if isinstance(given, str) else _text_of(given, tokenizer, params)
-        read.append(Prompt(text, ids if every else [], every[: -len(ids)], with_seeds))
+        text = given if isinstance(given, str) else TextStream(tokenizer).begin(given)
+        read.append(Prompt(text, ids if every else [], every[: -len(ids)], with_seeds, bool(request.echo)))
+    tokens = sum(len(each.params) * (params.max_new_tokens + each.described) for each in read)
+    limits.check_logprobs(tokens, request.logprobs)
     return read
 
 
-def _text_of(ids: Ids, tokenizer: Tokenizer, params: SamplingParams) -> str:
-    """Return the text of a prompt: what the first sampled token may end of a character is shown with that token."""
-    return TextStream(tokenizer).begin(ids) if params.max_new_tokens else decode_text(tokenizer, ids)
+def length_of(prompt: str | Ids | Sequence[str | Ids]) -> int:
+    """Return how many characters and token ids one prompt or several have."""
+    own = len(prompt)
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return own
+    return own + sum(len(each) for each in cast("Sequence[str | Ids]", prompt))
 
 
 def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int) -> SamplingParams:
@@ -151,17 +169,15 @@ class LogprobsStream:
     A token that begins where the shown text ends, such as one of a stop string, is never shown.
 
     Args:
-        before: ids of the text before, which is not shown.
+        before: ids of the text before, which is not described.
+        offset: characters of that text that are shown.
     """
 
-    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = (), offset: int = 0) -> None:
         self._tokenizer, self._text = tokenizer, TextStream(tokenizer)
+        self._text.begin(before[-LONGEST_CHARACTER:])  # which can end with the beginning of a character
         self._held: deque[tuple[SampledToken, int]] = deque()
-        self._length = 0
-        self._unfinished = b""  # of a character
-        for index in before:
-            self._add(index)
-        self._length = 0
+        self._length = offset
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:
         for token in tokens:

@@ -143,11 +143,14 @@ class TextPart(_Body):
     text: str
 
 
+TextParts = Annotated[list[TextPart], Field(fail_fast=True)]
+
+
 class Message(_Body):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | TextParts
     name: str | None = None
 
     @property

@@ -1,8 +1,9 @@
 """Responses in progress: what the engine's thread writes and the event loop sends."""
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from gpt.config import SamplingParams
 from gpt.extras.serving.engine import ServingEngine
+from gpt.extras.serving.http.bodies import T, Worker
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.protocol import APIError
@@ -51,6 +53,7 @@ class Choice:
     _text: str = ""
     _taken: int = 0
     _ended: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # `logprobs` is used in two threads
 
     def begin(self, prompt: str, tokens: Sequence[SampledToken]) -> None:
         """Show the prompt, with log-probabilities if they are asked for."""
@@ -66,6 +69,10 @@ class Choice:
         return is_first or self.finish is not None or len(self._received) >= MAX_RECEIVED
 
     def receive(self) -> None:
+        with self._lock:
+            self._receive()
+
+    def _receive(self) -> None:
         while self._received:
             chunks = self._received.popleft()
             sampled = [chunk.token for chunk in chunks if chunk.token is not None]
@@ -76,8 +83,12 @@ class Choice:
 
     def take(self) -> dict[str, Any] | None:
         """Return what is new since the last call, in the protocol's shape; None if nothing is."""
+        with self._lock:
+            return self._take()
+
+    def _take(self) -> dict[str, Any] | None:
         finish = self.finish  # before the chunks, of which the last comes with it
-        self.receive()
+        self._receive()
         text, self._text = self._text, ""
         ends = finish is not None and not self._ended
         if not text and not ends:
@@ -100,10 +111,12 @@ class Response:
         values: most tokens and log-probabilities that it can hold.
     """
 
-    def __init__(self, engine: ServingEngine, prompt_tokens: int, values: int, active: "set[Response]") -> None:
+    def __init__(
+        self, engine: ServingEngine, prompt_tokens: int, values: int, active: "set[Response]", worker: Worker
+    ) -> None:
         self.choices: list[Choice] = []
         self.prompt_tokens, self.values = prompt_tokens, values
-        self._engine, self._active = engine, active
+        self._engine, self._active, self._worker = engine, active, worker
         self._changed = asyncio.Event()
 
     def start(self, choice: Choice, prompt: str | Sequence[int], params: SamplingParams) -> None:
@@ -116,8 +129,11 @@ class Response:
         loop = asyncio.get_running_loop()
 
         def receive() -> None:
-            choice.receive()
-            self._changed.set()
+            if choice.logprobs is None:
+                choice.receive()
+                self._changed.set()
+            else:  # describing many tokens would keep others waiting
+                self._worker.start(choice.receive, self._changed.set)
 
         def take(chunks: list[TextChunk]) -> None:
             if choice.add(chunks):
@@ -144,12 +160,19 @@ class Response:
         while True:
             finished = self.finished
             for choice in self.choices:
-                if (part := choice.take()) is not None:
+                size = 0 if choice.logprobs is None else self.values
+                part = await self._worker.run(size, choice.take)
+                if part is not None:
                     yield part
             self.check()
             if finished:
                 return
             await self.wait()
+
+    async def work(self, part: dict[str, Any], function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function makes of a part of this response."""
+        size = len(part["text"]) if part["logprobs"] is None else self.values
+        return await self._worker.run(size, function, *arguments)
 
     def cancel(self) -> None:
         for choice in self.choices:
@@ -186,6 +209,7 @@ class Services:
     models: Models
     limits: Limits
     executor: Executor
+    worker: Worker
     active: set[Response] = field(default_factory=set)
 
     @contextmanager
@@ -196,11 +220,12 @@ class Services:
             APIError: there would be too many tokens and log-probabilities in all responses.
         """
         if values > self.limits.values:
-            what = f"{values} tokens and log-probabilities of the answer, more than this server's limit of"
-            raise APIError(400, f"max_tokens: {what} {self.limits.values}", "max_tokens")
+            what = f"{values} tokens and log-probabilities of the answer, the prompt in it included"
+            limit = f"more than this server's limit of {self.limits.values}"
+            raise APIError(400, f"max_tokens: {what}, {limit}", "max_tokens")
         if values + sum(other.values for other in self.active) > self.limits.values:
             raise APIError(429, "the server is busy: it holds as many answers as it accepts", code="queue_full")
-        response = Response(engine, prompt_tokens, values, self.active)
+        response = Response(engine, prompt_tokens, values, self.active, self.worker)
         self.active.add(response)
         try:
             yield response

@@ -11,12 +11,13 @@ from fastapi.responses import StreamingResponse
 from pydantic import ConfigDict, Field
 from torch import Tensor
 
+from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.config.sections import Seed, filter_fields
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.inspection.views.tokens import labels_of, most_likely
-from gpt.extras.serving.http.completions import stream
-from gpt.extras.serving.http.prompts import read_prompts
+from gpt.extras.serving.http.completions import event, stream
+from gpt.extras.serving.http.prompts import Prompt, length_of, read_prompts
 from gpt.extras.serving.http.protocol import CompletionRequest, Ids
 from gpt.extras.serving.http.responses import Choice, Response, Services, until_answered
 from gpt.generation.sampling import next_token_probabilities
@@ -60,24 +61,37 @@ def add_generate(app: FastAPI, services: Services) -> None:
         served = await cleanup.enter_async_context(services.models.use(body.model))
         model, tokenizer = served.loaded.model, served.loaded.tokenizer
         request = CompletionRequest(**body.model_dump(exclude={"known", "alternatives"}), **FIXED)
-        (prompt,) = read_prompts(request, services.limits, model, tokenizer, served.loaded.config.sample)
+        defaults = served.loaded.config.sample
+        reading = (request, services.limits, model, tokenizer, defaults)
+        (prompt,) = await services.worker.run(length_of(body.prompt), read_prompts, *reading)
         params = prompt.params[0].model_copy(update={"logprobs": min(model.vocab_size, MAX_LOGPROBS)})
-        held = prompt._replace(params=[params.model_copy(update={"logprobs": 2 * body.alternatives})])
-        response = cleanup.enter_context(services.respond(served.engine, len(prompt.ids), held.values))
+        shown = (len(prompt.cropped) + len(prompt.ids) + params.max_new_tokens) * (2 + 2 * body.alternatives)
+        response = cleanup.enter_context(services.respond(served.engine, len(prompt.ids), shown))
         ids = prompt.ids or fit_prompt([], tokenizer, params, model.config.block_size)
-        given = await prompt._replace(ids=ids, params=[params]).score(model, services.executor)
-        details = DetailStream(tokenizer, model.vocab_size, params, len(given), body.known, body.alternatives)
-        choice = Choice(0, params.seed, details)
-        choice.begin(prompt.text, given)
+        scored = await prompt._replace(ids=ids, params=[params]).score(model, services.executor)
+        choice = await services.worker.run(shown, _begin, prompt, scored, params, served.loaded, body)
         response.start(choice, prompt.ids, params)
-        return stream(_bodies(response))
+        return stream(_events(response))
 
     app.add_api_route("/api/generate", create, methods=["POST"], response_model=None)
 
 
-async def _bodies(response: Response) -> AsyncIterator[dict[str, Any]]:
+def _begin(
+    prompt: Prompt, scored: list[SampledToken], params: SamplingParams, loaded: Loaded, body: GenerateRequest
+) -> Choice:
+    """Return the choice that begins with the prompt, of which the tokens in the window were scored."""
+    given = [*map(SampledToken, prompt.cropped), *scored]
+    vocab_size = loaded.model.vocab_size
+    details = DetailStream(loaded.tokenizer, vocab_size, params, len(given), body.known, body.alternatives)
+    choice = Choice(0, params.seed, details)
+    choice.begin(prompt.text, given)
+    return choice
+
+
+async def _events(response: Response) -> AsyncIterator[str]:
     async for part in response.parts():
-        yield {"tokens": part["logprobs"], "finish_reason": part["finish_reason"]}
+        body = {"tokens": part["logprobs"], "finish_reason": part["finish_reason"]}
+        yield await response.work(part, event, body)
 
 
 class DetailStream:
