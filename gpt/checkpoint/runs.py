@@ -290,7 +290,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         prefer: `best` or `last`, for a run folder that has both.
     """
     if path is None:
-        pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
+        files = [file for file in runs.glob("*/last.json") if file.is_file()]
+        pointers = sorted(files, key=lambda file: file.stat().st_mtime)
         if not pointers:
             raise CheckpointError(
                 f"no trained run below {runs}; train first: {command_line('train', '--config', 'quickstart')}"

@@ -133,12 +133,10 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
 
 
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
-    import uvicorn
-
     import gpt
     from gpt.extras.serving.http.app import create_app
     from gpt.extras.serving.http.protocol import APIError
-    from gpt.extras.serving.http.server import build_config
+    from gpt.extras.serving.http.server import Server, build_config
 
     key = arguments.api_key or read_settings().api_key
     app = create_app(models, limits, arguments.allow_host, key, arguments.allow_origin)
@@ -160,7 +158,7 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     report(f"serving {models.first}: playground {url}/, API {url}/v1")
     if arguments.open:
         webbrowser.open(url)  # the socket listens already
-    server = uvicorn.Server(build_config(app, limits, timeout_graceful_shutdown=arguments.drain_seconds))
+    server = Server(build_config(app, limits, timeout_graceful_shutdown=arguments.drain_seconds))
     try:
         await server.serve([bound])  # until a signal, which it sends once more when it has stopped
     finally:

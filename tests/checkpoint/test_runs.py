@@ -203,6 +203,16 @@ def test_path_without_a_checkpoint_is_refused(run: RunFolder, path: str | None, 
         find_checkpoint(None if path is None else root / path, root / "runs")
 
 
+def test_newest_run_is_found_beside_pointers_that_are_no_files(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
+    run.save(make_checkpoint(3), best=True, keep_last=1)
+    runs = run.path.parent
+    for name in ("dangling", "folder"):
+        (runs / name).mkdir()
+    (runs / "dangling" / "last.json").symlink_to("nowhere")
+    (runs / "folder" / "last.json").mkdir()
+    assert find_checkpoint(None, runs).parents[1] == run.path
+
+
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -4,12 +4,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,43 @@ def test_deadline_or_a_second_ctrl_c_ends_what_runs_without_a_word(
         said = process.stderr.read()
         assert "Traceback" not in said
         assert "ERROR" not in said
+
+
+HANGS = """
+import time
+
+from gpt.extras.serving.http import models
+from gpt.model.layers import ACTIVATIONS
+
+find, read = models.find_checkpoint, models.Models._read
+
+
+def find_slowly(path, runs):
+    if path is not None and path.name == "hangs":
+        time.sleep(600)
+    return find(path, runs)
+
+
+def read_slowly(served, name):
+    if name == "loads":
+        time.sleep(600)
+    return read(served, name)
+
+
+models.find_checkpoint, models.Models._read = find_slowly, read_slowly
+ACTIVATIONS["same"] = lambda x: x  # a plugin has to add something
+"""
+"""A plugin that makes of the disk one that hangs, where a run is looked for or loaded."""
+
+
+@pytest.mark.parametrize("name", ["hangs", "loads"])
+def test_server_ends_whatever_hangs(name: str, trained: Path, tmp_path: Path) -> None:
+    for each in (name, "tiny"):
+        shutil.copytree(trained / "runs" / "tiny", tmp_path / "runs" / each)
+    (tmp_path / "runs" / "tiny" / "last.json").touch()
+    (tmp_path / "hangs.py").write_text(HANGS, encoding="utf-8")
+    with serve_process(tmp_path, "--plugin", "hangs.py", "--drain-seconds", "0.1") as (process, url):
+        with suppress(httpx2.ReadTimeout):
+            httpx2.post(f"{url}/v1/completions", json={"model": name, "prompt": "It"}, timeout=1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 143

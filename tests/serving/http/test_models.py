@@ -3,19 +3,22 @@
 import asyncio
 import json
 import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpt.checkpoint import Loaded, bare_checkpoint, write_checkpoint
-from gpt.config import ModelConfig
+from gpt.checkpoint import Loaded, find_checkpoint
 from gpt.data import CharTokenizer
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.protocol import APIError
 from gpt.model import GPT
 from gpt.system.errors import CheckpointError
-from http_server import ManualEngine, Served, add_run
+from http_server import ManualEngine, Serve, Served, add_run, assert_is_error, real_engine
+from patience import PATIENCE
 
 
 def make_models(runs: Path, **options: Any) -> Models:
@@ -28,6 +31,10 @@ def make_models(runs: Path, **options: Any) -> Models:
 async def use(models: Models, name: str) -> Any:
     async with models.use(name) as served:
         return served
+
+
+def names(models: Models) -> list[str]:
+    return list(asyncio.run(models.descriptions()))
 
 
 def test_models_are_listed_and_described(server: Served) -> None:
@@ -49,6 +56,79 @@ def test_window_and_vocabulary_are_told_of_a_model_that_is_not_loaded(tmp_path: 
     (folder / "tokenizer.json").write_text(json.dumps(CharTokenizer("abcd").to_dict()))  # not what was saved
     os.utime(folder)
     assert models.sizes("run") == {}
+
+
+@dataclass
+class Disk:
+    """A runs folder of which a run hangs, and one raises what nobody has thought of."""
+
+    runs: Path
+    asked: list[str] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def find(self, path: Path | None, runs: Path) -> Path:
+        path = path or runs / "run"
+        self.asked.append(path.name)
+        if path.name == "hangs":
+            assert self.stop.wait(PATIENCE)
+        if path.name == "wrong":
+            raise RecursionError
+        return find_checkpoint(path, runs)
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(tmp_path)
+    for name in ("hangs", "run", "wrong"):
+        add_run(tmp_path, name)
+    monkeypatch.setattr("gpt.extras.serving.http.models.find_checkpoint", disk.find)
+    monkeypatch.setattr("gpt.extras.serving.http.folders.LOOK_SECONDS", 0.2)
+    yield disk
+    disk.stop.set()
+
+
+def test_folder_that_hangs_or_fails_takes_no_other_with_it(serve: Serve, hanging: Disk) -> None:
+    ok = {"prompt": "It", "max_tokens": 1}
+    with serve(real_engine, folder=hanging.runs) as served:
+        for _ in range(2):
+            assert [model["id"] for model in served.get("/v1/models").json()["data"]] == ["run"]
+        for _ in range(20):
+            assert_is_error(served.get("/v1/models/hangs"), 503, "model", "'hangs' does not answer")
+            assert_is_error(served.post(model="hangs", **ok), 503, "model", "'hangs' does not answer")
+        assert hanging.asked.count("hangs") == 1
+        assert served.get("/v1/models/run").status_code == served.get("/version").status_code == 200
+        assert served.post(model="run", **ok).status_code == 200
+
+
+def test_model_whose_disk_begins_to_hang_stays_loaded(
+    serve: Serve, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    with serve(real_engine) as served:
+        monkeypatch.setattr("gpt.extras.serving.http.folders.LOOK_SECONDS", 0.2)
+        monkeypatch.setattr(served.models, "_find", lambda name: stop.wait(PATIENCE))
+        assert served.post(prompt="It", max_tokens=1).status_code == 200
+        stop.set()
+
+
+def test_model_that_is_loaded_for_ever_is_waited_for_by_no_other(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.extras.serving.http.models.LOAD_SECONDS", 0.2)
+    stop = threading.Event()
+
+    async def ask() -> None:
+        models = make_models(runs)
+        read = models._read
+        monkeypatch.setattr(models, "_read", lambda name: (name == "first" and stop.wait(PATIENCE), read(name))[1])
+        for _ in range(2):
+            with pytest.raises(APIError, match="does not answer"):
+                await use(models, "first")
+        assert (await use(models, "second")).loaded.folder.parts[-3] == "second"
+        stop.set()
+        await asyncio.wait(models._loads.values())
+        assert list(models.loaded) == ["second", "first"]
+        await use(models, "first")
+
+    asyncio.run(ask())
 
 
 def test_path_is_no_name(runs: Path) -> None:
@@ -97,10 +177,10 @@ def test_changed_checkpoint_is_loaded_anew_and_its_users_keep_the_old_one(tmp_pa
 def test_names_are_text_and_those_of_given_checkpoints(tmp_path: Path, runs: Path) -> None:
     for name in ("run", os.fsdecode(b"\xff")):
         add_run(tmp_path, name)
-    assert list(make_models(tmp_path, checkpoints=()).names()) == ["run"]
+    assert names(make_models(tmp_path, checkpoints=())) == ["run"]
     paths = [runs / "second", runs / "first" / "last", runs / "first" / "checkpoints" / "step-000001"]
     models = make_models(runs, checkpoints=paths)
-    assert list(models.names()) == ["second", "first/last", "first/step-000001"]
+    assert names(models) == ["second", "first/last", "first/step-000001"]
     assert models.first == "second"
     with pytest.raises(CheckpointError, match="same name"):
         make_models(runs, checkpoints=[runs / "first", runs / "first"])

@@ -61,11 +61,11 @@ def _add_information(app: FastAPI, services: Services) -> None:
     """Add the endpoints about the server itself: its models, health, version and an example."""
     models = services.models
 
-    def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(models, *each) for each in models.names().items()]}
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(*each) for each in (await models.descriptions()).items()]}
 
-    def get_model(name: str) -> dict[str, Any]:
-        return _model(models, name, models.check(name))
+    async def get_model(name: str) -> dict[str, Any]:
+        return _model(name, await models.describe(name))
 
     async def tokenize(body: TokenizeRequest) -> JSONResponse:
         """Return the token ids of a text."""
@@ -74,6 +74,9 @@ def _add_information(app: FastAPI, services: Services) -> None:
 
     async def docs(request: Request) -> PlainTextResponse:
         return PlainTextResponse(EXAMPLE.format(url=str(request.base_url).rstrip("/"), model=models.first))
+
+    async def version() -> dict[str, str]:
+        return {"version": app.version}
 
     async def health() -> dict[str, str]:
         """Say whether requests are accepted."""
@@ -85,7 +88,7 @@ def _add_information(app: FastAPI, services: Services) -> None:
     app.add_api_route("/v1/models", list_models)
     app.add_api_route("/v1/models/{name:path}", get_model)
     app.add_api_route("/health", health)
-    app.add_api_route("/version", lambda: {"version": app.version})
+    app.add_api_route("/version", version)
     app.add_api_route("/tokenize", tokenize, methods=["POST"], response_model=None)
     app.add_api_route("/docs", docs, include_in_schema=False)
 
@@ -95,5 +98,5 @@ def _tokenize(prompt: str, loaded: Loaded) -> JSONResponse:
     return JSONResponse({"count": len(ids), "max_model_len": loaded.model.config.block_size, "tokens": ids})
 
 
-def _model(models: Models, name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "gpt", **models.sizes(name)}
+def _model(name: str, description: dict[str, int]) -> dict[str, Any]:
+    return {"id": name, "object": "model", "owned_by": "gpt", **description}

@@ -2,19 +2,24 @@
 
 import asyncio
 import contextlib
-import functools
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 
 from gpt.checkpoint import Loaded, find_checkpoint, read_description
 from gpt.extras.serving.engine import ServingEngine
+from gpt.extras.serving.http.folders import Folders, HangingError
 from gpt.extras.serving.http.protocol import APIError
-from gpt.system.errors import CheckpointError, GPTError
+from gpt.system.errors import CheckpointError, GPTError, quoted
 
 MAX_LOADED = 4
 """Models that stay loaded; beyond it those that no request uses are unloaded, the least recently used first."""
+
+LOAD_SECONDS = 300.0
+"""What the loading of a model is waited for, which may compile kernels."""
 
 
 @dataclass(eq=False)
@@ -41,6 +46,7 @@ class Models:
 
     Attributes:
         first: name of the default model.
+        folders: looks into the folders below `runs`.
 
     Args:
         runs: folder of run folders, each a model by its name.
@@ -62,33 +68,46 @@ class Models:
             raise CheckpointError("two checkpoints have the same name; serve them from two servers")
         for path in checkpoints:
             find_checkpoint(path, runs)  # one that is missing is found out now
+        self.folders = Folders()
         self.loaded: dict[str, Served] = {}
-        self._loading = asyncio.Lock()
+        self._loads: dict[str, asyncio.Task[Served]] = {}
         self.first = next(iter(self._chosen), None) or _name(find_checkpoint(None, runs).parents[1])
 
-    def names(self) -> dict[str, int]:
-        """Return when each available model was written, in seconds since 1970, the first model first."""
-        found = (path for path in sorted(self.runs.glob("*")) if path.name.isprintable() and path.is_dir())
-        paths = self._chosen or {path.name: path for path in found}
-        names = {}
-        for name in sorted(paths, key=lambda name: name != self.first):
-            with contextlib.suppress(CheckpointError, OSError):  # a run without a checkpoint yet
-                names[name] = self._find(name)[1] // 10**9
-        return names
+    async def descriptions(self) -> dict[str, dict[str, int]]:
+        """Return `describe` of each available model, the first model first."""
+        names = sorted(await self._names(), key=lambda name: name != self.first)
+        return await self.folders.look_into_each(names, self._describe)
+
+    async def describe(self, name: str) -> dict[str, int]:
+        """Return when a model was written, in seconds since 1970, and its `sizes`; raise APIError if there is none."""
+        await self.check(name)
+        return await self.folders.look(name, self._describe, name)
+
+    def _describe(self, name: str) -> dict[str, int]:
+        return {"created": self._find(name)[1] // 10**9, **self.sizes(name)}
+
+    async def _names(self) -> list[str]:
+        """Return the names that a model can have, sorted."""
+        return list(self._chosen) or await self.folders.look("", _names_in, self.runs)
 
     def sizes(self, name: str) -> dict[str, int]:
         """Return a model's window, `max_model_len` as vLLM calls it, and vocabulary; nothing if it cannot be read."""
         try:
             return _sizes(*self._find(name))
-        except (CheckpointError, OSError):
+        except (GPTError, OSError, ValueError, TypeError, KeyError, RecursionError):
             return {}
 
-    def check(self, name: str) -> int:
-        """Return when a model was written; raise APIError if there is none of this name: a path is no name."""
-        created = self.names().get(name)
-        if created is None:
-            raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
-        return created
+    async def check(self, name: str) -> None:
+        """Raise APIError if there is no model of this name: a path is no name."""
+        is_there = name in await self._names()
+        if is_there:
+            try:
+                await self.folders.look(name, self._find, name)
+            except (CheckpointError, OSError):  # a run without a checkpoint yet
+                is_there = False
+        if not is_there:
+            message = f"there is no model {quoted(name, 100)!r}; /v1/models lists them"
+            raise APIError(404, message, "model", "model_not_found")
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[Served]:
@@ -108,36 +127,62 @@ class Models:
 
     async def _get(self, name: str) -> Served:
         """Return a model that is there at once, without waiting for another that is being loaded."""
-        if (served := self._current(name)) is not None:
-            return served
-        async with self._loading:
-            if (served := self._current(name)) is not None:
+        while True:
+            if (served := await self._current(name)) is not None:
                 return served
-            await asyncio.to_thread(self.check, name)
-            await self._make_room()
-            try:
-                served = await asyncio.to_thread(self._read, name)
-            except GPTError as error:
-                raise APIError(500, f"the model {name!r} cannot be loaded: {error}", "model") from None
-            old, self.loaded[name] = self.loaded.get(name), served
-            if old is not None:
-                await self._close_unused(old)
-            return served
+            if name not in self._loads:
+                await self.check(name)
+            load = self._loads.get(name) or self._start_to_load(name)
+            await asyncio.wait([load], timeout=2 * LOAD_SECONDS)  # it may wait for those before it
+            if not load.done():
+                raise HangingError(name)
+            served = load.result()
+            if served in self.loaded.values():  # else it had to give way at once
+                return served
+
+    def _start_to_load(self, name: str) -> "asyncio.Task[Served]":
+        load = asyncio.create_task(self._load_after(name, list(self._loads.values())))
+        self._loads[name] = load
+        load.add_done_callback(partial(self._forget_load, name))
+        return load
+
+    def _forget_load(self, name: str, load: "asyncio.Task[Served]") -> None:
+        del self._loads[name]
+        if not load.cancelled():
+            load.exception()  # which nobody may wait for any more
+
+    async def _load_after(self, name: str, earlier: "list[asyncio.Task[Served]]") -> Served:
+        """Load a model after those that are being loaded: together they might not fit; but none waits for ever."""
+        if earlier:
+            await asyncio.wait(earlier, timeout=LOAD_SECONDS)
+        await self._make_room()
+        try:
+            served = await asyncio.to_thread(self._read, name)
+        except GPTError as error:
+            message = f"the model {quoted(name, 100)!r} cannot be loaded: {error}"
+            raise APIError(500, message, "model") from None
+        old, self.loaded[name] = self.loaded.get(name), served
+        if old is not None:
+            await self._close_unused(old)
+        return served
 
     async def _close_unused(self, served: Served) -> None:
         """Close the engine of a model that nobody uses any more and whose name another model has by now."""
         if served.users == 0 and served not in self.loaded.values():
             await asyncio.to_thread(served.engine.close)
 
-    def _current(self, name: str) -> Served | None:
+    async def _current(self, name: str) -> Served | None:
         """Return a loaded model, unless it has failed or its checkpoint has changed; one is kept if gone."""
-        served = self.loaded.get(name)
-        if served is None or served.engine.failure is not None:
+        if name not in self.loaded:
             return None
         try:
-            return served if self._find(name) == served.origin else None
-        except (CheckpointError, OSError):
-            return served
+            found = await self.folders.look(name, self._find, name)
+        except (CheckpointError, OSError, HangingError):
+            found = None
+        served = self.loaded.get(name)  # another one, or none, if that took long
+        if served is None or served.engine.failure is not None:
+            return None
+        return served if found in (None, served.origin) else None
 
     def _find(self, name: str) -> tuple[Path, int]:
         """Return a model's checkpoint folder, and when it was written, in nanoseconds since 1970."""
@@ -163,13 +208,17 @@ class Models:
             await self._unload(name)
 
 
-@functools.lru_cache(1024)
+@lru_cache(1024)
 def _sizes(folder: Path, written: int) -> dict[str, int]:
     try:
         config, tokenizer = read_description(folder)
     except GPTError:  # kept as a result, so that a list of models does not read what is damaged each time
         return {}
     return {"max_model_len": config.model.block_size, "vocab_size": tokenizer.vocab_size}
+
+
+def _names_in(runs: Path) -> list[str]:
+    return sorted(path.name for path in runs.glob("*") if path.name.isprintable())
 
 
 def _name(path: Path) -> str:

@@ -2,14 +2,22 @@
 
 import asyncio
 import logging
+import os
+import signal
 import socket
+import threading
+import time
+from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from gpt.extras.serving.http.limits import HEADER_BYTES, Limits
 from gpt.system.errors import GPTError
+from gpt.system.progress import print_line
 
+GRACE_SECONDS = 5.0
+"""What the end of a server may take beside what it lets finish."""
 BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's number."""
 
@@ -25,6 +33,26 @@ def bind(host: str, port: int) -> socket.socket:
     # a connection inherits it; else the body of an answer waits 40 ms for the client to acknowledge its head
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound
+
+
+class Server(uvicorn.Server):
+    """Ends the process after a signal whatever hangs, such as a thread that reads a disk which does not answer."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Let what runs finish in its time; a second Ctrl-C leaves it none."""
+        is_second = self.should_exit and sig == signal.SIGINT
+        seconds = 0.0 if is_second else float(self.config.timeout_graceful_shutdown or 0)
+        timer = threading.Timer(seconds + GRACE_SECONDS, _end, [sig])
+        timer.daemon = True
+        timer.start()
+        super().handle_exit(sig, frame)
+
+
+def _end(number: int) -> None:
+    line = "warning: something hangs; the server ends all the same"
+    threading.Thread(target=print_line, args=[line], daemon=True).start()  # whose reader may hang too
+    time.sleep(0.1)
+    os._exit(128 + number)
 
 
 def build_config(app: Any, limits: Limits, log_level: str = "error", **options: Any) -> uvicorn.Config:

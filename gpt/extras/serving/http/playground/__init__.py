@@ -32,7 +32,7 @@ def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None
     _add_model_info(app, services)
     add_generate(app, services)
     add_inspection(app, services)
-    add_runs(app, services.models.runs)
+    add_runs(app, services.models.runs, services.models.folders)
 
 
 def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:
