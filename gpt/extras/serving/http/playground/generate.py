@@ -65,11 +65,13 @@ def add_generate(app: FastAPI, services: Services) -> None:
         reading = (request, services.limits, model, tokenizer, defaults)
         (prompt,) = await services.worker.run(length_of(body.prompt), read_prompts, *reading)
         params = prompt.params[0].model_copy(update={"logprobs": min(model.vocab_size, MAX_LOGPROBS)})
-        shown = (len(prompt.cropped) + len(prompt.ids) + params.max_new_tokens) * (2 + 2 * body.alternatives)
-        response = cleanup.enter_context(services.respond(served.engine, len(prompt.ids), shown))
+        given = len(prompt.cropped) + len(prompt.ids)
+        described = max(0, given - body.known) + params.max_new_tokens
+        values = given + described * (2 + 2 * body.alternatives)
+        response = cleanup.enter_context(services.respond(served.engine, len(prompt.ids), values))
         ids = prompt.ids or fit_prompt([], tokenizer, params, model.config.block_size)
         scored = await prompt._replace(ids=ids, params=[params]).score(model, services.executor)
-        choice = await services.worker.run(shown, _begin, prompt, scored, params, served.loaded, body)
+        choice = await services.worker.run(values, _begin, prompt, scored, params, served.loaded, body)
         response.start(choice, prompt.ids, params)
         return stream(_events(response))
 
