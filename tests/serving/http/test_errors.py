@@ -166,7 +166,7 @@ def test_unknown_path_or_method_is_an_error(server: Served) -> None:
 
 @pytest.mark.parametrize("name", ["third", "..%2fsecond"])
 def test_unknown_model_is_404_everywhere(server: Served, name: str) -> None:
-    answers = [server.get(f"{path}/{name}") for path in ("/v1/models", "/api/models")]
+    answers = [server.get(f"/v1/models/{name}"), server.post(f"/api/models/{name}")]
     answers += [server.post(model=name, **OK), server.post("/api/generate", model=name, prompt="It")]
     for answer in (*answers, server.post("/api/lens", model=name, text="It")):
         assert_is_error(answer, 404, "model", "/v1/models")

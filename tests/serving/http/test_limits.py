@@ -140,6 +140,20 @@ def validation_errors(request: type[BaseModel], **body: Any) -> list[Any]:
     return caught.value.errors()
 
 
+def test_no_get_loads_a_model(manual: Served) -> None:
+    """A page of another site can send one without a header that says so, where it is sent to a name by plain http."""
+    paths = manual.get("/openapi.json").json()["paths"]
+    values = {"{name}": "second", "{step}": "1"}
+    read = [path for path, methods in paths.items() if "get" in methods]
+    for path in [*read, "/", "/docs", "/api/models/{name}"]:
+        for name, value in values.items():
+            path = path.replace(name, value)
+        manual.get(f"{path}?basis=1")
+    assert list(manual.models.loaded) == ["first"]
+    assert manual.post("/api/models/second").status_code == 200
+    assert list(manual.models.loaded) == ["first", "second"]
+
+
 def test_other_sites_cause_no_work_unless_they_are_admitted(serve: Serve) -> None:
     for origins, status in (((), 403), (("https://chat.lan",), 200), (("*",), 200)):
         with serve(origins=origins) as served, served.http() as client:

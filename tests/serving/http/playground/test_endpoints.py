@@ -33,7 +33,7 @@ def test_model_is_described_and_its_example_found_once(
     server: Served, byte_server: Served, char_model: CharModel, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokenizer = char_model
-    described = server.get("/api/models/first").json()
+    described = server.post("/api/models/first").json()
     assert 1 < len(tokenizer.encode(described.pop("example"))) <= 64
     assert described == {
         "model": "first",
@@ -47,12 +47,12 @@ def test_model_is_described_and_its_example_found_once(
         "characters": tokenizer.itos,
         "sample": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     }
-    of_bytes = byte_server.get("/api/models/first").json()
+    of_bytes = byte_server.post("/api/models/first").json()
     assert (of_bytes["token"], of_bytes["vocab_size"]) == ("byte", 256)
     asked: list[Loaded] = []
     monkeypatch.setattr(playground, "example_of", lambda loaded: asked.append(loaded) or "It was")
     with serve() as served:
-        assert [served.get("/api/models/second").json()["example"] for _ in range(2)] == ["It was"] * 2
+        assert [served.post("/api/models/second").json()["example"] for _ in range(2)] == ["It was"] * 2
     assert len(asked) == 1
 
 

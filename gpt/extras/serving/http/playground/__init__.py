@@ -48,7 +48,10 @@ def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:
 
 
 def _add_model_info(app: FastAPI, services: Services) -> None:
-    """Add `GET /api/models/{name}`: what a reader is told about a model, and what its form starts with."""
+    """Add `POST /api/models/{name}`: what a reader is told about a model, and what its form starts with.
+
+    It is no GET, since a browser sends a GET for a page of another site without saying for which.
+    """
 
     async def describe(name: str) -> dict[str, Any]:
         """Describe a model, which is loaded for it; `example` is a line or so that it has written, if it can."""
@@ -72,4 +75,4 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
             }
 
-    app.add_api_route("/api/models/{name:path}", describe, response_class=JSONText)
+    app.add_api_route("/api/models/{name:path}", describe, methods=["POST"])

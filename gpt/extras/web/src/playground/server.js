@@ -19,9 +19,10 @@ export class ServerSource {
     return (await this.get("/v1/models")).data.map(({ id }) => id);
   }
 
-  /** What the page says about a model. */
+  /** What the page says about a model, which is loaded for it. */
   async facts(model) {
-    const facts = await this.get(`/api/models/${model.split("/").map(encodeURIComponent).join("/")}`);
+    const path = `/api/models/${model.split("/").map(encodeURIComponent).join("/")}`;
+    const facts = await (await this.ask(path, { method: "POST" })).json();
     this.vocabulary = facts.characters && new Set(facts.characters);
     return facts;
   }
