@@ -53,7 +53,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", type=not_empty, default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     add_number(parser, "--port", "port; 0: any that is free", 8000, 0, 2**16 - 1, "PORT")
     parser.add_argument(
-        "--api-key", type=not_empty, metavar="KEY", help="that requests must have (default: from GPT_API_KEY, or none)"
+        "--api-key",
+        type=not_empty,
+        metavar="KEY",
+        help="that requests must have; `ps` shows it to other users of this machine, so that the environment variable "
+        "GPT_API_KEY is the better place (default: from there, or none)",
     )
     name = "a name that clients know this server by"
     parser.add_argument("--allow-host", type=_host_name, action="append", default=[], metavar="NAME", help=name)
@@ -152,7 +156,7 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     gc.collect()
     gc.freeze()
     if arguments.host not in LOOPBACK and key is None:
-        report(f"warning: whoever reaches {arguments.host} can use this server; --api-key KEY asks for a key")
+        report(f"warning: whoever reaches {arguments.host} can use this server; set GPT_API_KEY to ask for a key")
     host, port = bound.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     report(f"serving {models.first}: playground {url}/, API {url}/v1")

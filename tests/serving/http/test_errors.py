@@ -173,6 +173,15 @@ def test_unknown_model_is_404_everywhere(server: Served, name: str) -> None:
         assert answer.json()["error"]["code"] == "model_not_found"
 
 
+def test_long_name_is_shortened_in_a_message(server: Served) -> None:
+    name = "x" * 307
+    answers = [server.get(f"/{path}/{name}") for path in ("v1/models", "api/runs", "nowhere")]
+    for answer in (*answers, server.post(model=name, **OK)):
+        message = assert_is_error(answer, 404, answer.json()["error"]["param"])
+        assert "xxx..." in message
+        assert len(message) < 200
+
+
 def test_full_queue_is_429_and_cancels_what_was_submitted(serve: Serve) -> None:
     with serve(lambda loaded: ManualEngine(room=2)) as served:
         answer = served.post(**OK, n=3)

@@ -24,19 +24,29 @@ def test_name_that_may_resolve_to_this_machine_is_refused(server: Served) -> Non
     for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7"):
         assert server.get("/v1/models", Host=host).status_code == 200
         assert server.send(json.dumps(OK), Host=host).status_code == 200
-    for host in ("evil.example", "evil.example:80", "localhost.evil.example", "1.2.3.4.evil"):
+    strange = ("[::1].evil.com", "localhost#.evil.com", "evil.com@localhost", "localhost:x", "[127.0.0.1", "[evil]", "")
+    for host in ("evil.example", "evil.example:80", "localhost.evil.example", "1.2.3.4.evil", *strange):
         assert server.get("/v1/models", Host=host).status_code == 403
         assert_is_error(server.send(json.dumps(OK), Host=host), 403)
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "x://[", None])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "x://[", "https", None])
 def test_only_pages_of_this_server_may_post(server: Served, origin: str | None) -> None:
+    if origin == "https":
+        origin = server.url.replace("http", "https")
     headers = {"Origin": origin or server.url}
     with server.http() as client:
         assert client.post("/v1/completions", json=OK, headers=headers).status_code == (403 if origin else 200)
         preflight = client.options("/v1/completions", headers=headers)
     assert preflight.status_code == (403 if origin else 405)
     assert not any(name.startswith("access-control") for name in preflight.headers)
+
+
+def test_page_of_an_allowed_name_may_come_through_a_proxy_with_tls(serve: Serve) -> None:
+    with serve(hosts=["Chat.lan"]) as served:
+        for origin, status in (("https://chat.lan", 200), ("https://other.lan", 403), ("https://localhost", 403)):
+            host = "chat.lan" if origin != "https://localhost" else "localhost"
+            assert served.send(b"", "/api/models/first", Origin=origin, Host=host).status_code == status
 
 
 def test_key_is_needed_for_all_but_page_and_health_and_a_host_can_be_allowed(serve: Serve) -> None:
@@ -164,6 +174,7 @@ def test_other_sites_cause_no_work_unless_they_are_admitted(serve: Serve) -> Non
             assert ("Access-Control-Allow-Origin" in answers[0].headers) is bool(origins)
             asked = {**headers, "Access-Control-Request-Method": "POST"}
             assert client.options("/v1/completions", headers=asked).status_code == (200 if origins else 403)
+            assert client.options("/v1/completions", headers={**asked, "Host": "evil.com"}).status_code == 403
 
 
 def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:

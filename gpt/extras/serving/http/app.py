@@ -12,8 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from gpt.checkpoint import Loaded
 from gpt.extras.serving.http.bodies import BodyRoute, HeldBodies, Worker
 from gpt.extras.serving.http.completions import add_completions
-from gpt.extras.serving.http.errors import add_error_handlers
-from gpt.extras.serving.http.limits import Guard, Limits
+from gpt.extras.serving.http.limits import Guard, KnownHosts, Limits
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.playground import add_playground
 from gpt.extras.serving.http.protocol import APIError, TokenizeRequest, naming
@@ -40,7 +39,10 @@ def create_app(
     api_key: str | None = None,
     origins: Collection[str] = (),
 ) -> FastAPI:
-    """Return the application, whose `state.services` its endpoints share; for the last three arguments see `Guard`."""
+    """Return the application, whose `state.services` its endpoints share.
+
+    For the last three arguments see `KnownHosts` and `Guard`.
+    """
     app = FastAPI(title="gpt", docs_url=None, redoc_url=None)
     app.router.route_class = BodyRoute
     app.add_middleware(HeldBodies, most_bytes=limits.held_bytes)
@@ -48,6 +50,7 @@ def create_app(
     app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes, origins=origins)
     if origins:
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
+    app.add_middleware(KnownHosts, hosts=hosts)
     add_error_handlers(app)
     services = Services(models, limits, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"), Worker())
     app.state.services = services

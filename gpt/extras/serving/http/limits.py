@@ -6,9 +6,9 @@ its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +21,8 @@ SAFE_METHODS = ("GET", "HEAD")
 """Read-only methods; browsers hide their responses from other origins."""
 OPEN_PATHS = ("/", "/health")
 """Paths that need no API key: the page, which asks its reader for the key, and the health check."""
+
+_HOST = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<ipv6>[0-9a-f:.]+)\])(?::[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,46 @@ def _at_most(param: str, value: int, limit: int, what: str = "") -> None:
         raise APIError(400, f"{param}: {value}{what}, more than this server's limit of {limit}", param)
 
 
-class Guard:
-    """Refuses requests from pages of other sites and without the key.
+class KnownHosts:
+    """Refuses requests under a name that is not this server's, preflights too, and marks all answers.
 
     Args:
         hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
             cannot let it resolve to something else.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = {host.lower() for host in hosts} | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        host = Headers(scope=scope).get("host", "")
+        if self._is_ours(host):
+            await self._app(scope, receive, send_marked)
+        else:
+            error = APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
+            await error.response()(scope, receive, send_marked)
+
+    def _is_ours(self, host: str) -> bool:
+        match = _HOST.fullmatch(host.lower())
+        if match is None:
+            return False
+        try:
+            return match["name"] in self._hosts or bool(ipaddress.ip_address(match["name"] or match["ipv6"]))
+        except ValueError:
+            return False
+
+
+class Guard:
+    """Refuses requests from pages of other sites and without the key.
+
+    Args:
+        hosts: names whose pages may also come by https, since a proxy with TLS may stand before this server.
         api_key: None: none is asked for.
         most_bytes: of a body whose length is said.
         origins: sites whose pages may send requests, such as https://chat.lan; "*": all may.
@@ -89,25 +125,18 @@ class Guard:
     ) -> None:
         self._origins = frozenset(origins)
         self._app, self._key, self._most = app, api_key, most_bytes
-        self._hosts = {host.lower() for host in hosts} | {"localhost"}
+        self._hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._problem(scope["method"], scope["path"], Headers(scope=scope))
-
-        async def send_marked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
-            await send(message)
-
-        await (self._app if error is None else error.response())(scope, receive, send_marked)
+        await (self._app if error is None else error.response())(scope, receive, send)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
         """Return why a request is refused, or None."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if not self._is_ours(host):
-            return APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
+        origin = headers.get("origin")
         if not self._origins & {origin, "*"}:
-            if origin is not None and method not in SAFE_METHODS and origin.partition("://")[2] != host:
+            host = headers.get("host", "")
+            if origin is not None and method not in SAFE_METHODS and not self._is_own(origin, host):
                 return APIError(403, f"pages of {origin[:100]} are refused; --allow-origin admits a site")
             if path != "/" and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
                 return APIError(403, "requests from pages of other sites are refused; --allow-origin admits a site")
@@ -120,9 +149,7 @@ class Guard:
             return APIError(413, f"the body has more than {self._most} bytes")
         return None
 
-    def _is_ours(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            return name in self._hosts or bool(ipaddress.ip_address(name))
-        except ValueError:
-            return False
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Return whether a page is this server's, whose name in the request is `host`."""
+        is_behind_proxy = host.lower().partition(":")[0] in self._hosts
+        return origin == f"http://{host}" or (is_behind_proxy and origin == f"https://{host}")

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from gpt.config.sections import Seed, filter_fields
-from gpt.config.suggestions import nearest
-from gpt.system.errors import GPTError, quoted
+from gpt.system.errors import quoted
 
 # a body can have a million wrong values: the first one is enough
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
@@ -209,10 +208,32 @@ class APIError(Exception):
         return JSONText(self.body, self.status, {"Retry-After": "1"} if self.status in (429, 503) else None)
 
 
-@contextmanager
-def naming(param: str) -> Iterator[None]:
-    """Refuse the request with the name of a field where its text or ids cannot be read."""
-    try:
-        yield
-    except GPTError as error:
-        raise APIError(400, f"{param}: {error}", param) from None
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error of an app in this shape."""
+    app.add_exception_handler(APIError, _api_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+
+
+def _api_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, APIError)
+    return error.response()
+
+
+def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    """Report the first wrong field; a field of several types has one reason per type."""
+    assert isinstance(error, RequestValidationError)
+    problems = error.errors()
+    place = problems[0]["loc"][1:2]
+    if not place or isinstance(place[0], int):  # a position if no JSON could be read
+        return APIError(400, "the body is not a JSON object sent as Content-Type: application/json").response()
+    param = str(place[0])[:100]
+    reasons = dict.fromkeys(problem["msg"] for problem in problems if problem["loc"][1:2] == place)
+    return APIError(400, f"{param}: {' or '.join(reasons)}", param).response()
+
+
+def _http_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer an unknown path, a wrong method or an oversized body."""
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {quoted(request.url.path, 100)}: {error.detail}"
+    return JSONResponse(APIError(error.status_code, message).body, error.status_code, error.headers)

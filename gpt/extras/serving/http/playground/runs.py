@@ -135,8 +135,9 @@ def _best(folder: RunFolder) -> tuple[int | None, float | None]:
 def _read_snapshot(folder: RunFolder, step: int) -> Snapshot:
     file = folder.snapshot(step)
     if not file.is_file():
-        raise APIError(404, f"the run {folder.path.name!r} has no snapshot of step {step}")
+        raise APIError(404, f"the run {quoted(folder.path.name, 100)!r} has no snapshot of step {step}")
     try:
         return read_snapshot(file)
     except CheckpointError:
-        raise APIError(500, f"the run {folder.path.name!r} has a damaged snapshot of step {step}") from None
+        name = quoted(folder.path.name, 100)
+        raise APIError(500, f"the run {name!r} has a damaged snapshot of step {step}") from None
