@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "serve.py"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -23,10 +24,10 @@ def request(**body: object) -> bytes:
 
 
 @contextmanager
-def serve_process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serve_process(folder: Path, *options: str, **popen: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the server in a folder until the context ends; yield its process and its URL."""
     command = [sys.executable, str(SCRIPT), "--port", "0", *options]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, **popen)
     try:
         assert process.stderr is not None
         line = next(line for line in process.stderr if line.startswith(("serving", "error")))

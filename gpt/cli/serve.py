@@ -63,6 +63,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-host", type=_host_name, action="append", default=[], metavar="NAME", help=name)
     site = "a site whose pages may send requests, such as https://chat.lan; *: all"
     parser.add_argument("--allow-origin", type=_origin, action="append", default=[], metavar="ORIGIN", help=site)
+    parser.add_argument("--access-log", action="store_true", help="print a line for each request")
     parser.add_argument("--open", action="store_true", help="open the playground in a browser")
     add_number(parser, "--max-sequences", "computed at a time", 64, most=4096)
     add_number(parser, "--max-waiting", "beside them", 256, most=2**31)
@@ -95,7 +96,7 @@ def _origin(text: str) -> str:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install 'glassgpt[serve]'")
     load_torch()
@@ -162,7 +163,9 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     report(f"serving {models.first}: playground {url}/, API {url}/v1")
     if arguments.open:
         webbrowser.open(url)  # the socket listens already
-    server = Server(build_config(app, limits, timeout_graceful_shutdown=arguments.drain_seconds))
+    server = Server(
+        build_config(app, limits, access_log=arguments.access_log, timeout_graceful_shutdown=arguments.drain_seconds)
+    )
     try:
         await server.serve([bound])  # until a signal, which it sends once more when it has stopped
     finally:

@@ -191,6 +191,16 @@ def test_run_is_served_as_sample_says_it_and_sigterm_lets_a_stream_finish(here: 
         assert process.wait(PATIENCE) == 143
 
 
+def test_access_log_has_a_line_for_each_request(trained: Path) -> None:
+    with serve_process(trained, "--access-log", stdout=subprocess.PIPE) as (process, url):
+        assert httpx2.get(f"{url}/version").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 143
+        assert process.stdout is not None
+        line = r'[-0-9]+ [0-9:,]+ 127.0.0.1:[0-9]+ "GET /version HTTP/1.1" 200 OK\n'
+        assert re.fullmatch(line, process.stdout.read())
+
+
 @pytest.mark.parametrize(("seconds", "interrupts"), [("0.1", 1), ("600", 2)])
 def test_deadline_or_a_second_ctrl_c_ends_what_runs_without_a_word(
     seconds: str, interrupts: int, trained: Path

@@ -3,6 +3,7 @@ word: health, its document.
 """
 
 import json
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import openai
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from gpt.checkpoint import Loaded
 from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import ChatRequest
+from gpt.system.errors import CheckpointError
 from http_server import HEAD, CharModel, Serve, Served, assert_is_error, make_loaded, post_bytes, real_engine
 from patience import PATIENCE
 
@@ -148,6 +151,49 @@ def validation_errors(request: type[BaseModel], **body: Any) -> list[Any]:
     with pytest.raises(ValidationError) as caught:
         request.model_validate(body)
     return caught.value.errors()
+
+
+def test_metrics_count_requests_tokens_and_seconds(serve: Serve) -> None:
+    with serve(real_engine) as served:
+        assert served.post(**OK).status_code == 200
+        assert served.post(n=0, **OK).status_code == served.send(b"{").status_code == 400
+        assert served.get("/nowhere/1").status_code == served.get("/nowhere/2").status_code == 404
+        lines = [line.rsplit(" ", 1) for line in served.get("/metrics").text.splitlines() if line[0] != "#"]
+    path, found = "/v1/completions", {name: float(value) for name, value in lines}
+    assert found[f'gpt_requests_total{{path="{path}",status="200"}}'] == 1
+    assert found[f'gpt_requests_total{{path="{path}",status="400"}}'] == 2
+    assert found['gpt_requests_total{path="none",status="404"}'] == 2
+    assert found[f'gpt_request_seconds_count{{path="{path}"}}'] == 3
+    assert found[f'gpt_first_byte_seconds_count{{path="{path}"}}'] == 3
+    assert found['gpt_generated_tokens_total{model="first"}'] == 3
+    assert found['gpt_running{model="first"}'] == found['gpt_waiting{model="first"}'] == 0
+
+
+def test_health_has_a_head(server: Served) -> None:
+    with server.http() as client:
+        answer = client.head("/health")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_every_failure_of_the_server_is_logged_with_its_cause(
+    serve: Serve, char_model: CharModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(folder: Path) -> Loaded:
+        if "second" in folder.parts:
+            raise CheckpointError("model.safetensors is cut off")
+        return make_loaded(*char_model)(folder)
+
+    with serve(loaded=load) as served:
+        log = logging.getLogger("uvicorn.error")
+        monkeypatch.setattr(log, "level", logging.ERROR)
+        log.addHandler(caplog.handler)
+        assert_is_error(served.post(model="second", **OK), 500, "model")
+        assert "POST /v1/completions: 500: " in caplog.text
+        assert "model.safetensors is cut off" in caplog.text
+        served.engine.failure = RuntimeError("broken")
+        assert_is_error(served.get("/health"), 503)
+        assert "GET /health: 503: the engine of 'first' has failed: broken" in caplog.text
+        log.removeHandler(caplog.handler)
 
 
 def test_no_get_loads_a_model(manual: Served) -> None:

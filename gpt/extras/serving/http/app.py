@@ -13,6 +13,7 @@ from gpt.checkpoint import Loaded
 from gpt.extras.serving.http.bodies import BodyRoute, HeldBodies, Worker
 from gpt.extras.serving.http.completions import add_completions
 from gpt.extras.serving.http.limits import Guard, KnownHosts, Limits
+from gpt.extras.serving.http.metrics import add_metrics
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.playground import add_playground
 from gpt.extras.serving.http.protocol import APIError, TokenizeRequest, naming
@@ -51,6 +52,7 @@ def create_app(
     if origins:
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
     app.add_middleware(KnownHosts, hosts=hosts)
+    add_metrics(app, models)
     add_error_handlers(app)
     services = Services(models, limits, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"), Worker())
     app.state.services = services
@@ -90,7 +92,8 @@ def _add_information(app: FastAPI, services: Services) -> None:
 
     app.add_api_route("/v1/models", list_models)
     app.add_api_route("/v1/models/{name:path}", get_model)
-    app.add_api_route("/health", health)
+    app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/version", version)
     app.add_api_route("/tokenize", tokenize, methods=["POST"], response_model=None)
     app.add_api_route("/docs", docs, include_in_schema=False)

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.extras.serving.http.prompts import LogprobsStream, Prompt, length_of, read_prompts
-from gpt.extras.serving.http.protocol import APIError, ChatRequest, CompletionRequest
+from gpt.extras.serving.http.protocol import APIError, ChatRequest, CompletionRequest, log_failure
 from gpt.extras.serving.http.responses import CLIENT_GONE, Choice, Response, Services, until_answered
 from gpt.generation.text import TextStream
 from gpt.generation.tokens import SampledToken
@@ -192,6 +192,7 @@ async def _until_done(events: AsyncIterator[str]) -> AsyncIterator[str]:
         async for each in events:
             yield each
     except APIError as error:
+        log_failure("a stream", error)
         yield event(error.body)
     yield "data: [DONE]\n\n"
 

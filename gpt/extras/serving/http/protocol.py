@@ -1,9 +1,7 @@
 """The OpenAI protocols of completions and of chats: the body of a request, and of an error."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Self
+import logging
+from typing import Annotated, Any, Literal
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -32,26 +30,8 @@ IGNORED = frozenset(
     | {"safety_identifier", "service_tier", "store", "user", "verbosity"}
 )
 """Fields that common clients send and that change nothing here."""
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "annotations": ([],),
-    "best_of": (1,),
-    "echo": (False,),
-    "function_call": ("auto", "none"),
-    "functions": ([],),
-    "logprobs": (False,),
-    "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
-    "seed": (-1,),
-    "stop": ("",),
-    "suffix": ("",),
-    "tool_calls": ([],),
-    "tool_choice": ("auto", "none"),
-    "tools": ([],),
-    "top_k": (-1,),
-    "top_logprobs": (0,),
-}
-"""Values by which clients say what leaving out a field says."""
-UNKNOWN_KEY = "unknown_key"
+CANCELLED = "cancelled"
+"""The code of an error of a text that the end of the server cuts off: no failure."""
 KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -208,6 +188,12 @@ class APIError(Exception):
         return JSONText(self.body, self.status, {"Retry-After": "1"} if self.status in (429, 503) else None)
 
 
+def log_failure(what: str, error: APIError) -> None:
+    """Write into the server's log why a request failed, if that is the server's fault."""
+    if error.status >= 500 and error.code != CANCELLED:
+        logging.getLogger("uvicorn.error").error("%s: %d: %s", what, error.status, quoted(error.message, 500))
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every error of an app in this shape."""
     app.add_exception_handler(APIError, _api_error)
@@ -217,6 +203,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def _api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, APIError)
+    log_failure(f"{request.method} {quoted(request.url.path, 100)}", error)
     return error.response()
 
 

@@ -14,7 +14,7 @@ from gpt.extras.serving.engine import ServingEngine
 from gpt.extras.serving.http.bodies import T, Worker
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.models import Models
-from gpt.extras.serving.http.protocol import APIError
+from gpt.extras.serving.http.protocol import CANCELLED, APIError
 from gpt.generation.sequence import EngineClosedError, QueueFullError, Request, TextChunk
 from gpt.generation.tokens import SampledToken
 from gpt.system.errors import explained
@@ -185,7 +185,8 @@ class Response:
             if choice.finish in ("error", "cancelled"):
                 reason = choice.request.error if choice.request is not None else None
                 why = "" if reason is None else f": {explained(reason)}"
-                raise APIError(500, f"the text could not be generated{why}")
+                code = CANCELLED if choice.finish == "cancelled" else None
+                raise APIError(500, f"the text could not be generated{why}", code=code)
 
     @property
     def finished(self) -> bool:

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.logging import AccessFormatter
 
 from gpt.extras.serving.http.limits import HEADER_BYTES, Limits
 from gpt.system.errors import GPTError
@@ -55,9 +56,16 @@ def _end(number: int) -> None:
     os._exit(128 + number)
 
 
-def build_config(app: Any, limits: Limits, log_level: str = "error", **options: Any) -> uvicorn.Config:
+ACCESS_FORMAT = '%(asctime)s %(client_addr)s "%(request_line)s" %(status_code)s'
+"""Of a line of the access log."""
+
+
+def build_config(
+    app: Any, limits: Limits, log_level: str = "error", access_log: bool = False, **options: Any
+) -> uvicorn.Config:
     """Return how uvicorn serves an application of `create_app`; `options` are more of uvicorn's.
 
+    With `access_log` each request is a line on standard output.
     At uvicorn's default `log_level` any client can cause warnings, as often as it likes.
     """
     config = uvicorn.Config(
@@ -68,11 +76,16 @@ def build_config(app: Any, limits: Limits, log_level: str = "error", **options: 
         ws="none",
         lifespan="off",  # the application has none, and its task would be cancelled with a traceback
         log_level=log_level,
-        access_log=False,
+        access_log=access_log,
         server_header=False,
         proxy_headers=False,  # whose address a request has is what its connection says
         **options,
     )
+    if access_log:
+        access = logging.getLogger("uvicorn.access")
+        access.setLevel(logging.INFO)  # which each line has
+        for handler in access.handlers:
+            handler.setFormatter(AccessFormatter(ACCESS_FORMAT))
     logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     return config
 
