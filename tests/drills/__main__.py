@@ -15,7 +15,7 @@ from pathlib import Path
 
 from drills import kill
 
-NAMES = ("kill", "disk")
+NAMES = ("kill", "disk", "server")
 EVERY = 20.0
 """Seconds between two lines about a drill that runs."""
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["kill", "disk"])
+@pytest.mark.parametrize("name", ["kill", "disk", "server"])
 def test_nothing_fails(name: str) -> None:
     """In a process of its own, which has no threads and may fork."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
