@@ -171,7 +171,7 @@ def test_half_of_a_pair_in_a_vocabulary_is_sent(serve: Serve) -> None:
     with serve(real_engine, loaded=loaded) as served:
         body = {"prompt": "a", "max_tokens": 2, "logit_bias": {"2": 100}, "logprobs": 0}
         assert served.post(**body).json()["choices"][0]["text"] == "\ud800\ud800"
-        assert served.get("/api/models/first").json()["characters"] == ["a", "b", "\ud800"]
+        assert served.post("/api/models/first").json()["characters"] == ["a", "b", "\ud800"]
 
 
 @pytest.mark.parametrize("places", [[(9, 10)], [(90, 95), (40, 43)], [(30, 33), (31, 33)]])

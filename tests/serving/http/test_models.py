@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpt.checkpoint import Loaded, find_checkpoint
+from gpt.checkpoint import Loaded, bare_checkpoint, find_checkpoint, write_checkpoint
+from gpt.config import ModelConfig
 from gpt.data import CharTokenizer
 from gpt.extras.serving.http.models import Models
 from gpt.extras.serving.http.protocol import APIError

@@ -10,8 +10,10 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.cors import CORSMiddleware
 
 from gpt.checkpoint import Loaded
+from gpt.data.tokenizers import convert_newlines
 from gpt.extras.serving.http.bodies import BodyRoute, HeldBodies, Worker
 from gpt.extras.serving.http.completions import add_completions
+from gpt.extras.serving.http.errors import add_error_handlers
 from gpt.extras.serving.http.limits import Guard, KnownHosts, Limits
 from gpt.extras.serving.http.metrics import add_metrics
 from gpt.extras.serving.http.models import Models
@@ -100,7 +102,8 @@ def _add_information(app: FastAPI, services: Services) -> None:
 
 
 def _tokenize(prompt: str, loaded: Loaded) -> JSONResponse:
-    ids = loaded.tokenizer.encode(prompt).tolist()
+    with naming("prompt"):
+        ids = loaded.tokenizer.encode(convert_newlines(prompt)).tolist()
     return JSONResponse({"count": len(ids), "max_model_len": loaded.model.config.block_size, "tokens": ids})
 
 

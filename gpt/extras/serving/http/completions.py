@@ -12,8 +12,15 @@ from fastapi.responses import Response as HTTPResponse
 from fastapi.responses import StreamingResponse
 
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.extras.serving.http.prompts import LogprobsStream, Prompt, length_of, read_prompts
-from gpt.extras.serving.http.protocol import APIError, ChatRequest, CompletionRequest, log_failure
+from gpt.extras.serving.http.prompts import DescribedToken, LogprobsStream, Prompt, length_of, read_prompts
+from gpt.extras.serving.http.protocol import (
+    APIError,
+    ChatRequest,
+    CompletionRequest,
+    JSONText,
+    StreamOptions,
+    log_failure,
+)
 from gpt.extras.serving.http.responses import CLIENT_GONE, Choice, Response, Services, until_answered
 from gpt.generation.text import TextStream
 from gpt.generation.tokens import SampledToken
@@ -134,8 +141,7 @@ async def answer(
         "model": services.models.first if body.model is None else body.model,
     }
     if body.stream:
-        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        return stream(_events(head, response, protocol, include_usage))
+        return stream(_events(head, response, protocol, body.stream_options or StreamOptions()))
     while not response.finished:
         if await request.is_disconnected():
             return HTTPResponse(status_code=CLIENT_GONE)
@@ -161,24 +167,28 @@ def _begin(prompt: Prompt, given: list[SampledToken], echo: bool, tokenizer: Tok
     return choices
 
 
-def _whole(head: dict[str, Any], response: Response, protocol: Protocol) -> JSONResponse:
+def _whole(head: dict[str, Any], response: Response, protocol: Protocol) -> JSONText:
     taken = (choice.take() for choice in response.choices)
     choices = [protocol.choice(part) for part in taken if part is not None]
     return JSONText({**head, "choices": choices, "usage": response.usage})
 
 
 async def _events(
-    head: dict[str, Any], response: Response, protocol: Protocol, include_usage: bool
+    head: dict[str, Any], response: Response, protocol: Protocol, options: StreamOptions
 ) -> AsyncIterator[str]:
-    usage = {"usage": None} if include_usage else {}
+    begun: set[int] = set()
     async for part in response.parts():
-        yield await response.work(part, _part_event, head, part, protocol, usage)
-    if include_usage:
+        is_first = part["index"] not in begun
+        begun.add(part["index"])
+        usage = response.usage if options.continuous_usage_stats else None
+        shown = {"usage": usage} if options.include_usage or usage is not None else {}
+        yield await response.work(part, _part_event, {**head, **shown}, part, protocol, is_first)
+    if options.include_usage:
         yield event({**head, "choices": [], "usage": response.usage})
 
 
-def _part_event(head: dict[str, Any], part: dict[str, Any], protocol: Protocol, usage: dict[str, Any]) -> str:
-    return event({**head, "choices": [protocol.choice(part, True)], **usage})
+def _part_event(head: dict[str, Any], part: dict[str, Any], protocol: Protocol, is_first: bool) -> str:
+    return event({**head, "choices": [protocol.part(part, is_first)]})
 
 
 def stream(events: AsyncIterator[str]) -> StreamingResponse:

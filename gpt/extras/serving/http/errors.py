@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gpt.extras.serving.http.protocol import PARAM_LENGTH, UNKNOWN_KEY, APIError, JSONText
+from gpt.extras.serving.http.protocol import PARAM_LENGTH, UNKNOWN_KEY, APIError, JSONText, log_failure
 from gpt.system.errors import DataError, GenerationError, GPTError, InputError, quoted
 
 OF_THE_REQUEST = (DataError, InputError, GenerationError)
@@ -29,17 +29,18 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def _api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, APIError)
+    log_failure(f"{request.method} {quoted(request.url.path, 100)}", error)
     return error.response()
 
 
 def _user_error(request: Request, error: Exception) -> JSONResponse:
     """Answer an error that no endpoint has caught."""
-    return APIError(400 if isinstance(error, OF_THE_REQUEST) else 500, str(error)).response()
+    return _api_error(request, APIError(400 if isinstance(error, OF_THE_REQUEST) else 500, str(error)))
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:
     """Answer what nobody expected; its traceback goes to the log, as it would without this."""
-    message = f"{request.method} {request.url.path}: the server has failed; its log says why"
+    message = f"{request.method} {quoted(request.url.path, 100)}: the server has failed; its log says why"
     return APIError(500, message).response()
 
 
@@ -96,5 +97,5 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.detail == UNPARSED:
         return _unreadable(request).response()
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = f"{request.method} {quoted(request.url.path, 100)}: {error.detail}"
     return JSONText(APIError(error.status_code, message).body, error.status_code, error.headers)

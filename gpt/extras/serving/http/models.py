@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +93,7 @@ class Models:
         """Return a model's window, `max_model_len` as vLLM calls it, and vocabulary; nothing if it cannot be read."""
         try:
             return _sizes(*self._find(name))
-        except (GPTError, OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (CheckpointError, OSError):
             return {}
 
     async def check(self, name: str) -> None:

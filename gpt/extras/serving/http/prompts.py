@@ -91,7 +91,7 @@ def read_prompts(
         except GPTError as error:
             too_long = isinstance(error, GenerationError) and bool(given)
             raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
-        text = given if isinstance(given, str) else TextStream(tokenizer).begin(given)
+        text = convert_newlines(given) if isinstance(given, str) else _text_of(given, tokenizer, params)
         read.append(Prompt(text, ids if every else [], every[: -len(ids)], with_seeds, bool(request.echo)))
     tokens = sum(len(each.params) * (params.max_new_tokens + each.described) for each in read)
     limits.check_logprobs(tokens, request.logprobs)
@@ -104,6 +104,11 @@ def length_of(prompt: str | Ids | Sequence[str | Ids]) -> int:
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return own
     return own + sum(len(each) for each in cast("Sequence[str | Ids]", prompt))
+
+
+def _text_of(ids: Ids, tokenizer: Tokenizer, params: SamplingParams) -> str:
+    """Return the text of a prompt: what the first sampled token may end of a character is shown with that token."""
+    return TextStream(tokenizer).begin(ids) if params.max_new_tokens else decode_text(tokenizer, ids)
 
 
 def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int) -> SamplingParams:
@@ -175,8 +180,11 @@ class LogprobsStream:
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = (), offset: int = 0) -> None:
         self._tokenizer, self._text = tokenizer, TextStream(tokenizer)
-        self._text.begin(before[-LONGEST_CHARACTER:])  # which can end with the beginning of a character
         self._held: deque[tuple[SampledToken, int]] = deque()
+        self._length = 0
+        self._unfinished = b""  # of a character
+        for index in before[-LONGEST_CHARACTER:]:  # which can end with the beginning of a character
+            self._add(index)
         self._length = offset
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:

@@ -1,14 +1,18 @@
 """The OpenAI protocols of completions and of chats: the body of a request, and of an error."""
 
+import json
 import logging
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal, Self
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from gpt.config.sections import Seed, filter_fields
-from gpt.system.errors import quoted
+from gpt.config.suggestions import nearest
+from gpt.system.errors import GPTError, quoted
 
 # a body can have a million wrong values: the first one is enough
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
@@ -30,6 +34,26 @@ IGNORED = frozenset(
     | {"safety_identifier", "service_tier", "store", "user", "verbosity"}
 )
 """Fields that common clients send and that change nothing here."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "seed": (-1,),
+    "stop": ("",),
+    "suffix": ("",),
+    "tool_calls": ([],),
+    "tool_choice": ("auto", "none"),
+    "tools": ([],),
+    "top_k": (-1,),
+    "top_logprobs": (0,),
+}
+"""Values by which clients say what leaving out a field says."""
+UNKNOWN_KEY = "unknown_key"
 CANCELLED = "cancelled"
 """The code of an error of a text that the end of the server cuts off: no failure."""
 KINDS = {401: "authentication_error", 429: "rate_limit_error"}
@@ -188,39 +212,16 @@ class APIError(Exception):
         return JSONText(self.body, self.status, {"Retry-After": "1"} if self.status in (429, 503) else None)
 
 
+@contextmanager
+def naming(param: str) -> Iterator[None]:
+    """Refuse the request with the name of a field where its text or ids cannot be read."""
+    try:
+        yield
+    except GPTError as error:
+        raise APIError(400, f"{param}: {error}", param) from None
+
+
 def log_failure(what: str, error: APIError) -> None:
     """Write into the server's log why a request failed, if that is the server's fault."""
     if error.status >= 500 and error.code != CANCELLED:
         logging.getLogger("uvicorn.error").error("%s: %d: %s", what, error.status, quoted(error.message, 500))
-
-
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer every error of an app in this shape."""
-    app.add_exception_handler(APIError, _api_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-
-
-def _api_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, APIError)
-    log_failure(f"{request.method} {quoted(request.url.path, 100)}", error)
-    return error.response()
-
-
-def _validation_error(request: Request, error: Exception) -> JSONResponse:
-    """Report the first wrong field; a field of several types has one reason per type."""
-    assert isinstance(error, RequestValidationError)
-    problems = error.errors()
-    place = problems[0]["loc"][1:2]
-    if not place or isinstance(place[0], int):  # a position if no JSON could be read
-        return APIError(400, "the body is not a JSON object sent as Content-Type: application/json").response()
-    param = str(place[0])[:100]
-    reasons = dict.fromkeys(problem["msg"] for problem in problems if problem["loc"][1:2] == place)
-    return APIError(400, f"{param}: {' or '.join(reasons)}", param).response()
-
-
-def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer an unknown path, a wrong method or an oversized body."""
-    assert isinstance(error, HTTPException)
-    message = f"{request.method} {quoted(request.url.path, 100)}: {error.detail}"
-    return JSONResponse(APIError(error.status_code, message).body, error.status_code, error.headers)

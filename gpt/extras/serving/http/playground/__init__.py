@@ -75,4 +75,4 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
             }
 
-    app.add_api_route("/api/models/{name:path}", describe, methods=["POST"])
+    app.add_api_route("/api/models/{name:path}", describe, methods=["POST"], response_class=JSONText)

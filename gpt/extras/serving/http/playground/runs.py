@@ -14,7 +14,7 @@ from gpt.extras.inspection.views.snapshots import Snapshot, read_snapshot, view_
 from gpt.extras.serving.http.folders import Folders
 from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError, ConfigError, InputError, first_line, quoted
-from gpt.system.files import parse_json
+from gpt.system.files import MAX_SMALL_JSON_BYTES, parse_json, read_end, read_file
 
 TAIL_BYTES = 1 << 16
 """Bytes from the end of a metrics.jsonl in which its last step is looked for."""
