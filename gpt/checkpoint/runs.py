@@ -252,7 +252,7 @@ class RunFolder:
 
     def _remove_unfinished(self) -> None:
         """Remove what a killed process left; no other one writes here."""
-        for parent in (self.path, self.path / "checkpoints", self.snapshots):
+        for parent in (self.path, self.path / "checkpoints", self.samples, self.snapshots):
             for folder in parent.glob(".*.tmp"):
                 shutil.rmtree(folder, ignore_errors=True)
 

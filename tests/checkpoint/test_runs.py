@@ -127,6 +127,13 @@ def test_run_that_is_killed_while_it_goes_back_makes_again_what_it_has_dropped(
     assert newest(run) == ("step-000002", 2, [])
 
 
+def test_run_that_goes_on_removes_what_a_killed_process_was_writing(run: RunFolder) -> None:
+    for folder in (run.path, run.path / "checkpoints", run.samples, run.snapshots):
+        (folder / ".step-000002.a1b2c3d4.tmp").mkdir(parents=True)
+    run.create(Config())
+    assert list(run.path.rglob(".*.tmp")) == []
+
+
 def test_replaced_folder_comes_after_its_replacement_and_before_older_ones(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
