@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from gpt.config.sources import LoadedConfig, override
 from gpt.data.dataset import Dataset
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError, first_line
+from gpt.system.invocation import command_line
 from gpt.training.resume import AUTO, differences_of_existing
 from gpt.training.training_state import TrainingState
 
@@ -144,10 +144,10 @@ def _why_another(runs: Sequence[Path], new: Path, wanted: Wanted) -> str:
         return line
     existing = RunFolder(old).config()
     assert existing is not None
-    again = ["gpt", "train", "--config", str(old / "config.yaml"), *plugin_options(), f"train.init_from={old}"]
+    again = ["--config", str(old / "config.yaml"), *plugin_options(), f"train.init_from={old}"]
     if existing.data.path != wanted.config.data.path:
         again.append(override("data.path", wanted.config.data.path))
-    return f"{line}; to begin with what {old} has learned: {shlex.join(again)}"
+    return f"{line}; to begin with what {old} has learned: {command_line('train', *again)}"
 
 
 def _last_state(run: RunFolder) -> dict[str, Any]:
