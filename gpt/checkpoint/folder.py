@@ -7,14 +7,11 @@ are safetensors, the rest tensors and plain values: reading one cannot run code.
 import hashlib
 import io
 import json
-import os
-import pickletools
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -22,18 +19,16 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt.checkpoint.manifest import FORMAT, MANIFEST, check_sizes, read_files
+from gpt.checkpoint.pickles import load_pickle
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.plugins import require_plugins
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
-from gpt.system.errors import CheckpointError, GPTError, explained, quoted
+from gpt.system.errors import CheckpointError, GPTError, explained
 from gpt.system.files import make_folder, parse_json, sync_file, sync_folder, temporary_folder
 
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json")
-
-MOST_TUPLES = 50_000
-"""In what `torch.save` wrote, which has about five for each tensor."""
 
 
 @dataclass(frozen=True)
@@ -91,29 +86,6 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
         if not isinstance(value, dict):
             raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
     return Checkpoint(model, states, state, config, tokenizer)
-
-
-def load_pickle(file: BinaryIO) -> Any:
-    """Return what `torch.save` wrote; nothing of it is executed, and no entry is larger than the file.
-
-    Raises:
-        ValueError: it would be executed or inflated, or cannot be read.
-    """
-    try:
-        entries = torch._C.PyTorchFileReader(file)  # torch's own, since two readers of zip may see two archives
-        if sum(map(entries.get_record_size, entries.get_all_records())) > file.seek(0, os.SEEK_END):
-            raise ValueError("compressed")
-        pickled = entries.get_record("data.pkl")
-        if b"bytearray" in pickled:
-            raise ValueError("bytearray(n), which torch allows, takes n bytes")
-        if sum("TUPLE" in operation.name for operation, *_ in pickletools.genops(pickled)) > MOST_TUPLES:
-            raise ValueError("the hash of tuples that are nested deeply overflows the stack")
-        file.seek(0)
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # an unpickler raises anything
-        wanted = re.search(r"GLOBAL (\S+)", str(error))  # torch's advice around it is to run the file
-        reason = f"it would run {quoted(wanted[1])}" if wanted else "it is damaged, or not of torch.save"
-        raise ValueError(reason) from None
 
 
 def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:

@@ -29,6 +29,7 @@ from gpt.checkpoint import (
     write_checkpoint,
 )
 from gpt.checkpoint.manifest import FORMAT, MANIFEST
+from gpt.checkpoint.pickles import load_pickle
 from gpt.data.tokenizers import ByteTokenizer
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -178,6 +179,8 @@ def test_pickle_that_would_run_code_is_refused_and_does_not_run(
 
 NESTED = b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s."
 """A dict whose key is a tuple in a tuple in a tuple."""
+NESTED_IN_PAIRS = b"\x80\x02})" + b"N\x86" * 150_000 + b"K\x01s."
+NESTED_BY_MEMO = b"\x80\x02})" + b"q\x01h\x01\x85" * 150_000 + b"K\x01s."
 
 
 def zipped_anew(
@@ -205,9 +208,10 @@ def zipped_anew(
     [
         zipped_anew(saved({"moments": torch.zeros(100_000)}), None, zipfile.ZIP_DEFLATED),
         saved({"moments": Payload(bytearray, 1_000_000)}),  # which torch lets take as many as it says
-        zipped_anew(saved({}), pickled=NESTED),  # whose hash would end the process
+        # whose hash would end the process
+        *(zipped_anew(saved({}), pickled=nested) for nested in (NESTED, NESTED_IN_PAIRS, NESTED_BY_MEMO)),
     ],
-    ids=["compressed", "bytearray", "nested"],
+    ids=["compressed", "bytearray", "nested", "nested in pairs", "nested by memo"],
 )
 def test_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_weights_opens_it(
     folder: Path, content: bytes
@@ -216,6 +220,11 @@ def test_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_weig
     with pytest.raises(CheckpointError, match=r"optimizer\.pt cannot be read: it is damaged"):
         read_checkpoint(folder)
     assert read_checkpoint(folder, training=False).training == {}
+
+
+def test_optimizer_of_thousands_of_tensors_is_read() -> None:
+    moments = [torch.full((1,), float(number)) for number in range(12_000)]
+    assert load_pickle(io.BytesIO(saved(moments))) == moments
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpt.checkpoint.folder import load_pickle
+from gpt.checkpoint.pickles import load_pickle
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.extras.export.architectures import gpt2_entries
