@@ -123,7 +123,6 @@ class Trainer:
                     self._loop(signals.check)
                 except BaseException as stopped:
                     if isinstance(stopped, Interrupted) or self.callbacks.failed:
-                        self.stepper.check()
                         self._save(best=False, required=True)
                     raise
         finally:
@@ -204,7 +203,11 @@ class Trainer:
 
         The state names a checkpoint as the best one only once it is written. One that is not `is_final` is written
         again after the evaluation of its step, and callbacks hear of that one only.
+
+        Raises:
+            NonFiniteError: a step since the last one that was read back was not finite.
         """
+        self.stepper.check()
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
         weights = weights_of(self.model)
