@@ -61,8 +61,9 @@ def did_you_mean(key: tuple[str, ...]) -> str:
     """Return `; did you mean ...?` with the nearest known key, in its section or else another; "" if there is none."""
     section, name = key[0] if len(key) == 2 else "", key[-1]
     own = list(SECTIONS[section].model_fields) if section in SECTIONS else []
-    if name in NAMES_ELSEWHERE:
-        return _hint(NAMES_ELSEWHERE[name].removeprefix(f"{section}."))
+    meant = NAMES_ELSEWHERE.get(name)
+    if meant is not None and not _is_for_sampling_only(meant, section):
+        return _hint(meant.removeprefix(f"{section}."))
     if name in own:
         return _hint(f"{section}.{name}")
     mapping, _, inner = name.partition(".")
@@ -80,12 +81,18 @@ def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | No
     known = {option.strip("-"): option for option in options}
     sampling = {word: _option(key) for word, key in NAMES_ELSEWHERE.items() if key.startswith("sample.")}
     elsewhere = {**sampling, **OPTIONS_ELSEWHERE}
-    meant = {**NAMES_ELSEWHERE, **_keys()} if with_keys else {}
+    training = {word: key for word, key in NAMES_ELSEWHERE.items() if not key.startswith("sample.")}
+    meant = {**training, **_keys()} if with_keys else {}
     meant |= {word: option for word, option in elsewhere.items() if option in known.values()}
     meant |= known
     spelled = {word.replace("_", "-"): each for word, each in meant.items()}
     near = difflib.get_close_matches(name.replace("_", "-"), spelled, n=1)
     return spelled[near[0]] if near else None
+
+
+def _is_for_sampling_only(key: str, section: str) -> bool:
+    """Return whether a key is one of `sample`, and was not looked for there: a length is many things elsewhere."""
+    return key.startswith("sample.") and section not in ("", "sample")
 
 
 def _option(key: str) -> str:

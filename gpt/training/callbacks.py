@@ -169,8 +169,11 @@ def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
 
 
 def _refuse_unknown_hooks(callback: AnyCallback) -> None:
+    if not isinstance(callback, Callback):  # a function, or an object that is one, has no hooks
+        return
     for name in dir(callback):
-        if name.startswith("on_") and name not in HOOKS:
+        is_method = name.startswith("on_") and callable(getattr(callback, name))
+        if is_method and name not in HOOKS:
             # all begin alike, which would make any two look similar
             hint = nearest(name, HOOKS) if nearest(name[3:], [hook[3:] for hook in HOOKS]) else ""
             raise ConfigError(

@@ -284,6 +284,7 @@ def test_names_of_other_projects_lead_to_keys_that_exist() -> None:
     assert not {key.split(".")[1] for key in keys} & NAMES_ELSEWHERE.keys()
     assert did_you_mean(("lr_scheduler_type",)) == "; did you mean optim.schedule?"
     assert did_you_mean(("sample", "length")) == "; did you mean max_new_tokens?"
+    assert did_you_mean(("train", "length")) == "; did you mean length_warmup?"
     assert did_you_mean(("train", "epochs")) == "; did you mean max_steps?"
     assert did_you_mean(("nowhere", "qqqq")) == ""
 

@@ -162,12 +162,21 @@ def test_run_that_is_killed_before_its_last_pointers_has_them_after_a_resume(tmp
         assert (trainer.run_folder.path / name).read_bytes() == (whole.run_folder.path / name).read_bytes()
 
 
-def test_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path) -> None:
+def stop_after_five(event: StepEvent) -> None:
+    if event.step == 5:
+        event.stop()
+
+
+@pytest.mark.parametrize("stops", ["signal", "callback"])
+def test_stop_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path, stops: str) -> None:
     """As on a GPU, where the bad step would only be noticed at the next log line."""
-    trainer = start(tmp_path, "train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
+    callbacks = as_callbacks([stop_after_five] if stops == "callback" else [])
+    options = ("train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
+    trainer = start(tmp_path, *options, callbacks=callbacks)
     trainer.stepper.guard.sync_is_free = False
     trainer.model.ln_f.weight.register_hook(lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1))
-    with stopped_after(5), pytest.raises(NonFiniteError, match="at step 2;"):
+    signal_or_none = stopped_after(5) if stops == "signal" else nullcontext()
+    with signal_or_none, pytest.raises(NonFiniteError, match="at step 2;"):
         trainer.run()
     assert saved_steps(trainer) == []
 
@@ -388,6 +397,13 @@ def test_hook_that_there_is_not_is_refused(name: str, hint: str) -> None:
     setattr(plain, name, print)
     with pytest.raises(ConfigError, match=f"^callbacks: Callback.{name} would never be called"):
         as_callbacks([plain])
+
+
+def test_attributes_and_functions_with_methods_of_their_own_are_no_hooks() -> None:
+    on_gpu = type("OnGPU", (Callback,), {"on_gpu": True})()
+    function = type("Function", (), {"__call__": lambda self, event: None, "on_message": lambda self: None})()
+    assert as_callbacks([on_gpu])[0] is on_gpu
+    assert len(as_callbacks([function])) == 1
 
 
 def test_another_rank_calls_nothing_and_ends_with_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
