@@ -203,7 +203,8 @@ def differences_of_existing(existing: Config, config: Config, is_resumed: bool =
     What only the text or the checkpoint of `train.init_from` tells is taken to be as it was.
     """
     model, given = config.model, config.model.model_fields_set
-    if config.train.init_from is not None and config.train.init_from == existing.train.init_from:
+    is_moved = "train.init_from" in moved_runs(existing, config)
+    if config.train.init_from is not None and (is_moved or config.train.init_from == existing.train.init_from):
         model = existing.model.model_copy(update={key: getattr(config.model, key) for key in given})
     size = config.model.vocab_size or existing.model.vocab_size
     resolved = config.model_copy(update={"model": model.model_copy(update={"vocab_size": size})})

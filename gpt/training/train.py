@@ -188,8 +188,8 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
             require_probabilities_memory(data, config)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
-            for line in moved_runs(point.checkpoint.config, config).values():
-                report(line)
+            for notice in moved_runs(point.checkpoint.config, config).values():
+                report(notice)
             steps, old = config.train.max_steps, point.checkpoint.config.train.max_steps
             if steps > old:
                 report(f"{point.folder} continues to step {steps:,}, not {old:,}, at the rates of the longer schedule")

@@ -57,11 +57,22 @@ def test_run_goes_on_when_the_run_that_it_names_was_moved_too(
     shutil.move("runs/named", "elsewhere")
     again = "train --config elsewhere/config.yaml --resume train.max_steps=3"
     said = run(f"{again} {key}=moved").err
-    assert f"{key}: nothing is at runs/tiny/best any more; moved is taken for what was there" in said
+    assert said.count(f"{key}: nothing is at runs/tiny/best any more; moved is taken for what was there") == 1
     assert "resuming elsewhere/checkpoints/step-000002" in said
     run("train --config tiny.yaml run.name=other train.max_steps=2")
     run(f"train --config elsewhere/config.yaml --resume train.max_steps=4 {key}=runs/other")
     assert Path("elsewhere-2/last.json").is_file()
+
+
+def test_finished_run_is_found_when_its_base_was_moved_which_alone_tells_the_model(workplace: Path, run: Call) -> None:
+    run(f"{TRAIN} train.max_steps=2")
+    lines = Path("tiny.yaml").read_text(encoding="utf-8").splitlines()
+    Path("tuned.yaml").write_text("\n".join(line for line in lines if "model:" not in line), encoding="utf-8")
+    tune = "train --config tuned.yaml run.name=tuned train.max_steps=2 train.init_from=runs"
+    run(f"{tune}/tiny")
+    RUN.rename("runs/moved")
+    assert "resuming runs/tuned/checkpoints/step-000002" in run(f"{tune}/moved --resume").err
+    assert {path.name for path in Path("runs").iterdir()} == {"moved", "tuned"}
 
 
 def test_finished_run_has_the_files_of_the_readme(trained: Path) -> None:
