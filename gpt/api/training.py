@@ -11,10 +11,9 @@ from pydantic import BaseModel
 
 from gpt.api.live_curve import LiveCurve
 from gpt.api.run import Run
-from gpt.checkpoint import find_configuration
+from gpt.checkpoint import configuration_around, find_checkpoint
 from gpt.config.composing import Source, compose_config
 from gpt.config.plugins import load_plugins
-from gpt.config.sections import RunConfig
 from gpt.config.sources import LoadedConfig, name_of_text, to_name
 from gpt.data.locating import store_text
 from gpt.data.own_text import fit_recipe
@@ -24,6 +23,7 @@ from gpt.system.environment import Settings, expand_home, read_launch, read_sett
 from gpt.system.errors import ConfigError, DataError
 from gpt.system.progress import Report, in_notebook, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
+from gpt.training.naming import runs_of
 from gpt.training.resume import AUTO
 from gpt.training.signals import Interrupted
 from gpt.training.train import TrainRequest, build_trainer
@@ -83,7 +83,10 @@ def train(
     listeners = as_callbacks(callbacks)
     settings, start = read_settings(offline), None if resume is None else str(resume)
     if start not in (None, AUTO) and path is None and text is None and config is None:
-        config = find_configuration(Path(str(start)), Path(RunConfig().dir))
+        # of the keywords only where runs are: the others are perhaps right only with that configuration
+        places = compose_config(None, {"run": keywords["run"]} if "run" in keywords else {}).config
+        checkpoint = find_checkpoint(Path(str(start)), runs_of(places), prefer="last")
+        start, config = str(checkpoint), configuration_around(checkpoint)
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))

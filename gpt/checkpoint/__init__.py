@@ -5,9 +5,10 @@ from gpt.checkpoint.loading import Loaded, bare_checkpoint, build_model, load_tr
 from gpt.checkpoint.manifest import verify_checkpoint
 from gpt.checkpoint.runs import (
     RunFolder,
+    configuration_around,
     find_checkpoint,
-    find_configuration,
     find_place,
+    holds_model,
     run_around,
     similar_run,
     step_files,
@@ -19,9 +20,10 @@ __all__ = [
     "RunFolder",
     "bare_checkpoint",
     "build_model",
+    "configuration_around",
     "find_checkpoint",
-    "find_configuration",
     "find_place",
+    "holds_model",
     "load_trained",
     "load_weights",
     "read_checkpoint",

@@ -290,13 +290,11 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         prefer: `best` or `last`, for a run folder that has both.
     """
     if path is None:
-        files = [file for file in runs.glob("*/last.json") if file.is_file()]
-        pointers = sorted(files, key=lambda file: file.stat().st_mtime)
-        if not pointers:
+        path = next(iter(_newest_first(runs)), None)
+        if path is None:
             raise CheckpointError(
                 f"no trained run below {runs}; train first: {command_line('train', '--config', 'quickstart')}"
             )
-        path = pointers[-1].parent
     if text := text_for_path(path):
         raise CheckpointError(f"{text}; give a run folder or a checkpoint folder")
     place = find_place(path, runs)
@@ -313,24 +311,44 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if found is None and not is_pointer:
         found = run.pointed("last") or next(iter(run.checkpoints()), None)
     if found is None:
-        raise CheckpointError(f"{path} holds no checkpoint; train first, or give another --checkpoint")
+        raise CheckpointError(f"{path} holds no checkpoint; train first, or give another run")
     return found
 
 
-def find_configuration(path: Path, runs: Path) -> Path:
-    """Return the configuration of a run that a user means as in `find_checkpoint`; CheckpointError: there is none."""
-    run = run_around(find_checkpoint(path, runs, prefer="last"))
+def configuration_around(checkpoint: Path) -> Path:
+    """Return the configuration of the run that has a checkpoint; CheckpointError: there is none."""
+    run = run_around(checkpoint)
     if run is None or not (run.path / "config.yaml").is_file():
-        raise CheckpointError(f"{path} is not of a run, whose configuration there would be; give --config FILE too")
+        raise CheckpointError(
+            f"{checkpoint} is not of a run, whose configuration there would be; give a configuration too, by "
+            "--config FILE (in Python config=FILE)"
+        )
     return run.path / "config.yaml"
 
 
 def find_place(path: Path, runs: Path) -> Path | None:
-    """Return the path of a run or a checkpoint, `best` and `last` included: as it is given, or in `runs`."""
-    for place in (path, runs / path):
-        if place.exists() or (place.name in ("best", "last") and place.parent.exists()):
-            return place
-    return None
+    """Return the path of a run or a checkpoint, `best` and `last` included: as it is given, or in `runs`.
+
+    A file in the folder of a run or a checkpoint means that folder. A folder of something else hides no run in `runs`.
+    """
+    places = [path, runs / path]
+    for place in places:
+        if holds_model(_folder_of(place)):
+            return _folder_of(place) if place.is_file() else place
+    return next((place for place in places if _folder_of(place).exists()), None)
+
+
+def holds_model(folder: Path) -> bool:
+    """Return whether a folder is a checkpoint, or that of a run which has saved one."""
+    run = RunFolder(folder)
+    # other programs write a manifest.json too
+    return (folder / "config.yaml").is_file() and (run.is_checkpoint or run.has_checkpoints)
+
+
+def _folder_of(place: Path) -> Path:
+    """Return the folder of a file or of a pointer, whose own file is called otherwise; or the folder that is given."""
+    is_pointer = place.name in ("best", "last") and not place.exists()
+    return place.parent if is_pointer or place.is_file() else place
 
 
 def similar_run(path: Path, runs: Path) -> str:
@@ -342,6 +360,11 @@ def similar_run(path: Path, runs: Path) -> str:
     place = path.parent if path.parent != Path() else runs
     if near := nearest(path.name, [each.name for each in place.glob("*") if each.is_dir()]):
         return near
-    pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    names = [file.parent.name for file in pointers[:SHOWN_RUNS]]
+    names = [run.name for run in _newest_first(runs)[:SHOWN_RUNS]]
     return f"; {runs} has {', '.join(names)}" if names else ""
+
+
+def _newest_first(runs: Path) -> list[Path]:
+    """Return the folders of the runs in `runs` that have saved something, from the last one to the first."""
+    pointers = [file for file in runs.glob("*/last.json") if file.is_file()]
+    return [file.parent for file in sorted(pointers, key=lambda file: file.stat().st_mtime, reverse=True)]

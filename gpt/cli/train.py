@@ -16,7 +16,7 @@ from gpt.cli.shared_options import load_given_plugins, not_empty
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.plugins import load_plugins, plugin_options
-from gpt.config.sections import SECTIONS, RunConfig
+from gpt.config.sections import SECTIONS
 from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
 from gpt.system.distributed import World, joined
 from gpt.system.environment import read_launch, read_settings
@@ -61,7 +61,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _is_no_checkpoint(word: str) -> bool:
     """Return whether what follows --resume is a text or an override, so that the option is meant to have no value."""
-    return os.path.isfile(word) or ("=" in word and not os.path.exists(word))  # noqa: PTH110, PTH113
+    if not os.path.isfile(word):  # noqa: PTH113
+        return "=" in word and not os.path.exists(word)  # noqa: PTH110
+    load_torch()
+    from gpt.checkpoint import holds_model
+
+    return not holds_model(Path(word).parent)
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -100,10 +105,7 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
             raise ConfigError(f"--config and the text {text} are given; leave one of them out")
         return None
     if text is None and arguments.resume not in (None, AUTO):
-        load_torch()
-        from gpt.checkpoint import find_configuration
-
-        arguments.config = find_configuration(Path(arguments.resume), Path(RunConfig().dir))
+        _take_run(arguments)
         return None
     if text is None:
         raise ConfigError("nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN")
@@ -118,6 +120,18 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
         raise ConfigError(f"{text} is a configuration, not a text; train by it with: {again}")
     arguments.overrides.remove(text)
     return str(text)
+
+
+def _take_run(arguments: argparse.Namespace) -> None:
+    """Find the checkpoint that --resume means, which is then searched for no more, and its run's configuration."""
+    load_torch()
+    from gpt.checkpoint import configuration_around, find_checkpoint
+    from gpt.training.naming import runs_of
+
+    places = [word for word in arguments.overrides if word.partition("=")[0].strip() == "run.dir"]
+    runs = runs_of(parse_config("", "command line", places))
+    checkpoint = find_checkpoint(Path(arguments.resume), runs, prefer="last")
+    arguments.resume, arguments.config = str(checkpoint), configuration_around(checkpoint)
 
 
 def _is_key(word: str) -> bool:

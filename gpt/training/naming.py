@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.checkpoint import RunFolder, find_checkpoint, read_state, run_around
+from gpt.checkpoint import RunFolder, read_state, run_around
 from gpt.config import Config, TrainConfig
 from gpt.config.loading import parse_document, read_yaml
 from gpt.config.plugins import plugin_options
@@ -39,13 +39,13 @@ class Wanted:
     """What a training asks for, by which runs are compared.
 
     Attributes:
-        resume: see `find_resume_point`.
+        resume: None, `auto`, or the folder of a checkpoint.
         data: None where it is not known before the run's checkpoint.
     """
 
     config: Config
     data: Dataset | None
-    resume: str | None
+    resume: str | Path | None
     allow_config_change: bool
 
     def changes_of(self, folder: Path, longer: bool = False) -> list[str]:
@@ -91,9 +91,8 @@ def choose_folder(loaded: LoadedConfig, wanted: Wanted) -> Choice:
             f"{named} exists already, and is a checkpoint, not a run; choose another name with run.name=NAME"
         )
     runs = _runs_of_name(named)
-    if wanted.resume not in (None, AUTO):
-        checkpoint = find_checkpoint(Path(str(wanted.resume)), runs_of(loaded.config), prefer="last").resolve()
-        holding = [run for run in [named, *runs] if run.resolve() in checkpoint.parents]
+    if isinstance(wanted.resume, Path):
+        holding = [run for run in [named, *runs] if run.resolve() in wanted.resume.resolve().parents]
         if holding:
             return Choice(holding[0])
     for group in ([named] if is_own else [], runs):

@@ -46,21 +46,29 @@ class ResumePoint:
             )
 
 
-def find_resume_point(run: RunFolder, resume: str | None, runs: Path, report: Report) -> ResumePoint | None:
-    """Return the checkpoint to resume from: the newest readable one (`auto`), or that of a path; None for a new run.
+def find_resumed(resume: str | Path | None, runs: Path) -> str | Path | None:
+    """Return the checkpoint folder that is meant by a path, or by a name in `runs`; None and `auto` stay as they are.
+
+    Raises:
+        CheckpointError: there is no such checkpoint.
+    """
+    return resume if resume in (None, AUTO) else find_checkpoint(Path(resume), runs, prefer="last")
+
+
+def find_resume_point(run: RunFolder, resume: str | Path | None, report: Report) -> ResumePoint | None:
+    """Return the checkpoint to resume from: the newest readable one (`auto`), or the given one; None for a new run.
 
     Raises:
         CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
-            run; or the requested checkpoint is missing or damaged.
+            run; or the checkpoint is damaged.
     """
     if resume is None:
         _refuse_existing(run)
         return None
-    if resume != AUTO:
-        folder = find_checkpoint(Path(resume), runs, prefer="last")
-        if run.path.resolve() not in folder.resolve().parents:
+    if isinstance(resume, Path):
+        if run.path.resolve() not in resume.resolve().parents:
             _refuse_existing(run)
-        return ResumePoint(folder, read_checkpoint(folder))
+        return ResumePoint(resume, read_checkpoint(resume))
     found = run.newest_valid()
     if found is None:
         if (run.path / "last.json").exists():

@@ -36,6 +36,7 @@ from gpt.training.resume import (
     ResumePoint,
     check_fits,
     find_resume_point,
+    find_resumed,
     load_pretrained,
     moved_runs,
     resolve_init_from,
@@ -55,7 +56,7 @@ class TrainRequest:
     """A training that is asked for.
 
     Attributes:
-        resume: see `find_resume_point`.
+        resume: None: a new run; `auto`; or a run or checkpoint to continue from, see `find_checkpoint`.
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         world: the processes that train together; the others take the checkpoint from rank 0.
         display: shows progress in the place of the console.
@@ -79,12 +80,14 @@ class Prepared:
         loaded: its schedule fits.
         teacher: the checkpoint of `train.teacher`, if there is one.
         data: None where the run's checkpoint may bring the tokenizer.
+        resume: as in the request, but the folder of the checkpoint in the place of its path or name.
     """
 
     loaded: LoadedConfig
     compute: Compute
     teacher: Path | None
     data: Dataset | None
+    resume: str | Path | None
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,14 @@ def _prepare(request: TrainRequest) -> Prepared:
         run_config, processor = loaded.config.run, supported_processors(request.settings.processor)[0]
         use_threads(run_config.threads, world.launch)
         compute = choose_compute(run_config.device, run_config.dtype, report, processor, world.launch)
-    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, runs_of(loaded.config)))
+    runs = runs_of(loaded.config)
+    resume = world.rank_zero(lambda: find_resumed(request.resume, runs))
+    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, runs))
     data: Dataset | None = None
     # a run of another text is another run; a checkpoint that is named is compared with the text when it was found
     if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
         data = _prepare_data(request, loaded.config)
-    return Prepared(loaded, compute, teacher, data)
+    return Prepared(loaded, compute, teacher, data, resume)
 
 
 def _prepare_data(request: TrainRequest, config: Config, origin: ResumePoint | None = None) -> Dataset:
@@ -153,7 +158,7 @@ def _prepare_data(request: TrainRequest, config: Config, origin: ResumePoint | N
 
 
 def _choose(prepared: Prepared, request: TrainRequest) -> Choice:
-    wanted = Wanted(prepared.loaded.config, prepared.data, request.resume, request.allow_config_change)
+    wanted = Wanted(prepared.loaded.config, prepared.data, prepared.resume, request.allow_config_change)
     return choose_folder(prepared.loaded, wanted)
 
 
@@ -172,7 +177,7 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
     """
     world, report, teacher = request.world, request.report, prepared.teacher
     loaded = _with_name_of(run.path, prepared.loaded)
-    point, base = world.rank_zero(lambda: _find_start(loaded.config, run, request))
+    point, base = world.rank_zero(lambda: _find_start(loaded.config, run, prepared.resume, report))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
@@ -204,10 +209,12 @@ def _with_name_of(folder: Path, loaded: LoadedConfig) -> LoadedConfig:
     return replace(loaded, config=loaded.config.model_copy(update={"run": run}))
 
 
-def _find_start(config: Config, run: RunFolder, request: TrainRequest) -> tuple[ResumePoint | None, ResumePoint | None]:
+def _find_start(
+    config: Config, run: RunFolder, resume: str | Path | None, report: Report
+) -> tuple[ResumePoint | None, ResumePoint | None]:
     """Return the checkpoint to resume from, or else that to begin with, if there is one."""
-    with announced(request.report, "reading the checkpoint"):
-        point = find_resume_point(run, request.resume, runs_of(config), request.report)
+    with announced(report, "reading the checkpoint"):
+        point = find_resume_point(run, resume, report)
         return point, None if point is not None else resolve_init_from(config, runs_of(config))
 
 

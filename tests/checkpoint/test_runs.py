@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, find_configuration, read_checkpoint
+from gpt.checkpoint import Checkpoint, RunFolder, configuration_around, find_checkpoint, find_place, read_checkpoint
 from gpt.config import Config, DataConfig
 from gpt.data.preparation import prepare
 from gpt.system.environment import Settings
@@ -177,7 +177,7 @@ def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
     checkpoint = runs / "poems/checkpoints/step-000001"
     for path in ("poems", "poems/best", "poems/last", "poems/checkpoints/step-000001", "runs/poems"):
         assert find_checkpoint(Path(path), runs) == checkpoint
-        assert find_configuration(Path(path), runs) == runs / "poems/config.yaml"
+    assert configuration_around(checkpoint) == runs / "poems/config.yaml"
     for path, hint in (
         ("poens", "did you mean poems[?]"),
         ("runs/poens/last", "did you mean poems[?]"),
@@ -188,8 +188,28 @@ def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
         with pytest.raises(CheckpointError, match=f"^{path}: no such run or checkpoint; {hint}$"):
             find_checkpoint(Path(path), runs)
     checkpoint.rename("alone")
-    with pytest.raises(CheckpointError, match=r"^alone is not of a run, .*; give --config"):
-        find_configuration(Path("alone"), runs)
+    with pytest.raises(
+        CheckpointError, match=r"^alone is not of a run, .* by --config FILE \(in Python config=FILE\)$"
+    ):
+        configuration_around(find_checkpoint(Path("alone"), runs))
+
+
+def test_folder_of_something_else_hides_no_run_and_a_file_means_the_folder_that_it_lies_in(
+    tmp_path: Path, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder(Path("runs/poems"))
+    run.save(make_checkpoint(1), best=True, keep_last=9)
+    Path("poems").mkdir()
+    Path("poems/manifest.json").write_text("{}", encoding="utf-8")
+    checkpoint = run.path / "checkpoints/step-000001"
+    for path in ("poems", "poems/best", "poems/last.json", "runs/poems/config.yaml", checkpoint / "model.safetensors"):
+        assert find_checkpoint(Path(path), run.path.parent) == checkpoint
+    assert find_place(Path("poems"), run.path.parent) == run.path
+    shutil.rmtree("runs")
+    Path("poems/manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"^poems holds no checkpoint; train first, or give another run$"):
+        find_checkpoint(Path("poems"), run.path.parent)
 
 
 @pytest.mark.parametrize(

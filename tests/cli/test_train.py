@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import gpt
 from cli.conftest import Call, Refuse
 from gpt.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 from gpt.config.loading import parse_config
@@ -153,6 +154,31 @@ def test_resume_needs_no_more_than_the_name_of_a_run(workplace: Path, run: Call,
         run(f"train --resume {words} train.max_steps=1 {SMALL}")
     assert Path("runs/text/last.json").is_file()
     assert Path("runs/other/last.json").is_file()
+
+
+def test_word_after_resume_is_looked_up_once_and_where_the_command_says_that_runs_are(
+    workplace: Path, run: Call, refuse: Refuse
+) -> None:
+    run(f"{TRAIN} run.dir={workplace}/own train.max_steps=2")
+    shutil.copytree("own/tiny", RUN)
+    shutil.copytree("own/tiny", "runs/moved")
+    for name in ("tiny", "moved"):
+        assert f"resuming runs/{name}/checkpoints/step-000002" in run(f"train --resume {name} train.max_steps=3").err
+    said = run("train --resume tiny run.dir=own train.max_steps=4").err
+    assert "resuming own/tiny/checkpoints/step-000002" in said
+    trained = gpt.train(resume="tiny", run={"dir": "own"}, max_steps=5, report=None)
+    assert trained.folder == Path("own/tiny")
+    assert "moved: no such run or checkpoint; own has tiny" in refuse("train --resume moved run.dir=own")
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "last.json", "checkpoints/step-000003/model.safetensors"])
+def test_file_of_a_run_after_resume_means_the_run(workplace: Path, run: Call, file: str) -> None:
+    run(f"{TRAIN} train.max_steps=3")
+    said = run(f"train --resume {RUN / file} train.max_steps=4").err
+    assert "resuming runs/tiny/checkpoints/step-000003" in said
+    Path("manifest.json").write_text("{}", encoding="utf-8")  # of another program
+    run(f"train --resume corpus.txt run.name=text train.max_steps=1 {SMALL}")
+    assert Path("runs/text/last.json").is_file()
 
 
 def test_key_that_nothing_reads_is_named(workplace: Path, run: Call) -> None:

@@ -26,7 +26,7 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point
+from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point, find_resumed
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import TrainingState
 from training.sessions import same, weights
@@ -49,14 +49,18 @@ def save(run: RunFolder, step: int, best: bool = False) -> Path:
     return run.save(checkpoint, best=best, keep_last=3)
 
 
+def last_of(run: RunFolder) -> Path:
+    return find_checkpoint(run.path, run.path.parent, prefer="last")
+
+
 def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     run, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "other")
     save(other, 3)
-    assert find_resume_point(run, str(other.path), tmp_path, print) is not None
+    assert find_resume_point(run, last_of(other), print) is not None
     run.create(CONFIG)
-    for resume in (None, str(other.path)):
+    for resume in (None, last_of(other)):
         with pytest.raises(CheckpointError, match="exists already, with this configuration; continue it with --resume"):
-            find_resume_point(run, resume, tmp_path, pytest.fail)
+            find_resume_point(run, resume, pytest.fail)
 
 
 def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warning_each(tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
     folders = [save(run, step, best=step == 5) for step in (5, 10, 15)]
 
     def step_of(place: RunFolder, resume: str) -> int:
-        point = find_resume_point(place, resume, tmp_path, lines.append)
+        point = find_resume_point(place, find_resumed(resume, tmp_path), lines.append)
         assert point is not None
         assert point.folder.name == f"step-{point.checkpoint.state['step']:06d}"
         return int(point.checkpoint.state["step"])
