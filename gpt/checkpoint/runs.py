@@ -326,6 +326,12 @@ def configuration_around(checkpoint: Path) -> Path:
     return run.path / "config.yaml"
 
 
+def name_of_model(checkpoint: Path, config: Config) -> str:
+    """Return what to call the model of a checkpoint: as the folder of its run, which may be numbered, or renamed."""
+    run = run_around(checkpoint)
+    return (config.run.name or checkpoint.name) if run is None else run.path.absolute().name
+
+
 def find_place(path: Path, runs: Path) -> Path | None:
     """Return the path of a run or a checkpoint, `best` and `last` included: as it is given, or in `runs`.
 

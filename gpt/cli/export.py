@@ -129,7 +129,9 @@ def _write_gguf(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
 
 
 def _name(loaded: "Loaded") -> str:
-    return loaded.config.run.name or loaded.folder.name
+    from gpt.checkpoint import name_of_model
+
+    return name_of_model(loaded.folder, loaded.config)
 
 
 WRITERS: dict[str, Callable[[str | None, "Loaded", Path], list[str]]] = {

@@ -33,12 +33,19 @@ def main(arguments: argparse.Namespace) -> int:
     load_torch()
     import torch
 
-    from gpt.checkpoint import build_model, find_checkpoint, read_checkpoint, weights_of, write_checkpoint
+    from gpt.checkpoint import (
+        build_model,
+        find_checkpoint,
+        name_of_model,
+        read_checkpoint,
+        weights_of,
+        write_checkpoint,
+    )
     from gpt.model.quantized import quantize
 
     folder = find_checkpoint(arguments.checkpoint, arguments.runs)
     checkpoint = read_checkpoint(folder, training=False)
-    name = checkpoint.config.run.name or folder.name
+    name = name_of_model(folder, checkpoint.config)
     output: Path = arguments.output or Path(arguments.runs, f"{name}-{arguments.weights}")
     require_free(output)
     with announced(report, f"quantizing {folder}"), torch.no_grad():

@@ -1,8 +1,12 @@
-"""The folder of a run: that in which its configuration lies, or NAME, or NAME-2 if NAME is another run."""
+"""The folder of a run: that in which its configuration lies, or NAME, or NAME-2 if NAME is another run.
+
+The configuration of a run says the `run.name` that was wanted, NAME also in the folder NAME-2: by that it is told from
+one that a person has named NAME-2.
+"""
 
 import itertools
+import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,54 +94,75 @@ def choose_folder(loaded: LoadedConfig, wanted: Wanted) -> Choice:
         raise CheckpointError(
             f"{named} exists already, and is a checkpoint, not a run; choose another name with run.name=NAME"
         )
-    runs = _runs_of_name(named)
+    changes = {run: wanted.changes_of(run) for run in _runs_of_name(named, loaded.name)}
     if isinstance(wanted.resume, Path):
-        holding = [run for run in [named, *runs] if run.resolve() in wanted.resume.resolve().parents]
+        holding = [run for run in [named, *changes] if run.resolve() in wanted.resume.resolve().parents]
         if holding:
             return Choice(holding[0])
-    for group in ([named] if is_own else [], runs):
-        found = _find(group, wanted)
-        if found is not None:
-            return Choice(found)
-    free = _free_name(named, runs)
-    return Choice(free, _why_another(runs, free, wanted) if runs else "")
+    if is_own and _find({named: changes.get(named, [])}, wanted) is not None:
+        return Choice(named)
+    found = _find(changes, wanted)
+    if found is not None:
+        return Choice(found)
+    free = _free_name(named)
+    return Choice(free, _why_another(changes, free, wanted) if changes else "")
 
 
-def _runs_of_name(named: Path) -> list[Path]:
-    """Return the folders NAME, NAME-2, ... that hold a run, in this order."""
+def _runs_of_name(named: Path, name: str) -> list[Path]:
+    """Return the folders that hold a run: NAME, and those of NAME-2, ... for which `name` was wanted, in this order."""
     numbered: dict[int, Path] = {}
     beside = named.parent.iterdir() if named.parent.is_dir() else ()
     for path in beside:
         number = _NUMBER.fullmatch(path.name.removeprefix(named.name))
-        if path.name.startswith(named.name) and number:
+        # a model that was saved, or copied, has the configuration of its run too
+        if path.name.startswith(named.name) and number and not RunFolder(path).is_checkpoint:
             numbered[int(number[1])] = path
-    folders = [named, *(numbered[number] for number in sorted(numbered))]
-    return [folder for folder in folders if (folder / "config.yaml").is_file()]
+    ours = [numbered[number] for number in sorted(numbered) if _wanted_name(numbered[number]) == name]
+    return [named, *ours] if _is_taken(named) else ours
 
 
-def _find(runs: Sequence[Path], wanted: Wanted) -> Path | None:
-    """Return the run that is asked for.
+def _wanted_name(folder: Path) -> Any:
+    """Return the name that was wanted for the run in a folder; None if there is none, or it cannot be read."""
+    try:
+        return _read_document(folder)["run"]["name"]
+    except (ConfigError, KeyError, TypeError):
+        return None
 
-    That is one of the same configuration and text. `auto` also continues one that is only to be longer; and the last
-    one that is not finished, or whose configuration may change, is what it means although the configuration differs.
+
+def _is_taken(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file()
+
+
+def _find(changes: dict[Path, list[str]], wanted: Wanted) -> Path | None:
+    """Return the run that is asked for, by what differs from each.
+
+    That is one of the same configuration and text. `auto` also continues one that is only to be longer; and it means
+    the last one where that is not finished, or the first one if its configuration may change.
     """
-    same = [run for run in runs if not wanted.changes_of(run)]
-    if wanted.resume == AUTO and not same:
-        same = [run for run in runs if not wanted.changes_of(run, longer=True)]
-    if wanted.resume == AUTO and not same and runs and (wanted.allow_config_change or not _is_finished(runs[-1])):
-        return runs[-1]
-    return same[0] if same else None
+    same = [run for run in changes if not changes[run]]
+    if wanted.resume != AUTO or same or not changes:
+        return same[0] if same else None
+    longer = [run for run in changes if not wanted.changes_of(run, longer=True)]
+    if longer:
+        return longer[0]
+    first, last = next(iter(changes)), next(reversed(changes))
+    if not _is_finished(last):
+        return last
+    return first if wanted.allow_config_change else None
 
 
-def _free_name(named: Path, runs: Sequence[Path]) -> Path:
+def _free_name(named: Path) -> Path:
+    """Return NAME, or the first of NAME-2, ... at which there is nothing, whatever else may be there."""
+    if not _is_taken(named):
+        return named
     numbered = (named.with_name(f"{named.name}-{number}") for number in itertools.count(2))
-    return next(folder for folder in itertools.chain([named], numbered) if folder not in runs)
+    return next(folder for folder in numbered if not os.path.lexists(folder))
 
 
-def _why_another(runs: Sequence[Path], new: Path, wanted: Wanted) -> str:
+def _why_another(changes_of: dict[Path, list[str]], new: Path, wanted: Wanted) -> str:
     """Return the line that says how a new run differs from the one most like it, and how to go on from that."""
-    old = min(reversed(runs), key=lambda run: len(wanted.changes_of(run)))
-    changes = wanted.changes_of(old)
+    old = min(reversed(changes_of), key=lambda run: len(changes_of[run]))
+    changes = changes_of[old]
     line = f"{old} is a run of another configuration ({'; '.join(changes)}), and stays; this run is {new}"
     if changes != [OTHER_TEXT]:
         return line
@@ -160,10 +185,15 @@ def _last_state(run: RunFolder) -> dict[str, Any]:
 
 def _is_finished(folder: Path) -> bool:
     """Return whether a run has made all of its steps, by what can be read without its plugins."""
-    file = folder / "config.yaml"
     try:
-        document, _ = parse_document(read_yaml(file), str(file))
-        train = TrainConfig(max_steps=document.data["train"]["max_steps"])
+        train = TrainConfig(max_steps=_read_document(folder)["train"]["max_steps"])
         return TrainingState.from_dict(_last_state(RunFolder(folder))).is_over(train)
     except (ConfigError, CheckpointError, KeyError, TypeError, ValidationError):
         return False
+
+
+def _read_document(folder: Path) -> dict[str, Any]:
+    """Return what the configuration of a run says, by section, also where that names what a plugin adds."""
+    file = folder / "config.yaml"
+    document, _ = parse_document(read_yaml(file), str(file))
+    return document.data

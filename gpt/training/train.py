@@ -11,7 +11,7 @@ import torch
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
 from gpt.config.plugins import used_plugins
-from gpt.config.sources import LoadedConfig, to_name
+from gpt.config.sources import LoadedConfig
 from gpt.data.batches import MicroBatches, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.data.preparation import prepare
@@ -175,8 +175,7 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
     Raises:
         GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
     """
-    world, report, teacher = request.world, request.report, prepared.teacher
-    loaded = _with_name_of(run.path, prepared.loaded)
+    world, report, teacher, loaded = request.world, request.report, prepared.teacher, prepared.loaded
     point, base = world.rank_zero(lambda: _find_start(loaded.config, run, prepared.resume, report))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
@@ -199,14 +198,6 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
             if steps > old:
                 report(f"{point.folder} continues to step {steps:,}, not {old:,}, at the rates of the longer schedule")
     return Plan(config, run, prepared.compute, data, point, base, teacher, line)
-
-
-def _with_name_of(folder: Path, loaded: LoadedConfig) -> LoadedConfig:
-    if folder.name == loaded.name:
-        return loaded
-    # a folder that a person renamed may have a name that no run can be given
-    run = loaded.config.run.model_copy(update={"name": to_name(folder.name)})
-    return replace(loaded, config=loaded.config.model_copy(update={"run": run}))
 
 
 def _find_start(

@@ -76,6 +76,23 @@ def test_finished_run_is_found_when_its_base_was_moved_which_alone_tells_the_mod
     assert {path.name for path in Path("runs").iterdir()} == {"moved", "tuned"}
 
 
+def test_numbered_run_stays_one_of_its_name_when_its_own_configuration_continues_it(
+    workplace: Path, run: Call, refuse: Refuse
+) -> None:
+    run(f"{TRAIN} train.max_steps=3")
+    run(f"{TRAIN} train.max_steps=3 run.seed=5")
+    run("train --config runs/tiny-2/config.yaml --resume train.max_steps=4")
+    assert "runs/tiny-2 exists already" in refuse(f"{TRAIN} train.max_steps=4 run.seed=5")
+    run("quantize --checkpoint runs/tiny-2")
+    assert Path("runs/tiny-2-int8").is_dir()
+    Path("runs/tiny-2").rename("runs/renamed")
+    run("train --config runs/renamed/config.yaml run.seed=6")
+    own = "train --config runs/renamed/config.yaml run.seed=6 --resume"
+    assert "resuming runs/renamed-2/checkpoints/step-000004" in run(own).err
+    assert "resuming runs/renamed-2/checkpoints/step-000004" in run(f"{own} renamed-2").err
+    assert "resuming runs/renamed-2/checkpoints/step-000004" in run(own).err
+
+
 def test_finished_run_has_the_files_of_the_readme(trained: Path) -> None:
     run = trained / RUN
     names = {path.name.split(".")[0] if "tfevents" in path.name else path.name for path in run.iterdir()}

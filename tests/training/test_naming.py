@@ -67,7 +67,7 @@ def test_other_configurations_take_the_next_names_and_each_is_found_again(
             start(tmp_path, options)
     for options, name in ((LONG, "run-2"), (SHORT, "run"), ("run.seed=5", "run-3")):
         trainer = start(tmp_path, options, resume="auto")
-        assert (trainer.run_folder.path.name, trainer.config.run.name) == (name, name)
+        assert (trainer.run_folder.path.name, trainer.config.run.name) == (name, "run")
         trainer.run()
     assert last_of(runs / "run-3") == "step-000006"
     assert files(runs / "run")["metrics.jsonl"] == finished["metrics.jsonl"]
@@ -76,6 +76,37 @@ def test_other_configurations_take_the_next_names_and_each_is_found_again(
     trainer.run()
     start(tmp_path, "run.seed=6", resume="auto", allow_config_change=True).run()
     assert all_runs(tmp_path).keys() == {"run", "run-2", "run-3"}
+
+
+def test_run_that_a_person_numbered_and_a_model_that_was_saved_stay_as_they_are(
+    tmp_path: Path, finished: dict[str, bytes]
+) -> None:
+    runs = tmp_path / "runs"
+    with stopped_after(1), pytest.raises(Interrupted):
+        start(tmp_path, LONG, "run.name=run-2").run()
+    shutil.copytree(runs / "run/checkpoints/step-000003", runs / "run-3")  # as gpt.save writes it
+    (runs / "run-4").mkdir()
+    others = {name: content for name, content in all_runs(tmp_path).items() if name != "run"}
+    start(tmp_path, "run.seed=5", resume="auto", allow_config_change=True).run()
+    assert last_of(runs / "run") == "step-000006"
+    start(tmp_path, "run.seed=6", resume="auto").run()
+    start(tmp_path, LONG).run()  # as run-2, but that is of another name
+    assert {name: last_of(runs / name) for name in ("run-5", "run-6")} == {
+        "run-5": "step-000006",
+        "run-6": "step-000006",
+    }
+    assert start(tmp_path, LONG, resume="auto").run_folder.path.name == "run-6"
+    assert {name: content for name, content in all_runs(tmp_path).items() if name in others} == others
+
+
+def test_change_that_is_allowed_continues_the_run_that_was_refused(tmp_path: Path, finished: dict[str, bytes]) -> None:
+    with stopped_after(1), pytest.raises(Interrupted):
+        start(tmp_path, LONG).run()
+    with pytest.raises(CheckpointError, match=r"run-2.checkpoints.*pass --allow-config-change to continue with it"):
+        start(tmp_path, "run.seed=5", resume="auto")
+    start(tmp_path, "run.seed=5", resume="auto", allow_config_change=True).run()
+    assert last_of(tmp_path / "runs/run-2") == "step-000006"
+    assert files(tmp_path / "runs/run") == finished
 
 
 def test_name_of_a_run_that_was_deleted_is_free_again(tmp_path: Path, finished: dict[str, bytes]) -> None:
