@@ -40,7 +40,7 @@ def deepest_tuple(pickled: bytes) -> int:
     """Return how deeply tuples are nested in the values of a pickle; nothing is built to find out."""
     deepest = 0
     stack: list[int | None] = []  # the depth of each value that would be on the unpickler's stack; None: a mark
-    memo: dict[int, int | None] = {}
+    memo: dict[Any, int | None] = {}
     for operation, argument, _ in pickletools.genops(pickled):
         if "PUT" in operation.name:
             memo[argument] = stack[-1]
