@@ -67,7 +67,7 @@ test-all: setup $(DEV) ## run all tests; what is missing here, such as Chromium,
 browser: setup $(DEV) ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
 	@tests/install_browser.sh "$(CURDIR)/$(BIN)/python"
 
-drills: setup $(DEV) ## attack what docs/reliability.md promises, in six minutes: make drills [DRILLS=kill,disk,server] [COUNT=9]
+drills: setup $(DEV) ## attack what docs/reliability.md promises, in two minutes: make drills [DRILLS=kill,disk,server] [COUNT=9]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(COUNT),--count $(COUNT))
 
 INTEROP := build/interop/bin/python
