@@ -28,6 +28,7 @@ COMMANDS = {
     "import-model": Command("import_model", "convert a model that another program has trained"),
     "quantize": Command("quantize", "write a copy of a checkpoint with quantized weights"),
     "prepare-data": Command("prepare_data", "download and encode a corpus, without training"),
+    "runs": Command("runs", "list the runs of a folder, and how they differ"),
     "plot": Command("plot", "plot the loss curves of runs"),
 }
 

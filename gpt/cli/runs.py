@@ -1,0 +1,121 @@
+"""`gpt runs`: list the runs of a folder, and how they differ."""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.shared_options import add_plugin_option, add_runs_option, command
+from gpt.cli.tables import add_json_option, human_count, print_view
+from gpt.config.sources import override
+from gpt.extras.inspection.rendering.tables import Table
+
+if TYPE_CHECKING:
+    from gpt.api.runs import RunSummary, SeedGroup
+
+NOTHING = "-"
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="RUN", help="names of runs (default: all)")
+    difference = "also print the keys in which the runs differ, and mean and deviation over seeds"
+    parser.add_argument("--diff", action="store_true", help=difference)
+    add_runs_option(parser)
+    add_plugin_option(parser)
+    add_json_option(parser)
+
+
+@command(
+    "runs", "List the runs of a folder, from the newest to the oldest.", "--diff", _add_options
+)
+def main(arguments: argparse.Namespace) -> int:
+    from gpt.api.runs import differing_keys, group_by_seed, summarize_runs
+
+    summaries = summarize_runs(arguments.runs, arguments.names)
+    tables = [_table_of_runs(summaries, str(arguments.runs))]
+    summary: dict[str, Any] = {"runs": [_to_json(each) for each in summaries]}
+    if arguments.diff:
+        keys = differing_keys(summaries)
+        groups = group_by_seed(summaries)
+        tables.append(_table_of_groups(groups, keys))
+        summary["differing_keys"] = keys
+        summary["groups"] = [_group_to_json(group, keys) for group in groups]
+    print_view(arguments, f"{len(summaries)} runs", tables, summary)
+    return 0
+
+
+def _table_of_runs(summaries: Sequence["RunSummary"], folder: str) -> Table:
+    header = ("run", "text", "parameters", "steps", "loss", "bits/char", "date", "")
+    rows = [_row_of_run(summary) for summary in summaries]
+    note = "loss: the lowest on the validation split, in nats per token"
+    return Table(f"runs in {folder}", header, rows, "<<>>>><<", note)
+
+
+def _row_of_run(summary: "RunSummary") -> tuple[str, ...]:
+    if summary.status == "unreadable":
+        date = f"{summary.date:%Y-%m-%d %H:%M}"
+        return (summary.name, "", "", "", "", "", date, summary.problem)
+    parameters = NOTHING
+    if summary.parameters is not None:
+        parameters = human_count(summary.parameters)
+    steps = f"{summary.step:,}"
+    if summary.status != "finished":
+        steps = f"{summary.step:,} of {summary.max_steps:,}"
+    return (
+        summary.name,
+        summary.text,
+        parameters,
+        steps,
+        _number(summary.best_loss),
+        _number(summary.bits_per_char),
+        f"{summary.date:%Y-%m-%d %H:%M}",
+        summary.status,
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.4f}"
+
+
+def _table_of_groups(groups: Sequence["SeedGroup"], keys: Sequence[str]) -> Table:
+    rows = []
+    for group in groups:
+        differences = shlex.join(_overrides(groups[0], group, keys))
+        row = [_number(group.mean), _number(group.deviation), ", ".join(group.names)]
+        rows.append([*row, differences or "the best"])
+    header = ("mean loss", "deviation", "runs", "overrides of the best")
+    return Table("finished runs by configuration, seeds together", header, rows, ">><<")
+
+
+def _overrides(best: "SeedGroup", group: "SeedGroup", keys: Sequence[str]) -> list[str]:
+    """Return what makes the configuration of a group out of the best one, as a command takes it."""
+    before = best.config.leaves()
+    after = group.config.leaves()
+    return [override(key, after[key]) for key in keys if after[key] != before[key]]
+
+
+def _to_json(summary: "RunSummary") -> dict[str, Any]:
+    return {
+        "name": summary.name,
+        "text": summary.text,
+        "parameters": summary.parameters,
+        "step": summary.step,
+        "max_steps": summary.max_steps,
+        "best_loss": summary.best_loss,
+        "bits_per_char": summary.bits_per_char,
+        "date": summary.date.isoformat(timespec="seconds"),
+        "status": summary.status,
+        "problem": summary.problem,
+    }
+
+
+def _group_to_json(group: "SeedGroup", keys: Sequence[str]) -> dict[str, Any]:
+    values = group.config.leaves()
+    return {
+        "runs": list(group.names),
+        "values": {key: values[key] for key in keys},
+        "mean": group.mean,
+        "deviation": group.deviation,
+    }
