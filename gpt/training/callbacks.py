@@ -25,9 +25,16 @@ RESERVED_PREFIXES = ("train/", "val/", "speed/")
 class Callback:
     """Base class of callbacks; a subclass overrides what it needs.
 
-    They are called in the process and thread of the training, which waits for them; all but `on_gradients` in rank 0
-    only.
+    They are called in the process and thread of the training, which waits for them; all but
+    `on_gradients` in rank 0 only.
+
+    Attributes:
+        only_observes: whether the training makes the same updates without this callback, since it
+            leaves the model, its modules' hooks and the gradients as they are. If all callbacks only
+            observe, a step on a GPU may be a CUDA graph, which runs no Python.
     """
+
+    only_observes: ClassVar[bool] = False
 
     def on_step(self, event: StepEvent) -> None:
         """React to an optimizer step."""

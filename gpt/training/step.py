@@ -1,22 +1,20 @@
-"""One optimizer step: forward and backward passes, clipping, the check for finite numbers, the update."""
+"""One optimizer step: gradients of micro-batches, clipping, a check for NaN and inf, update."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from gpt.model import GPT
-from gpt.system.device import Compute, to_device
+from gpt.system.device import Compute
 from gpt.system.distributed import World
-from gpt.system.errors import DeviceError, NonFiniteError, explained
+from gpt.system.errors import NonFiniteError
 from gpt.training.loss import IGNORE
 from gpt.training.objective import Objective, StepBatch
 
@@ -24,9 +22,10 @@ if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
     from gpt.training.optimizers import CombinedOptimizer
 
 
-Change = Callable[[], None] | None  # of the gradients, in place
-ONE_CAPTURE = threading.Lock()
-"""Held while a graph is captured: a process captures one at a time, and trainings may run in several threads."""
+ChangeGradients = Callable[[], None]
+"""Changes the gradients of the model's parameters in place, between clipping and the update."""
+Terms = dict[str, Tensor]
+"""Values of the loss terms by their names in `train.loss_terms`, without their weights."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,34 @@ class Parallelism:
 
     Attributes:
         forward: called for the forward pass, token ids (B, T) -> logits (B, T, V).
-        no_sync: a context whose backward passes leave gradients in this process: all but the last of a step.
+        no_sync: returns a context in which backward passes do not average gradients over the
+            processes. All micro-batches of a step but the last run in it.
     """
 
     world: World
     forward: nn.Module
     no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """All that one update depends on beside the model and the optimizer.
+
+    In a captured step the numbers are tensors on the device, which a replay overwrites.
+
+    Attributes:
+        step: the number of the update, counted from 0.
+        num_tokens: the targets of the whole step, by which every loss is divided.
+        mtp_scale: the factor of `Objective.mtp_weights`; None where they no longer count.
+        learning_rates: one for each parameter group of the optimizer, in their order.
+        micro_batches: they give the gradients of one large batch.
+    """
+
+    step: int | Tensor
+    num_tokens: float | Tensor
+    mtp_scale: float | Tensor | None
+    learning_rates: Sequence[float | Tensor]
+    micro_batches: Sequence[StepBatch]
 
 
 @dataclass(frozen=True)
@@ -50,38 +71,43 @@ class StepResult:
     Attributes:
         loss: mean over the step's tokens before the update, in nats per token.
         gradient_norm: before clipping.
-        terms: means of the loss terms over the same tokens, unweighted, by name.
+        terms: means of the loss terms over the same tokens.
     """
 
     loss: Tensor
     gradient_norm: Tensor
-    terms: dict[str, Tensor]
-
-
-Replay = Callable[[Sequence[StepBatch]], StepResult]  # of a captured step, with the numbers and tokens of another
+    terms: Terms
 
 
 class NonFiniteGuard:
-    """Blocks, on the device, the updates of steps whose loss or gradient is not finite.
+    """Blocks the update of a step whose loss or gradient is not finite, and all later ones.
 
-    From such a step on `blocked` is 1, and the fused optimizer, which reads it as `found_inf`, skips its updates.
-    `check` reads that back: on a CPU at every step, where that is free, on a GPU only together with other results.
+    From such a step on `blocked` is 1, on the device. The fused optimizers read it as `found_inf`
+    and skip their updates.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # MPS has no fused optimizer to read `found_inf`
+        # Reading a number back from a CPU costs nothing, so that `check` can be called in each
+        # step. On MPS it costs a synchronization, but there is no fused optimizer that could skip
+        # an update.
         self.sync_is_free = device.type in ("cpu", "mps")
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
+        # -1 until a step is not finite
         self._diverged_at = torch.full((), -1, dtype=torch.long, device=device)
 
     def observe(self, step: int | Tensor, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Judge step `step`, counted from 0, after its backward pass and before its update."""
-        diverges_now = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm)) & (self._diverged_at < 0)
-        self._diverged_at.copy_(torch.where(diverges_now, step, self._diverged_at))  # in place, for a CUDA graph
+        """Record whether update `step` is finite, after its backward pass and before the update."""
+        is_finite = torch.isfinite(loss) & torch.isfinite(gradient_norm)
+        is_first_failure = ~is_finite & (self._diverged_at < 0)
+        # Both are written in place, since a captured step writes to the same memory in each replay.
+        self._diverged_at.copy_(torch.where(is_first_failure, step, self._diverged_at))
         self.blocked.copy_(self._diverged_at >= 0)
 
     def check(self) -> None:
-        """Raise NonFiniteError if a step was not finite: in it and after it no update was made."""
+        """Raise NonFiniteError if a step was not finite: no update was made in it and after it.
+
+        This reads from the device, and so waits for it.
+        """
         step = int(self._diverged_at)
         if step >= 0:
             raise NonFiniteError(
@@ -91,13 +117,17 @@ class NonFiniteGuard:
 
 
 class LossScaler(torch.amp.GradScaler):
-    """Scales the loss of float16, whose gradients would underflow (Micikevicius et al. 2017, 1710.03740)."""
+    """Scales the loss of float16, whose gradients would underflow.
+
+    See Micikevicius et al. 2017, 1710.03740. For the other types it is disabled, and its methods
+    pass on what they are given.
+    """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state; an empty one is of a run that was not in float16."""
+        """Restore a state; an empty one was saved by a run in another type than float16."""
         if not all(isinstance(value, int | float) for value in state_dict.values()):
             raise ValueError("the loss scale is not a number")
-        if state_dict:
+        if state_dict:  # torch refuses an empty one
             super().load_state_dict(state_dict)
 
 
@@ -105,7 +135,7 @@ class Stepper:
     """Updates a model: gradients of micro-batches, clipping, optimizer step.
 
     Args:
-        grad_clip: largest global gradient norm; 0 for none.
+        grad_clip: largest global gradient norm; 0: gradients are not clipped.
         parallelism: None: this process trains alone.
     """
 
@@ -118,162 +148,130 @@ class Stepper:
         objective: Objective = Objective(),  # noqa: B008  # without state
         parallelism: Parallelism | None = None,
     ) -> None:
-        self.model, self.optimizer, self.compute, self.objective = model, optimizer, compute, objective
+        self.model = model
+        self.optimizer = optimizer
+        self.compute = compute
+        self.objective = objective
         self.parallelism = parallelism or Parallelism(World(), model)
+        # clip_grad_norm_ also measures the norm, and so is called even where nothing is clipped
         self.max_norm = grad_clip or math.inf
         self.scaler = LossScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device)
 
     def step(
-        self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch], change_gradients: Change = None
+        self,
+        number: int,
+        learning_rate: float,
+        micro_batches: Sequence[StepBatch],
+        change_gradients: ChangeGradients | None = None,
     ) -> StepResult:
         """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are.
 
         `change_gradients` is called after clipping.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate * group["lr_factor"]
-        scale = self.objective.mtp_scale(number)
-        loss, terms = self._gradients(micro_batches, self._tokens(micro_batches), scale)
-        return StepResult(loss, self._update(number, loss, change_gradients), terms)
+        return self._run(self._inputs(number, learning_rate, micro_batches), change_gradients)
 
-    def _update(self, number: int | Tensor, loss: Tensor, change_gradients: Change = None) -> Tensor:
-        """Clip the gradients and make the update; return their norm before clipping."""
-        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
-        if change_gradients is not None:
-            change_gradients()
-        # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
-        # The guard then judges the loss alone.
-        self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
-        if self.guard.sync_is_free:
-            self.guard.check()
-        elif not self.scaler.is_enabled():
-            # A GPU must not wait for the host: the fused optimizer reads this on the device.
-            self.optimizer.found_inf = self.guard.blocked
-        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
-        self.scaler.update()
-        return norm
+    def gradients(self, micro_batches: Sequence[StepBatch]) -> Tensor:
+        """Set the gradients to those of update 0, without making it; return its loss, detached.
+
+        The loss is the mean cross-entropy of the targets, in nats per token.
+        """
+        inputs = self._inputs(0, 0.0, micro_batches)
+        loss, _ = self._backward(inputs)
+        return loss
 
     def check(self) -> None:
         """Raise NonFiniteError if training has diverged; this waits for the device."""
         self.guard.check()
+        # The scale is halved at each overflow: below 1 it makes gradients smaller than they are.
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
-            raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
+            raise NonFiniteError(
+                "float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32"
+            )
 
-    def gradients(self, micro_batches: Sequence[StepBatch], step: int = 0) -> Tensor:
-        """Set the gradients to those of several micro-batches, as if they were one batch; return the loss.
+    def _inputs(
+        self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]
+    ) -> StepInputs:
+        """Return what update `number` depends on, all of it still on the CPU."""
+        return StepInputs(
+            step=number,
+            num_tokens=self._count_targets(micro_batches),
+            mtp_scale=self.objective.mtp_scale(number),
+            learning_rates=[learning_rate * g["lr_factor"] for g in self.optimizer.param_groups],
+            micro_batches=micro_batches,
+        )
 
-        That is the mean cross-entropy of the targets, in nats per token, detached. Each loss is divided by the number
-        of tokens of the whole step, not of its micro-batch, so that all tokens have the same weight even if
-        micro-batches, or those of other processes, differ in size or padding.
+    def _count_targets(self, micro_batches: Sequence[StepBatch]) -> float:
+        """Count the targets of a step; with several processes return their mean number of targets.
+
+        DDP averages the gradients of the processes: divided by the mean number, their average is
+        the sum of all gradients divided by the number of all targets.
         """
-        loss, _ = self._gradients(micro_batches, self._tokens(micro_batches), self.objective.mtp_scale(step))
-        return loss
+        num_targets = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
+        world = self.parallelism.world
+        return world.all_reduce_sum(num_targets) / world.size
 
-    def _tokens(self, micro_batches: Sequence[StepBatch]) -> float:
-        """Count the targets of a step; with several processes their mean, since their gradients are averaged."""
-        own = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
-        return self.parallelism.world.all_reduce_sum(own) / self.parallelism.world.size
+    def _run(self, inputs: StepInputs, change_gradients: ChangeGradients | None) -> StepResult:
+        """Make one update from its inputs."""
+        for group, rate in zip(self.optimizer.param_groups, inputs.learning_rates, strict=True):
+            group["lr"] = rate
+        loss, terms = self._backward(inputs)
+        norm = self._update(inputs.step, loss, change_gradients)
+        return StepResult(loss, norm, terms)
 
-    def _gradients(
-        self, micro_batches: Sequence[StepBatch], tokens: float | Tensor, mtp_scale: float | Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _backward(self, inputs: StepInputs) -> tuple[Tensor, Terms]:
+        """Set the gradients to those of all micro-batches; return the loss and its terms, detached.
+
+        Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so
+        that all tokens have the same weight even if micro-batches, or those of other processes,
+        differ in size or padding.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        forward, no_sync = self.parallelism.forward, self.parallelism.no_sync
         losses: list[Tensor] = []
         terms: dict[str, list[Tensor]] = {}
         with self.compute.allow_tf32():
-            for number, batch in enumerate(micro_batches, start=1):
-                with nullcontext() if number == len(micro_batches) else no_sync():
-                    minimized, loss, found = self.objective(forward, batch, self.compute, mtp_scale)
-                    self.scaler.scale(minimized / tokens).backward()  # type: ignore[no-untyped-call]
-                losses.append(loss / tokens)
+            for index, batch in enumerate(inputs.micro_batches):
+                is_last = index == len(inputs.micro_batches) - 1
+                # gradients of the processes are averaged once, when they are complete
+                with nullcontext() if is_last else self.parallelism.no_sync():
+                    minimized, loss, found = self.objective(
+                        self.parallelism.forward, batch, self.compute, inputs.mtp_scale
+                    )
+                    mean = minimized / inputs.num_tokens
+                    self.scaler.scale(mean).backward()  # type: ignore[no-untyped-call]
+                losses.append(loss / inputs.num_tokens)
                 for name, term in found.items():
-                    terms.setdefault(name, []).append(term / tokens)
-        return self._of_all(losses), {name: self._of_all(values) for name, values in terms.items()}
+                    terms.setdefault(name, []).append(term / inputs.num_tokens)
+        return self._total(losses), {name: self._total(parts) for name, parts in terms.items()}
 
-    def _of_all(self, parts: list[Tensor]) -> Tensor:
-        """Add up the parts of micro-batches; with several processes, return the mean of their sums."""
+    def _total(self, parts: list[Tensor]) -> Tensor:
+        """Return the sum over micro-batches; with several processes, the mean of their sums."""
         return self.parallelism.world.all_reduce_mean(torch.stack(parts).sum())
 
+    def _update(
+        self, step: int | Tensor, loss: Tensor, change_gradients: ChangeGradients | None
+    ) -> Tensor:
+        """Clip the gradients and make the update; return their norm before clipping."""
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it reads the groups only
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        if change_gradients is not None:
+            change_gradients()
+        self._judge(step, loss, norm)
+        self.scaler.step(self.optimizer)  # type: ignore[arg-type]  # it calls `step` only
+        self.scaler.update()
+        return norm
 
-class GraphedStepper(Stepper):
-    """Replays a step as one CUDA graph: the kernels of a small model take several times longer to launch than to run.
-
-    The first step with batches of a shape makes what stays, as moments; the second is captured. Numbers that change
-    from step to step are on the device, for which no part may wait; hooks and other Python do not run.
-    """
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._graphs: dict[Hashable, Replay | None] = {}
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(self.compute.device)  # type: ignore[no-untyped-call]
-
-    def step(
-        self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch], change_gradients: Change = None
-    ) -> StepResult:
-        scale = self.objective.mtp_scale(number)
-        key = (scale is None, *(tensor.shape for batch in micro_batches for tensor in batch))
-        if change_gradients is not None or key not in self._graphs:
-            self._graphs.setdefault(key, None)
-            with self._on_own_stream():
-                return super().step(number, learning_rate, micro_batches, change_gradients)
-        replay = self._graphs[key] = self._graphs[key] or self._capture(micro_batches, scale is not None)
-        rates = [learning_rate * group["lr_factor"] for group in self.optimizer.param_groups]
-        return replay([(torch.tensor([number, self._tokens(micro_batches), scale or 0.0, *rates]),), *micro_batches])
-
-    @contextmanager
-    def _on_own_stream(self) -> Iterator[None]:
-        """Queue work, within, on the stream that is captured: after what is queued, before what comes later.
-
-        The first steps run on it too, since gradients are accumulated on the stream where that began.
-        The run's device is the current one meanwhile: a capture sees the current device alone.
-        """
-        with torch.cuda.device(self.compute.device):
-            usual = torch.cuda.current_stream()
-            self._stream.wait_stream(usual)
-            try:
-                with torch.cuda.stream(self._stream):
-                    yield
-            finally:
-                usual.wait_stream(self._stream)
-
-    def _capture(self, micro_batches: Sequence[StepBatch], has_mtp: bool) -> Replay:
-        device, groups, graph = self.compute.device, self.optimizer.param_groups, torch.cuda.CUDAGraph()
-        numbers = torch.ones(3 + len(groups), device=device)
-        inputs = [(numbers,), *(tuple(to_device(tensor, device) for tensor in batch) for batch in micro_batches)]
-        number, tokens, scale, *rates = numbers.unbind()
-        before = [dict(group) for group in groups]
-        # the graph allocates its own, and would hold them beside those of the last step
-        self.optimizer.zero_grad(set_to_none=True)
-        try:
-            # other threads may allocate meanwhile
-            capture = torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local")
-            with ONE_CAPTURE, self._on_own_stream(), capture:
-                for group, rate in zip(groups, rates, strict=True):
-                    group.update(lr=rate, capturable=True)
-                loss, terms = self._gradients(inputs[1:], tokens, scale if has_mtp else None)
-                norm = self._update(number, loss)
-        except torch.AcceleratorError as error:
-            cause = explained(_first_error(error))
-            raise DeviceError(f"no CUDA graph of a step: {cause}; set run.kernels=torch") from error
-        for group, old in zip(groups, before, strict=True):
-            group.update(old)
-
-        def replay(given: Sequence[StepBatch]) -> StepResult:
-            for place, tensor in zip(chain(*inputs), chain(*given), strict=True):
-                place.copy_(to_device(tensor, device))
-            graph.replay()
-            # the next one overwrites them
-            return StepResult(loss.clone(), norm.clone(), {name: term.clone() for name, term in terms.items()})
-
-        return replay
-
-
-def _first_error(error: BaseException) -> BaseException:
-    """Return the error that ended a capture; closing it then raised another, which says only that it failed."""
-    while isinstance(error.__context__, RuntimeError):
-        error = error.__context__
-    return error
+    def _judge(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
+        """Prevent the update, and all later ones, if the loss or the gradients are not finite."""
+        if self.scaler.is_enabled():
+            # Gradients in float16 may overflow now and then. GradScaler skips such a step itself,
+            # and lowers the scale, so that only a loss that is not finite means that training has
+            # diverged.
+            norm = torch.zeros_like(norm)
+        self.guard.observe(step, loss, norm)
+        if self.guard.sync_is_free:
+            self.guard.check()
+        elif not self.scaler.is_enabled():
+            # A GPU must not wait for the host: the fused optimizers read this on the device.
+            # GradScaler, where it is enabled, sets `found_inf` itself.
+            self.optimizer.found_inf = self.guard.blocked

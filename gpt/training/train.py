@@ -10,7 +10,6 @@ import torch
 
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
-from gpt.config.plugins import used_plugins
 from gpt.config.sources import LoadedConfig
 from gpt.data.batches import MicroBatches, build_sampler
 from gpt.data.dataset import Dataset
@@ -25,6 +24,7 @@ from gpt.system.progress import Report, announced, silent
 from gpt.training.acceleration import compile_blocks, use_native_kernels
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.distillation import load_teacher, require_probabilities_memory, resolve_teacher
+from gpt.training.graphed_step import GraphedStepper, can_capture
 from gpt.training.loss import evaluate
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
 from gpt.training.naming import Choice, Wanted, choose_folder, runs_of
@@ -45,7 +45,7 @@ from gpt.training.resume import (
 )
 from gpt.training.schedule import fit_schedule
 from gpt.training.snapshots import Snapshots
-from gpt.training.step import GraphedStepper, Stepper
+from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
 from gpt.training.validation import Validation
@@ -238,8 +238,7 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
         accelerate(model, report=request.report)
     parallelism = parallelize(model, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    is_plain = world.size > 1 or compute.dtype == torch.float16 or run.kernels == "torch" or used_plugins(config)
-    kind = Stepper if is_plain or request.callbacks or compute.device.type != "cuda" else GraphedStepper
+    kind = GraphedStepper if can_capture(config, compute, world, request.callbacks) else Stepper
     stepper = kind(model, optimizer, compute, config.optim.grad_clip, build_objective(train), parallelism)
     if run.compile:
         tokens = torch.zeros(train.batch_size // world.size, config.model.block_size, dtype=torch.int64)

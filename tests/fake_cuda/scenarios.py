@@ -35,10 +35,11 @@ from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
+from gpt.training.graphed_step import GraphedStepper
 from gpt.training.loss import evaluate as mean_loss
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
-from gpt.training.step import GraphedStepper, Stepper
+from gpt.training.step import Stepper
 from gpt.training.train import TrainRequest, build_trainer
 from tiny import CORPUS, tiny_config
 from variants import VARIANTS, keys_of

@@ -3,10 +3,7 @@
 import copy
 import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,11 +14,11 @@ from torch import Tensor
 from gpt.config import Config, OptimConfig
 from gpt.model import GPT
 from gpt.system.device import Compute
-from gpt.system.errors import DeviceError, NonFiniteError
+from gpt.system.errors import NonFiniteError
 from gpt.training.loss import IGNORE, Batch
 from gpt.training.optimizers import build_optimizer
 from gpt.training.schedule import fit_schedule, learning_rate, sequence_length
-from gpt.training.step import GraphedStepper, Stepper
+from gpt.training.step import Stepper
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
@@ -270,27 +267,3 @@ def test_length_doubles_after_each_share_of_the_steps_to_within_one(shares: list
     parts = [*shares, 1 - sum(shares)]
     for cut, share in zip(itertools.count(len(shares), -1), parts, strict=False):
         assert abs(found.count(128 >> cut) - share * max_steps) < 1 + 1e-9
-
-
-@contextmanager
-def closed_by_an_error(*_: Any, **__: Any) -> Iterator[None]:
-    """A capture that an operation in it has ended: closing it raises an error of its own, which says nothing."""
-    try:
-        yield
-    finally:
-        raise torch.AcceleratorError("the capture is not valid")
-
-
-def test_step_that_cannot_be_captured_says_why_and_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("graph_pool_handle", "CUDAGraph", "Stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, Mock())
-    for name in ("device", "stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph", closed_by_an_error)
-    plain = build_stepper()
-    stepper = GraphedStepper(plain.model, plain.optimizer, plain.compute, 1.0)
-    stepper.step(0, RATE, batches())
-    refusal = torch.AcceleratorError("not permitted\nand more")
-    monkeypatch.setattr(stepper, "_update", Mock(side_effect=refusal))
-    with pytest.raises(DeviceError, match=r"^no CUDA graph of a step: not permitted; set run\.kernels=torch$"):
-        stepper.step(1, RATE, batches())
