@@ -17,6 +17,7 @@ from gpt.config.plugins import load_plugins
 from gpt.config.sources import LoadedConfig, name_of_text, to_name
 from gpt.data.locating import store_text
 from gpt.data.own_text import fit_recipe
+from gpt.extras.snapshots import Snapshots
 from gpt.system.device import require_own_threads
 from gpt.system.distributed import joined
 from gpt.system.environment import Settings, expand_home, read_launch, read_settings
@@ -91,6 +92,8 @@ def train(
         tell = report if report is not None and world.is_main else silent
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
+        if loaded.config.run.snapshots:
+            listeners = [Snapshots(tell), *listeners]
         shown = tell is not silent and in_notebook()
         display = LiveCurve(loaded.name, loaded.config.train.max_steps) if shown else None
         request = TrainRequest(loaded, settings, tell, start, allow_config_change, world, listeners, display)

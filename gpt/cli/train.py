@@ -173,6 +173,7 @@ def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> No
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
+    from gpt.extras.snapshots import Snapshots
     from gpt.model.flops import run_flops
     from gpt.training.signals import Interrupted
     from gpt.training.train import TrainRequest, build_trainer
@@ -180,7 +181,8 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     # torch's optimizers import it; until then nothing else is imported, but kernels are perhaps compiled and tried
     Thread(target=load, args=("torch._dynamo",)).start()
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
-    request = TrainRequest(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
+    callbacks = [Snapshots(tell)] if loaded.config.run.snapshots else []
+    request = TrainRequest(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world, callbacks)
     trainer = build_trainer(request)
     folder = trainer.run_folder.path
     try:

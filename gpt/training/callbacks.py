@@ -1,14 +1,16 @@
-"""User callbacks: called after steps, evaluations and checkpoints, and at the end."""
+"""User callbacks: called at the start, after steps, evaluations and checkpoints, and at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
 
+from gpt.checkpoint import RunFolder
 from gpt.config import Config
 from gpt.config.suggestions import nearest
 from gpt.data.dataset import Dataset
@@ -30,17 +32,23 @@ class Callback:
 
     Attributes:
         only_observes: whether the training makes the same updates without this callback, since it
-            leaves the model, its modules' hooks and the gradients as they are. If all callbacks only
-            observe, a step on a GPU may be a CUDA graph, which runs no Python.
+            leaves the model, its modules' hooks and the gradients as they are. If all callbacks
+            only observe, a step on a GPU may be a CUDA graph, which runs no Python.
     """
 
     only_observes: ClassVar[bool] = False
+
+    def on_start(self, event: StartEvent) -> None:
+        """React to the start of a new or resumed run, before the first step of this process."""
 
     def on_step(self, event: StepEvent) -> None:
         """React to an optimizer step."""
 
     def on_gradients(self, event: GradientEvent) -> None:
-        """Change the gradients after clipping, before the update; this one is called in every process."""
+        """Change the gradients after clipping, before the update.
+
+        Every process calls it, since all of them have to make the same update.
+        """
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
         """React to an evaluation, before its checkpoint is written."""
@@ -49,14 +57,20 @@ class Callback:
         """React to a checkpoint that was written."""
 
     def on_end(self, event: EndEvent) -> None:
-        """React to the end of the training, after its last checkpoint; not called after an error or a signal."""
+        """React to the end of the training, after its last checkpoint.
+
+        It is not called after an error or a signal; `on_close` is.
+        """
+
+    def on_close(self, event: CloseEvent) -> None:
+        """Free what the callback holds, such as files: also after an error or a signal."""
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 class Training(Protocol):
-    """What a callback may look at of a `Trainer`."""
+    """Read-only view of a `Trainer`, for callbacks."""
 
     @property
     def config(self) -> Config: ...
@@ -64,6 +78,8 @@ class Training(Protocol):
     def model(self) -> GPT: ...
     @property
     def dataset(self) -> Dataset: ...
+    @property
+    def run_folder(self) -> RunFolder: ...
     @property
     def monitor(self) -> Monitor: ...
     @property
@@ -78,13 +94,21 @@ class Event:
     step: int
 
     def log(self, name: str, value: float) -> None:
-        """Record a number of this step in metrics.jsonl and TensorBoard, by a name that the training does not use."""
-        if not isinstance(name, str) or not name or name == "step" or name.startswith(RESERVED_PREFIXES):
-            raise InputError(f"log: the name {name!r} is taken; choose another, such as 'mine/{name}'")
+        """Record a number of this step in metrics.jsonl and TensorBoard.
+
+        Raises:
+            InputError: the training uses the name itself, or the value is not one number.
+        """
+        is_name = isinstance(name, str) and name not in ("", "step")
+        if not is_name or name.startswith(RESERVED_PREFIXES):
+            raise InputError(
+                f"log: the name {name!r} is taken; choose another, such as 'mine/{name}'"
+            )
         try:
             number = float(value)
-        except (TypeError, ValueError, RuntimeError):
-            raise InputError(f"log: {name} is a {type(value).__name__}, expected one number") from None
+        except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several numbers
+            kind = type(value).__name__
+            raise InputError(f"log: {name} is a {kind}, expected one number") from None
         self.trainer.monitor.scalars(self.step, {name: number})
 
     def stop(self) -> None:
@@ -93,40 +117,69 @@ class Event:
 
 
 @dataclass(frozen=True)
+class StartEvent(Event):
+    """The training begins, at step 0 or at that of the checkpoint it resumes from."""
+
+    hook: ClassVar = "on_start"
+
+
+@dataclass(frozen=True)
 class StepEvent(Event):
-    """An optimizer step was made."""
+    """An optimizer step was made.
+
+    Attributes:
+        is_logged: whether the training has read the loss back for its own metrics, so that reading
+            it once more costs nothing.
+    """
 
     hook: ClassVar = "on_step"
     learning_rate: float
+    is_logged: bool
     _result: StepResult
 
     @property
     def loss(self) -> float:
-        """Return the loss before the update, in nats per token; on a GPU, reading it waits for the step."""
+        """Return the loss before the update, in nats per token.
+
+        On a GPU, reading it waits for the step.
+        """
         return float(self._result.loss)
 
     @property
     def gradient_norm(self) -> float:
-        """Return the global gradient norm before clipping; on a GPU, reading it waits for the step."""
+        """Return the global gradient norm before clipping.
+
+        On a GPU, reading it waits for the step.
+        """
         return float(self._result.gradient_norm)
 
 
 @dataclass(frozen=True)
 class GradientEvent(Event):
-    """Gradients were computed and clipped."""
+    """Gradients were computed and clipped.
+
+    Attributes:
+        generator: on the CPU, seeded by the run's seed and the step: alike in all processes.
+    """
 
     hook: ClassVar = "on_gradients"
-    generator: torch.Generator  # on the CPU, seeded by the run's seed and the step: alike in all processes
+    generator: torch.Generator
 
 
 @dataclass(frozen=True)
 class EvaluationEvent(Event):
-    """An evaluation was made."""
+    """An evaluation was made.
+
+    Attributes:
+        loss: validation loss, in nats per token.
+        bits_per_char: the same in bits per character.
+        sample: text that the model generated; empty with `train.sample_tokens` 0.
+    """
 
     hook: ClassVar = "on_evaluation"
-    loss: float  # validation loss, in nats per token
-    bits_per_char: float  # the same in bits per character
-    sample: str  # text that the model generated; empty with `train.sample_tokens` 0
+    loss: float
+    bits_per_char: float
+    sample: str
 
 
 @dataclass(frozen=True)
@@ -145,7 +198,15 @@ class EndEvent(Event):
     hook: ClassVar = "on_end"
 
 
-AnyEvent = StepEvent | GradientEvent | EvaluationEvent | CheckpointEvent | EndEvent
+@dataclass(frozen=True)
+class CloseEvent(Event):
+    """The training is left: it has ended, or a signal or an error interrupted it."""
+
+    hook: ClassVar = "on_close"
+
+
+AnyEvent = StartEvent | StepEvent | GradientEvent | EvaluationEvent | CheckpointEvent | EndEvent
+"""What `CallbackGroup.call` passes on; a `CloseEvent` has a method of its own."""
 AnyCallback = Callback | Callable[[StepEvent], Any]
 """A `Callback`, or a function that is called after each step."""
 
@@ -159,54 +220,86 @@ class _StepFunction(Callback):
 
 
 def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
-    """Return callbacks, of which a plain function is one with `on_step` only.
+    """Return callbacks; a plain function becomes one with `on_step` only.
 
     Raises:
-        ConfigError: one is neither, or has a method named as a hook is that there is not.
+        ConfigError: one is neither, or has a method named like a hook that does not exist.
     """
     if not isinstance(given, Sequence):
         raise ConfigError(f"callbacks is {given!r}, expected a list, such as [watch]")
+    callbacks: list[Callback] = []
     for each in given:
+        # a class is callable too, but calling it would make an object at each step
         if isinstance(each, type) or not (isinstance(each, Callback) or callable(each)):
             raise ConfigError(
-                f"callbacks: got {each!r}, expected a function or an object of a subclass of gpt.Callback"
+                f"callbacks: got {each!r}, "
+                "expected a function or an object of a subclass of gpt.Callback"
             )
-        _refuse_unknown_hooks(each)
-    return [each if isinstance(each, Callback) else _StepFunction(each) for each in given]
+        if isinstance(each, Callback):
+            _refuse_unknown_hooks(each)
+            callbacks.append(each)
+        else:
+            callbacks.append(_StepFunction(each))
+    return callbacks
 
 
-def _refuse_unknown_hooks(callback: AnyCallback) -> None:
-    if not isinstance(callback, Callback):  # a function, or an object that is one, has no hooks
-        return
+def _refuse_unknown_hooks(callback: Callback) -> None:
+    """Raise ConfigError for a method like `on_evaluate`, which would silently never be called."""
     for name in dir(callback):
-        is_method = name.startswith("on_") and callable(getattr(callback, name))
-        if is_method and name not in HOOKS:
-            # all begin alike, which would make any two look similar
-            hint = nearest(name, HOOKS) if nearest(name[3:], [hook[3:] for hook in HOOKS]) else ""
+        is_hook_like = name.startswith("on_") and callable(getattr(callback, name))
+        if is_hook_like and name not in HOOKS:
             raise ConfigError(
-                f"callbacks: {type(callback).__name__}.{name} would never be called{hint}; "
-                f"the hooks are {', '.join(HOOKS)}"
+                f"callbacks: {type(callback).__name__}.{name} would never be called"
+                f"{_suggest_hook(name)}; the hooks are {', '.join(HOOKS)}"
             )
+
+
+def _suggest_hook(name: str) -> str:
+    """Return which hook was probably meant, as part of a message; or nothing."""
+    # All names begin with on_, which makes any two look similar: the rest has to be similar too.
+    rests = [hook.removeprefix("on_") for hook in HOOKS]
+    if not nearest(name.removeprefix("on_"), rests):
+        return ""
+    return nearest(name, HOOKS)
+
+
+class _Request(IntEnum):
+    """What the callbacks of a process want all processes to do; the highest number wins."""
+
+    CONTINUE = 0
+    STOP = 1
+    FAIL = 2
 
 
 class CallbackGroup:
     """Calls the callbacks of rank 0, and tells all processes of a training what they ask for.
 
-    After an error no callback is called any more; `sync_across_ranks` raises it.
+    After an error no callback is called any more but by `close`; `sync_across_ranks` raises it.
+
+    Attributes:
+        gradient_callbacks: those that change gradients, in every process.
+        is_asked_to_stop: a callback of this process wants the training to end.
+        stopped: all processes know that the training is to end.
+        failed: all processes know that a callback has raised an error.
     """
 
     def __init__(self, callbacks: Sequence[Callback], world: World) -> None:
-        self._callbacks = callbacks if world.is_main else ()
-        self.of_gradients = [each for each in callbacks if type(each).on_gradients is not Callback.on_gradients]
         self._world = world
+        self._callbacks: Sequence[Callback] = callbacks if world.is_main else ()
+        self.gradient_callbacks = [each for each in callbacks if _changes_gradients(each)]
+        # rank 0 may have callbacks that the others have not been given, and all have to communicate
         self._is_used = world.all_reduce_max(len(callbacks)) > 0
         self.is_asked_to_stop = False
+        self.stopped = False
+        self.failed = False
         self._error: Exception | SystemExit | KeyboardInterrupt | None = None
-        self.stopped, self.failed = False, False
 
     def call(self, event: AnyEvent) -> None:
-        """Call the method for an event."""
-        for callback in self.of_gradients if isinstance(event, GradientEvent) else self._callbacks:
+        """Call the method for an event; keep an error until all processes can hear of it."""
+        called = self._callbacks
+        if isinstance(event, GradientEvent):
+            called = self.gradient_callbacks
+        for callback in called:
             if self._error is not None:
                 return
             try:
@@ -214,11 +307,31 @@ class CallbackGroup:
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 self._error = error
 
+    def close(self, event: CloseEvent) -> None:
+        """Call `on_close` of every callback, also after one of them has failed."""
+        for callback in self._callbacks:
+            callback.on_close(event)
+
     def sync_across_ranks(self, then_raise: bool = True) -> None:
-        """Set `stopped` and `failed` in all processes; raise a callback's error, in others than rank 0 a PeerError."""
+        """Set `stopped` and `failed` in all processes.
+
+        Raises:
+            Exception: a callback's own error, in its process.
+            PeerError: a callback of another process has failed.
+        """
         if not self._is_used:
             return
-        code = self._world.all_reduce_max(2 if self._error is not None else int(self.is_asked_to_stop))
-        self.stopped, self.failed = code > 0, code > 1
+        request = _Request.CONTINUE
+        if self.is_asked_to_stop:
+            request = _Request.STOP
+        if self._error is not None:
+            request = _Request.FAIL
+        of_all = self._world.all_reduce_max(request)
+        self.stopped = of_all >= _Request.STOP
+        self.failed = of_all >= _Request.FAIL
         if self.failed and then_raise:
             raise self._error or PeerError(1)
+
+
+def _changes_gradients(callback: Callback) -> bool:
+    return type(callback).on_gradients is not Callback.on_gradients

@@ -44,7 +44,6 @@ from gpt.training.resume import (
     with_architecture,
 )
 from gpt.training.schedule import fit_schedule
-from gpt.training.snapshots import Snapshots
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
@@ -258,7 +257,7 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
         batches=batches,
         validation=validation,
         run_folder=plan.run,
-        monitor=_build_monitor(plan, model, request),
+        monitor=_build_monitor(plan, request),
         meter=SpeedMeter(config, compute, world.size),
         callbacks=CallbackGroup(request.callbacks, world),
     )
@@ -281,7 +280,7 @@ def _build_model(plan: Plan) -> GPT:
     return model
 
 
-def _build_monitor(plan: Plan, model: GPT, request: TrainRequest) -> MonitorGroup:
+def _build_monitor(plan: Plan, request: TrainRequest) -> MonitorGroup:
     run, config, report, world = plan.run, plan.config, request.report, request.world
     if not world.is_main:
         return MonitorGroup([], report)
@@ -290,8 +289,6 @@ def _build_monitor(plan: Plan, model: GPT, request: TrainRequest) -> MonitorGrou
         monitors.append(request.display)
     elif report is not silent and sys.stderr is not None:
         monitors.append(Console(config.train.max_steps, sys.stderr))
-    if config.run.snapshots:
-        monitors.append(Snapshots(run, config, model, plan.dataset, report))
     return MonitorGroup(monitors, report)
 
 

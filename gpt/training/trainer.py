@@ -18,7 +18,16 @@ from gpt.system.device import Compute
 from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError, NonFiniteError
 from gpt.system.progress import Report, announced
-from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EndEvent, EvaluationEvent, GradientEvent, StepEvent
+from gpt.training.callbacks import (
+    CallbackGroup,
+    CheckpointEvent,
+    CloseEvent,
+    EndEvent,
+    EvaluationEvent,
+    GradientEvent,
+    StartEvent,
+    StepEvent,
+)
 from gpt.training.monitor import MonitorGroup, SpeedMeter
 from gpt.training.schedule import learning_rate, sequence_length
 from gpt.training.signals import Interrupted, SignalWatch
@@ -125,12 +134,16 @@ class Trainer:
                     if isinstance(stopped, Interrupted) or self.callbacks.failed:
                         self._save(best=False, required=True)
                     raise
+                finally:
+                    self.callbacks.close(CloseEvent(self, self.state.step))
         finally:
             self.run_folder.unlock()
         return self.state
 
     def _loop(self, poll: Poll) -> None:
         """Train, and evaluate in between; `poll` raises Interrupted once a signal has arrived."""
+        self.callbacks.call(StartEvent(self, self.state.step))
+        self.callbacks.sync_across_ranks()
         while True:
             if self._evaluation_is_due():
                 if self._is_finished():
@@ -160,13 +173,13 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
-        change_gradients = self._change_gradients if self.callbacks.of_gradients else None
+        change_gradients = self._change_gradients if self.callbacks.gradient_callbacks else None
         result = self.stepper.step(self.state.step, rate, micro_batches, change_gradients)
         self.state.step += 1
         self.meter.count_step(length)
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
-        self.callbacks.call(StepEvent(self, self.state.step, rate, result))
+        self.callbacks.call(StepEvent(self, self.state.step, rate, is_logged, result))
 
     def _change_gradients(self) -> None:
         generator = torch.Generator().manual_seed(mix_seeds(self.config.run.seed, self.state.step))

@@ -1,29 +1,22 @@
-"""What shows and keeps the metrics of a run: files, TensorBoard, the terminal, snapshots; its speed."""
+"""What shows and keeps the metrics of a run: files, TensorBoard, the terminal; its speed."""
 
 import errno
 import io
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import Mock, call, create_autospec, patch
+from unittest.mock import Mock, call, create_autospec
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gpt.checkpoint import RunFolder, step_files
+from gpt.checkpoint import RunFolder
 from gpt.config import Config, ModelConfig
 from gpt.config.sections import TrainConfig
-from gpt.extras.inspection.views.snapshots import read_snapshot
-from gpt.generation.batch import TextBatch
-from gpt.generation.engine import Runtime
 from gpt.model.flops import training_flops
 from gpt.system.device import Compute
-from gpt.training import monitor, snapshots
+from gpt.training import monitor
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
-from training.sessions import rows, same, weights
-from training.sessions import start_session as start
 
 CONFIG = Config.model_validate({"model": {"n_layer": 3}, "optim": {"learning_rate": 0.25}})
 LINES = [b'{"step": %d, "train/loss": 0.1}\n' % step for step in range(1, 5)]
@@ -157,75 +150,3 @@ def test_speed_counts_steps_since_the_last_reading_or_restart_and_seconds_of_the
         }
     meter.count_step(16)
     assert meter.read()["speed/tokens_per_second"] > 0  # also where no time has passed
-
-
-TAKEN = "run.snapshots=true"
-
-
-def steps_of(run: RunFolder) -> list[int]:
-    return list(step_files(run.snapshots))
-
-
-def test_run_with_snapshots_is_the_same_run_and_its_resume_drops_later_ones(tmp_path: Path) -> None:
-    trainer = start(tmp_path / "with", "model.dropout=0.1", TAKEN)
-    trainer.run()
-    without = start(tmp_path / "no", "model.dropout=0.1")
-    without.run()
-    assert same(weights(trainer.model), weights(without.model))
-    for name in ("train/loss", "val/loss"):
-        assert rows(tmp_path / "with", name) == rows(tmp_path / "no", name)
-    assert not without.run_folder.snapshots.exists()
-    run = trainer.run_folder
-    assert {0, 1, 3, 6} <= set(steps_of(run))
-    shown = read_snapshot(run.snapshot(6))
-    assert torch.equal(shown.embedding, trainer.model.wte.weight.detach().half().float())
-    assert shown.attention.shape == (1, 2, 16, 16)
-    (run.snapshots / ".step-000006.safetensors.abcdefgh.tmp").mkdir()  # of a process that was killed
-    again = start(tmp_path / "with", "model.dropout=0.1", resume=str(run.path / "checkpoints/step-000003"))
-    assert (steps_of(run)[-1], list(step_files(run.samples))[-1]) == (3, 3)
-    assert not list(run.snapshots.glob(".*"))
-    again.run()
-    assert (steps_of(run)[-1], list(step_files(run.samples))[-1]) == (3, 6)
-
-
-@pytest.mark.parametrize(
-    ("name", "fails_at", "error", "said"),
-    [
-        ("take_snapshot", 1, RuntimeError("CUDA out of memory\nof much"), "step 0 on: CUDA out of memory; training"),
-        ("take_snapshot", 3, RuntimeError("CUDA out of memory\nof much"), "on: CUDA out of memory; training continues"),
-        ("reference_texts", 1, ZeroDivisionError("no text"), "warning: no snapshots from step 0 on: no text"),
-        ("write_atomic", 1, OSError(errno.ENOSPC, "No space left"), "Snapshots cannot write: No space left"),
-    ],
-)
-def test_snapshot_that_fails_does_not_end_the_run(
-    tmp_path: Path, name: str, fails_at: int, error: Exception, said: str
-) -> None:
-    lines, whole = list[str](), getattr(snapshots, name)
-
-    def fail(*given: Any, **named: Any) -> Any:
-        if replaced.call_count >= fails_at:
-            raise error
-        return whole(*given, **named)
-
-    with patch.object(snapshots, name, side_effect=fail) as replaced:
-        trainer = start(tmp_path, TAKEN, report=lines.append)
-        assert trainer.run().step == 6
-    assert len(steps_of(trainer.run_folder)) == fails_at - 1
-    assert name == "write_atomic" or replaced.call_count == fails_at
-    assert [said in line for line in lines if "napshots" in line] == [True]
-
-
-def test_snapshots_lie_by_equal_factors_and_hold_what_the_model_writes(tmp_path: Path) -> None:
-    for most in (1, 6, 1720, 10**6):
-        steps = sorted(snapshots.snapshot_steps(most))
-        assert (steps[0], steps[1], steps[-1]) == (0, 1, most)
-        assert len(steps) <= 32
-        assert all(later <= 1.6 * step + 1 for step, later in pairwise(steps[1:]))
-    trainer = start(tmp_path, TAKEN, "train.max_steps=3", "sample.seed=5")
-    trainer.run()
-    params = trainer.config.sample.params(max_new_tokens=trainer.config.train.sample_tokens)
-    runtime, tokenizer = Runtime(trainer.model), trainer.dataset.tokenizer
-    texts = [""] * 8
-    for chunk in TextBatch(runtime, tokenizer, texts.copy(), params, range(5, 13)):
-        texts[chunk.row] += chunk.text.replace("\n", "⏎")
-    assert read_snapshot(trainer.run_folder.snapshot(3)).sample.split("\n") == texts

@@ -23,9 +23,11 @@ from gpt.system.signals import WATCHED
 from gpt.training.callbacks import (
     Callback,
     CallbackGroup,
+    CloseEvent,
     EndEvent,
     EvaluationEvent,
     GradientEvent,
+    StartEvent,
     StepEvent,
     as_callbacks,
 )
@@ -263,6 +265,7 @@ def test_later_signal_goes_where_it_would_have_gone(
         assert former == list(WATCHED)
 
 
+ALL_HOOKS = ("on_start", "on_step", "on_gradients", "on_evaluation", "on_checkpoint", "on_end", "on_close")
 HOOKS = pytest.mark.parametrize("hook", ["on_step", "on_evaluation", "on_checkpoint"])
 
 
@@ -281,7 +284,7 @@ class Recorder(Callback):
 
     def on_end(self, event: EndEvent) -> None:
         event.log("mine/end", event.step)
-        last = event.trainer.run_folder.pointed("last")  # type: ignore[attr-defined]
+        last = event.trainer.run_folder.pointed("last")
         self.events["end"].append((event.step, last.name))
 
 
@@ -303,6 +306,34 @@ def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tm
     assert [folder for _, folder, is_best in saved if is_best][-1] == trainer.run_folder.pointed("best")
     assert max(lengths) < 500
     assert rows(tmp_path, "mine/double") == {step: 2 * step for step in range(1, 7)}
+
+
+class Resource(Callback):
+    """A callback that holds something while a training runs."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def on_start(self, event: StartEvent) -> None:
+        self.calls.append(("start", event.step))
+
+    def on_close(self, event: CloseEvent) -> None:
+        self.calls.append(("close", event.step))
+
+
+def test_callback_is_started_and_closed_whatever_ends_a_run(tmp_path: Path) -> None:
+    """Also where another callback fails."""
+    stopped, resumed, failed = (Resource() for _ in range(3))
+    with stopped_after(2), pytest.raises(Interrupted):
+        start(tmp_path, callbacks=[stopped]).run()
+    start(tmp_path, callbacks=[resumed], resume="auto").run()
+    failing = Callback()
+    failing.on_step = Mock(side_effect=ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):
+        start(tmp_path / "failed", callbacks=[failing, failed]).run()
+    assert stopped.calls == [("start", 0), ("close", 2)]
+    assert resumed.calls == [("start", 2), ("close", 6)]
+    assert failed.calls == [("start", 0), ("close", 1)]
 
 
 @HOOKS
@@ -386,7 +417,7 @@ def test_error_at_the_end_is_raised_too(tmp_path: Path) -> None:
     [
         ("on_evaluate", "; did you mean on_evaluation?"),
         ("on_steps", "; did you mean on_step?"),
-        ("on_train_end", "; the hooks are on_step, on_gradients, on_evaluation, on_checkpoint, on_end"),
+        ("on_train_end", f"; the hooks are {', '.join(ALL_HOOKS)}"),
     ],
 )
 def test_hook_that_there_is_not_is_refused(name: str, hint: str) -> None:

@@ -9,11 +9,11 @@ import safetensors.torch
 import torch
 
 from gpt.data.tokenizers import CharTokenizer
+from gpt.extras import snapshots
 from gpt.extras.inspection.views.attention import attention_patterns
 from gpt.extras.inspection.views.snapshots import map_embedding, nearest_tokens, read_snapshot
+from gpt.extras.snapshots import take_snapshot
 from gpt.system.errors import CheckpointError
-from gpt.training import snapshots
-from gpt.training.snapshots import take_snapshot
 from inspection.variants import every_variant
 from tiny import sharp_model
 

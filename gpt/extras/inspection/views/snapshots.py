@@ -1,4 +1,4 @@
-"""What `training/snapshots.py` has kept of a model: its token embedding and its attention to one line."""
+"""What `extras/snapshots.py` has kept of a model: its token embedding and its attention to one line."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

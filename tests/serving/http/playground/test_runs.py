@@ -16,8 +16,8 @@ import torch
 from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.inspection.views.snapshots import map_embedding, nearest_tokens
+from gpt.extras.snapshots import take_snapshot
 from gpt.system.errors import CheckpointError, GPTError
-from gpt.training.snapshots import take_snapshot
 from http_server import Serve, Served
 from patience import PATIENCE
 from tiny import sharp_model
