@@ -1,7 +1,10 @@
-"""Distillation: a run learns from the text, and from what a finished run, its teacher, predicts for the text.
+"""Distillation: a run learns from the text, and from what a finished run, its teacher, predicts.
 
-The predictions are smoother than the text, so that the student overfits later, also where the teacher has the same
-architecture ("born-again networks", Furlanello et al. 2018, 1805.04770).
+The predictions are smoother than the text, so that the student overfits later, also where the
+teacher has the same architecture ("born-again networks", Furlanello et al. 2018, 1805.04770).
+
+A training knows of it by two things: `add_targets_of` returns a function that adds the teacher's
+probabilities to each batch, and the objective compares the student's with them where they are.
 """
 
 from collections.abc import Callable
@@ -18,94 +21,140 @@ from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.model import GPT
 from gpt.system.device import Compute, require_memory, to_device
-from gpt.system.environment import expand_home
+from gpt.system.distributed import World
+from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import CheckpointError
 from gpt.system.progress import Report, counted, silent
+from gpt.training.acceleration import use_native_kernels
 from gpt.training.loss import Batch
 from gpt.training.objective import StepBatch
 from gpt.training.training_state import TrainingState
 
-
-def resolve_teacher(config: Config, runs: Path) -> Path | None:
-    """Return the best checkpoint of the run that `train.teacher` names; CheckpointError: there is no finished one."""
-    if config.train.teacher is None:
-        return None
-    try:
-        folder = find_checkpoint(expand_home(config.train.teacher, "train.teacher"), runs)
-    except CheckpointError as error:
-        raise CheckpointError(f"train.teacher: {error}") from None
-    run = RunFolder(folder.parent.parent)
-    existing, last = run.config(), run.pointed("last")
-    if existing is None or last is None:
-        raise CheckpointError(f"train.teacher is {folder}, which is not a checkpoint of a run")
-    if not TrainingState.from_dict(read_state(last)).is_over(existing.train):
-        raise CheckpointError(f"train.teacher is {folder}, whose run is not finished; finish it with --resume auto")
-    return folder
+AddTargets = Callable[[Batch, Tensor], StepBatch]
+"""Adds to a batch, whose windows begin at positions (B,), what the objective reads beside text."""
 
 
-def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
-    """Raise DeviceError unless there is memory for the probabilities over the training split."""
-    ids = config.model.vocab_size or dataset.tokenizer.vocab_size
-    needed = len(dataset.train) * ids * torch.float16.itemsize
-    remedy = "the corpus or its vocabulary, or leave out train.teacher"
-    require_memory(needed, "the teacher's probabilities", remedy, torch.device("cpu"))
+@dataclass(frozen=True, repr=False)
+class SoftTargets:
+    """What a teacher predicts for a split.
 
-
-@dataclass(frozen=True)
-class Teacher:
-    """The teacher probabilities of the training split: (N, V) float16, of the token after each of N positions."""
+    Attributes:
+        probabilities: of the token after each of N positions, (N, V) float16.
+    """
 
     probabilities: Tensor
 
-    def with_soft_targets(self, batch: Batch, starts: Tensor) -> StepBatch:
-        """Add the predictions, (B, T, V), to a batch of windows that begin at `starts`, (B,)."""
-        return (*batch, self.probabilities[starts[:, None] + torch.arange(batch[0].size(1))])
+    def add_to(self, batch: Batch, starts: Tensor) -> StepBatch:
+        """Add the probabilities, (B, T, V), to a batch of windows that begin at `starts`, (B,)."""
+        inputs, targets = batch
+        positions = starts[:, None] + torch.arange(inputs.size(1))  # (B, T)
+        return inputs, targets, self.probabilities[positions]
 
 
-def load_teacher(
-    folder: Path,
+def add_nothing(batch: Batch, starts: Tensor) -> StepBatch:
+    """Leave a batch as it is: the run has no teacher."""
+    return batch
+
+
+def add_targets_of(
     config: Config,
     dataset: Dataset,
     compute: Compute,
-    accelerate: Callable[[GPT], object],
+    settings: Settings,
+    world: World,
     report: Report,
-) -> Teacher:
-    """Let the teacher of a checkpoint, which `accelerate` makes as fast as the student, predict the training split.
+) -> AddTargets:
+    """Return what adds the targets of `train.teacher` to a batch; without a teacher, nothing.
+
+    The teacher predicts the whole training split here, so that each position costs one pass however
+    often it is learned, and that the teacher itself is not kept in memory.
 
     Raises:
-        CheckpointError: it cannot be read, or has another vocabulary than the student, whose `config` is given.
-        DataError: the text is shorter than its window.
+        CheckpointError: there is no such run, it is not finished, or it has another vocabulary.
+        DataError: the text is shorter than the teacher's window.
+        DeviceError: there is no memory for the probabilities.
     """
-    teacher = load_trained(folder, folder.parent, compute.device, report=report)
-    has_same_ids = teacher.model.vocab_size == config.model.vocab_size
-    if not has_same_ids or teacher.tokenizer.to_dict() != dataset.tokenizer.to_dict():
-        raise CheckpointError(f"train.teacher is {folder}, which has another vocabulary than this run")
-    dataset.check_length(teacher.model.config.block_size)
-    report(f"{folder} predicts the training split")
-    accelerate(teacher.model)
-    temperature = teacher.config.train.logit_temperature
-    return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute, report, temperature))
+    if config.train.teacher is None:
+        return add_nothing
+    name = config.train.teacher
+    runs = expand_home(config.run.dir, "run.dir")
+    folder = world.rank_zero(lambda: find_teacher(name, runs))
+    with world.together():
+        _require_memory(dataset, config)
+        teacher = load_trained(folder, folder.parent, compute.device, report=report)
+        has_same_ids = teacher.model.vocab_size == config.model.vocab_size
+        if not has_same_ids or teacher.tokenizer.to_dict() != dataset.tokenizer.to_dict():
+            raise CheckpointError(
+                f"train.teacher is {folder}, which has another vocabulary than this run"
+            )
+        dataset.check_length(teacher.model.config.block_size)
+        report(f"{folder} predicts the training split")
+        # the student's line about kernels is the one of the run
+        use_native_kernels(teacher.model, config.run, compute, settings, silent)
+        temperature = teacher.config.train.logit_temperature
+        batch_size = config.train.batch_size
+        probabilities = predict(
+            teacher.model, dataset.train, batch_size, compute, report, temperature
+        )
+    return SoftTargets(probabilities).add_to
+
+
+def find_teacher(name: str, runs: Path) -> Path:
+    """Return the best checkpoint of a finished run; CheckpointError: there is none of that name."""
+    try:
+        folder = find_checkpoint(expand_home(name, "train.teacher"), runs)
+    except CheckpointError as error:
+        raise CheckpointError(f"train.teacher: {error}") from None
+    run = RunFolder(folder.parent.parent)
+    config = run.config()
+    last = run.pointed("last")
+    if config is None or last is None:
+        raise CheckpointError(f"train.teacher is {folder}, which is not a checkpoint of a run")
+    if not TrainingState.from_dict(read_state(last)).is_over(config.train):
+        raise CheckpointError(
+            f"train.teacher is {folder}, whose run is not finished; finish it with --resume auto"
+        )
+    return folder
+
+
+def _require_memory(dataset: Dataset, config: Config) -> None:
+    """Raise DeviceError unless there is memory for the probabilities over the training split."""
+    vocab_size = config.model.vocab_size or dataset.tokenizer.vocab_size
+    num_bytes = len(dataset.train) * vocab_size * torch.float16.itemsize
+    remedy = "the corpus or its vocabulary, or leave out train.teacher"
+    # they stay on the CPU, whatever the device of the run: each step needs few of them
+    require_memory(num_bytes, "the teacher's probabilities", remedy, torch.device("cpu"))
 
 
 @torch.no_grad()
 def predict(
-    model: GPT, tokens: Tokens, batch_size: int, compute: Compute, report: Report = silent, temperature: float = 1.0
+    model: GPT,
+    tokens: Tokens,
+    batch_size: int,
+    compute: Compute,
+    report: Report = silent,
+    temperature: float = 1.0,
 ) -> Tensor:
-    """Return the probabilities of the token after each of N positions, (N, V) float16, in adjacent windows.
+    """Return the probabilities of the token after each of N positions, (N, V) float16.
 
-    The last window begins so that it is full, and predicts again what it shares with the one before. The temperature
-    divides the logits, as in the teacher's training and in that of its student. The model is in eval mode.
+    The windows are adjacent. The last one begins so that it is full, and predicts again what it
+    shares with the one before. The temperature divides the logits, as in the teacher's training and
+    in that of its student. The model is in eval mode.
     """
-    length, ids = model.config.block_size, model.config.vocab_size
-    assert ids is not None
-    probabilities = torch.empty(len(tokens), ids, dtype=torch.float16)
+    length = model.config.block_size
+    vocab_size = model.config.vocab_size
+    assert vocab_size is not None
+    probabilities = torch.empty(len(tokens), vocab_size, dtype=torch.float16)
     starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
+    batches = np.split(starts, range(batch_size, len(starts), batch_size))
     with counted(report, "predicting the training split", len(starts), "windows") as advance:
-        for batch in np.split(starts, range(batch_size, len(starts), batch_size)):
-            inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
+        for batch in batches:  # (B,)
+            windows = tokens[batch[:, None] + np.arange(length)]  # (B, T)
+            inputs = torch.from_numpy(np.asarray(windows).astype(np.int64))
             with compute.allow_tf32(), compute.autocast():
-                logits = model(to_device(inputs, compute.device))
-            for start, window in zip(batch, (logits.float() / temperature).softmax(-1).half().cpu(), strict=True):
+                logits = model(to_device(inputs, compute.device))  # (B, T, V)
+            predicted = (logits.float() / temperature).softmax(-1).half().cpu()
+            for start, window in zip(batch, predicted, strict=True):
                 probabilities[start : start + length] = window
             advance(len(batch))
     return probabilities

@@ -23,7 +23,7 @@ from gpt.system.processor import supported_processors
 from gpt.system.progress import Report, announced, silent
 from gpt.training.acceleration import compile_blocks, use_native_kernels
 from gpt.training.callbacks import Callback, CallbackGroup
-from gpt.training.distillation import load_teacher, require_probabilities_memory, resolve_teacher
+from gpt.training.distillation import add_targets_of
 from gpt.training.graphed_step import GraphedStepper, can_capture
 from gpt.training.loss import evaluate
 from gpt.training.monitor import Console, Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
@@ -77,14 +77,12 @@ class Prepared:
 
     Attributes:
         loaded: its schedule fits.
-        teacher: the checkpoint of `train.teacher`, if there is one.
         data: None where the run's checkpoint may bring the tokenizer.
         resume: as in the request, but the folder of the checkpoint in the place of its path or name.
     """
 
     loaded: LoadedConfig
     compute: Compute
-    teacher: Path | None
     data: Dataset | None
     resume: str | Path | None
 
@@ -99,7 +97,6 @@ class Plan:
         dataset: both splits are long enough.
         resume_from: the checkpoint to resume from, if any; it fits `config` and `dataset`.
         init_from: the checkpoint of `train.init_from` whose weights a new run begins with, if any.
-        teacher: the checkpoint of `train.teacher`, if there is one.
         line: says why the run has another name than its configuration gives it; empty if it has that.
     """
 
@@ -109,7 +106,6 @@ class Plan:
     dataset: Dataset
     resume_from: ResumePoint | None
     init_from: ResumePoint | None
-    teacher: Path | None
     line: str
 
 
@@ -143,12 +139,11 @@ def _prepare(request: TrainRequest) -> Prepared:
         compute = choose_compute(run_config.device, run_config.dtype, report, processor, world.launch)
     runs = runs_of(loaded.config)
     resume = world.rank_zero(lambda: find_resumed(request.resume, runs))
-    teacher = world.rank_zero(lambda: resolve_teacher(loaded.config, runs))
     data: Dataset | None = None
     # a run of another text is another run; a checkpoint that is named is compared with the text when it was found
     if request.resume in (None, AUTO) and loaded.config.train.init_from is None:
         data = _prepare_data(request, loaded.config)
-    return Prepared(loaded, compute, teacher, data, resume)
+    return Prepared(loaded, compute, data, resume)
 
 
 def _prepare_data(request: TrainRequest, config: Config, origin: ResumePoint | None = None) -> Dataset:
@@ -174,7 +169,7 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
     Raises:
         GPTError: the configuration, the device, the checkpoint, the data or the memory do not suffice.
     """
-    world, report, teacher, loaded = request.world, request.report, prepared.teacher, prepared.loaded
+    world, report, loaded = request.world, request.report, prepared.loaded
     point, base = world.rank_zero(lambda: _find_start(loaded.config, run, prepared.resume, report))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
@@ -187,8 +182,6 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
         # a padded vocabulary stays as large as it is
         config = resolve(loaded, data, origin.checkpoint.config.model.vocab_size or 0 if origin else 0)
         check_terms(config, prepared.compute.device)
-        if teacher is not None:
-            require_probabilities_memory(data, config)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
             for notice in moved_runs(point.checkpoint.config, config).values():
@@ -196,7 +189,7 @@ def validate(prepared: Prepared, request: TrainRequest, run: RunFolder, line: st
             steps, old = config.train.max_steps, point.checkpoint.config.train.max_steps
             if steps > old:
                 report(f"{point.folder} continues to step {steps:,}, not {old:,}, at the rates of the longer schedule")
-    return Plan(config, run, prepared.compute, data, point, base, teacher, line)
+    return Plan(config, run, prepared.compute, data, point, base, line)
 
 
 def _find_start(
@@ -227,14 +220,10 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
     """
     config, compute, world = plan.config, plan.compute, request.world
     run, train = config.run, config.train
-    accelerate = partial(use_native_kernels, run=run, compute=compute, settings=request.settings)
-    teacher = None
+    add_targets = add_targets_of(config, plan.dataset, compute, request.settings, world, request.report)
     with world.together():
-        if plan.teacher is not None:
-            quiet = partial(accelerate, report=silent)
-            teacher = load_teacher(plan.teacher, config, plan.dataset, compute, quiet, request.report)
         model = _build_model(plan)
-        accelerate(model, report=request.report)
+        use_native_kernels(model, run, compute, request.settings, request.report)
     parallelism = parallelize(model, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     kind = GraphedStepper if can_capture(config, compute, world, request.callbacks) else Stepper
@@ -247,9 +236,7 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
     data = plan.dataset
     sampler = build_sampler(config.data.order, data.train, config.model.block_size, run.seed, data.mixture)
     rows, size = rows_of_process(train, world), train.batch_size // world.size
-    batches = MicroBatches(sampler, train.sequences, size, rows)
-    if teacher is not None:
-        batches = replace(batches, complete=teacher.with_soft_targets)
+    batches = MicroBatches(sampler, train.sequences, size, rows, add_targets)
     compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)
     validation = Validation(config, model, plan.dataset, compute, compute_loss)
     trainer = Trainer(

@@ -18,7 +18,7 @@ from gpt.config import TrainConfig
 from gpt.data.batches import BatchSampler, MicroBatches, read_windows
 from gpt.system.device import Compute
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.training.distillation import Teacher, predict
+from gpt.training.distillation import SoftTargets, predict
 from gpt.training.loss import IGNORE
 from gpt.training.objective import LOSS_TERMS, Objective, build_objective
 from gpt.training.signals import Interrupted
@@ -138,9 +138,9 @@ def test_term_that_is_no_sum_is_refused_before_a_training_begins(
 @pytest.mark.parametrize(("length", "rows"), [(2, [1, 2, 5, 6]), (8, None), (8, [1, 2, 5, 6]), (16, None)])
 def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length: int, rows: list[int] | None) -> None:
     following = torch.as_tensor(TOKENS.astype("int64")).roll(-1)
-    teacher = Teacher(F.one_hot(following, 23).half())
+    soft = SoftTargets(F.one_hot(following, 23).half())
     which = None if rows is None else torch.tensor(rows)
-    batches = MicroBatches(BatchSampler(TOKENS, 16, seed=0), 8, 2, which, complete=teacher.with_soft_targets)
+    batches = MicroBatches(BatchSampler(TOKENS, 16, seed=0), 8, 2, which, soft.add_to)
     parts = batches.next(length)
     assert len(parts) == (4 if rows is None else 2)
     assert {part.shape[:2] for batch in parts for part in batch} == {(2 * 16 // length, length)}
