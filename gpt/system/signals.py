@@ -1,23 +1,30 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first signal unwinds a command, which cleans up; a later one kills it."""
+"""Ctrl-C, SIGTERM, a closed terminal: the first signal unwinds a command, a later one kills it."""
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
-WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+WATCHED = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+"""Signals that ask a process to stop; Windows has no SIGHUP."""
 ECHO_SECONDS = 0.5
 """A signal this soon after another is the same request.
 
-`timeout`, closing shells and process managers send it to a process, and once more to the group that it is in.
+`timeout`, closing shells and process managers send it to a process, and once more to the group that
+it is in.
 """
 
 
 class Stopped(SystemExit):
-    """A signal asked the command to stop; without `run_command` it ends the process, with the code of a shell."""
+    """A signal asked the command to stop.
+
+    Unless `run_command` catches it, it ends the process, with the exit code that shells report.
+    """
 
     code: int  # 130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP
 
@@ -25,39 +32,57 @@ class Stopped(SystemExit):
         super().__init__(128 + signum)
 
 
+class Request(Enum):
+    """What a signal means, after those that have arrived before it."""
+
+    FIRST = "first"  # stop, and clean up
+    ECHO = "echo"  # the first one once more: `timeout` and shells send two for one request
+    LATER = "later"  # stop at once: whoever sent the first one has lost patience
+
+
 class Requests:
     """Tells a second request to stop from an echo of the first."""
 
     def __init__(self) -> None:
-        self._first: float | None = None
+        self._first_at: float | None = None
 
-    def count(self) -> int:
-        """Take a signal; return 1 if it is the first, 0 if it is an echo of the first, 2 if it is a later request."""
+    def classify(self) -> Request:
+        """Return what a signal means that has arrived just now, and remember it."""
         now = time.monotonic()
-        if self._first is None:
-            self._first = now
-            return 1
-        return 0 if now - self._first < ECHO_SECONDS else 2
+        if self._first_at is None:
+            self._first_at = now
+            return Request.FIRST
+        if now - self._first_at < ECHO_SECONDS:
+            return Request.ECHO
+        return Request.LATER
+
+
+class _Unwinder:
+    """A handler that raises `Stopped` at the first request; a later one kills the process."""
+
+    def __init__(self) -> None:
+        self._requests = Requests()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        request = self._requests.classify()
+        if request is Request.FIRST:
+            raise Stopped(number)
+        if request is Request.LATER:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 @contextmanager
 def unwinding() -> Iterator[None]:
     """Let the first signal inside this context raise `Stopped`, and a later one kill the process.
 
-    A signal that is ignored, as under `nohup`, or that the caller handles is left alone, and so is a thread but the
-    main one. An error of what cleans up afterwards, because it was interrupted half-way, is not shown.
+    A signal that is ignored, as under `nohup`, or that the caller handles is left alone, and so is
+    a thread but the main one. An error of what cleans up afterwards, because it was interrupted
+    half-way, is not shown.
     """
-    usual, requests = (signal.SIG_DFL, signal.default_int_handler), Requests()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        count = requests.count()
-        if count == 2:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        if count == 1:
-            raise Stopped(number)
-
-    with handling([number for number in WATCHED if signal.getsignal(number) in usual], stop):
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    unhandled = [number for number in WATCHED if signal.getsignal(number) in usual]
+    with handling(unhandled, _Unwinder()):
         try:
             yield
         except Exception as error:
@@ -68,14 +93,19 @@ def unwinding() -> Iterator[None]:
 
 @contextmanager
 def handling(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
-    """Handle signals by another handler inside this context, unless they are ignored or this is not the main thread."""
-    in_main = threading.current_thread() is threading.main_thread()
-    former = {number: signal.getsignal(number) for number in numbers if in_main}
-    changed = [number for number, found in former.items() if found is not signal.SIG_IGN]
-    for number in changed:
+    """Handle signals by another handler inside this context, unless they are ignored.
+
+    Python lets the main thread alone set handlers: in another one nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    former = {number: found for number, found in handlers.items() if found is not signal.SIG_IGN}
+    for number in former:
         signal.signal(number, handler)
     try:
         yield
     finally:
-        for number in changed:
-            signal.signal(number, former[number])
+        for number, found in former.items():
+            signal.signal(number, found)

@@ -1,4 +1,7 @@
-"""Muon: momentum whose updates are orthogonalized (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
+"""Muon: momentum whose updates are orthogonalized.
+
+Jordan et al. 2024, kellerjordan.github.io/posts/muon.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,11 +12,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic Newton-Schulz iteration that raise small singular values fastest."""
+"""Coefficients of the Newton-Schulz iteration: each singular value s becomes a s + b s^3 + c s^5.
+
+Jordan's, which raise small values fastest; larger ones then lie around 1, and do not converge to
+it.
+"""
 
 
 def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
-    """Approximate the closest matrices with orthogonal rows or columns, whose singular values are 1.
+    """Approximate the closest matrices whose singular values are 1.
 
     Args:
         matrices: (n, rows, columns), in the dtype to compute in.
@@ -22,13 +29,15 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     a, b, c = COEFFICIENTS
     x = matrices
     is_tall = x.size(-2) > x.size(-1)
-    if is_tall:
+    if is_tall:  # of the two Gram matrices, the smaller one costs less
         x = x.mT
+    # The Frobenius norm is at least the largest singular value, and the iteration needs values of
+    # at most 1. The bound keeps a gradient of zeros from becoming NaN.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
-        gram = x @ x.mT
-        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.baddbmm(x, polynomial, x, beta=a)
+        gram = x @ x.mT  # (n, m, m), m the smaller of rows and columns
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # b G + c G^2
+        x = torch.baddbmm(x, polynomial, x, beta=a)  # a X + (b G + c G^2) X
     return x.mT if is_tall else x
 
 
@@ -39,12 +48,16 @@ class Muon(Optimizer):
         lr: learning rate; an update has spectral norm of about `lr * sqrt(max(1, rows / columns))`.
         momentum: of Nesterov, over a moving average of gradients.
         weight_decay: decoupled; weights shrink by the factor 1 - lr * weight_decay.
+        steps: Newton-Schulz iterations.
         dtype: of the Newton-Schulz iterations; bfloat16 suffices.
+
+    Attributes:
+        found_inf: 1, on the device, if this update must be skipped, as in fused AdamW; None: unset.
     """
 
-    _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
-    """1, on the device, if this update must be skipped, as in fused AdamW; None: unset."""
+    # by this attribute torch's own optimizers say that they read `found_inf`
+    _step_supports_amp_scaling = True
 
     def __init__(
         self,
@@ -55,7 +68,8 @@ class Muon(Optimizer):
         steps: int = 5,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps})
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps}
+        super().__init__(params, defaults)
         self._dtype = dtype
         assert all(p.dim() == 2 for group in self.param_groups for p in group["params"])
 
@@ -72,22 +86,36 @@ class Muon(Optimizer):
                 self._update(weights, group)
 
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
-        """Update matrices of equal shape."""
+        """Update n matrices of equal shape."""
         rows, columns = weights[0].shape
-        rate = group["lr"] * math.sqrt(max(1.0, rows / columns))  # the spectral norm of the update
+        # An orthogonal matrix has spectral norm 1. A tall one maps to more outputs than inputs: the
+        # factor lets the outputs change as much as those of a square one, per element.
+        rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
         momenta = [self._momentum(weight) for weight in weights]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         keep: float | Tensor = 1.0
         if self.found_inf is not None:
+            # 0 skips the update, without waiting for the device to know
             keep = 1.0 - self.found_inf
-            # zero times a gradient that is not finite is not zero
-            gradients = [torch.where(self.found_inf > 0, m, g) for m, g in zip(momenta, gradients, strict=True)]
+            gradients = self._finite_gradients(gradients, momenta, self.found_inf)
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        nesterov = torch._foreach_lerp(gradients, momenta, group["momentum"])
-        matrices = torch.stack(nesterov)
-        updates = keep * rate * orthogonalize(matrices.to(self._dtype), group["steps"]).to(matrices.dtype)
+        # Nesterov: look one step ahead by averaging with the gradient once more
+        directions = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+        orthogonal = orthogonalize(directions.to(self._dtype), group["steps"])  # (n, rows, columns)
+        updates = keep * rate * orthogonal.to(directions.dtype)
         torch._foreach_mul_(weights, 1 - keep * group["lr"] * group["weight_decay"])
         torch._foreach_sub_(weights, list(updates.unbind()))
+
+    @staticmethod
+    def _finite_gradients(
+        gradients: list[Tensor], momenta: list[Tensor], found_inf: Tensor
+    ) -> list[Tensor]:
+        """Return the gradients; or the momenta, which they then leave as they are, if it is 1.
+
+        A factor of 0 would not do: zero times a gradient that is not finite is not zero.
+        """
+        pairs = zip(gradients, momenta, strict=True)
+        return [torch.where(found_inf > 0, momentum, gradient) for gradient, momentum in pairs]
 
     def _momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]

@@ -15,14 +15,22 @@ from gpt.training.training_state import check_like
 
 
 class CombinedOptimizer:
-    """Steps, saves and loads several optimizers, by name, each with parameters of its own, as one."""
+    """Steps, saves and loads several optimizers, by name, each with parameters of its own, as one.
+
+    It has what `torch.amp.GradScaler` reads and sets of an optimizer: `param_groups`, `grad_scale`,
+    `found_inf`, `_step_supports_amp_scaling` and `step`.
+
+    Attributes:
+        grad_scale: None, since gradients are unscaled before they are clipped.
+        found_inf: 1, on the device, if the next update must be skipped; None: it is made. Both are
+            attributes of the class, since GradScaler sets them for a step, and then deletes them.
+    """
 
     grad_scale: Tensor | None = None
-    """Set by GradScaler; None, since gradients are unscaled before they are clipped."""
+    found_inf: Tensor | None = None
 
     def __init__(self, optimizers: dict[str, Optimizer]) -> None:
         self.optimizers = optimizers
-        self._found_inf: Tensor | None = None
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -34,9 +42,14 @@ class CombinedOptimizer:
         return all(optimizer.state for optimizer in self.optimizers.values())
 
     def step(self) -> None:
-        """Update all parameters, but for an optimizer that does not read `found_inf` itself where that is set."""
+        """Update all parameters, unless `found_inf` is 1."""
         for optimizer in self.optimizers.values():
-            if _reads_found_inf(optimizer) or self.found_inf is None or not bool(self.found_inf):
+            if _reads_found_inf(optimizer):
+                optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
+                optimizer.step()
+            elif self.found_inf is None or not bool(self.found_inf):
+                # Other optimizers of torch refuse to step with the attribute. Reading it back, as
+                # here, waits for the device.
                 optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -44,51 +57,58 @@ class CombinedOptimizer:
             optimizer.zero_grad(set_to_none)
 
     @property
-    def found_inf(self) -> Tensor | None:
-        """1, on the device, if the next update must be skipped; None: unset."""
-        return self._found_inf
-
-    @found_inf.setter
-    def found_inf(self, skip: Tensor | None) -> None:
-        self._found_inf = skip
-        # torch's others refuse to step with it
-        for optimizer in filter(_reads_found_inf, self.optimizers.values()):
-            optimizer.found_inf = skip  # type: ignore[attr-defined]
-
-    @found_inf.deleter
-    def found_inf(self) -> None:
-        self.found_inf = None
-
-    @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether every optimizer reads `found_inf`; GradScaler then sets it and does not synchronize."""
+        """Whether every optimizer reads `found_inf`: GradScaler then sets it, and need not wait."""
         return all(map(_reads_found_inf, self.optimizers.values()))
 
     def state_dict(self) -> dict[str, Any]:
         return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, but keep the present hyperparameters."""
+        """Restore the state, but keep the present hyperparameters.
+
+        Raises:
+            KeyError: the state has no optimizer, or no part of one, of a name.
+            ValueError: it belongs to other parameters, or is not one that a kernel can read.
+        """
         for name, optimizer in self.optimizers.items():
-            present, saved = optimizer.state_dict()["param_groups"], state[name]["param_groups"]
-            if [group["params"] for group in saved] != [group["params"] for group in present]:
-                raise ValueError("the optimizer has different parameters")
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            # a parameter without a gradient has no state, but none has more
-            if unknown := state[name]["state"].keys() - set(range(len(parameters))):
-                raise ValueError(f"the optimizer has moments of a parameter {min(unknown)}, which is not there")
-            names = next((names for kind, names in STATES.items() if isinstance(optimizer, kind)), None)
-            entries = {number: _checked(e, parameters[number], names) for number, e in state[name]["state"].items()}
-            # the rates are the last step's
-            groups = [{**group, "lr": float(last["lr"])} for group, last in zip(present, saved, strict=True)]
-            optimizer.load_state_dict({"state": entries, "param_groups": groups})
+            _load_state(optimizer, state[name])
+
+
+def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Restore the state of one optimizer; see `CombinedOptimizer.load_state_dict`."""
+    groups = optimizer.state_dict()["param_groups"]
+    saved_groups = saved["param_groups"]
+    # they have the numbers of their parameters, counted over all groups
+    if [group["params"] for group in saved_groups] != [group["params"] for group in groups]:
+        raise ValueError("the optimizer has different parameters")
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    # a parameter without a gradient has no state, so that some numbers may be missing
+    unknown = saved["state"].keys() - set(range(len(parameters)))
+    if unknown:
+        raise ValueError(
+            f"the optimizer has moments of a parameter {min(unknown)}, which is not there"
+        )
+    names = _state_names(optimizer)
+    for number, entry in saved["state"].items():
+        _check_entry(entry, parameters[number], names)
+    # The learning rate is no hyperparameter: the next step sets it. Until then it is the last
+    # one's.
+    for group, saved_group in zip(groups, saved_groups, strict=True):
+        group["lr"] = float(saved_group["lr"])
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
 
 
 def _reads_found_inf(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer skips its update where its attribute `found_inf` is 1.
+
+    Fused optimizers of torch do, and say so by this attribute.
+    """
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 Builder = Callable[[GPT, OptimConfig, torch.device, torch.dtype], dict[str, Optimizer]]
+"""Builds optimizers, by name, for a model on a device; the last is the device's fastest dtype."""
 
 
 def build_optimizer(
@@ -96,67 +116,94 @@ def build_optimizer(
 ) -> CombinedOptimizer:
     """Build the optimizer that `config.name` names in `OPTIMIZERS`.
 
-    Matrices and embeddings are decayed, vectors (norm gains, biases) are not. Every step sets the learning rate of a
-    group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz iterations run in `fast_dtype`.
+    Matrices and embeddings are decayed, vectors (norm gains, biases) are not. Every step sets the
+    learning rate of a group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz
+    iterations run in `fast_dtype`.
     """
-    part = OPTIMIZERS[config.name]
-    if not isinstance(part, type):
-        return CombinedOptimizer(part(model, config, device, fast_dtype))
+    entry = OPTIMIZERS[config.name]
+    if not isinstance(entry, type):
+        return CombinedOptimizer(entry(model, config, device, fast_dtype))
+    groups = decayed(model.parameters(), config)
     try:
-        return CombinedOptimizer({config.name: part(decayed(model.parameters(), config), config)})
-    except TypeError as error:
-        raise ConfigError(f"optim.name: {config.name} cannot be made from groups and config: {error}") from error
+        optimizer = entry(groups, config)
+    except TypeError as error:  # a plugin's class may want other arguments
+        raise ConfigError(
+            f"optim.name: {config.name} cannot be made from groups and config: {error}"
+        ) from error
+    return CombinedOptimizer({config.name: optimizer})
 
 
 def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str, Any]]:
     """Return two parameter groups: matrices and embeddings with weight decay, vectors without."""
-    # a tied weight appears once
-    each = list(parameters)
+    matrices: list[Tensor] = []
+    vectors: list[Tensor] = []
+    for parameter in parameters:  # `parameters` of a module has a tied weight once
+        kind = matrices if parameter.dim() >= 2 else vectors
+        kind.append(parameter)
     return [
-        {"params": [p for p in each if p.dim() >= 2], "weight_decay": config.weight_decay, "lr_factor": 1.0},
-        {"params": [p for p in each if p.dim() < 2], "weight_decay": 0.0, "lr_factor": 1.0},
+        {"params": matrices, "weight_decay": config.weight_decay, "lr_factor": 1.0},
+        {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},
     ]
 
 
 def _adamw(parameters: Iterable[Tensor], config: OptimConfig, device: torch.device) -> Optimizer:
     fused = device.type in ("cpu", "cuda")  # where torch has the kernel
-    return AdamW(decayed(parameters, config), lr=config.learning_rate, betas=config.betas, fused=fused)
+    groups = decayed(parameters, config)
+    return AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
 
 
-def build_adamw(model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype) -> dict[str, Optimizer]:
+def build_adamw(
+    model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype
+) -> dict[str, Optimizer]:
     """Build AdamW (Loshchilov and Hutter 2017, 1711.05101)."""
     return {"adamw": _adamw(model.parameters(), config, device)}
 
 
-def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype) -> dict[str, Optimizer]:
+def build_muon(
+    model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype
+) -> dict[str, Optimizer]:
     """Build Muon for the matrices of the blocks, and AdamW for the rest."""
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     muon = Muon(matrices, config.muon_rate, weight_decay=config.weight_decay, dtype=fast_dtype)
+    # one schedule, in units of the peak of AdamW, gives the rates of both
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 
 
 OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {"adamw": build_adamw, "muon": build_muon}
-"""By `optim.name`: the class of an optimizer, made from parameter groups and the configuration, or a builder."""
-
-
-STATES: dict[type[Optimizer], set[str]] = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}
+"""By `optim.name`: a class, made from parameter groups and the configuration, or a builder."""
+STATES: dict[type[Optimizer], set[str]] = {
+    AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    Muon: {"momentum"},
+}
 """What an optimizer keeps of each parameter; fused kernels read it unchecked."""
 
 
-def _checked(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -> dict[str, Any]:
-    """Return the saved state of a parameter.
+def _state_names(optimizer: Optimizer) -> set[str] | None:
+    """Return what an optimizer keeps of each parameter; None: a plugin's optimizer does not say."""
+    for kind, names in STATES.items():
+        if isinstance(optimizer, kind):
+            return names
+    return None
+
+
+def _check_entry(entry: dict[str, Any], parameter: Tensor, names: set[str] | None) -> None:
+    """Check the saved state of a parameter.
 
     Raises:
-        ValueError: it has other `names` (None: a plugin's optimizer tells none), or is neither a tensor of the
+        ValueError: it has other `names`, if they are known, or is neither a tensor of the
             parameter's shape nor a number.
     """
     if names is not None and entry.keys() != names:
-        raise ValueError(f"the optimizer keeps {', '.join(sorted(names))} of a parameter, not {', '.join(entry)}")
-    scalar = torch.zeros((), dtype=torch.promote_types(torch.get_default_dtype(), torch.float32))
+        expected = ", ".join(sorted(names))
+        raise ValueError(f"the optimizer keeps {expected} of a parameter, not {', '.join(entry)}")
+    # AdamW counts its steps in a tensor of one number, of the default type but not below float32
+    step_dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+    step = torch.zeros((), dtype=step_dtype)
     for name, value in entry.items():
-        if names is not None or not isinstance(value, int | float):
-            check_like(name, value, scalar if name == "step" else parameter)
-    return entry
+        is_number = isinstance(value, int | float)
+        if is_number and names is None:
+            continue
+        check_like(name, value, step if name == "step" else parameter)

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, a later one aborts it."""
+"""Ctrl-C, SIGTERM, a closed terminal: the first signal saves and stops a run, a later one aborts."""
 
 import signal
 from contextlib import ExitStack, suppress
@@ -7,7 +7,7 @@ from typing import Self
 
 from gpt.system.distributed import World
 from gpt.system.progress import Report
-from gpt.system.signals import WATCHED, Requests, handling
+from gpt.system.signals import WATCHED, Request, Requests, handling
 
 
 class Interrupted(Exception):
@@ -25,18 +25,22 @@ class Interrupted(Exception):
 class SignalWatch:
     """Records the first signal inside this context; `check` then raises it where stopping is safe.
 
-    A later one, unless it is an echo of the first, restores the previous handlers and goes to them. A signal that the
-    parent process ignores, as `nohup` and background jobs of scripts do, stays ignored.
+    A later one, unless it is an echo of the first, restores the previous handlers and goes to them.
+    A signal that the parent process ignores, as `nohup` and background jobs of scripts do, stays
+    ignored.
 
     A signal to one of the processes that train together stops all at the same step.
     """
 
     def __init__(self, report: Report, world: World = World()) -> None:  # noqa: B008  # without state
-        self._report, self._world = report, world
-        self._handlers, self._requests, self._received = ExitStack(), Requests(), 0
+        self._report = report
+        self._world = world
+        self._handlers = ExitStack()
+        self._requests = Requests()
+        self._received = 0  # 0 is no signal
 
     def __enter__(self) -> Self:
-        self._handlers.enter_context(handling(WATCHED, self._note))
+        self._handlers.enter_context(handling(WATCHED, self._handle))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,16 +53,22 @@ class SignalWatch:
             self._received = 0
             raise Interrupted(received)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        count = self._requests.count()
-        if count == 2:
-            self._handlers.close()
-            if signal.getsignal(signum) == self._note:  # it came while `__exit__` was closing them
-                signal.signal(signum, signal.SIG_DFL)
-            signal.raise_signal(signum)
-        if count != 1:
-            return
-        self._received = signum
-        # it may have interrupted a line that is being written, as to a stopped terminal
-        with suppress(RuntimeError):
-            self._report(f"{signal.Signals(signum).name}: saving after this step; send it again to stop at once")
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        request = self._requests.classify()
+        if request is Request.FIRST:
+            self._received = signum
+            name = signal.Signals(signum).name
+            # It may have interrupted a line that is being written, as to a stopped terminal:
+            # another one cannot be written from within it.
+            with suppress(RuntimeError):
+                self._report(f"{name}: saving after this step; send it again to stop at once")
+        elif request is Request.LATER:
+            self._abort(signum)
+
+    def _abort(self, signum: int) -> None:
+        """Send a signal to the handler that it had outside this context."""
+        self._handlers.close()
+        # it may have arrived while `__exit__` was closing them, which then has not come to this one
+        if signal.getsignal(signum) == self._handle:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.raise_signal(signum)
