@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a closed terminal: the first signal saves and stops a run, a later one aborts."""
+"""Ctrl-C, SIGTERM, a closed terminal: the first saves and stops a run, a later one aborts it."""
 
 import signal
 from contextlib import ExitStack, suppress

@@ -234,13 +234,13 @@ class Stepper:
                 is_last = index == len(inputs.micro_batches) - 1
                 # gradients of the processes are averaged once, when they are complete
                 with nullcontext() if is_last else self.parallelism.no_sync():
-                    minimized, loss, found = self.objective(
+                    found = self.objective(
                         self.parallelism.forward, batch, self.compute, inputs.mtp_scale
                     )
-                    mean = minimized / inputs.num_tokens
+                    mean = found.minimized / inputs.num_tokens
                     self.scaler.scale(mean).backward()  # type: ignore[no-untyped-call]
-                losses.append(loss / inputs.num_tokens)
-                for name, term in found.items():
+                losses.append(found.cross_entropy / inputs.num_tokens)
+                for name, term in found.terms.items():
                     terms.setdefault(name, []).append(term / inputs.num_tokens)
         return self._total(losses), {name: self._total(parts) for name, parts in terms.items()}
 
