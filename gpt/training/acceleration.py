@@ -1,4 +1,4 @@
-"""Faster blocks in training: by native kernels, or by torch.compile, which compiles once, since blocks are alike."""
+"""Faster blocks in training: by native kernels or by torch.compile."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,36 +14,67 @@ from gpt.system.errors import DeviceError
 from gpt.system.progress import Report
 
 
-def use_native_kernels(model: GPT, run: RunConfig, compute: Compute, settings: Settings, report: Report) -> None:
-    """Use native kernels if they are wanted and available; with `run.compile=true` only by their name."""
-    if run.kernels == "native" and run.compile:
-        raise DeviceError("run.compile is true, but torch does not compile native kernels; set run.kernels=torch")
-    if run.kernels == "native" or (run.kernels == "auto" and not run.compile and compute.device.type == "cpu"):
-        try:
-            instructions = use_native_blocks(model, compute, settings, report)
-            report(f"training blocks by native kernels ({instructions})")
-        except DeviceError as error:
-            if run.kernels == "native":
-                raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
-            report(f"training with PyTorch's operators: {error}")
+def use_native_kernels(
+    model: GPT, run: RunConfig, compute: Compute, settings: Settings, report: Report
+) -> None:
+    """Let the blocks of a model train by native kernels, if they are wanted and available.
+
+    Raises:
+        DeviceError: `run.kernels` is native, and they are not available.
+    """
+    is_required = run.kernels == "native"
+    if is_required and run.compile:
+        raise DeviceError(
+            "run.compile is true, but torch does not compile native kernels; set run.kernels=torch"
+        )
+    is_preferred = run.kernels == "auto" and not run.compile and compute.device.type == "cpu"
+    if not is_required and not is_preferred:
+        return
+    try:
+        instructions = use_native_blocks(model, compute, settings, report)
+    except DeviceError as error:
+        if is_required:
+            raise DeviceError(
+                f"run.kernels is native, but {error}; set run.kernels=auto or torch"
+            ) from None
+        report(f"training with PyTorch's operators: {error}")
+    else:
+        report(f"training blocks by native kernels ({instructions})")
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> None:
-    """Compile every block in place, and try it by a pass whose gradients are dropped; DeviceError: it failed."""
+    """Compile every block in place, and try it by a pass whose gradients are dropped.
+
+    Blocks are alike, so that torch compiles one of them and uses the result for all.
+
+    Args:
+        trial: makes a forward and a backward pass, since compilation happens in the first one.
+
+    Raises:
+        DeviceError: compilation failed.
+    """
     report("compiling: half a minute the first time, seconds when it is cached")
     device = next(model.parameters()).device
+    cuda_devices = [device] if device.type == "cuda" else []
     try:
         for block in model.h:
             block.compile()
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        # the dropout of the trial must not change that of the training
+        with torch.random.fork_rng(devices=cuda_devices):
             trial()
     except Exception as error:  # a toolchain can raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[0][:200]  # a compiler's message can be a whole command
         raise DeviceError(f"torch.compile failed: {reason}; set run.compile=false") from error
     model.zero_grad(set_to_none=True)
 
 
 def without_compilation(model: GPT) -> AbstractContextManager[object]:
-    """Run compiled blocks eagerly inside this context: a few passes are not worth compiling for their shapes."""
+    """Run compiled blocks eagerly inside this context.
+
+    A few passes are not worth compiling for their shapes.
+    """
     is_compiled = any(block._compiled_call_impl is not None for block in model.h)
-    return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+    if not is_compiled:  # torch.compiler would import the compiler, which takes a second
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

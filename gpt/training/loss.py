@@ -1,7 +1,8 @@
 """Cross-entropy of a batch, and its mean over a split, which is read in windows.
 
-By two protocols, whose losses are not comparable: `full_batches` reads a text once in order, in blocks of `block_size`:
-the loss to report. `sliding_batches` overlaps the windows, so that every token has a long context.
+There are two protocols, whose losses are not comparable. `full_batches` reads a text once in order,
+in blocks of `block_size`: it gives the loss to report. `sliding_batches` overlaps the windows, so
+that every token has a long context.
 """
 
 import math
@@ -26,22 +27,34 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The mean loss over a text, in nats per token."""
+    """The loss over a text.
+
+    Attributes:
+        loss: the mean, in nats per token.
+        tokens: the number of targets that it is the mean of.
+    """
 
     loss: float
     tokens: int
 
     def bits_per_char(self, chars_per_token: float) -> float:
+        """Return the loss in bits per character, which is comparable between tokenizers."""
         return self.loss / math.log(2) / chars_per_token
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum `-log softmax(logits)[target]` over positions, in nats: logits (B, T, V), targets (B, T) int64."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    """Sum `-log softmax(logits)[target]` over positions, in nats.
+
+    Args:
+        logits: (B, T, V).
+        targets: (B, T) int64.
+    """
+    rows = logits.flatten(0, 1)  # (B T, V)
+    return F.cross_entropy(rows, targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Compute) -> Tensor:
-    """Return the cross-entropy of a batch, (B, T) each, summed over positions, in nats; runs the model.
+    """Run the model on a batch, (B, T) each; return its summed cross-entropy, in nats.
 
     The logits are freed on return: kept during the backward pass, they would raise its peak memory.
     """
@@ -50,14 +63,22 @@ def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Comp
     return summed_cross_entropy(logits, to_device(targets, compute.device))
 
 
+def never_stop() -> None:
+    """Let an evaluation run to its end."""
+
+
 def evaluate(
-    model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None] = lambda: None
+    model: nn.Module,
+    batches: Iterator[Batch],
+    compute: Compute,
+    poll: Callable[[], None] = never_stop,
 ) -> Evaluation:
-    """Compute the mean loss over batches, as of `full_batches`; the model is in eval mode meanwhile.
+    """Compute the mean loss over batches, as of `full_batches`, with the model in eval mode.
 
     `poll` is called before every batch; an exception from it ends the evaluation.
     """
     losses, tokens = batch_losses(model, batches, compute, poll)
+    # an exact sum: it does not depend on how the batches are distributed over processes
     return Evaluation(math.fsum(losses) / tokens, tokens)
 
 
@@ -65,14 +86,18 @@ def evaluate(
 def batch_losses(
     model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None]
 ) -> tuple[list[float], int]:
-    """Return the loss of each batch, summed over positions, and the number of targets in all; see `evaluate`."""
-    losses, tokens = [], 0
+    """Return the loss of each batch, summed over positions, and the number of all targets.
+
+    See `evaluate`.
+    """
+    losses: list[Tensor] = []
+    tokens = 0
     with eval_mode(model):
         for inputs, targets in batches:
             poll()
             losses.append(summed_loss(model, inputs, targets, compute))
             tokens += int((targets != IGNORE).sum())
-    # read back once, so that a GPU does not wait between batches
+    # They are read back once, so that a GPU does not wait between batches.
     return torch.stack(losses).tolist(), tokens
 
 
@@ -81,26 +106,34 @@ def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[B
     return sliding_batches(tokens, block_size, batch_size, stride=block_size)
 
 
-def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: int) -> Iterator[Batch]:
-    """Yield windows `stride` apart; each predicts only the tokens after the end of the previous one."""
-    # the last token is only a target
-    last = len(tokens) - 1
-    starts = range(0, max(1, last - block_size + stride), stride)
+def sliding_batches(
+    tokens: Tokens, block_size: int, batch_size: int, stride: int
+) -> Iterator[Batch]:
+    """Yield windows `stride` apart; each predicts only tokens after the end of the one before."""
+    # the last token is only a target, so that windows are cut from the inputs before it
+    num_inputs = len(tokens) - 1
+    starts = range(0, max(1, num_inputs - block_size + stride), stride)
     # the windows that do not reach past the end are computed together, as batches of one shape
-    whole = max(0, (last - block_size) // stride + 1)
-    for i in range(0, whole, batch_size):
-        yield _windows(tokens, starts[i : min(i + batch_size, whole)], block_size, stride)
+    num_whole = max(0, (num_inputs - block_size) // stride + 1)
+    whole, cut = starts[:num_whole], starts[num_whole:]
+    for i in range(0, num_whole, batch_size):
+        yield _windows(tokens, whole[i : i + batch_size], block_size, stride)
         release_pages(tokens)
-    for start in starts[whole:]:
-        yield _windows(tokens, [start], last - start, stride - (start + block_size - last))
+    for start in cut:
+        num_missing = start + block_size - num_inputs
+        yield _windows(tokens, [start], block_size - num_missing, stride - num_missing)
 
 
 def _windows(tokens: Tokens, starts: Sequence[int], length: int, scored: int) -> Batch:
-    """Return windows of `length`; all but the first one of the text predict only their last `scored` tokens."""
-    indices = np.array(starts)[:, None] + np.arange(length + 1)
-    windows: Tensor = torch.from_numpy(tokens[indices].astype(np.int64))
-    targets = windows[:, 1:].clone()
-    for index, start in enumerate(starts):
+    """Return windows of `length`, which predict only their last `scored` tokens.
+
+    The first window of the text predicts all of its tokens: no other one has before it.
+    """
+    positions = np.array(starts)[:, None] + np.arange(length + 1)  # (B, T + 1)
+    windows: Tensor = torch.from_numpy(tokens[positions].astype(np.int64))
+    inputs = windows[:, :-1]
+    targets = windows[:, 1:].clone()  # it shares its memory with the inputs otherwise
+    for row, start in enumerate(starts):
         if start > 0:
-            targets[index, : length - scored] = IGNORE
-    return windows[:, :-1], targets
+            targets[row, : length - scored] = IGNORE
+    return inputs, targets

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from inspect import signature
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,44 +30,67 @@ def check_parallel(config: Config, world: World) -> None:
 
 
 def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
-    """Return which sequences of a step are this process's: an equal part of every micro-batch; None: all."""
+    """Return which sequences of a step are this process's, (R,) int64; None: all.
+
+    They are an equal part of every micro-batch, so that the micro-batches of a step are the same
+    for any number of processes.
+    """
     if world.size == 1:
         return None
     rows = torch.arange(config.sequences)
-    return rows.view(config.grad_accum_steps, world.size, -1)[:, world.rank].flatten()
+    by_rank = rows.view(config.grad_accum_steps, world.size, -1)
+    return by_rank[:, world.rank].flatten()
 
 
 def parallelize(model: GPT, world: World, compute: Compute) -> Parallelism:
-    """Move a model to the device and let its processes train it together, with the weights of rank 0.
+    """Move a model to the device and let the processes train it together, with rank 0's weights.
 
-    Every process keeps all parameters, and gradients are averaged during the backward pass (DDP, Li et al. 2020,
-    2006.15704).
+    Every process keeps all parameters, and gradients are averaged during the backward pass (DDP, Li
+    et al. 2020, 2006.15704).
     """
+    model.to(compute.device)
     if world.size == 1:
-        return Parallelism(world, model.to(compute.device))
-    # in torch 2.13
-    renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
-    # tables, which do not change
-    buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-    replica = DistributedDataParallel(model.to(compute.device), gradient_as_bucket_view=True, **buffers)  # type: ignore[arg-type]
+        return Parallelism(world, model)
+    # Buffers of a GPT are tables, which do not change: they need not be sent at each step.
+    # torch 2.13 has renamed the option.
+    option = "broadcast_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
+        option = "forward_sync_buffers"
+    buffers: dict[str, Any] = {option: False}
+    # gradients are not held twice: those of the parameters are views of what is communicated
+    replica = DistributedDataParallel(model, gradient_as_bucket_view=True, **buffers)
     return Parallelism(world, replica, replica.no_sync)
 
 
 def evaluate_together(
-    world: World, model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None]
+    world: World,
+    model: nn.Module,
+    batches: Iterator[Batch],
+    compute: Compute,
+    poll: Callable[[], None],
 ) -> Evaluation:
     """Compute what `gpt.training.loss.evaluate` does, each process whole batches of its own.
 
-    Their number does not change the result, to the last bit.
+    Their number does not change the result, to the last bit, since the sum of losses is exact.
     """
-    parts = world.gather(batch_losses(model, _share(batches, world), compute, poll))
-    tokens = sum(count for _, count in parts)
-    return Evaluation(math.fsum(loss for losses, _ in parts for loss in losses) / tokens, tokens)
+    own = batch_losses(model, _share(batches, world), compute, poll)
+    all_losses: list[float] = []
+    num_tokens = 0
+    for losses, tokens in world.gather(own):
+        all_losses += losses
+        num_tokens += tokens
+    return Evaluation(math.fsum(all_losses) / num_tokens, num_tokens)
 
 
 def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
-    """Yield every world_size-th batch, and one without targets where too few are left for all processes."""
+    """Yield every world_size-th batch.
+
+    All processes get the same number of batches, since the forward pass may need all of them. Where
+    too few are left, some get one without targets, whose loss is 0.
+    """
     while turn := list(islice(batches, world.size)):
-        inputs, targets = turn[min(world.rank, len(turn) - 1)]
-        # the forward pass may need all processes
-        yield inputs, targets if world.rank < len(turn) else torch.full_like(targets, IGNORE)
+        if world.rank < len(turn):
+            yield turn[world.rank]
+        else:
+            inputs, targets = turn[-1]
+            yield inputs, torch.full_like(targets, IGNORE)

@@ -1,6 +1,5 @@
-"""The schedules of the learning rate and of the length of sequences: functions of the step, without a state to save."""
+"""The learning rate and the length of sequences: functions of the step, without state to save."""
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -9,17 +8,22 @@ from gpt.system.progress import Report
 
 
 def fit_schedule(config: Config, report: Report) -> Config:
-    """Return the configuration with a warmup and decay that fit into a short run.
+    """Return the configuration with a warmup that fits into a short run; every change is reported.
 
-    A warmup as long as the run is cut to a tenth of it, a decay to at most the rest; every change is reported.
+    A warmup as long as the run is cut to a tenth of it. A longer decay than what is left then is
+    cut by `_warmup_stable_decay`, and is only reported here.
     """
-    optim, steps = config.optim, config.train.max_steps
-    if optim.warmup_steps >= steps:
-        report(f"optim.warmup_steps: {steps // 10} instead of {optim.warmup_steps}, since train.max_steps is {steps}")
-        optim = optim.model_copy(update={"warmup_steps": steps // 10})
-    left = max(1, steps - optim.warmup_steps)
-    if optim.schedule == "wsd" and optim.decay_steps is not None and optim.decay_steps > left:
-        report(f"optim.decay_steps: {left} instead of {optim.decay_steps}, since train.max_steps is {steps}")
+    optim = config.optim
+    max_steps = config.train.max_steps
+    reason = f"since train.max_steps is {max_steps}"
+    if optim.warmup_steps >= max_steps:
+        warmup_steps = max_steps // 10
+        report(f"optim.warmup_steps: {warmup_steps} instead of {optim.warmup_steps}, {reason}")
+        optim = optim.model_copy(update={"warmup_steps": warmup_steps})
+    steps_left = max(1, max_steps - optim.warmup_steps)
+    decay_steps = optim.decay_steps
+    if optim.schedule == "wsd" and decay_steps is not None and decay_steps > steps_left:
+        report(f"optim.decay_steps: {steps_left} instead of {decay_steps}, {reason}")
     return config.model_copy(update={"optim": optim})
 
 
@@ -30,29 +34,45 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     `decay_steps` (cosine) or `max_steps` (wsd), and stays there.
     """
     if step < config.warmup_steps:
+        # + 1, since at a rate of 0 the first step would be wasted
         return config.learning_rate * (step + 1) / config.warmup_steps
     factor = SCHEDULES[config.schedule](step, config, max_steps)
     return config.min_lr + (config.learning_rate - config.min_lr) * factor
 
 
 def sequence_length(step: int, config: Config) -> int:
-    """Return the length of the sequences of update `step`, counted from 0 (Li et al. 2021, 2108.06084)."""
-    lengths = config.sequence_lengths()
-    ends = itertools.accumulate(steps for _, steps in lengths)
-    return next(length for (length, _), end in zip(lengths, ends, strict=True) if step < end)
+    """Return the length of the sequences of update `step`, counted from 0.
+
+    See Li et al. 2021, 2108.06084: a model that begins with short sequences is more stable.
+    """
+    end = 0
+    for length, steps in config.sequence_lengths():
+        end += steps
+        if step < end:
+            return length
+    raise AssertionError(f"step {step} is after the last step of the run")
 
 
 def _cosine(step: int, config: OptimConfig, max_steps: int) -> float:
-    """Return half a period of a cosine, from 1 to 0 (Loshchilov and Hutter 2016, 1608.03983, equation 5)."""
+    """Return half a period of a cosine, from 1 to 0.
+
+    See Loshchilov and Hutter 2016, 1608.03983, equation 5.
+    """
     end = config.decay_steps or max_steps
     progress = (step - config.warmup_steps) / max(1, end - config.warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> float:
-    """Return 1, then fall linearly to 0 over the last `decay_steps` (Hu et al. 2024, 2404.06395, section 4)."""
-    length = min(config.decay_steps or max(1, max_steps // 5), max(1, max_steps - config.warmup_steps))
-    return min(1.0, max(0.0, (max_steps - step) / length))
+    """Return 1, and in the last `decay_steps` a number that falls linearly to 0.
+
+    See Hu et al. 2024, 2404.06395, section 4.
+    """
+    # without a number, the last fifth of the run
+    wanted_steps = config.decay_steps or max(1, max_steps // 5)
+    steps_after_warmup = max(1, max_steps - config.warmup_steps)
+    decay_steps = min(wanted_steps, steps_after_warmup)
+    return min(1.0, max(0.0, (max_steps - step) / decay_steps))
 
 
 def _constant(step: int, config: OptimConfig, max_steps: int) -> float:
@@ -64,4 +84,4 @@ SCHEDULES: dict[str, Callable[[int, OptimConfig, int], float]] = {
     "wsd": _warmup_stable_decay,
     "constant": _constant,
 }
-"""By `optim.schedule`: the learning rate of a step after the warmup, from 1 (peak) to 0 (`min_lr`)."""
+"""By `optim.schedule`: the rate of a step after the warmup, from 1 (the peak) to 0 (`min_lr`)."""

@@ -16,22 +16,36 @@ from gpt.system.errors import CheckpointError
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 CountOrNever = Annotated[int, Field(strict=True, ge=-1, lt=2**62)]
 Loss = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 @dataclass
 class TrainingState:
-    """The progress of a run, saved as JSON; losses are in nats per token."""
+    """The progress of a run, saved as JSON.
+
+    Attributes:
+        step: optimizer steps that are done.
+        evaluated_step: the step of the last finished evaluation; -1 before the first.
+        val_loss: the validation loss of that evaluation, in nats per token.
+        best_step: the step of the checkpoint with the lowest validation loss; -1 before the first.
+        best_val_loss: the validation loss of that checkpoint.
+        seconds: wall time of the run, in all the processes that continued it.
+    """
 
     step: Count = 0
-    evaluated_step: CountOrNever = -1  # of the last finished evaluation; -1 before the first
-    val_loss: Loss | None = None  # of that evaluation
-    best_step: CountOrNever = -1  # of the checkpoint with the lowest validation loss; -1 before the first
+    evaluated_step: CountOrNever = -1
+    val_loss: Loss | None = None
+    best_step: CountOrNever = -1
     best_val_loss: Loss | None = None
-    seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0  # of all processes of the run
+    seconds: Seconds = 0.0
 
     def record_evaluation(self, loss: float) -> bool:
-        """Record the validation loss of the present step; return whether it is lower than the best checkpoint's."""
-        self.evaluated_step, self.val_loss = self.step, loss
+        """Record the validation loss of the present step.
+
+        Return whether it is lower than that of the best checkpoint.
+        """
+        self.evaluated_step = self.step
+        self.val_loss = loss
         return self.best_val_loss is None or loss < self.best_val_loss
 
     def is_over(self, train: TrainConfig) -> bool:
@@ -48,7 +62,11 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """Build the state from a JSON object; CheckpointError: a key is missing or of a wrong type."""
+        """Build the state from a JSON object.
+
+        Raises:
+            CheckpointError: a key is missing or of a wrong type.
+        """
         missing = [name for name in cls.__dataclass_fields__ if name not in values]
         if missing:
             raise CheckpointError(f"state.json of the checkpoint has no {missing[0]!r}")
@@ -56,15 +74,22 @@ class TrainingState:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise CheckpointError(f"state.json of the checkpoint: {first['loc'][0]}: {first['msg']}") from None
+            raise CheckpointError(
+                f"state.json of the checkpoint: {first['loc'][0]}: {first['msg']}"
+            ) from None
 
 
 def check_like(name: str, value: Any, like: Tensor) -> None:
-    """Raise ValueError unless a loaded value is a contiguous tensor with the shape and dtype of another."""
-    fits = isinstance(value, Tensor) and value.layout == torch.strided and value.is_contiguous()
-    if not fits or value.shape != like.shape or value.dtype != like.dtype:
-        found = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{name} is {found}, expected {tuple(like.shape)} {like.dtype}")
+    """Raise ValueError unless a loaded value is a contiguous tensor like another one.
+
+    Kernels that update it in place read its memory unchecked.
+    """
+    expected = f"{tuple(like.shape)} {like.dtype}"
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} is {type(value).__name__}, expected {expected}")
+    is_contiguous = value.layout == torch.strided and value.is_contiguous()
+    if not is_contiguous or value.shape != like.shape or value.dtype != like.dtype:
+        raise ValueError(f"{name} is {tuple(value.shape)} {value.dtype}, expected {expected}")
 
 
 @dataclass
@@ -72,7 +97,8 @@ class Generators:
     """The states of torch's default generators, which dropout uses, of all processes.
 
     Attributes:
-        reseed: called where the states do not fit: another number of processes saved them, or another kind of device.
+        reseed: called where the states do not fit: another number of processes saved them, or one
+            on another kind of device.
     """
 
     world: World
@@ -81,12 +107,15 @@ class Generators:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the states by rank."""
-        cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
+        cuda: list[Tensor] = []  # of the run's device; empty on another kind
+        if self.device.type == "cuda":
+            cuda.append(torch.cuda.get_rng_state(self.device))
         return self.world.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Restore those of this process."""
-        if len(states) != self.world.size or len(states[0]["cuda"]) != (self.device.type == "cuda"):
+        """Restore those of this process, or reseed."""
+        num_cuda = 1 if self.device.type == "cuda" else 0
+        if len(states) != self.world.size or len(states[0]["cuda"]) != num_cuda:
             self.reseed()
             return
         own = states[self.world.rank]
@@ -98,7 +127,7 @@ class Generators:
 def mix_seeds(*numbers: int) -> int:
     """Return a seed from several numbers: a seed, a rank, a step."""
     (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
-    return int(state) >> 1
+    return int(state) >> 1  # below 2**63: not negative as an int64
 
 
 def seed_process(*numbers: int) -> None:

@@ -40,7 +40,9 @@ class Validation:
     def tokens(self) -> Tokens:
         """The part of the validation split that `loss` reads."""
         limit = self.config.train.eval_max_tokens
-        return self.dataset.val if limit is None else self.dataset.val[: limit + 1]
+        if limit is None:
+            return self.dataset.val
+        return self.dataset.val[: limit + 1]  # the first token is not predicted
 
     def loss(self, step: int, poll: Poll) -> Evaluation:
         """Compute the loss over `tokens`, in nats per token; NonFiniteError: it is not finite."""
@@ -49,11 +51,15 @@ class Validation:
         with without_compilation(self.model), self.compute.allow_tf32():
             result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):
-            raise NonFiniteError(f"the validation loss is not finite at step {step}; it is not recorded")
+            raise NonFiniteError(
+                f"the validation loss is not finite at step {step}; it is not recorded"
+            )
         return result
 
     def sample(self, poll: Poll) -> str:
         """Return a sample; it is empty where `train.sample_tokens` is 0."""
         params = self.config.sample.params(max_new_tokens=self.config.train.sample_tokens)
-        with without_compilation(self.model):  # which a short sample is not worth
-            return reference_texts(self.model, self.dataset.tokenizer, params, [params.seed], poll)[0]
+        tokenizer = self.dataset.tokenizer
+        with without_compilation(self.model):
+            texts = reference_texts(self.model, tokenizer, params, [params.seed], poll)
+        return texts[0]
