@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -29,7 +29,8 @@ class Monitor:
     def start(self, step: int, evaluated: bool = True) -> None:
         """Open files, and drop what an earlier process recorded after `step`.
 
-        Without `evaluated` the evaluation of that step is dropped too: a process was killed before it was saved.
+        Without `evaluated` the evaluation of that step is dropped too: a process was killed before
+        it was saved.
         """
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -39,52 +40,68 @@ class Monitor:
         """Record what the model wrote."""
 
     def progress(self, step: int, loss: float | None) -> None:
-        """Count a finished step; `loss` is None if it was not read back."""
+        """Show that a step is finished; `loss` is None if it was not read back from the device."""
 
     def close(self) -> None:
         """Flush and close files."""
 
 
 class MonitorGroup(Monitor):
-    """Passes everything on to each monitor; one that cannot write causes a warning, and the run continues."""
+    """Passes everything on to each monitor.
+
+    One that cannot write, as on a full disk, causes a warning once, and the run continues.
+    """
 
     def __init__(self, monitors: Sequence[Monitor], report: Report) -> None:
-        self._monitors, self.report = monitors, report
+        self.report = report
+        self._monitors = monitors
         self._failed: set[Monitor] = set()
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        self._tell(lambda monitor: monitor.start(step, evaluated))
+        for monitor in self._monitors:
+            with self._warning_of(monitor):
+                monitor.start(step, evaluated)
+        # one that has not started has no file to write to
         self._monitors = [monitor for monitor in self._monitors if monitor not in self._failed]
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._tell(lambda monitor: monitor.scalars(step, values))
+        for monitor in self._monitors:
+            with self._warning_of(monitor):
+                monitor.scalars(step, values)
 
     def sample(self, step: int, text: str) -> None:
-        self._tell(lambda monitor: monitor.sample(step, text))
+        for monitor in self._monitors:
+            with self._warning_of(monitor):
+                monitor.sample(step, text)
 
     def progress(self, step: int, loss: float | None) -> None:
-        self._tell(lambda monitor: monitor.progress(step, loss))
+        for monitor in self._monitors:
+            with self._warning_of(monitor):
+                monitor.progress(step, loss)
 
     def close(self) -> None:
-        self._tell(lambda monitor: monitor.close())
-
-    def _tell(self, call: Callable[[Monitor], None]) -> None:
         for monitor in self._monitors:
-            try:
-                call(monitor)
-            except OSError as error:
-                if monitor not in self._failed:
-                    self._failed.add(monitor)
-                    self.report(
-                        f"warning: {type(monitor).__name__} cannot write: {error.strerror or error}; training continues"
-                    )
+            with self._warning_of(monitor):
+                monitor.close()
+
+    @contextmanager
+    def _warning_of(self, monitor: Monitor) -> Iterator[None]:
+        """Turn an OSError inside this context into a warning, the first one of each monitor."""
+        try:
+            yield
+        except OSError as error:
+            if monitor not in self._failed:
+                self._failed.add(monitor)
+                name = type(monitor).__name__
+                reason = error.strerror or error
+                self.report(f"warning: {name} cannot write: {reason}; training continues")
 
 
 class RunFiles(Monitor):
-    """Writes each set of scalars as a line of metrics.jsonl, and each sample as `samples/step-000250.txt`.
+    """Writes scalars as lines of metrics.jsonl, and samples as `samples/step-000250.txt`.
 
-    A resumed run first removes the lines after its step. The file is opened for every line, so that a deleted run
-    folder is noticed.
+    A resumed run first removes the lines after its step. The file is opened for every line, so that
+    a deleted run folder is noticed.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -93,20 +110,16 @@ class RunFiles(Monitor):
     def start(self, step: int, evaluated: bool = True) -> None:
         """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
         if not self._run.metrics.is_file():
-            self._run.metrics.touch(mode=0o644)  # whatever the umask, not everybody may write into it
+            # 0o644: whatever the umask, not everybody may write into it
+            self._run.metrics.touch(mode=0o644)
             return
-        kept = []
-        for line in read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True):
-            with suppress(ValueError, KeyError, TypeError):
-                row = parse_json(line)
-                is_done = row["step"] < step or (row["step"] == step and (evaluated or "val/loss" not in row))
-                if line.endswith(b"\n") and is_done:
-                    kept.append(line)
+        lines = read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True)
+        kept = [line for line in lines if _belongs_to_run(line, step, evaluated)]
         write_atomic(self._run.metrics, b"".join(kept))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        # JSON has no NaN
-        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        # JSON has neither NaN nor infinity
+        finite = {name: x if math.isfinite(x) else None for name, x in values.items()}
         with self._run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
 
@@ -114,15 +127,33 @@ class RunFiles(Monitor):
         write_atomic(self._run.samples / f"step-{step:06d}.txt", f"{text}\n".encode())
 
 
+def _belongs_to_run(line: bytes, step: int, evaluated: bool) -> bool:
+    """Return whether a run that continues from `step` has written a line of metrics.jsonl.
+
+    Without `evaluated` an evaluation of that step does not count: it is repeated.
+    """
+    try:
+        row = parse_json(line)
+        is_before = row["step"] < step
+        is_at = row["step"] == step
+        is_evaluation = "val/loss" in row
+    except (ValueError, KeyError, TypeError):  # a process was killed while it wrote
+        return False
+    is_repeated = is_evaluation and not evaluated
+    is_kept = is_before or (is_at and not is_repeated)
+    return line.endswith(b"\n") and is_kept
+
+
 class TensorBoard(Monitor):
     """Writes event files into the run folder, with the configuration and the samples as texts."""
 
     def __init__(self, folder: Path, config: Config) -> None:
-        self._folder, self._config = folder, config
+        self._folder = folder
+        self._config = config
 
     def start(self, step: int, evaluated: bool = True) -> None:
         """Open an event file; points of later steps, from before a resume, are hidden."""
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
         if step == 0:
@@ -143,12 +174,19 @@ class Console(Monitor):
     """Shows progress: a bar on a terminal, plain lines in a pipe."""
 
     def __init__(self, max_steps: int, file: TextIO) -> None:
-        self._max_steps, self._file = max_steps, file
+        self._max_steps = max_steps
+        self._file = file
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        self._first_step, self._began = step, time.monotonic()
+        self._first_step = step
+        self._started_at = time.monotonic()
         self._bar = tqdm(
-            total=self._max_steps, initial=step, unit="step", disable=None, file=self._file, smoothing=0.05
+            total=self._max_steps,
+            initial=step,
+            unit="step",
+            disable=None,  # off unless the file is a terminal
+            file=self._file,
+            smoothing=0.05,  # evaluations between steps would make the estimate jump
         )
 
     def _line(self, text: str) -> None:
@@ -162,15 +200,20 @@ class Console(Monitor):
                 f"({values['val/bits_per_char']:.4f} bits per character)"
             )
         elif "train/loss" in values and self._bar.disable:
-            pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
+            seconds = time.monotonic() - self._started_at
+            seconds_per_step = seconds / max(1, step - self._first_step)
+            seconds_left = seconds_per_step * (self._max_steps - step)
             self._line(
-                f"step {step:>6}  loss {values['train/loss']:.4f} nats  lr {values['train/learning_rate']:.2e}  "
-                f"grad norm {values['train/grad_norm']:.2f}  {values['speed/tokens_per_second']:,.0f} tokens/s  "
-                f"left {tqdm.format_interval(pace * (self._max_steps - step))}"
+                f"step {step:>6}  loss {values['train/loss']:.4f} nats  "
+                f"lr {values['train/learning_rate']:.2e}  "
+                f"grad norm {values['train/grad_norm']:.2f}  "
+                f"{values['speed/tokens_per_second']:,.0f} tokens/s  "
+                f"left {tqdm.format_interval(seconds_left)}"
             )
 
     def sample(self, step: int, text: str) -> None:
-        self._line("\n".join([f"step {step:>6}  the model writes:", *(f"  | {line}" for line in text.splitlines())]))
+        quoted = [f"  | {line}" for line in text.splitlines()]
+        self._line("\n".join([f"step {step:>6}  the model writes:", *quoted]))
 
     def progress(self, step: int, loss: float | None) -> None:
         if loss is not None:
@@ -190,42 +233,60 @@ class SpeedMeter:
     """Measures the throughput of a run between readings; several processes share its steps."""
 
     def __init__(
-        self, config: Config, compute: Compute, processes: int = 1, clock: Callable[[], float] = time.perf_counter
+        self,
+        config: Config,
+        compute: Compute,
+        processes: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.config, self._compute, self._processes, self.clock = config, compute, processes, clock
+        self.config = config
+        self.clock = clock
         self.tokens_per_step = config.train.sequences * config.model.block_size
+        self._compute = compute
+        self._processes = processes
 
     def start(self, seconds_before: float) -> None:
         """Begin to measure, after `seconds_before` of the run in earlier processes."""
-        self._rate = self._processes * measure_matmul_rate(self._compute.device, self._compute.dtype)
-        self._begin = self.clock() - seconds_before
+        rate = measure_matmul_rate(self._compute.device, self._compute.dtype)
+        self._machine_flops_per_second = self._processes * rate
+        # as if this process had begun so much earlier
+        self._started_at = self.clock() - seconds_before
         self.restart()
 
     @property
     def total_seconds(self) -> float:
         """Wall time of the whole run so far, evaluations and samples included."""
-        return self.clock() - self._begin
+        return self.clock() - self._started_at
 
     def restart(self) -> None:
-        """Begin a new interval, so that the time since the last step, such as an evaluation, does not count."""
-        self._interval, self._steps, self._flops = self.clock(), 0, 0
+        """Begin a new interval.
+
+        The time since the last step, as of an evaluation, then does not count.
+        """
+        self._interval_began_at = self.clock()
+        self._steps = 0
+        self._flops = 0
 
     def count_step(self, length: int) -> None:
         """Count a step with sequences of `length` tokens."""
+        num_sequences = self.tokens_per_step // length
         self._steps += 1
-        self._flops += training_flops(self.config.model, self.tokens_per_step // length, length)
+        self._flops += training_flops(self.config.model, num_sequences, length)
 
     def read(self) -> dict[str, float]:
         """Return the metrics since the last reading or restart, by name, and begin a new interval.
 
-        MFU is the model FLOP/s as a fraction of the machine's (Chowdhery et al. 2022, 2204.02311, appendix B).
+        MFU is the model FLOP/s as a fraction of the machine's (Chowdhery et al. 2022, 2204.02311,
+        appendix B).
         """
-        seconds = max(self.clock() - self._interval, 1e-9)
-        tokens, flops = self._steps * self.tokens_per_step, self._flops
+        # a clock may not have moved between two readings
+        seconds = max(self.clock() - self._interval_began_at, 1e-9)
+        num_tokens = self._steps * self.tokens_per_step
+        flops_per_second = self._flops / seconds
         self.restart()
         return {
-            "speed/tokens_per_second": tokens / seconds,
-            "speed/mfu": flops / seconds / self._rate,
+            "speed/tokens_per_second": num_tokens / seconds,
+            "speed/mfu": flops_per_second / self._machine_flops_per_second,
             "speed/memory_bytes": peak_memory_bytes(self._compute.device),
             "speed/seconds": self.total_seconds,
         }
