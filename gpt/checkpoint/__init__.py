@@ -1,10 +1,6 @@
 """Checkpoints and run folders: a crash loses nothing that was saved, and every read is verified."""
 
-from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_description, read_state, write_checkpoint
-from gpt.checkpoint.loading import Loaded, bare_checkpoint, build_model, load_trained, load_weights, weights_of
-from gpt.checkpoint.manifest import verify_checkpoint
-from gpt.checkpoint.runs import (
-    RunFolder,
+from gpt.checkpoint.finding import (
     configuration_around,
     find_checkpoint,
     find_place,
@@ -12,8 +8,24 @@ from gpt.checkpoint.runs import (
     name_of_model,
     run_around,
     similar_run,
-    step_files,
 )
+from gpt.checkpoint.folder import (
+    Checkpoint,
+    read_checkpoint,
+    read_description,
+    read_state,
+    write_checkpoint,
+)
+from gpt.checkpoint.loading import (
+    Loaded,
+    bare_checkpoint,
+    build_model,
+    load_trained,
+    load_weights,
+    weights_of,
+)
+from gpt.checkpoint.manifest import verify_checkpoint
+from gpt.checkpoint.runs import RunFolder, step_files
 
 __all__ = [
     "Checkpoint",

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt.checkpoint.finding import find_checkpoint
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
-from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, DataConfig, SampleConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
@@ -18,8 +18,10 @@ from gpt.system.device import meta_device
 from gpt.system.errors import CheckpointError
 from gpt.system.progress import Report, announced, print_line
 
-MOST_TABLES = 128 << 20
-"""Bytes that tables of positions may have beside weights of any size."""
+MAX_POSITION_TABLE_BYTES = 128 << 20
+"""Bytes that the position tables of a model may have, however small its weights are."""
+MAX_TABLE_BYTES_PER_WEIGHT_BYTE = 8
+"""Larger models may have larger tables; no sensible configuration comes near this ratio."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,26 @@ class Loaded:
     tokenizer: Tokenizer
     config: Config
     folder: Path  # of the checkpoint that was read
-    state: dict[str, Any]  # step, losses and counters of the run, and the fingerprint of its dataset, as JSON values
+    state: dict[str, Any]  # step, losses, counters and dataset fingerprint, as JSON values
 
 
-@torch.inference_mode(False)  # the weights can be trained, wherever they are loaded
+# A caller may be in inference mode; weights that are created in it could never be trained.
+@torch.inference_mode(False)
 def load_trained(
-    path: Path | None, runs: Path, device: torch.device, weights: str | None = None, report: Report = print_line
+    path: Path | None,
+    runs: Path,
+    device: torch.device,
+    weights: str | None = None,
+    report: Report = print_line,
 ) -> Loaded:
     """Load the model of a checkpoint, see `find_checkpoint`, in eval mode.
 
     Args:
-        weights: format to convert them to, see `gpt.quantize`; None: as saved.
+        weights: format to which the weights are converted, see `gpt.quantize`; None: as saved.
 
     Raises:
-        CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its configuration.
+        CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its
+            configuration.
         InputError: the saved weights have a format that cannot be converted to `weights`.
     """
     with announced(report, "loading the model"):
@@ -56,60 +64,96 @@ def load_trained(
 
 
 def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
-    """Return a checkpoint and its folder; a run that saves meanwhile may remove the one that was found first."""
-    failure = ""
+    """Return a checkpoint's folder and contents, by `find_checkpoint` and `read_checkpoint`.
+
+    A training may remove the checkpoint between finding and reading it. Then the run has a newer
+    one; the search is repeated until the same error comes twice.
+    """
+    last_message = None
     while True:
         try:
             folder = find_checkpoint(path, runs)
             return folder, read_checkpoint(folder, training=False)
         except CheckpointError as error:
-            if str(error) == failure:
+            message = str(error)
+            if message == last_message:
                 raise
-            failure = str(error)
+            last_message = message
 
 
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
-    """Build a model with the checkpoint's weights, if these fit, on the CPU, in training mode."""
+    """Build a model with the checkpoint's weights on the CPU, in training mode.
+
+    The files of a checkpoint may not fit each other; everything is compared before memory is
+    allocated by a size that config.yaml names.
+
+    Args:
+        folder: the checkpoint's folder, for messages.
+    """
     config = checkpoint.config.model
-    if config.vocab_size is None or config.vocab_size < checkpoint.tokenizer.vocab_size:
+    num_ids = checkpoint.tokenizer.vocab_size
+    if config.vocab_size is None or config.vocab_size < num_ids:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {checkpoint.tokenizer.vocab_size} ids, the model {config.vocab_size}"
+            f"{folder}: the tokenizer has {num_ids} ids, the model {config.vocab_size}"
         )
+    # A name such as `h.3.attn.c_q.weight` belongs to block 3. Blocks are counted first, since even
+    # a model without memory takes long to build from a wrong n_layer of a million.
     blocks = {name.split(".")[1] for name in checkpoint.model if name.startswith("h.")}
     if len(blocks) != config.n_layer:
         raise CheckpointError(
-            f"{folder}: config.yaml has n_layer {config.n_layer}, model.safetensors {len(blocks)} blocks"
+            f"{folder}: config.yaml has n_layer {config.n_layer}, "
+            f"model.safetensors {len(blocks)} blocks"
         )
-    # the initial weights are discarded; the generator stays as it was
+    # Building a model draws initial weights, which are overwritten below; the caller's generator
+    # has to stay as it was.
     with torch.random.fork_rng(devices=[]):
         try:
-            # wrong sizes in config.yaml allocate nothing
+            # On the meta device, wrong sizes in config.yaml allocate nothing.
             with meta_device():
                 meta_model = GPT(config)
             check_weights(_in_format(meta_model, checkpoint.model), checkpoint.model, folder)
         except RuntimeError as error:
-            raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
+            raise CheckpointError(
+                f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}"
+            ) from None
         check_tables(meta_model, checkpoint.model, folder / "config.yaml")
         model = _in_format(GPT(config), checkpoint.model)
+    # Not strict, because the weights leave out a tied head; `check_weights` compared all names.
     model.load_state_dict(checkpoint.model, strict=False)
     return model
 
 
 def check_tables(model: GPT, weights: Mapping[str, Tensor], source: str | Path) -> None:
-    """Raise CheckpointError where a configuration wants tables of positions, which no file holds, of an absurd size."""
-    tables, held = (sum(each.nbytes for each in tensors) for tensors in (model.buffers(), weights.values()))
-    if tables > max(MOST_TABLES, 8 * held):
-        size = f"{model.config.block_size:,}, {tables:,} bytes of tables for {held:,} bytes of weights"
-        raise CheckpointError(f"{source} has an absurd block_size of {size}")
+    """Raise CheckpointError if a model's position tables are unreasonably large.
+
+    The tables are computed from `block_size` and are in no file, so that no other check limits
+    how much memory a wrong configuration takes.
+
+    Args:
+        model: a model, also on the meta device.
+        weights: the saved weights.
+        source: the name of the configuration, for the message.
+    """
+    table_bytes = sum(table.nbytes for table in model.buffers())
+    weight_bytes = sum(weight.nbytes for weight in weights.values())
+    limit = max(MAX_POSITION_TABLE_BYTES, MAX_TABLE_BYTES_PER_WEIGHT_BYTE * weight_bytes)
+    if table_bytes > limit:
+        raise CheckpointError(
+            f"{source} has an unreasonably large block_size of {model.config.block_size:,}: "
+            f"{table_bytes:,} bytes of position tables for {weight_bytes:,} bytes of weights"
+        )
 
 
 def _in_format(model: GPT, weights: dict[str, Tensor]) -> GPT:
+    """Give a float32 model the layers that quantized weights need, if the weights are quantized."""
     weights_format = format_of(weights)
-    return model if weights_format == "float32" else for_format(model, weights_format)
+    if weights_format == "float32":
+        return model
+    return for_format(model, weights_format)
 
 
 def weights_of(model: GPT) -> dict[str, Tensor]:
-    """Return the weights to save; a tied head is left out, since it is the embedding."""
+    """Return the weights to save, by name; a tied head is left out, since it is the embedding."""
     tied = {"lm_head.weight"} if model.config.tie_weights else set()
     return {name: value for name, value in model.state_dict().items() if name not in tied}
 
@@ -117,7 +161,12 @@ def weights_of(model: GPT) -> dict[str, Tensor]:
 def bare_checkpoint(
     model: GPT, tokenizer: Tokenizer, state: dict[str, Any] | None = None, end_id: int | None = None
 ) -> Checkpoint:
-    """Return a checkpoint, with a step of 0, of a model that this package's trainer has not trained."""
+    """Return a checkpoint, with a step of 0, of a model that no training of this package made.
+
+    Args:
+        state: further values of the checkpoint's state.
+        end_id: the id that ends a text, for `sample.end_id`.
+    """
     data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"]})
     config = Config(model=model.config, data=data, sample=SampleConfig(end_id=end_id))
     weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
@@ -125,15 +174,15 @@ def bare_checkpoint(
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
-    """Copy saved weights that fit into a model, in place."""
+    """Copy saved weights into a model, in place; raise CheckpointError if they do not fit it."""
     check_weights(model, weights, folder)
     model.load_state_dict(weights, strict=False)
 
 
 def check_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
-    """Raise CheckpointError where the names, shapes or types of saved weights are not those of a model."""
-    expected = {name: _kind(value) for name, value in weights_of(model).items()}
-    actual = {name: _kind(value) for name, value in weights.items()}
+    """Raise CheckpointError unless saved weights have a model's names, shapes and types."""
+    expected = {name: _shape_and_type(value) for name, value in weights_of(model).items()}
+    actual = {name: _shape_and_type(value) for name, value in weights.items()}
     for name in [*expected, *actual]:
         if expected.get(name) != actual.get(name):
             raise CheckpointError(
@@ -142,5 +191,5 @@ def check_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
             )
 
 
-def _kind(value: Tensor) -> str:
+def _shape_and_type(value: Tensor) -> str:
     return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
