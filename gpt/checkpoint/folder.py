@@ -1,14 +1,16 @@
 """One checkpoint: a folder of plain files with a manifest of their hashes.
 
-It is written under a temporary name, flushed and renamed, and verified whenever it is read. The weights
-are safetensors, the rest tensors and plain values: reading one cannot run code.
+It is written under a temporary name, flushed to disk and renamed, and verified whenever it is read.
+The weights are in safetensors files; the other files hold tensors and plain values only. Reading
+any of them cannot run code.
 """
 
 import hashlib
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,56 +45,80 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint as `folder`, replacing an existing one, which is still there after a CheckpointError."""
+    """Write a checkpoint as `folder`.
+
+    An existing folder is replaced; after a CheckpointError it is still there.
+    """
     try:
         make_folder(folder.parent)
         with temporary_folder(folder) as temporary:
+            # Other users may read the checkpoint, which a temporary folder does not allow.
             temporary.chmod(0o755)
             _write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
     except (OSError, RuntimeError, SafetensorError) as error:
-        # torch and safetensors raise these on a full disk
+        # On a full disk, torch raises RuntimeError and safetensors SafetensorError.
         raise CheckpointError(f"cannot write {folder}: {explained(error)}") from error
 
 
 def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
-    """Read and verify a checkpoint; without `training`, that of it stays empty, and its file is not read.
+    """Read and verify a checkpoint.
 
-    A CheckpointError names the file that is missing, damaged or not of this format, or the plugin that is missing.
+    Args:
+        training: whether to read optimizer.pt; otherwise `Checkpoint.training` stays empty.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or not of this format, or a plugin is missing;
+            the message names the file or the plugin.
     """
     check_sizes(folder)
-    files = read_files(folder, [name for name in FILES if training or name != "optimizer.pt"])
-    name = ""
-    try:
-        name = "model.safetensors"
-        model = safetensors.torch.load(files[name])
-        name = "optimizer.pt"
-        states = load_pickle(io.BytesIO(files[name])) if training else {}
-        name = "state.json"
-        state = parse_json(files[name])
+    names = [name for name in FILES if training or name != "optimizer.pt"]
+    files = read_files(folder, names)
+    with _parsing(folder, "model.safetensors", files) as content:
+        model = safetensors.torch.load(content)
+    states: dict[str, Any] = {}
+    if training:
+        with _parsing(folder, "optimizer.pt", files) as content:
+            states = _require_dict(load_pickle(io.BytesIO(content)))
+    with _parsing(folder, "state.json", files) as content:
+        state = _require_dict(parse_json(content))
+        # Before the configuration, which may use names that only the plugins know.
         require_plugins(state.get("plugins"))
-        name = "config.yaml"
-        config = parse_config(files[name].decode("utf-8"), str(folder / name))
-        name = "tokenizer.json"
-        tokenizer = tokenizer_from_dict(parse_json(files[name]))
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder}: {error}") from None
-    except Exception as error:
-        # foreign bytes make an unpickler raise anything
-        if name not in files:
-            raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
-        raise CheckpointError(f"{folder / name} cannot be read: {explained(error)}") from None
-    for name, value in (("optimizer.pt", states), ("state.json", state)):
-        if not isinstance(value, dict):
-            raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
+    with _parsing(folder, "config.yaml", files) as content:
+        config = parse_config(content.decode("utf-8"), str(folder / "config.yaml"))
+    with _parsing(folder, "tokenizer.json", files) as content:
+        tokenizer = tokenizer_from_dict(parse_json(content))
     return Checkpoint(model, states, state, config, tokenizer)
 
 
+@contextmanager
+def _parsing(folder: Path, name: str, files: Mapping[str, bytes]) -> Iterator[bytes]:
+    """Give the content of one file; an error in this context becomes a CheckpointError about it."""
+    if name not in files:
+        raise CheckpointError(f"{folder / MANIFEST} does not list {name}")
+    try:
+        yield files[name]
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from None
+    except Exception as error:
+        # Parsers of foreign bytes, unpicklers above all, can raise any error.
+        raise CheckpointError(f"{folder / name} cannot be read: {explained(error)}") from None
+
+
+def _require_dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it holds no names and values")
+    return value
+
+
 def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """Return the contents of a checkpoint's files, by name."""
+    # safetensors refuses tensors that are not contiguous.
+    weights = {name: value.detach().contiguous() for name, value in checkpoint.model.items()}
     training = io.BytesIO()
     torch.save(checkpoint.training, training)
     return {
-        "model.safetensors": safetensors.torch.save({k: v.detach().contiguous() for k, v in checkpoint.model.items()}),
+        "model.safetensors": safetensors.torch.save(weights),
         "optimizer.pt": training.getvalue(),
         "state.json": json.dumps(checkpoint.state, indent=1).encode(),
         "config.yaml": dump_config(checkpoint.config).encode(),
@@ -101,24 +127,28 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files and then their manifest, each flushed to disk."""
-    manifest = {
-        "format": FORMAT,
-        "files": {
-            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
-        },
-    }
-    for name, data in {**files, MANIFEST: json.dumps(manifest, indent=1).encode()}.items():
-        (folder / name).write_bytes(data)
-        (folder / name).chmod(0o644)
-        sync_file(folder / name)
+    """Write files and then their manifest, each flushed to disk."""
+    entries = {}
+    for name, content in files.items():
+        entries[name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()
+    for name, content in {**files, MANIFEST: manifest}.items():
+        path = folder / name
+        path.write_bytes(content)
+        path.chmod(0o644)  # other users may read it, whatever the umask
+        sync_file(path)
     sync_folder(folder)
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
-    """Rename the folder; an existing one is first moved aside, under a name that readers still find."""
+    """Rename a temporary folder to `folder`.
+
+    A rename cannot replace a folder that has content. An existing one is first moved aside, under
+    a name at which readers look too, so that a crash between the two renames loses nothing.
+    """
     aside = folder.with_name(folder.name + ".old")
-    # if there is no folder, `aside` may be the only copy, left by a crash before the next rename
+    # If there is no `folder`, `aside` may be the only copy, which such a crash left: it stays until
+    # the new folder is in place.
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
@@ -133,17 +163,17 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read and verify the progress that a checkpoint was written at, and nothing else of it."""
+    """Read and verify the state of a checkpoint (step, losses, counters), and no other file."""
     path = folder / "state.json"
-    data = read_files(folder, [path.name]).get(path.name, b"")
+    content = read_files(folder, [path.name]).get(path.name, b"")
     try:
-        return dict(parse_json(data))
+        return dict(parse_json(content))
     except (ValueError, TypeError):
         raise CheckpointError(f"{path} cannot be read: it holds no names and values") from None
 
 
 def read_description(folder: Path) -> tuple[Config, Tokenizer]:
-    """Read and verify the configuration and the tokenizer of a checkpoint, and nothing else of it."""
+    """Read and verify the configuration and the tokenizer of a checkpoint, and no other file."""
     files = read_files(folder, ["config.yaml", "tokenizer.json"])
     try:
         config = parse_config(files["config.yaml"].decode("utf-8"), str(folder / "config.yaml"))

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, which says the size and the sha256 of each file, and reading by it."""
+"""The manifest of a checkpoint, with the size and sha256 of each file, and reading files by it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,19 +12,28 @@ from gpt.system.errors import CheckpointError, explained
 from gpt.system.files import MAX_JSON_BYTES, MAX_SMALL_JSON_BYTES, parse_json, read_file, sha256_of
 
 FORMAT = 1
-"""Version of the layout; others are refused."""
+"""Version of the checkpoint's layout; other versions are refused."""
 
 MANIFEST = "manifest.json"
-MOST_BYTES = {"state.json": MAX_SMALL_JSON_BYTES, "config.yaml": MAX_JSON_BYTES, "tokenizer.json": MAX_JSON_BYTES}
-"""Sizes of the largest files that are parsed, which takes many times their bytes."""
-MOST_TRAINING = 1 << 30
-"""Bytes that optimizer.pt may have beside weights of any size."""
+MAX_PARSED_BYTES = {
+    "state.json": MAX_SMALL_JSON_BYTES,
+    "config.yaml": MAX_JSON_BYTES,
+    "tokenizer.json": MAX_JSON_BYTES,
+}
+"""The largest size of each file that is parsed: parsing takes many times its size in memory."""
+MAX_OPTIMIZER_BYTES = 1 << 30
+"""The largest size of optimizer.pt that is not compared with the size of the weights."""
+MAX_OPTIMIZER_RATIO = 16
+"""How many times larger than the weights optimizer.pt may be.
+
+AdamW keeps two moments, twice the size of float32 weights; the rest is for other optimizers.
+"""
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Raise CheckpointError where a file is not as the manifest says."""
+    """Raise CheckpointError unless every file has the size and hash that the manifest states."""
     for name, entry in _read_manifest(folder).items():
-        path = folder / Path(name).name
+        path = _path_of(folder, name)
         _check_size(path, entry)
         try:
             sha256 = sha256_of(path)
@@ -34,24 +43,39 @@ def verify_checkpoint(folder: Path) -> None:
 
 
 def check_sizes(folder: Path) -> None:
-    """Raise CheckpointError where a file has another size than the manifest says, or one that cannot be."""
+    """Raise CheckpointError unless every file has the size that the manifest states.
+
+    The sizes also have to fit into memory, and that of optimizer.pt has to be plausible.
+    """
     entries = _read_manifest(folder)
     _require_memory(folder, entries)
     for name, entry in entries.items():
-        _check_size(folder / Path(name).name, entry)
-    _require_likely(folder, entries)
+        _check_size(_path_of(folder, name), entry)
+    # After the loop, which found that each entry states a size.
+    _require_plausible_optimizer(folder, entries)
 
 
 def read_files(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of some files by name, of those which the manifest lists, and nothing of others."""
+    """Read and verify some files; names that the manifest does not list are left out.
+
+    Returns:
+        The contents of the files, by name.
+    """
     entries = _read_manifest(folder)
-    return {name: _verified(folder / name, entries[name]) for name in names if name in entries}
+    return {name: _read_verified(folder / name, entries[name]) for name in names if name in entries}
+
+
+def _path_of(folder: Path, name: str) -> Path:
+    """Return the path of a file in a checkpoint; a manifest may name none outside the folder."""
+    return folder / Path(name).name
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Return each file's entry by its name: a size and a sha256, unless the manifest is damaged."""
     try:
         manifest = parse_json(read_file(folder / MANIFEST, MAX_SMALL_JSON_BYTES))
-        version, entries = int(manifest["format"]), dict(manifest["files"])
+        version = int(manifest["format"])
+        entries = dict(manifest["files"])
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
@@ -59,46 +83,60 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, OverflowError):
         raise CheckpointError(f"{folder / MANIFEST} is damaged") from None
     if version != FORMAT:
-        raise CheckpointError(f"{folder} has format {version}, and this version of gpt reads {FORMAT}; update gpt")
+        raise CheckpointError(
+            f"{folder} has format {version}, and this version of gpt reads {FORMAT}; update gpt"
+        )
     return entries
 
 
 def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
+    """Raise CheckpointError if the files together are larger than the available memory."""
+    # Damaged entries count for nothing here; `_check_size` reports them.
     sizes = [entry.get("size") for entry in entries.values() if isinstance(entry, dict)]
-    needed, available = sum(size for size in sizes if isinstance(size, int)), available_bytes(torch.device("cpu"))
+    needed = sum(size for size in sizes if isinstance(size, int))
+    available = available_bytes(torch.device("cpu"))
     if available is not None and needed > available:
-        raise CheckpointError(f"{folder} has {needed:,} bytes, and {available:,} bytes of memory are available")
+        raise CheckpointError(
+            f"{folder} has {needed:,} bytes, and {available:,} bytes of memory are available"
+        )
 
 
-def _require_likely(folder: Path, entries: dict[str, Any]) -> None:
-    """Raise CheckpointError where a training has more bytes than any optimizer keeps for weights of that size."""
+def _require_plausible_optimizer(folder: Path, entries: dict[str, Any]) -> None:
+    """Raise CheckpointError if optimizer.pt is too large to be the state of any optimizer."""
     if "model.safetensors" not in entries or "optimizer.pt" not in entries:
         return
-    size, weights = entries["optimizer.pt"]["size"], entries["model.safetensors"]["size"]
-    if size > max(MOST_TRAINING, 16 * weights):
-        file = folder / "optimizer.pt"
-        raise CheckpointError(f"{file} has an absurd size: {size:,} bytes for {weights:,} of weights")
+    weights_size = entries["model.safetensors"]["size"]
+    optimizer_size = entries["optimizer.pt"]["size"]
+    if optimizer_size > max(MAX_OPTIMIZER_BYTES, MAX_OPTIMIZER_RATIO * weights_size):
+        raise CheckpointError(
+            f"{folder / 'optimizer.pt'} has an unreasonable size: "
+            f"{optimizer_size:,} bytes for {weights_size:,} of weights"
+        )
 
 
-def _verified(path: Path, entry: Any) -> bytes:
+def _read_verified(path: Path, entry: Any) -> bytes:
+    """Return the content of a file, after its size and its hash are compared with its entry."""
     size = _check_size(path, entry)
+    most_bytes = min(size, MAX_PARSED_BYTES.get(path.name, size))
     try:
-        data = read_file(path, min(size, MOST_BYTES.get(path.name, size)))
+        content = read_file(path, most_bytes)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
-    _check_hash(path, entry, hashlib.sha256(data).hexdigest())
-    return data
+    _check_hash(path, entry, hashlib.sha256(content).hexdigest())
+    return content
 
 
 def _check_size(path: Path, entry: Any) -> int:
-    """Return the size of a file, which is that of its entry in the manifest."""
+    """Return the size of a file; raise CheckpointError unless the manifest's entry states it too."""
     try:
         size = path.stat().st_size
     except (OSError, ValueError) as error:
-        # ValueError: a name that no file can have
+        # A name that no file can have, such as one with a null byte, is a ValueError.
         raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
     if not isinstance(entry, dict) or size != entry.get("size"):
-        raise CheckpointError(f"{path} is damaged: it has {size:,} bytes, not the size in the manifest")
+        raise CheckpointError(
+            f"{path} is damaged: it has {size:,} bytes, not the size in the manifest"
+        )
     return size
 
 

@@ -1,4 +1,4 @@
-"""Read what `torch.save` wrote, or somebody else made to look like it: nothing of it is executed or inflated."""
+"""Read files of `torch.save`, which a stranger may have made; nothing is executed or inflated."""
 
 import os
 import pickletools
@@ -10,66 +10,88 @@ import torch
 from gpt.system.errors import quoted
 
 MAX_DEPTH = 1000
-"""Nesting of tuples; `torch.save` nests a few, and from some 50,000 on their hash overflows the stack."""
+"""The deepest nesting of tuples that is read.
+
+`torch.save` nests a few. Python hashes nested tuples recursively; from some 50,000 levels on that
+overflows the stack and kills the process.
+"""
 
 
 def load_pickle(file: BinaryIO) -> Any:
-    """Return what `torch.save` wrote; nothing of it is executed, and no entry is larger than the file.
+    """Return the value that `torch.save` wrote into a file, without executing any of its code.
 
     Raises:
-        ValueError: it would be executed or inflated, or cannot be read.
+        ValueError: the file would execute code, take more memory than its size, or is damaged.
     """
     try:
-        entries = torch._C.PyTorchFileReader(file)  # torch's own, since two readers of zip may see two archives
-        if sum(map(entries.get_record_size, entries.get_all_records())) > file.seek(0, os.SEEK_END):
+        # The archive is inspected by torch's own reader: another reader of zip files may see other
+        # entries in a malicious one.
+        archive = torch._C.PyTorchFileReader(file)
+        sizes = [archive.get_record_size(name) for name in archive.get_all_records()]
+        file_size = file.seek(0, os.SEEK_END)
+        if sum(sizes) > file_size:
+            # `torch.save` does not compress; a small file could inflate to fill the memory.
             raise ValueError("compressed")
-        pickled = entries.get_record("data.pkl")
+        pickled = archive.get_record("data.pkl")
         if b"bytearray" in pickled:
             raise ValueError("bytearray(n), which torch allows, takes n bytes")
         if deepest_tuple(pickled) > MAX_DEPTH:
             raise ValueError("the hash of tuples that are nested deeply overflows the stack")
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # an unpickler raises anything
-        wanted = re.search(r"GLOBAL (\S+)", str(error))  # torch's advice around it is to run the file
-        reason = f"it would run {quoted(wanted[1])}" if wanted else "it is damaged, or not of torch.save"
+    except Exception as error:
+        # An unpickler can raise any error. Torch names a forbidden function as `GLOBAL name`, and
+        # advises to run the file all the same: that advice is left out.
+        forbidden = re.search(r"GLOBAL (\S+)", str(error))
+        if forbidden:
+            reason = f"it would run {quoted(forbidden[1])}"
+        else:
+            reason = "it is damaged, or was not written by torch.save"
         raise ValueError(reason) from None
 
 
 def deepest_tuple(pickled: bytes) -> int:
-    """Return how deeply tuples are nested in the values of a pickle; nothing is built to find out."""
+    """Return how deeply tuples are nested in a pickle, without building its values.
+
+    A pickle is a program for a stack machine with a memo. This function runs it with the depth of
+    each value in the place of the value.
+    """
     deepest = 0
-    stack: list[int | None] = []  # the depth of each value that would be on the unpickler's stack; None: a mark
+    stack: list[int | None] = []  # a depth for each value, and None for each mark
     memo: dict[Any, int | None] = {}
     for operation, argument, _ in pickletools.genops(pickled):
         if "PUT" in operation.name:
             memo[argument] = stack[-1]
-            continue
-        if operation.name == "MEMOIZE":
+        elif operation.name == "MEMOIZE":
             memo[len(memo)] = stack[-1]
-            continue
-        if operation.name == "MARK":
+        elif operation.name == "MARK":
             stack.append(None)
-            continue
-        if "GET" in operation.name:
+        elif "GET" in operation.name:
             stack.append(memo[argument])
-            continue
-        depth = max(_taken(operation, stack), default=0)
-        if "TUPLE" in operation.name:
-            depth += 1
-        deepest = max(deepest, depth)
-        stack += [depth] * len(operation.stack_after)
+        else:
+            # A list or a dictionary is not hashed, but it may be in a tuple: every result is as
+            # deep as the deepest value that it is made of, and a tuple one deeper.
+            depth = max(_pop_arguments(operation, stack), default=0)
+            if "TUPLE" in operation.name:
+                depth += 1
+            deepest = max(deepest, depth)
+            num_results = len(operation.stack_after)
+            stack.extend([depth] * num_results)
     return deepest
 
 
-def _taken(operation: pickletools.OpcodeInfo, stack: list[int | None]) -> list[int]:
-    """Take from a stack what an operation takes: some values, and perhaps all down to the last mark."""
-    taken = []
-    number = len(operation.stack_before)
+def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -> list[int]:
+    """Pop from a stack the values that an operation takes, and return them.
+
+    An operation takes a fixed number of values. Some take all values down to the last mark first;
+    `stack_before` lists the mark after the fixed ones, which lie below it.
+    """
+    popped = []
+    num_fixed = len(operation.stack_before)
     if pickletools.markobject in operation.stack_before:
-        number = operation.stack_before.index(pickletools.markobject)
+        num_fixed = operation.stack_before.index(pickletools.markobject)
         while (value := stack.pop()) is not None:
-            taken.append(value)
-    for _ in range(number):
-        taken.append(stack.pop() or 0)
-    return taken
+            popped.append(value)
+    for _ in range(num_fixed):
+        popped.append(stack.pop() or 0)
+    return popped
