@@ -127,7 +127,7 @@ def _read_verified(path: Path, entry: Any) -> bytes:
 
 
 def _check_size(path: Path, entry: Any) -> int:
-    """Return the size of a file; raise CheckpointError unless the manifest's entry states it too."""
+    """Return the size of a file; raise CheckpointError unless the manifest states it too."""
     try:
         size = path.stat().st_size
     except (OSError, ValueError) as error:

@@ -285,14 +285,14 @@ class RunFolder:
         Raises:
             CheckpointError: the run has checkpoints, but none can be read.
         """
-        messages = []
+        messages: list[str] = []
         damaged_pointer = self.damaged_pointer("last")
         if damaged_pointer is not None:
             messages.append(damaged_pointer)
         last = self.pointed("last")
         # The sort is stable: `last` comes to the front, and the others stay, newest first.
         folders = sorted(self._step_folders(), key=lambda folder: folder != last)
-        failures = []
+        failures: list[str] = []
         for folder in folders:
             try:
                 return folder, read_checkpoint(folder), messages + failures

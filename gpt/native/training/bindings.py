@@ -15,7 +15,7 @@ from gpt.system.progress import Report, silent
 
 
 class Activations(c_void_p):
-    """Points to activations of the kernels' type; other pointers point to float32."""
+    """A pointer to activations of the kernels' type; all other pointers are to float32."""
 
 
 class AttentionArguments(ctypes.Structure):
@@ -53,7 +53,9 @@ class ActivationArguments(ctypes.Structure):
 
 
 class WeightGradientArguments(ctypes.Structure):
-    _fields_ = fields((Activations, "x dy"), (c_void_p, "dw"), (c_int32, "rows outputs inputs threads"))
+    _fields_ = fields(
+        (Activations, "x dy"), (c_void_p, "dw"), (c_int32, "rows outputs inputs threads")
+    )
 
 
 class MatmulArguments(ctypes.Structure):
@@ -76,42 +78,72 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "weight_gradient": WeightGradientArguments,
     "matmul": MatmulArguments,
 }
-"""Arguments of each kernel; `weight_gradient` exists for bfloat16 only, and `matmul` for float32 only."""
+"""The arguments of each kernel.
+
+`weight_gradient` exists for bfloat16 only, and `matmul` for float32 only.
+"""
 
 
 class Kernels:
-    """The compiled kernels for one processor class, with activations of the type that it multiplies fastest."""
+    """The compiled kernels for one class of processors.
+
+    Their activations have the type that the class multiplies fastest.
+    """
 
     def __init__(self, library: ctypes.CDLL, processor: Processor) -> None:
+        # The structures must have the sizes that the library was compiled with.
         check_facts(library, *KERNELS.values())
-        self._library, self.processor, self.dtype = library, processor, processor.matmul_dtype
+        self._library = library
+        self.processor = processor
+        self.dtype = processor.matmul_dtype
+        # Linux lets a process use the AMX tile unit only after it has asked; 0 means granted.
         if library.gpt_request_matmul():
             raise DeviceError("the system does not grant the AMX tiles")
 
     def call(self, name: str, **values: Tensor | float | None) -> None:
-        """Call a kernel of `KERNELS` with torch's number of threads; omitted tensors become null pointers."""
+        """Call a kernel of `KERNELS` with torch's number of threads.
+
+        Tensors that are omitted or None become null pointers.
+        """
         structure = KERNELS[name]
         arguments = structure(threads=torch.get_num_threads())
-        kinds = {name: kind for name, kind, *_ in structure._fields_}
+        kinds = {field: kind for field, kind, *_ in structure._fields_}
         for field, value in values.items():
             if isinstance(value, Tensor):
-                value = pointer(value, self.dtype if kinds[field] is Activations else torch.float32).value
-            setattr(arguments, field, value)
-        if getattr(self._library, f"gpt_{name}")(ctypes.byref(arguments)):
-            raise DeviceError(f"not enough memory for the scratch of {name}; take a smaller train.batch_size")
+                dtype = self.dtype if kinds[field] is Activations else torch.float32
+                setattr(arguments, field, pointer(value, dtype).value)
+            else:
+                setattr(arguments, field, value)
+        kernel = getattr(self._library, f"gpt_{name}")
+        is_out_of_memory = kernel(ctypes.byref(arguments))
+        if is_out_of_memory:
+            raise DeviceError(
+                f"not enough memory for the scratch of {name}; take a smaller train.batch_size"
+            )
 
 
 def load_kernels(
-    dtype: torch.dtype, settings: Settings, report: Report = silent, processor: Processor | None = None
+    dtype: torch.dtype,
+    settings: Settings,
+    report: Report = silent,
+    processor: Processor | None = None,
 ) -> Kernels:
-    """Load the kernels for a type of activations: float32, or bfloat16, for which not every processor has instructions.
+    """Load the kernels whose activations have a given type.
 
-    The library of a given class is loaded untried; without one it is the best of this machine that passes its trial.
+    Args:
+        dtype: float32, or bfloat16, for which not every processor has instructions.
+        processor: the class whose library is loaded, without a trial. None means the best class of
+            this machine whose library passes its trial in a process of its own.
     """
     if processor is not None:
-        return Kernels(open_library(find_library(SOURCE, processor, settings.cache_dir, report)), processor)
+        library = open_library(find_library(SOURCE, processor, settings.cache_dir, report))
+        return Kernels(library, processor)
     supported = supported_processors(settings.processor)
     candidates = [each for each in supported if each.matmul_dtype == dtype]
     if not candidates:
-        raise DeviceError(f"this processor ({supported[0].name}) has no instructions for {str(dtype)[6:]}")
-    return Kernels(*load_usable(SOURCE, candidates, settings, report))
+        dtype_name = str(dtype).removeprefix("torch.")
+        raise DeviceError(
+            f"this processor ({supported[0].name}) has no instructions for {dtype_name}"
+        )
+    library, chosen = load_usable(SOURCE, candidates, settings, report)
+    return Kernels(library, chosen)

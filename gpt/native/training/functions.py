@@ -1,8 +1,12 @@
-"""The operations of a training step's blocks, as one kernel each, with their gradients; most matmuls are torch's.
+"""The operations of a training step's blocks, one kernel each, with gradients.
 
-The residual stream is float32; inputs of matmuls have the type `kernels.dtype`. Each function computes the same as a
-few modules of `gpt.model`, in bfloat16 as under autocast, but rounds less often. Gradients come from kernels too, which
-autograd cannot differentiate: for a second derivative it raises an error.
+The residual stream is float32; inputs of matmuls have the type `kernels.dtype`. Most matmuls are
+torch's. Each function computes the same as a few modules of `gpt.model`, in bfloat16 as under
+autocast, but rounds less often. The gradients come from kernels too, which autograd cannot
+differentiate: it raises an error for a second derivative.
+
+Shapes: B batch, T time, C = n_embd, D head width, F outputs of a linear layer. `rows` is the
+product of all dimensions but the last.
 """
 
 from collections.abc import Sequence
@@ -26,77 +30,114 @@ ACTIVATIONS = {
 }
 """Supported values of `ModelConfig.mlp`."""
 FASTER_THAN_TORCH = (AVX2,)
-"""Processors whose float32 matmuls are faster by the kernels: 1.2 times on AMD's, of which torch's MKL knows little."""
+"""Classes of processors on which the kernels' float32 matmuls are faster than torch's.
+
+Torch uses Intel's MKL, which is not tuned for AMD's processors: 1.2 times was measured on them.
+"""
 Gradients = Sequence[Tensor | None]
+"""What a backward pass returns: a gradient or None for each argument of the forward pass."""
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of one call: the same seed, of 32 bits, drops the same elements."""
+    """The dropout of one call.
+
+    The seed has 32 bits. By the same seed, the backward pass drops the same elements, so that no
+    mask is stored.
+    """
 
     probability: float = 0.0
     seed: int = 0
 
     @property
-    def fields(self) -> dict[str, float]:
+    def arguments(self) -> dict[str, float]:
+        """The arguments of a kernel that state this dropout."""
         return {"dropout": self.probability, "seed": self.seed}
 
 
 @dataclass(frozen=True)
 class NormOptions:
-    """A norm without bias: LayerNorm where it is centered, else RMSNorm; `eps` is added to the variance."""
+    """A norm without bias: LayerNorm if it is centered, otherwise RMSNorm."""
 
     centered: bool
-    eps: float
+    eps: float  # added to the variance, or to the mean square
 
 
 def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
-    """Compute `x weight^T`, side by side where there are several weights; gradients of weights are float32.
+    """Compute `x weight^T` for each weight, with the results side by side.
 
-    x is (..., C), C a multiple of 16, each weight (F, C) float32; the result (..., sum of F) has the type of x, and the
-    sum of F has to be a multiple of 16.
+    Args:
+        x: (..., C) of the kernels' type, C a multiple of 16.
+        weights: (F, C) float32 each, the sum of F a multiple of 16. Their gradients are float32.
+
+    Returns:
+        (..., sum of F) of the type of x.
     """
     return _Linear.apply(kernels, x, *weights)  # type: ignore[no-untyped-call]
 
 
 def matmul(kernels: Kernels, a: Tensor, b: Tensor) -> Tensor:
-    """Compute `a b` in float32, (M, K) and (K, N) -> (M, N), N a multiple of 16; without gradients.
+    """Compute `a b` in float32, without gradients: (M, K) and (K, N) -> (M, N), N a multiple of 16.
 
-    a and b are contiguous, or transposes of contiguous matrices. The result does not depend on the number of threads.
+    a and b are contiguous, or transposes of contiguous matrices. The result does not depend on the
+    number of threads.
     """
     c = a.new_empty(a.size(0), b.size(1))
-    sizes = {"rows": a.size(0), "columns": b.size(1), "depth": a.size(1)}
-    strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a.stride(), *b.stride()), strict=True))
-    in_memory = {name: x if x.is_contiguous() else x.T for name, x in (("a", a), ("b", b))}
-    kernels.call("matmul", c=c, **in_memory, **sizes, **strides)
+    a_row, a_column = a.stride()
+    b_row, b_column = b.stride()
+    kernels.call(
+        "matmul",
+        # A kernel takes contiguous tensors only; the strides say which of them is transposed.
+        a=a if a.is_contiguous() else a.T,
+        b=b if b.is_contiguous() else b.T,
+        c=c,
+        rows=a.size(0),
+        columns=b.size(1),
+        depth=a.size(1),
+        a_row=a_row,
+        a_column=a_column,
+        b_row=b_row,
+        b_column=b_column,
+    )
     return c
 
 
 def add_norm(
-    kernels: Kernels, x: Tensor, y: Tensor | None, gain: Tensor, options: NormOptions, dropout: Dropout
+    kernels: Kernels,
+    x: Tensor,
+    y: Tensor | None,
+    gain: Tensor,
+    options: NormOptions,
+    dropout: Dropout,
 ) -> tuple[Tensor, Tensor]:
-    """Compute `stream = x + dropout(y)`, or x where y is None, and its norm times `gain`; return both.
+    """Add to the residual stream, and normalize the sum.
 
-    x and the stream are (..., C) float32, C a multiple of 16, gain is (C,) float32; y and the norm are (..., C) of the
-    kernels' type.
+    Args:
+        x: the stream so far, (..., C) float32, C a multiple of 16.
+        y: what is added, (..., C) of the kernels' type; None adds nothing.
+        gain: (C,) float32.
+
+    Returns:
+        The stream `x + dropout(y)`, (..., C) float32, and its norm times `gain`, (..., C) of the
+        kernels' type.
     """
     return _AddNorm.apply(kernels, x, y, gain, options, dropout)  # type: ignore[no-untyped-call]
 
 
 def add(kernels: Kernels, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-    """Compute `x + dropout(y)`: x (..., C) float32, y (..., C) of the kernels' type -> float32."""
+    """Compute `x + dropout(y)` in float32: x (..., C) float32, y (..., C) of the kernels' type."""
     return _Add.apply(kernels, x, y, dropout)  # type: ignore[no-untyped-call]
 
 
 def drop_out(kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
-    """Drop elements of x (..., C) float32, C a multiple of 16."""
+    """Apply dropout to x, (..., C) float32, C a multiple of 16."""
     return _DropOut.apply(kernels, x, dropout)  # type: ignore[no-untyped-call]
 
 
 def activate(kernels: Kernels, x: Tensor, name: str) -> Tensor:
-    """Apply one of `ACTIVATIONS` to x (..., F) of the kernels' type, F a multiple of 16.
+    """Apply one of `ACTIVATIONS` to x, (..., F) of the kernels' type, F a multiple of 16.
 
-    For swiglu, x (..., 2 F) has gate and up side by side; the result `silu(gate) * up` is (..., F).
+    For swiglu, x is (..., 2 F) with gate and up side by side; `silu(gate) * up` is (..., F).
     """
     return _Activate.apply(kernels, x, ACTIVATIONS[name])  # type: ignore[no-untyped-call]
 
@@ -110,21 +151,33 @@ def attention(
     eps: float,
     dropout: Dropout,
 ) -> Tensor:
-    """Compute causal attention, from the projections to the weighted sums (B, T, C) of the same type.
+    """Compute causal attention.
 
-    qkv has queries, keys and values side by side, (B, T, 3 C) of the kernels' type, C / heads a multiple of 32, at most
-    256. gains and eps are those of the RMSNorm on each query and key head, (D,) float32 each; rotation is cos and sin,
-    each (T, D) float32. Dropout is that of the attention weights.
+    Args:
+        qkv: queries, keys and values side by side, (B, T, 3 C) of the kernels' type; D = C / heads
+            is a multiple of 32, at most 256.
+        gains: those of the RMSNorm on each query head and each key head, (D,) float32 each.
+        rotation: cosine and sine of rotary positions, (T, D) float32 each.
+        eps: of the RMSNorm.
+        dropout: of the attention weights.
+
+    Returns:
+        The weighted sums of the values, (B, T, C) of the kernels' type.
     """
-    factors = (*(gains or (None, None)), *(rotation or (None, None)))
-    return _Attention.apply(kernels, qkv, *factors, heads, eps, dropout)  # type: ignore[no-untyped-call]
+    q_gain, k_gain = gains or (None, None)
+    cosine, sine = rotation or (None, None)
+    return _Attention.apply(  # type: ignore[no-untyped-call]
+        kernels, qkv, q_gain, k_gain, cosine, sine, heads, eps, dropout
+    )
 
 
-def _rows(x: Tensor) -> dict[str, int]:
+def _sizes(x: Tensor) -> dict[str, int]:
+    """Return the arguments of a kernel that works on the rows of x (..., width)."""
     return {"rows": x.numel() // x.size(-1), "width": x.size(-1)}
 
 
-def _per_thread(width: int) -> Tensor:
+def _zeros_per_thread(width: int) -> Tensor:
+    """Return (threads, width) zeros: each thread adds to its own row; the caller sums the rows."""
     return torch.zeros(torch.get_num_threads(), width, dtype=torch.float32)
 
 
@@ -134,52 +187,95 @@ class _Linear(Function):
         converted = [weight.to(kernels.dtype) for weight in weights]
         weight = torch.cat(converted) if len(converted) > 1 else converted[0]
         ctx.save_for_backward(x, weight)
-        ctx.kernels, ctx.sizes = kernels, [weight.size(0) for weight in weights]
-        return _multiply(kernels, x.contiguous().flatten(0, -2), weight.T).view(*x.shape[:-1], -1)
+        ctx.kernels = kernels
+        ctx.sizes = [each.size(0) for each in weights]
+        x_rows = x.contiguous().flatten(0, -2)  # (rows, C)
+        y_rows = _multiply(kernels, x_rows, weight.T)  # (rows, sum of F)
+        return y_rows.view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Gradients:
         x, weight = ctx.saved_tensors
-        dy_rows, x_rows = dy.contiguous().flatten(0, -2), x.contiguous().flatten(0, -2)
+        dy_rows = dy.contiguous().flatten(0, -2)  # (rows, sum of F)
+        x_rows = x.contiguous().flatten(0, -2)  # (rows, C)
         if dy.dtype == torch.float32:
             dweight = _multiply(ctx.kernels, dy_rows.T, x_rows)
         else:
+            # A matmul of torch would round the gradient to bfloat16; the kernel keeps float32.
             dweight = torch.empty(weight.shape, dtype=torch.float32)
-            sizes = {"rows": len(dy_rows), "outputs": weight.size(0), "inputs": weight.size(1)}
-            ctx.kernels.call("weight_gradient", dw=dweight, dy=dy_rows, x=x_rows, **sizes)
-        return None, _multiply(ctx.kernels, dy_rows, weight).view(x.shape), *torch.split(dweight, ctx.sizes)
+            ctx.kernels.call(
+                "weight_gradient",
+                dw=dweight,
+                dy=dy_rows,
+                x=x_rows,
+                rows=len(dy_rows),
+                outputs=weight.size(0),
+                inputs=weight.size(1),
+            )
+        dx = _multiply(ctx.kernels, dy_rows, weight).view(x.shape)
+        return None, dx, *torch.split(dweight, ctx.sizes)
 
 
 def _multiply(kernels: Kernels, a: Tensor, b: Tensor) -> Tensor:
-    return matmul(kernels, a, b) if kernels.processor in FASTER_THAN_TORCH else a @ b
+    """Multiply matrices by the faster of the kernels and torch."""
+    if kernels.processor in FASTER_THAN_TORCH:
+        return matmul(kernels, a, b)
+    return a @ b
 
 
 class _AddNorm(Function):
     @staticmethod
     def forward(
-        ctx: Any, kernels: Kernels, x: Tensor, y: Tensor | None, gain: Tensor, options: NormOptions, dropout: Dropout
+        ctx: Any,
+        kernels: Kernels,
+        x: Tensor,
+        y: Tensor | None,
+        gain: Tensor,
+        options: NormOptions,
+        dropout: Dropout,
     ) -> tuple[Tensor, Tensor]:
-        ctx.kernels, ctx.adds = kernels, y is not None
-        ctx.settings = {**_rows(x), **dropout.fields, "centered": options.centered, "eps": options.eps}
+        sizes = _sizes(x)
+        ctx.kernels = kernels
+        ctx.adds = y is not None
+        ctx.settings = {
+            **sizes,
+            **dropout.arguments,
+            "centered": options.centered,
+            "eps": options.eps,
+        }
         stream = x if y is None else torch.empty_like(x)
         normed = torch.empty_like(x, dtype=kernels.dtype)
-        mean, inverse = (torch.empty(ctx.settings["rows"], dtype=torch.float32) for _ in range(2))
-        kept = {"stream": stream, "mean": mean, "inverse": inverse, "gain": gain}
-        kernels.call("add_norm_forward", x=x, y=y, normed=normed, **kept, **ctx.settings)
-        ctx.names = tuple(kept)
-        ctx.save_for_backward(*kept.values())
+        saved = {
+            "stream": stream,
+            "mean": torch.empty(sizes["rows"], dtype=torch.float32),
+            "inverse": torch.empty(sizes["rows"], dtype=torch.float32),  # 1 / standard deviation
+            "gain": gain,
+        }
+        kernels.call("add_norm_forward", x=x, y=y, normed=normed, **saved, **ctx.settings)
+        ctx.names = tuple(saved)
+        ctx.save_for_backward(*saved.values())
         return stream, normed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
-        kept = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
-        dstream, dnormed = (gradient.contiguous() for gradient in gradients)
+        dstream, dnormed = gradients
+        dstream = dstream.contiguous()
         dx = torch.empty_like(dstream)
         dy = torch.empty_like(dstream, dtype=ctx.kernels.dtype) if ctx.adds else None
-        results = {"dx": dx, "dy": dy, "dgain": (dgain := _per_thread(dx.size(-1)))}
-        ctx.kernels.call("add_norm_backward", **results, dstream=dstream, dnormed=dnormed, **kept, **ctx.settings)
+        dgain = _zeros_per_thread(dx.size(-1))
+        saved = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
+        ctx.kernels.call(
+            "add_norm_backward",
+            dx=dx,
+            dy=dy,
+            dgain=dgain,
+            dstream=dstream,
+            dnormed=dnormed.contiguous(),
+            **saved,
+            **ctx.settings,
+        )
         return None, dx, dy, dgain.sum(dim=0), None, None
 
 
@@ -187,7 +283,8 @@ class _Add(Function):
     @staticmethod
     def forward(ctx: Any, kernels: Kernels, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
         out = torch.empty_like(x)
-        ctx.kernels, ctx.settings = kernels, {**_rows(x), **dropout.fields}
+        ctx.kernels = kernels
+        ctx.settings = {**_sizes(x), **dropout.arguments}
         kernels.call("add_forward", out=out, x=x, y=y, **ctx.settings)
         return out
 
@@ -196,6 +293,7 @@ class _Add(Function):
     def backward(ctx: Any, dout: Tensor) -> Gradients:
         dout = dout.contiguous()
         dy = torch.empty_like(dout, dtype=ctx.kernels.dtype)
+        # The gradient of dropout is dropout of the gradient, with the same elements dropped.
         ctx.kernels.call("dropout", dy=dy, x=dout, **ctx.settings)
         return None, dout, dy, None
 
@@ -203,16 +301,18 @@ class _Add(Function):
 class _DropOut(Function):
     @staticmethod
     def forward(ctx: Any, kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
-        ctx.kernels, ctx.settings = kernels, {**_rows(x), **dropout.fields}
-        return _dropped(ctx, x)
+        ctx.kernels = kernels
+        ctx.settings = {**_sizes(x), **dropout.arguments}
+        return _call_dropout(ctx, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> Gradients:
-        return None, _dropped(ctx, dout), None
+        return None, _call_dropout(ctx, dout), None
 
 
-def _dropped(ctx: Any, x: Tensor) -> Tensor:
+def _call_dropout(ctx: Any, x: Tensor) -> Tensor:
+    """Apply the dropout of a context to x, or in the backward pass to its gradient."""
     x = x.contiguous()
     out = torch.empty_like(x)
     ctx.kernels.call("dropout", out=out, x=x, **ctx.settings)
@@ -222,10 +322,12 @@ def _dropped(ctx: Any, x: Tensor) -> Tensor:
 class _Activate(Function):
     @staticmethod
     def forward(ctx: Any, kernels: Kernels, x: Tensor, kind: Activation) -> Tensor:
+        # A gated activation maps two halves of x to one.
         width = x.size(-1) // 2 if kind == Activation.GATED_SILU else x.size(-1)
         y = x.new_empty(*x.shape[:-1], width)
         ctx.save_for_backward(x)
-        ctx.kernels, ctx.settings = kernels, {**_rows(y), "kind": kind}
+        ctx.kernels = kernels
+        ctx.settings = {**_sizes(y), "kind": kind}
         kernels.call("activation_forward", y=y, x=x, **ctx.settings)
         return y
 
@@ -240,25 +342,64 @@ class _Activate(Function):
 
 class _Attention(Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Kernels, qkv: Tensor, *arguments: Any) -> Tensor:
-        *factors, heads, eps, dropout = arguments
-        batch, length, width = qkv.size(0), qkv.size(1), qkv.size(2) // 3
+    def forward(
+        ctx: Any,
+        kernels: Kernels,
+        qkv: Tensor,
+        q_gain: Tensor | None,
+        k_gain: Tensor | None,
+        cosine: Tensor | None,
+        sine: Tensor | None,
+        heads: int,
+        eps: float,
+        dropout: Dropout,
+    ) -> Tensor:
+        batch, length, three_widths = qkv.shape
+        width = three_widths // 3
+        ctx.kernels = kernels
+        ctx.settings = {
+            "batch": batch,
+            "length": length,
+            "heads": heads,
+            "head_dim": width // heads,
+            "eps": eps,
+            **dropout.arguments,
+        }
         y = qkv.new_empty(batch, length, width)
-        log_sums = torch.empty(batch, heads, length, dtype=torch.float32)
-        ctx.kernels, ctx.names = kernels, ("qkv", "q_gain", "k_gain", "cosine", "sine", "y", "log_sums")
-        ctx.settings = {"batch": batch, "length": length, "heads": heads, "head_dim": width // heads}
-        ctx.settings |= {"eps": eps, **dropout.fields}
-        tensors = (qkv, *factors, y, log_sums)
-        kernels.call("attention_forward", **dict(zip(ctx.names, tensors, strict=True)), **ctx.settings)
-        ctx.save_for_backward(*tensors)
+        saved = {
+            "qkv": qkv,
+            "q_gain": q_gain,
+            "k_gain": k_gain,
+            "cosine": cosine,
+            "sine": sine,
+            "y": y,
+            # The log of each softmax's denominator, by which the backward pass computes the
+            # attention weights again instead of storing (B, H, T, T) of them.
+            "log_sums": torch.empty(batch, heads, length, dtype=torch.float32),
+        }
+        kernels.call("attention_forward", **saved, **ctx.settings)
+        ctx.names = tuple(saved)
+        ctx.save_for_backward(*saved.values())
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Gradients:
-        tensors = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
-        dqkv = torch.empty_like(tensors["qkv"])
-        gains = {name: _per_thread(ctx.settings["head_dim"]) for name in ("dq_gain", "dk_gain")}
-        ctx.kernels.call("attention_backward", dqkv=dqkv, dy=dy.contiguous(), **gains, **tensors, **ctx.settings)
-        dgains = [None if tensors["q_gain"] is None else gain.sum(dim=0) for gain in gains.values()]
+        saved = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
+        dqkv = torch.empty_like(saved["qkv"])
+        head_dim = ctx.settings["head_dim"]
+        dq_gain = _zeros_per_thread(head_dim)
+        dk_gain = _zeros_per_thread(head_dim)
+        ctx.kernels.call(
+            "attention_backward",
+            dqkv=dqkv,
+            dy=dy.contiguous(),
+            dq_gain=dq_gain,
+            dk_gain=dk_gain,
+            **saved,
+            **ctx.settings,
+        )
+        dgains: Gradients = (None, None)
+        if saved["q_gain"] is not None:
+            dgains = (dq_gain.sum(dim=0), dk_gain.sum(dim=0))
         return None, dqkv, *dgains, None, None, None, None, None
