@@ -1,4 +1,4 @@
-"""How a run computes: device, dtype, compiler, threads, memory allocator."""
+"""How a run computes: its device, dtype, threads and memory."""
 
 import ctypes
 import os
@@ -18,14 +18,16 @@ from gpt.system.errors import DeviceError
 from gpt.system.processor import Processor, supported_processors
 from gpt.system.progress import Report
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt, from its malloc.h."""
+M_TRIM_THRESHOLD = -1
+"""Parameter of glibc's mallopt, from its malloc.h: free memory above it returns to the system."""
+M_MMAP_THRESHOLD = -3
+"""Parameter of glibc's mallopt, from its malloc.h: larger blocks are mapped one by one."""
 PROCESS = os.getpid()
-"""PID at import, to detect a fork."""
+"""The process that imported this module: after a fork, `os.getpid()` is another one."""
 
 
 def widest_dtype(device: torch.device) -> torch.dtype:
-    """Return the most precise floating-point type of a device: MPS has no float64."""
+    """Return the most precise floating-point type of a device; MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -35,22 +37,30 @@ class Compute:
 
     device: torch.device
     dtype: torch.dtype  # of matmuls under autocast; float32 means no autocast
-    fast_dtype: torch.dtype = torch.float32  # of the device's fastest matmuls, for those that need little precision
+    # The type of the device's fastest matmuls, for work that needs little precision.
+    fast_dtype: torch.dtype = torch.float32
 
     def autocast(self) -> torch.autocast:
         """Return a context in which matmuls run in `dtype`."""
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+        return torch.autocast(
+            self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32
+        )
 
     @property
     def uses_tf32(self) -> bool:
-        """Return whether float32 training has TF32 matmuls: on a CUDA device with instructions for it."""
-        return (self.device.type, self.dtype, self.fast_dtype) == ("cuda", torch.float32, torch.bfloat16)
+        """Whether float32 training has TF32 matmuls.
+
+        CUDA devices have instructions for TF32 if they have those for bfloat16: both came together.
+        """
+        is_float32_on_cuda = self.device.type == "cuda" and self.dtype == torch.float32
+        return is_float32_on_cuda and self.fast_dtype == torch.bfloat16
 
     @contextmanager
     def allow_tf32(self) -> Iterator[None]:
-        """Within, matmuls of forward and backward passes run in TF32, see `uses_tf32`.
+        """Let float32 matmuls inside this context run in TF32, if `uses_tf32`.
 
-        The setting is the process's: it is restored, and one that the user made stays.
+        The setting belongs to the process: it is restored afterwards, and a setting that the user
+        made is left alone.
         """
         if not (self.uses_tf32 and _is_default_precision()):
             yield
@@ -69,11 +79,11 @@ class Compute:
 
 
 def use_threads(threads: int | None, launch: Launch) -> None:
-    """Set torch's number of threads; None: the processes of a machine share its cores."""
+    """Set torch's number of threads; None means that a machine's processes share its cores."""
     if threads is not None:
         torch.set_num_threads(threads)
     elif launch.local_size > 1:
-        # torchrun sets OMP_NUM_THREADS to 1
+        # torchrun sets OMP_NUM_THREADS to 1, which would leave most cores idle.
         torch.set_num_threads(max(1, _usable_cores() // launch.local_size))
 
 
@@ -84,57 +94,99 @@ def choose_compute(
     processor: Processor | None = None,
     launch: Launch = Launch(),  # noqa: B008  # frozen
 ) -> Compute:
-    """Return a device by its name, and a dtype: `auto` or a name; each process of a launch has a CUDA device."""
+    """Choose the device and the dtype of a run.
+
+    Args:
+        name: a device, or `auto`; `cuda` is a device of its own for each process of a launch.
+        dtype: a type of torch by its name, or `auto`, which is the fastest one.
+        processor: the class of processors for which the dtype is chosen; None: this machine's best.
+    """
     processor = processor or supported_processors()[0]
-    device = choose_device(name if launch.size == 1 else _device_of_rank(name, launch))
+    if launch.size > 1:
+        name = _device_of_rank(name, launch)
+    device = choose_device(name)
     if launch.size > 1 and device.type == "cuda":
+        # Otherwise NCCL would let all processes of a machine use device 0.
         torch.cuda.set_device(device)
-    fast = _fast_dtype(device, processor)
-    auto = torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
-    chosen: torch.dtype = auto if dtype == "auto" else getattr(torch, dtype)
-    if device.type == "cpu" and chosen not in (torch.float32, fast):
+    fast_dtype = _fast_dtype(device, processor)
+    chosen: torch.dtype
+    if dtype != "auto":
+        chosen = getattr(torch, dtype)
+    elif device.type == "cuda" and fast_dtype == torch.float32:
+        chosen = torch.float16  # CUDA devices before bfloat16 have fast matmuls of this type
+    else:
+        chosen = fast_dtype
+    if device.type == "cpu" and chosen not in (torch.float32, fast_dtype):
         report(f"{dtype} is slower than float32 on this processor ({processor.name})")
-    return Compute(device, chosen, fast)
+    return Compute(device, chosen, fast_dtype)
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device with a given name, which is there; `auto`: CUDA, then MPS, then CPU."""
+    """Return the device with a given name, or for `auto` the best one: CUDA, then MPS, then CPU.
+
+    Raises:
+        DeviceError: the name is none of a device, or torch cannot use that device here.
+    """
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = _best_device()
     if not re.fullmatch(DEVICE_PATTERN, name):
         raise DeviceError(f"device {name}: {no_device(name)}")
     device = torch.device(name)
-    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if (device.index or 0) >= there[device.type]:
-        count = f"{there['cuda']} CUDA devices" if device.type == "cuda" else "no MPS device"
-        raise DeviceError(f"device {name}: torch {torch.__version__} sees {count}; use device auto or cpu")
+    counts = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+    }
+    if (device.index or 0) >= counts[device.type]:
+        seen = f"{counts['cuda']} CUDA devices" if device.type == "cuda" else "no MPS device"
+        raise DeviceError(
+            f"device {name}: torch {torch.__version__} sees {seen}; use device auto or cpu"
+        )
     if device.type == "cuda":
         _require_kernels(device)
     return device
 
 
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
+
+
 def _require_kernels(device: torch.device) -> None:
-    """Raise DeviceError unless this build of torch has kernels for a CUDA device, exact ones or PTX."""
+    """Raise DeviceError unless this build of torch has kernels that a CUDA device can run.
+
+    A build lists machine code as `sm_80`, which runs on all devices of that major version, and PTX
+    as `compute_80`, which is compiled at run time for any device at least so new.
+    """
     major, minor = torch.cuda.get_device_capability(device)
     built = torch.cuda.get_arch_list()
-    # those for AMD have other names
     if not any(name.startswith(("sm_", "compute_")) for name in built):
+        # This build of torch is for AMD's devices, which have other names.
         return
     for name in built:
         kind, _, number = name.partition("_")
-        version = int(number.rstrip("af"))
-        if (kind == "sm" and version // 10 == major) or (kind == "compute" and version <= 10 * major + minor):
+        version = int(number.rstrip("af"))  # without the suffix of sm_90a or sm_100f
+        if kind == "sm" and version // 10 == major:
+            return
+        if kind == "compute" and version <= 10 * major + minor:
             return
     raise DeviceError(
         f"device {device}: torch {torch.__version__} is built for {', '.join(built)}, and "
-        f"{torch.cuda.get_device_name(device)} is sm_{major}{minor}; use device cpu, or a torch built for it"
+        f"{torch.cuda.get_device_name(device)} is sm_{major}{minor}; "
+        "use device cpu, or a torch built for it"
     )
 
 
 def _device_of_rank(name: str, launch: Launch) -> str:
-    """Return the device of one of several processes: `cuda` is the one with its local rank."""
+    """Return the device of one of several processes: CUDA devices go by the local rank."""
     if name not in ("auto", "cpu", "cuda"):
-        raise DeviceError(f"run.device is {name}, but each of {launch.size} processes needs its own; use cuda or cpu")
+        raise DeviceError(
+            f"run.device is {name}, but each of {launch.size} processes needs its own; "
+            "use cuda or cpu"
+        )
     is_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     return f"cuda:{launch.local_rank}" if is_cuda else "cpu"
 
@@ -143,32 +195,41 @@ def _is_default_precision() -> bool:
     try:
         return torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:
-        # it was set by `torch.backends.cuda.matmul.fp32_precision`, which does not mix with this
+        # The user set `torch.backends.cuda.matmul.fp32_precision`; torch refuses to mix the two.
         return False
 
 
 def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _fast_dtype(device: torch.device, processor: Processor) -> torch.dtype:
+    """Return the type of a device's fastest matmuls: bfloat16 if it has instructions for them."""
     if device.type == "cuda":
-        # torch asks the current device
+        # `is_bf16_supported` asks the current device.
         with torch.cuda.device(device):
             has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if has_bfloat16 else torch.float32
-    return processor.matmul_dtype if device.type == "cpu" else torch.float32
+    if device.type == "cpu":
+        return processor.matmul_dtype
+    return torch.float32
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Return the bytes that can still be allocated; None where the system does not tell."""
+    """Return the bytes that can still be allocated; None if the system does not tell."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        # Torch keeps freed memory reserved, and allocates from it first.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + unused
     limits = []
-    with suppress(OSError, ValueError):  # the container's limit, if any
+    # The limit of a container, if there is one; the file says "max" (a ValueError) if not.
+    with suppress(OSError, ValueError):
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    with suppress(OSError):  # Linux only
+    # Only Linux has this file.
+    with suppress(OSError):
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
         sizes = dict(re.findall(r"^(MemAvailable|SwapFree):\s*(\d+) kB$", meminfo, re.MULTILINE))
         limits.append(1024 * sum(map(int, sizes.values())))
@@ -176,63 +237,86 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def require_memory(needed: int, what: str, remedy: str, device: torch.device) -> None:
-    """Raise DeviceError unless `needed` bytes can be allocated; the message says what needs them, and what to lower."""
+    """Raise DeviceError unless some memory can be allocated.
+
+    Args:
+        needed: the number of bytes.
+        what: what needs them, for the message.
+        remedy: the setting that a user may lower, for the message.
+    """
     available = available_bytes(device)
     if available is not None and needed > available:
-        needs, has = (f"{size / 2**30:,.1f} GiB" for size in (needed, available))
-        raise DeviceError(f"{what} needs at least {needs} of memory, and {device} has {has} available; lower {remedy}")
+        raise DeviceError(
+            f"{what} needs at least {needed / 2**30:,.1f} GiB of memory, and "
+            f"{device} has {available / 2**30:,.1f} GiB available; lower {remedy}"
+        )
 
 
 def require_own_threads(threads: int, remedy: str) -> None:
-    """Raise DeviceError after a fork if several threads would compute: torch's pool does not survive it.
+    """Raise DeviceError if this process was forked and several threads are to compute.
 
-    A computation would wait for ever. `remedy` says how to have one thread.
+    Torch's threads do not survive a fork, so that a computation would wait for them forever.
+
+    Args:
+        remedy: how a user gets one thread, for the message.
     """
     if os.getpid() != PROCESS and threads > 1:
         raise DeviceError(
-            f"this process was forked, and torch's threads do not survive that: {remedy}, or start processes with the "
-            "spawn method"
+            f"this process was forked, and torch's threads do not survive that: {remedy}, "
+            "or start processes with the spawn method"
         )
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory for later tensors.
+    """Let the C library keep freed memory for later tensors, in this process.
 
-    A training step allocates the same tensors again and again, as does every batch its caches. By default
-    glibc returns large blocks to the system, which clears every page anew: up to a quarter of a step's time.
+    Every training step allocates tensors of the same sizes, and so does every batch of requests. By
+    default glibc returns large blocks to the system, which clears each page before it gives it out
+    again: that takes up to a quarter of a step's time.
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
-        # not glibc
+        # The C library is not glibc.
         return
     mallopt(M_MMAP_THRESHOLD, 1 << 30)
-    mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+    mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)  # mallopt takes a C int, and this is the largest
 
 
 def to_device(ids: Tensor, device: torch.device) -> Tensor:
-    """Move ids or places; from the CPU to a CUDA device through pinned memory, so that the copy is asynchronous."""
-    pinned = device.type == "cuda" and ids.device.type == "cpu"
-    return (ids.contiguous().pin_memory() if pinned else ids).to(device, non_blocking=pinned)
+    """Move ids or positions to a device.
+
+    From the CPU to a CUDA device they go through pinned memory, without which the copy would wait
+    for all that the device still computes.
+    """
+    if device.type == "cuda" and ids.device.type == "cpu":
+        return ids.contiguous().pin_memory().to(device, non_blocking=True)
+    return ids.to(device)
 
 
 class _Uninitialized(TorchFunctionMode):
     """Leaves tensors as they are where `torch.nn.init` would fill them."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
+            # Functions of torch.nn.init fill their first argument, and return it.
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         return func(*args, **kwargs)
 
 
 @contextmanager
 def meta_device() -> Iterator[None]:
-    """Create modules on the meta device, with tensors that nothing fills.
+    """Let modules inside this context be created on the meta device, where tensors take no memory.
 
-    Random numbers on that device would import torch's compiler, which takes half a second.
+    The functions of `torch.nn.init` do nothing there: random numbers on the meta device would
+    import torch's compiler, which takes half a second.
     """
     with torch.device("meta"), _Uninitialized():
         yield

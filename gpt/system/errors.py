@@ -12,7 +12,7 @@ class GPTError(Exception):
 
 
 class GPTWarning(UserWarning):
-    """Something that a user may not expect, and that does not keep a command from its work."""
+    """A warning to a user: the command goes on."""
 
 
 class ConfigError(GPTError):
@@ -36,7 +36,7 @@ class DeviceError(GPTError):
 
 
 class InputError(GPTError, ValueError):
-    """The model cannot take these token ids or shapes."""
+    """The model cannot compute with these token ids or shapes."""
 
 
 class GenerationError(GPTError):
@@ -56,7 +56,10 @@ class ProcessLostError(GPTError):
 
 
 class PeerError(GPTError):
-    """An error that another process of a distributed training reports; this one ends, with its code, without a word."""
+    """Another process of a distributed training has failed and reports its error.
+
+    This process exits silently with the other one's code.
+    """
 
     def __init__(self, exit_code: int) -> None:
         super().__init__("another process reports the error")
@@ -64,7 +67,10 @@ class PeerError(GPTError):
 
 
 def quoted(text: str, most: int = 300) -> str:
-    """Return foreign text as part of a message in one line: shortened, without characters that steer a terminal."""
+    """Return foreign text for a message: in one line, shortened, with control characters escaped.
+
+    Control characters could make a terminal show something else.
+    """
     cut = text if len(text) <= most else text[:most] + "..."
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in cut)
 
@@ -75,14 +81,18 @@ def first_line(error: BaseException) -> str:
 
 
 def explained(error: BaseException) -> str:
-    """Return what a library's error says, for a message of ours: a KeyError's text alone is a name without a verb."""
+    """Return what a library's error says, in words that fit into a message."""
     if isinstance(error, KeyError) and error.args:
+        # The text of a KeyError is the missing key alone.
         return quoted(f"there is no {error.args[0]!r}")
     if isinstance(error, OSError) and error.strerror:
+        # Without the number of the error and the path, which our messages state themselves.
         return error.strerror
     return first_line(error)
 
 
 def outside_vocabulary(token: int, vocab_size: int) -> InputError:
     """Return the error for an id that has no embedding."""
-    return InputError(f"token id {token} is outside the vocabulary of {vocab_size} ids (0 to {vocab_size - 1})")
+    return InputError(
+        f"token id {token} is outside the vocabulary of {vocab_size} ids (0 to {vocab_size - 1})"
+    )

@@ -1,4 +1,4 @@
-"""Write files so that a crash, a full disk or a second process never leaves half a file; read those of others."""
+"""Write files of which a crash never leaves a part, and read files that others may have made."""
 
 import errno
 import glob
@@ -20,29 +20,35 @@ from gpt.system.errors import quoted
 MAX_JSON_BYTES = 128 << 20
 """Size of the largest JSON file that is read: tokenizers of large vocabularies have 40 MB."""
 MAX_SMALL_JSON_BYTES = 1 << 20
-"""The same for one that holds a few values by name; lists take twenty times their JSON in memory."""
+"""The same for a file of a few values by name; lists take twenty times their JSON in memory."""
 MAX_METRICS_BYTES = 1 << 30
 """The same for the metrics of a run: five million lines."""
 MAX_NAME_BYTES = 255
-"""Length of the longest name of a file."""
+"""Length of the longest file name on common filesystems."""
 ABANDONED_SECONDS = 24 * 3600
 """Age of a temporary folder that no process can still be writing into."""
 
 
 def text_for_path(given: str | Path) -> str | None:
-    """Return what to say of a text that was given in place of a path, shortened; None: it is a path, or may be one."""
+    """Return a message if a text was given in place of a path; None if it may be a path."""
     text = str(given)
-    if os.path.exists(text):  # noqa: PTH110  # unlike Path.exists, for a text longer than a file's name too
+    # Not Path.exists, which raises an error for a text that is longer than a file name.
+    if os.path.exists(text):  # noqa: PTH110
         return None
-    is_too_long = any(len(part.encode(errors="replace")) > MAX_NAME_BYTES for part in Path(text).parts)
+    lengths = [len(part.encode(errors="replace")) for part in Path(text).parts]
+    is_too_long = max(lengths, default=0) > MAX_NAME_BYTES
     if is_too_long or "\n" in text or "\0" in text:
         return f"'{quoted(text, 40)}' looks like the text itself, not like a path"
     return None
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`: readers see the old file or the new one, never a part, also after an OSError."""
-    if path.exists() and not path.is_file() and not path.is_dir():  # which a rename would replace
+    """Write a file, or replace it: readers see the old content or the new one, never a part.
+
+    That holds after an OSError too.
+    """
+    # A rename would replace a device or a pipe, such as /dev/null, by a file.
+    if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -50,28 +56,38 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Name a file to write that takes the place of `path`, flushed to disk, when the context ends without an error."""
+    """Give the path of a temporary file, which replaces `path` when this context ends.
+
+    It is flushed to disk first. After an error in the context, `path` is left as it was.
+    """
     with temporary_file(path) as temporary:
         yield temporary
         sync_file(temporary)
-        temporary.chmod(0o644)
+        temporary.chmod(0o644)  # other users may read it, whatever the umask
         os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, unless they are there; whatever the umask, not everybody may write into it."""
+    """Make a folder and those above it, unless they exist.
+
+    With any umask, only the user and the user's group may write into it.
+    """
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(mode=0o775, exist_ok=True)
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file to read that somebody else may have made: no pipe or device, which may wait or have no end.
+    """Open a regular file to read; pipes and devices, which may block or have no end, are refused.
 
-    Every file of a run, a corpus or a cache is opened here; `read_file` and `read_end` also bound what is read.
+    Every file of a run, a corpus or a cache, which somebody else may have made, is opened here.
+    `read_file` and `read_end` also limit how much is read.
     """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # a pipe may wait
+    # Opening a pipe would wait for a writer without O_NONBLOCK, which Windows does not have;
+    # O_BINARY exists on Windows only.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
     try:
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):
@@ -85,16 +101,18 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """Return the content that a file has at this moment; OSError: it is longer than `most_bytes`."""
+    """Return the content of a file as it is now; raise OSError if it exceeds `most_bytes`."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most_bytes:,}", str(path))
+            raise OSError(
+                errno.EFBIG, f"it has {size:,} bytes, more than {most_bytes:,}", str(path)
+            )
         return file.read(size)
 
 
 def read_end(path: Path, most_bytes: int) -> bytes:
-    """Return the last bytes of a file, or all where it has no more than `most_bytes`."""
+    """Return the last `most_bytes` bytes of a file, or all of a shorter one."""
     with open_file(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most_bytes))
@@ -111,14 +129,17 @@ def parse_json(content: str | bytes) -> Any:
 
 @contextmanager
 def temporary_file(path: Path) -> Iterator[Path]:
-    """Name a file in a `temporary_folder` beside `path`."""
+    """Give the path of a file to write, in a `temporary_folder` beside `path`."""
     with temporary_folder(path) as folder:
         yield folder / path.name
 
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Make an empty folder beside `path`, on the same disk, under a name of this process; in the end it is gone."""
+    """Make an empty folder beside `path` for this context, under a name that no other process uses.
+
+    It is on the same disk as `path`, so that it can be renamed to it.
+    """
     _remove_abandoned(path)
     name = tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -126,16 +147,20 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     finally:
         try:
             shutil.rmtree(name, ignore_errors=True)
-        except (KeyboardInterrupt, SystemExit):  # a command raises one for the first signal only
+        except (KeyboardInterrupt, SystemExit):
+            # A signal interrupted the removal. No second interruption follows: a command raises
+            # an exception for the first signal only.
             shutil.rmtree(name, ignore_errors=True)
             raise
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what processes that were killed left beside `path`, if nothing in it has changed for a day."""
+    """Remove temporary folders that killed processes left beside `path`, a day after they did."""
     for folder in path.parent.glob(f".{glob.escape(path.name)}.????????.tmp"):
-        with suppress(OSError):  # another process may do the same
-            if time.time() - max(each.lstat().st_mtime for each in (folder, *folder.rglob("*"))) > ABANDONED_SECONDS:
+        # Another process may remove the same folder at the same time.
+        with suppress(OSError):
+            last_change = max(each.lstat().st_mtime for each in (folder, *folder.rglob("*")))
+            if time.time() - last_change > ABANDONED_SECONDS:
                 shutil.rmtree(folder)
 
 

@@ -13,22 +13,29 @@ import torch
 def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
     """Measure the FLOP/s of a square matmul, the best of three: the reference for utilization.
 
-    It has `size` rows, by default 8192 on CUDA, else 2048; fewer where such a matmul would take longer than half a
-    second, as in a type for which the processor has no instructions.
+    Args:
+        size: the number of rows, by default 8192 on CUDA and 2048 elsewhere. The matrices are smaller
+            if their matmul would take longer than half a second, as in a type for which the
+            processor has no instructions.
     """
-    size = size or (8192 if device.type == "cuda" else 2048)
+    if size is None:
+        size = 8192 if device.type == "cuda" else 2048
     tried = min(size, 128)
-    while tried < size and 64 * _time_matmul(device, dtype, tried, repeats=1) < 0.5:
+    while tried < size:
+        # Matrices of 4 times as many rows take 4^3 = 64 times as long.
+        if 64 * _time_matmul(device, dtype, tried, repeats=1) >= 0.5:
+            break
         tried = min(4 * tried, size)
-    return 2 * tried**3 / _time_matmul(device, dtype, tried, repeats=3)
+    num_flops = 2 * tried**3  # a multiplication and an addition for each product
+    return num_flops / _time_matmul(device, dtype, tried, repeats=3)
 
 
 def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
-    """Return the seconds of the fastest of some square matmuls, after one that may also pay for initialization."""
-    a = torch.randn(
-        size, size, device=device, dtype=torch.float32, generator=torch.Generator(device).manual_seed(0)
-    ).to(dtype)
+    """Return the seconds of the fastest of some square matmuls."""
+    generator = torch.Generator(device).manual_seed(0)
+    a = torch.randn(size, size, device=device, dtype=torch.float32, generator=generator).to(dtype)
     best = math.inf
+    # One more, because the first matmul of a process may also pay for initialization.
     for _ in range(repeats + 1):
         synchronize(device)
         start = time.perf_counter()
@@ -42,19 +49,22 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Return the peak memory of this process in bytes: on the CUDA device, else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    with contextlib.suppress(OSError):  # Linux; its rusage would begin with the peak of the parent process
+    # Linux has this file. Its getrusage would begin with the peak of the parent process.
+    with contextlib.suppress(OSError):
         status = Path("/proc/self/status").read_text(encoding="ascii")
         if found := re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
             return int(found.group(1)) * 1024
     try:
         import resource
-    except ImportError:  # not on Windows
-        return 0
+    except ImportError:
+        return 0  # Windows does not have this module
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if os.uname().sysname == "Darwin" else peak * 1024
+    is_in_bytes = os.uname().sysname == "Darwin"  # elsewhere it is in KiB
+    return peak if is_in_bytes else peak * 1024
 
 
 def synchronize(device: torch.device) -> None:
+    """Wait until a device has computed all that it was given; the CPU has always done so."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -13,12 +13,13 @@ from gpt.system.errors import DeviceError
 
 @dataclass(frozen=True)
 class Processor:
-    """Processors with the same instructions; the name is shown to users, and a value of `GPT_PROCESSOR`.
+    """A class of processors with the same instructions.
 
-    Training multiplies matrices of bfloat16 if there are instructions for that; without them torch computes element by
-    element, up to 150 times slower than in float32.
+    A machine belongs to the class if it has all its instruction sets; code that is compiled for the
+    class uses no others. The name is shown to users, and is a value of `GPT_PROCESSOR`.
 
-    Compiled code uses its instruction sets and no others; a machine belongs to the class if it has them all.
+    Training multiplies matrices of bfloat16 only if there are instructions for that: without them
+    torch computes element by element, up to 150 times slower than in float32.
     """
 
     name: str
@@ -28,10 +29,16 @@ class Processor:
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:
-        # named for every x86 processor, because some systems' compilers take newer ones for granted
-        base = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") and self.name != "NEON" else ()
-        bfloat16 = ("-DGPT_BFLOAT16",) if self.matmul_dtype == torch.bfloat16 else ()
-        return (*base, *(f"-m{name}" for name in self.instructions), *self.macros, *bfloat16)
+        """The compiler's options by which code is compiled for the class."""
+        flags = []
+        if platform.machine() in ("x86_64", "AMD64") and self.name != "NEON":
+            # The oldest x86-64: some systems' compilers take newer instructions for granted.
+            flags.append("-march=x86-64")
+        flags.extend(f"-m{name}" for name in self.instructions)
+        flags.extend(self.macros)
+        if self.matmul_dtype == torch.bfloat16:
+            flags.append("-DGPT_BFLOAT16")
+        return tuple(flags)
 
 
 _AVX2 = ("avx2", "fma")
@@ -49,45 +56,69 @@ NEON = Processor("NEON")
 GENERIC = Processor("generic", macros=("-DGPT_LANES=4",))
 
 PROCESSORS = {p.name: p for p in (AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC)}
-"""All classes by name, in the order of AMD's; a processor of one class also belongs to those of its family below it."""
+"""All classes by name, the fastest first on AMD's processors.
+
+A processor of one class also belongs to the later classes of its family.
+"""
 
 
 def supported_processors(best: str | None = None) -> list[Processor]:
-    """Return the classes of this machine's processor, from the one named `best` on; None: from the best on.
+    """Return the classes that this machine's processor belongs to, the fastest first.
 
-    `GENERIC` is always the last. Other names are for testing what other processors do.
+    `GENERIC` is always the last.
+
+    Args:
+        best: the name of a class; faster ones are left out, to test what other processors do.
     """
     instructions = _instructions()
-    supported = [p for p in PROCESSORS.values() if p.instructions and instructions.issuperset(p.instructions)]
-    # Linux grants tiles to processes that ask; elsewhere nobody has tried
-    if AMX in supported and not (sys.platform == "linux" and torch.cpu._init_amx()):
-        supported.remove(AMX)
-    if AVX512_BF16 in supported and _is_of_intel():  # AMD's multiply bfloat16 twice as fast as float32, Intel's do not
+    supported = []
+    for processor in PROCESSORS.values():
+        # NEON and GENERIC state no instructions; they are added below.
+        if processor.instructions and instructions.issuperset(processor.instructions):
+            supported.append(processor)
+    if AMX in supported:
+        # Linux grants the tile unit to a process that asks; elsewhere nobody has tried.
+        is_granted = sys.platform == "linux" and torch.cpu._init_amx()
+        if not is_granted:
+            supported.remove(AMX)
+    if AVX512_BF16 in supported and _is_made_by_intel():
+        # AMD's processors multiply bfloat16 twice as fast as float32, Intel's do not.
         supported.remove(AVX512_BF16)
         supported.insert(supported.index(AVX512) + 1, AVX512_BF16)
-    supported += [NEON, GENERIC] if platform.machine() in ("aarch64", "arm64", "ARM64") else [GENERIC]
+    if platform.machine() in ("aarch64", "arm64", "ARM64"):
+        supported.append(NEON)
+    supported.append(GENERIC)
     if best is None:
         return supported
     names = [processor.name for processor in supported]
     if best not in PROCESSORS:
         raise DeviceError(f"processor {best!r}: expected one of {', '.join(PROCESSORS)}")
     if best not in names:
-        raise DeviceError(f"this processor is not of class {best}; it can act as {', '.join(names)}")
+        raise DeviceError(
+            f"this processor is not of class {best}; it can act as {', '.join(names)}"
+        )
     return supported[names.index(best) :]
 
 
-def _is_of_intel() -> bool:
-    cpuinfo = Path("/proc/cpuinfo")
-    return "GenuineIntel" in (cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else platform.processor())
+def _is_made_by_intel() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux
+    if cpuinfo.is_file():
+        return "GenuineIntel" in cpuinfo.read_text(encoding="utf-8")
+    return "GenuineIntel" in platform.processor()
 
 
 def _instructions() -> set[str]:
     """Return the instruction sets that the processor has and the system supports, as compilers name them."""
+    cpuinfo = Path("/proc/cpuinfo")
+    found: set[str] = set()
     if hasattr(torch.cpu, "get_capabilities"):  # since torch 2.11
-        found = {name for name, is_there in torch.cpu.get_capabilities().items() if is_there is True}
-    else:
-        cpuinfo = Path("/proc/cpuinfo")
-        flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.is_file() else None
-        found = set(flags[1].split()) if flags else set()
+        capabilities = torch.cpu.get_capabilities()
+        # Some values are no flags but numbers, such as sizes of caches.
+        found = {name for name, value in capabilities.items() if value is True}
+    elif cpuinfo.is_file():
+        flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+        if flags:
+            found = set(flags[1].split())
+    # Torch and Linux write avx512_bf16 and amx_tile; compilers write avx512bf16 and amx-tile.
     spelled = {name.replace("avx512_", "avx512").replace("fma3", "fma") for name in found}
     return spelled | {name.replace("_", "-") for name in spelled}

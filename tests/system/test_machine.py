@@ -80,7 +80,7 @@ def test_launch_is_that_of_torchrun_whole_or_refused(monkeypatch: pytest.MonkeyP
 
 def pretend(monkeypatch: pytest.MonkeyPatch, machine: str, features: Sequence[str], grants_tiles: bool = True) -> None:
     """Stand in for what torch reads from the processor, of AMD."""
-    monkeypatch.setattr(processor, "_is_of_intel", lambda: False)
+    monkeypatch.setattr(processor, "_is_made_by_intel", lambda: False)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     found = {"avx512_vnni": False, "num_sockets": 1, **dict.fromkeys(features, True)}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
@@ -114,7 +114,7 @@ def test_classes_follow_from_features(
 def test_bfloat16_without_tiles_comes_after_float32_on_processors_of_intel(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "x86_64", HAS_AMX)
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(processor, "_is_of_intel", lambda: True)
+    monkeypatch.setattr(processor, "_is_made_by_intel", lambda: True)
     assert supported() == [AMX, AVX512, AVX512_BF16, AVX2, GENERIC]
     assert supported("AVX-512 bf16")[0] is AVX512_BF16
 

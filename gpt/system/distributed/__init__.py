@@ -13,21 +13,27 @@ T = TypeVar("T")
 
 
 class World:
-    """The processes that train one model together; a `World` itself has one, and its methods return at once.
+    """The processes that train one model together.
 
-    All processes call the same methods in the same order: each call waits for the others.
+    This class is for one process: its methods return at once. `ProcessGroup` is for several, which
+    call the same methods in the same order: each call waits for the others.
     """
 
     def __init__(self, launch: Launch = Launch()) -> None:  # noqa: B008  # frozen
-        self.launch, self.rank, self.size = launch, launch.rank, launch.size
+        self.launch = launch
+        self.rank = launch.rank
+        self.size = launch.size
 
     @property
     def is_main(self) -> bool:
-        """Rank 0 alone downloads, writes and reports."""
+        """Whether this is the process of rank 0, which alone downloads, writes and reports."""
         return self.rank == 0
 
     def rank_zero(self, work: Callable[[], T]) -> T:
-        """Run `work` in rank 0; return its result in all processes; its GPTError is a PeerError in the others."""
+        """Run `work` in rank 0, and return its result in all processes.
+
+        Its GPTError is raised in rank 0, and a PeerError in the others.
+        """
         return work()
 
     def rank_zero_first(self, work: Callable[[], T]) -> T:
@@ -35,7 +41,7 @@ class World:
         return work()
 
     def together(self) -> AbstractContextManager[None]:
-        """Leave this context only if no process failed in it; the work inside does not communicate.
+        """Leave this context only if no process failed in it; the work inside may not communicate.
 
         The GPTError of the lowest rank is raised there, and a PeerError in the others.
         """

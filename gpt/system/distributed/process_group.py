@@ -9,7 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # else DDP imports it, and its default arguments keep the group alive
+
+# Imported before there is a group: DDP would import it later, and default arguments in it would then
+# refer to the group and keep it alive.
+import torch.distributed.nn
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
@@ -21,38 +24,46 @@ from gpt.system.signals import WATCHED, handling
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=1)
-"""Of every collective; rank 0 may download and encode a corpus meanwhile."""
+"""How long a process waits for the others; rank 0 may download and encode a corpus meanwhile."""
 
 
 class ProcessGroup(World):
-    """Several processes; objects and counts travel over gloo, tensors on CUDA over NCCL."""
+    """Several processes; objects, counts and CPU tensors travel over gloo, CUDA tensors over NCCL."""
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch)
         self.reported: GPTError | None = None
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+        backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
         try:
-            # Python would handle signals only when the others are there
+            # Waiting for the others blocks in C++, where Python's handlers do not run; by the
+            # system's own handlers a signal ends the process at once.
             with handling(WATCHED, signal.SIG_DFL):
                 store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-                # the store of one machine has the addresses before a restart
+                # After a restart on one machine, the store still has the addresses of the processes
+                # before it: each start uses names of its own.
                 if launch.size == launch.local_size:
                     store = dist.PrefixStore(f"restart-{launch.restarts}", store)  # type: ignore[attr-defined]
-                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+                dist.init_process_group(
+                    backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT
+                )
         except (RuntimeError, ValueError) as error:
             if launch.local_rank > 0:
                 raise PeerError(ConfigError.exit_code) from None
-            raise ConfigError(f"cannot join the others at {launch.address}: {first_line(error)}") from error
+            raise ConfigError(
+                f"cannot join the others at {launch.address}: {first_line(error)}"
+            ) from error
 
     def rank_zero(self, work: Callable[[], T]) -> T:
         stopped: GPTError | SystemExit | None = None
-        answer: list[Any] = [None, None]
+        answer: list[Any] = [None, None]  # the result, and the exit code of an error
         if self.is_main:
             try:
                 answer = [work(), None]
             except (GPTError, SystemExit) as error:
                 stopped = error
-                answer = [None, error.exit_code if isinstance(error, GPTError) else error.code or 0]
+                code = error.exit_code if isinstance(error, GPTError) else error.code
+                answer = [None, code or 0]
         dist.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
         result, code = answer
         if stopped is not None:
@@ -62,12 +73,13 @@ class ProcessGroup(World):
         return result
 
     def rank_zero_first(self, work: Callable[[], T]) -> T:
-        done: list[T] = []
-        self.rank_zero(lambda: done.append(work()))
+        results: list[T] = []
+        # Only rank 0 appends here; its result is not sent, since each process makes its own.
+        self.rank_zero(lambda: results.append(work()))
         with self.together():
-            if not done:
-                done.append(work())
-        return done[0]
+            if not self.is_main:
+                results.append(work())
+        return results[0]
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -77,11 +89,14 @@ class ProcessGroup(World):
         except GPTError as error:
             failed = error
         codes = self.gather(None if failed is None else failed.exit_code)
-        if failed is not None and not any(codes[: self.rank]):
+        failed_below = any(codes[: self.rank])
+        if failed is not None and not failed_below:
+            # This process has the lowest rank of those that failed, and reports for all.
             self.reported = failed
             raise failed
-        if any(codes):
-            raise PeerError(next(filter(None, codes)))
+        failures = [code for code in codes if code]
+        if failures:
+            raise PeerError(failures[0])
 
     def all_reduce_sum(self, value: int) -> int:
         return self._reduce(value, dist.ReduceOp.SUM)
@@ -107,28 +122,37 @@ class ProcessGroup(World):
 
 @contextmanager
 def connected(launch: Launch) -> Iterator[ProcessGroup]:
+    """Join the other processes of a launch for this context."""
     group = ProcessGroup(launch)
     with report_once(group):
         yield group
-    gc.collect()  # gloo's threads end with the last reference to the group, or abort a process that exits before them
+    # Gloo's threads end with the last reference to the group; a process that exits before they have
+    # ended is aborted. Reference cycles are collected first for that reason.
+    gc.collect()
     dist.destroy_process_group()
 
 
 @contextmanager
 def report_once(group: ProcessGroup) -> Iterator[None]:
-    """Let one process report an error of this context, also that another process has ended: PeerError in the others."""
+    """Let one process raise an error of this context, and the others a PeerError.
+
+    The loss of another process is such an error too: rank 0 reports it.
+    """
     try:
         yield
     except GPTError as error:
-        if error is group.reported or (group.is_main and not isinstance(error, PeerError)):
+        is_of_main = group.is_main and not isinstance(error, PeerError)
+        if error is group.reported or is_of_main:
             raise
         raise PeerError(error.exit_code) from None
     except RuntimeError as error:
-        # gloo raises plain RuntimeErrors
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error) and "Connection" not in str(error):
+        # Gloo raises plain RuntimeErrors, which only their messages tell from others.
+        is_of_gloo = "gloo" in str(error) or "Connection" in str(error)
+        if not isinstance(error, dist.DistError) and not is_of_gloo:
             raise
         if group.is_main:
             raise ProcessLostError(
-                "another process of this training has ended; continue from the last checkpoint with --resume auto"
+                "another process of this training has ended; "
+                "continue from the last checkpoint with --resume auto"
             ) from None
         raise PeerError(ProcessLostError.exit_code) from None
