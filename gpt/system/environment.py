@@ -10,7 +10,7 @@ from gpt.system.errors import ConfigError
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
 """Names of devices."""
 GPU_NAMES = ("gpu", "nvidia", "cuda")
-"""How names begin that others give to `cuda`."""
+"""How names of CUDA devices begin in other programs; users try them here."""
 _TRUE = {"1", "true", "yes", "on"}
 
 
@@ -21,13 +21,13 @@ class Settings:
     data_dir: Path | None  # folder with corpora, from `GPT_DATA_DIR`
     cache_dir: Path  # for files that can be rebuilt, such as compiled kernels, see `_cache_folder`
     offline: bool  # never use the network, from `GPT_OFFLINE` (1, true, yes, on)
-    processor: str | None = None  # class of processors to compute for, from `GPT_PROCESSOR`; None: this machine's best
-    api_key: str | None = None  # that a server requires of its clients, from `GPT_API_KEY`
+    processor: str | None = None  # from `GPT_PROCESSOR`, see `gpt.system.processor`; None: the best
+    api_key: str | None = None  # the key that a server requires of clients, from `GPT_API_KEY`
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The place of this process among those of one training, which torchrun started, by its variables."""
+    """The place of this process among those that torchrun started for one training."""
 
     rank: int = 0  # number of this process
     size: int = 1  # processes on all machines
@@ -41,8 +41,10 @@ LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def no_device(name: str) -> str:
-    """Return what to say of a name that is none of a device, after the name itself."""
-    hint = "; did you mean cuda?" if name.lower().startswith(GPU_NAMES) and not name.startswith("cuda:") else ""
+    """Return the end of a message about a name that is none of a device, after the name itself."""
+    # `cuda:x` shows that the user knows the name, and mistook the number only.
+    means_cuda = name.lower().startswith(GPU_NAMES) and not name.startswith("cuda:")
+    hint = "; did you mean cuda?" if means_cuda else ""
     return f"expected auto, cpu, cuda, cuda:N or mps{hint}"
 
 
@@ -54,15 +56,22 @@ def read_launch() -> Launch:
         rank, size, local_rank, local_size = (int(os.environ[name]) for name in LAUNCH_VARIABLES)
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        if not (0 <= rank < size and 0 <= local_rank < local_size <= size and os.environ["MASTER_ADDR"]):
+        has_valid_ranks = 0 <= rank < size and 0 <= local_rank < local_size <= size
+        if not has_valid_ranks or not os.environ["MASTER_ADDR"]:
             raise ValueError("a rank or the address is wrong")
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"WORLD_SIZE is set, but not as torchrun does it ({error}); start with torchrun") from None
+        raise ConfigError(
+            f"WORLD_SIZE is set, but not as torchrun does it ({error}); start with torchrun"
+        ) from None
     return Launch(rank, size, local_rank, local_size, address, restarts)
 
 
 def read_settings(offline: bool = False) -> Settings:
-    """Read the environment, once; callers pass the result on. `offline=True` overrides the environment."""
+    """Read the environment variables; callers pass the result on and do not read them again.
+
+    Args:
+        offline: whether to be offline even if the environment does not say so.
+    """
     data_dir = os.environ.get("GPT_DATA_DIR")
     return Settings(
         data_dir=expand_home(data_dir, "GPT_DATA_DIR") if data_dir else None,
@@ -74,23 +83,30 @@ def read_settings(offline: bool = False) -> Settings:
 
 
 def _cache_folder() -> Path:
-    """Return a folder below `XDG_CACHE_HOME`, else ~/.cache, or temporary files where a user has no home."""
+    """Return a folder below `XDG_CACHE_HOME`, or else below ~/.cache.
+
+    A user without a home gets a folder among the temporary files.
+    """
     if named := os.environ.get("XDG_CACHE_HOME"):
         return expand_home(named, "XDG_CACHE_HOME") / "gpt"
     try:
         return Path("~/.cache").expanduser() / "gpt"
-    except RuntimeError:  # in a container, a user may be a number only
+    except RuntimeError:
+        # In a container, a user may be a number without a name and a home.
         return Path(tempfile.gettempdir()) / f"gpt-{os.getuid()}"
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment, with a search path on which a child process finds this copy of the package."""
-    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    """Return an environment in which a child process imports this copy of the package."""
+    folders = [str(Path(__file__).parents[2])]
+    inherited = os.environ.get("PYTHONPATH")
+    if inherited:
+        folders.append(inherited)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
 
 def expand_home(path: str, name: str) -> Path:
-    """Return a path, which the setting `name` has, with its `~` or `~user` replaced."""
+    """Return a path with its `~` or `~user` replaced; `name` is the setting, for the message."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

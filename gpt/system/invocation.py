@@ -1,4 +1,4 @@
-"""The commands that are printed for the user to paste, in the form in which this process was started."""
+"""Commands that are printed for the user to paste, in the form in which this one was typed."""
 
 import os
 import shlex
@@ -14,22 +14,26 @@ _FILES = {"new": "make_config"}
 
 
 def command_line(name: str = "", *options: str) -> str:
-    """Return a command of this package as a line that can be pasted where the running one was typed.
+    """Return a command of this package as a line to paste where the running command was typed.
 
-    A process that is no command of the package, such as a notebook, names the one that an installed package has.
+    In a process that is no command of the package, such as a notebook, the line begins with `gpt`.
     """
     words = [*_started(name), *options]
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def _started(name: str) -> list[str]:
-    """Return the words that start a command: `gpt NAME`, `python -m gpt NAME` or `python scripts/NAME.py`."""
+    """Return the words that start a command.
+
+    They are `gpt NAME`, `python -m gpt NAME` or `python scripts/NAME.py`.
+    """
     named = [name] if name else []
-    # without the options, which sys.argv has after the program
+    # What was typed up to the program; the options are in sys.argv, after the program.
     typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
     if typed[-2:-1] == ["-m"] and typed[-1].partition(".")[0] == "gpt":
         return [*typed[:-1], "gpt", *named]
-    if typed[-1:] != sys.argv[:1]:  # a program has changed them
+    if typed[-1:] != sys.argv[:1]:
+        # The program that runs has changed sys.argv, so that nothing is known.
         return ["gpt", *named]
     program = Path(sys.argv[0])
     if program.suffix == ".py" and program.resolve().parent == _SCRIPTS:

@@ -14,8 +14,8 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int | No
     """Measure the FLOP/s of a square matmul, the best of three: the reference for utilization.
 
     Args:
-        size: the number of rows, by default 8192 on CUDA and 2048 elsewhere. The matrices are smaller
-            if their matmul would take longer than half a second, as in a type for which the
+        size: the number of rows, by default 8192 on CUDA and 2048 elsewhere. The matrices are
+            smaller if their matmul would take longer than half a second, as in a type for which the
             processor has no instructions.
     """
     if size is None:

@@ -108,12 +108,12 @@ def _is_made_by_intel() -> bool:
 
 
 def _instructions() -> set[str]:
-    """Return the instruction sets that the processor has and the system supports, as compilers name them."""
+    """Return the instruction sets that processor and system support, as compilers name them."""
     cpuinfo = Path("/proc/cpuinfo")
     found: set[str] = set()
     if hasattr(torch.cpu, "get_capabilities"):  # since torch 2.11
         capabilities = torch.cpu.get_capabilities()
-        # Some values are no flags but numbers, such as sizes of caches.
+        # Some values are no flags, such as sizes of caches and the name.
         found = {name for name, value in capabilities.items() if value is True}
     elif cpuinfo.is_file():
         flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)

@@ -62,7 +62,7 @@ class World:
 
 
 def joined(launch: Launch) -> AbstractContextManager[World]:
-    """Join the other processes inside this context, if there are any; see `process_group.connected`."""
+    """Join the other processes for this context, if there are any; see `connected`."""
     if launch.size == 1:
         return nullcontext(World())
     from gpt.system.distributed.process_group import connected  # slow to import

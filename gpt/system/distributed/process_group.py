@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-# Imported before there is a group: DDP would import it later, and default arguments in it would then
-# refer to the group and keep it alive.
+# Imported before there is a group: if DDP imports it later, default arguments in it refer to the
+# group and keep it alive.
 import torch.distributed.nn
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
@@ -28,7 +28,7 @@ TIMEOUT = timedelta(hours=1)
 
 
 class ProcessGroup(World):
-    """Several processes; objects, counts and CPU tensors travel over gloo, CUDA tensors over NCCL."""
+    """Several processes, connected by gloo, and for tensors on CUDA devices by NCCL."""
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch)
