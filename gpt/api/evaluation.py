@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt.api.online import RATE, dynamic_evaluation
 from gpt.checkpoint import Loaded
-from gpt.data.dataset import META, Dataset, mix, open_dataset, token_folders
+from gpt.data.dataset import META, Dataset, join_texts, open_dataset, token_folders
 from gpt.data.tokens import Tokens
 from gpt.system.device import Compute
 from gpt.system.environment import expand_home
@@ -78,7 +78,7 @@ def evaluate_corpus(
             "or give a text with --text-file"
         )
     opened = [open_dataset(each) for each in folders]
-    dataset = opened[0] if len(opened) == 1 else mix(opened, None)
+    dataset = join_texts(opened)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has a different tokenizer than the tokens in {folder}")
     block_size = loaded.config.model.block_size

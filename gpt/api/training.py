@@ -30,8 +30,8 @@ from gpt.training.signals import Interrupted
 from gpt.training.train import TrainRequest, build_trainer
 from gpt.training.trainer import Trainer
 
-Texts = str | Path | Sequence[str | Path] | Mapping[str | Path, float]
-"""A text, or several, of which a dict gives the weights."""
+Texts = str | Path | Sequence[str | Path]
+"""A text, or several."""
 
 
 @torch.inference_mode(False)  # and with gradients
@@ -51,8 +51,7 @@ def train(
     """Train a model and return its run; the result is that of `gpt train`, down to the last bit.
 
     Args:
-        path: a text to learn from: a file, a folder, or a glob pattern; or several, in a list or a dict of their
-            weights, as `data.path`.
+        path: a text to learn from: a file, a folder, or a glob pattern; or several, in a list, as `data.path`.
         text: the text itself, in place of `path`.
         config: a YAML file, the name of a recipe such as `shakespeare`, a `Config`, or a dict of sections. None: the
             recipe that fits the text, as `gpt new` writes it.

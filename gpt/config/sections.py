@@ -52,12 +52,13 @@ def _check_path(text: str) -> str:
 
 
 def _check_sources(value: Any) -> Any:
-    """Check a path, or several: a list, or a dict of their weights."""
-    several = value if isinstance(value, dict | list | tuple) else [value]
-    weights = value.values() if isinstance(value, dict) else [1.0]
-    valid = all(isinstance(path, str) and path and "\0" not in path for path in several) and several
-    if value is not None and not (valid and all(type(w) in (int, float) and 0 < w < math.inf for w in weights)):
-        raise ValueError("expected a path, [PATH, ...] or {PATH: WEIGHT, ...} with weights above 0")
+    """Check a path, or several in a list; say of a mapping, which once gave weights, what to write instead."""
+    if isinstance(value, dict):
+        raise ValueError("texts have no weights: expected a path, or [PATH, ...], sampled by length")
+    several = value if isinstance(value, list | tuple) else [value]
+    are_paths = all(isinstance(path, str) and path and "\0" not in path for path in several)
+    if value is not None and not (several and are_paths):
+        raise ValueError("expected a path, or [PATH, ...]")
     return _list_to_tuple(value)
 
 
@@ -203,10 +204,10 @@ class DataConfig(Section):
     source: Literal["shakespeare", "pydocs", "file"] = Field(
         "shakespeare", description="A named corpus, or your own file or files."
     )
-    path: Annotated[str | tuple[str, ...] | dict[str, float] | None, BeforeValidator(_check_sources)] = Field(
+    path: Annotated[str | tuple[str, ...] | None, BeforeValidator(_check_sources)] = Field(
         None,
         description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.txt. Text in UTF-8. "
-        "Several, as [a.txt, b.txt], are sampled by their lengths, or as often as {a.txt: 3, b.txt: 1} says.",
+        "Several, as [a.txt, b.txt], are sampled by their lengths.",
     )
     dir: PathText = Field(
         "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."
@@ -238,7 +239,7 @@ class DataConfig(Section):
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
-        if isinstance(self.path, tuple | dict) and self.order == "shuffled":
+        if isinstance(self.path, tuple) and self.order == "shuffled":
             yield "order", "shuffled is for one path; take random for several"
         if self.tokenizer != "bpe" and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default:
             yield "bpe_vocab_size", f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}"

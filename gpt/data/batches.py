@@ -1,4 +1,4 @@
-"""Batches of windows of a split, random ones by default, from a generator of their own, and micro-batches of them."""
+"""Windows of a split, chosen at random or in a shuffled order, and the micro-batches of a step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,45 +9,61 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.data.dataset import Mixture
 from gpt.data.tokens import Tokens, release_pages
 
-ROUNDS = 8
-"""Rounds of the Feistel network, each with a key."""
-Words = NDArray[np.uint64]
+NUM_SAVED_BLOCKS = 8
+"""First blocks of an epoch that a checkpoint keeps: other ones tell that the order is another one.
+
+By chance the first eight of a thousand blocks agree once in 10^24.
+"""
 
 
 def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """Return the windows that begin at `starts`, (B,), as inputs and targets, each (B, T) int64."""
-    windows = torch.from_numpy(tokens[starts.numpy()[:, None] + np.arange(block_size + 1)].astype(np.int64))
+    positions = starts.numpy()[:, None] + np.arange(block_size + 1)  # (B, T + 1)
+    windows = torch.from_numpy(tokens[positions].astype(np.int64))
     release_pages(tokens)
     return windows[:, :-1], windows[:, 1:]
 
 
 class Sampler:
-    """Chooses windows of `block_size + 1` tokens of a split; a saved state continues the same sequence of batches.
+    """Chooses windows of `block_size + 1` tokens of a split, which may be any part of it.
 
-    After a batch `starts` has the positions of its windows' first tokens, (B,) int64.
+    A state that was saved continues the same sequence of batches.
+
+    Attributes:
+        starts: positions of the first tokens of the windows of the last batch, (B,) int64.
     """
 
     def __init__(self, tokens: Tokens, block_size: int) -> None:
         assert len(tokens) > block_size, "checked by Dataset.check_length"
-        self.tokens, self.block_size = tokens, block_size
+        self.tokens = tokens
+        self.block_size = block_size
         self.starts = torch.empty(0, dtype=torch.long)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each (B, T) int64, of the windows that `rows` has the indices of; None: of all."""
+        """Choose a batch and read it; return inputs and targets, each (B, T) int64.
+
+        Args:
+            rows: indices of the windows to read, (R,), where other processes read the others;
+                None: all.
+        """
         self.starts = self._choose(batch_size)
-        return read_windows(self.tokens, self.starts if rows is None else self.starts[rows], self.block_size)
+        starts = self.starts if rows is None else self.starts[rows]
+        return read_windows(self.tokens, starts, self.block_size)
 
     def state_dict(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was called; raise ValueError if that was in another order or split."""
+        """Continue from where `state_dict` was called.
+
+        Raise ValueError where that is impossible.
+        """
         raise NotImplementedError
 
     def _choose(self, batch_size: int) -> Tensor:
+        """Return where the windows of the next batch begin, (B,) int64."""
         raise NotImplementedError
 
 
@@ -59,37 +75,54 @@ class BatchSampler(Sampler):
         self.generator = torch.Generator().manual_seed(seed)
 
     def _choose(self, batch_size: int) -> Tensor:
-        return torch.randint(len(self.tokens) - self.block_size, (batch_size,), generator=self.generator)
+        num_starts = len(self.tokens) - self.block_size
+        return torch.randint(num_starts, (batch_size,), generator=self.generator)
 
     def state_dict(self) -> dict[str, Any]:
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if set(state) != {"generator"}:
-            raise ValueError("its batches had another data.order")
+            raise ValueError("it was saved with a different data.order")
         self.generator.set_state(state["generator"])
 
 
-class MixtureSampler(BatchSampler):
-    """Samples a text by its weight, then a window inside it at a uniformly random position."""
+class SeveralTextsSampler(BatchSampler):
+    """Samples a text by its length, then a window inside it at a uniformly random position.
 
-    def __init__(self, tokens: Tokens, block_size: int, seed: int, mixture: Mixture) -> None:
+    Args:
+        text_ranges: where each text begins and ends in `tokens`, (S, 2) int64.
+    """
+
+    def __init__(
+        self, tokens: Tokens, block_size: int, seed: int, text_ranges: NDArray[np.int64]
+    ) -> None:
         super().__init__(tokens, block_size, seed)
-        self._weights, self._ranges = torch.from_numpy(mixture.weights), torch.from_numpy(mixture.ranges)
+        self._ranges = torch.from_numpy(text_ranges)
+        self._lengths = self._ranges.diff(dim=1).squeeze(1).double()  # (S,)
 
     def _choose(self, batch_size: int) -> Tensor:
-        text = torch.multinomial(self._weights, batch_size, replacement=True, generator=self.generator)
-        begin, end = self._ranges[text].unbind(1)
-        places = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
-        return begin + (places * (end - begin - self.block_size)).long()
+        texts = torch.multinomial(
+            self._lengths, batch_size, replacement=True, generator=self.generator
+        )
+        begin, end = self._ranges[texts].unbind(1)  # (B,) each
+        # a fraction of the positions, since torch.randint has one range for all rows
+        fractions = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
+        num_starts = end - begin - self.block_size
+        return begin + (fractions * num_starts).long()
 
 
 class ShuffledSampler(Sampler):
     """Samples windows so that each block of an epoch is an input exactly once.
 
-    Each epoch cuts the split into adjacent blocks of `block_size` inputs, from an offset of its own below
-    `block_size` on, and takes them in an order of its own; what is left at both ends is less than two blocks. A
-    batch may end one epoch and begin the next. The order is computed, not stored: memory does not grow with the split.
+    Each epoch cuts the split into adjacent blocks of `block_size` inputs, from an offset of its own
+    below `block_size` on, and takes them in an order of its own; what is left at both ends is less
+    than two blocks. A batch may end one epoch and begin the next. The order is a function of the
+    seed and the number of the epoch; it takes 8 bytes of memory for each block.
+
+    Attributes:
+        epoch: number of the epoch that the next window is from.
+        position: number of blocks of that epoch that were used.
     """
 
     def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
@@ -98,99 +131,118 @@ class ShuffledSampler(Sampler):
         self._begin_epoch(0)
 
     def _choose(self, batch_size: int) -> Tensor:
-        starts: list[NDArray[np.int64]] = []
-        while batch_size > 0:
-            count = min(batch_size, self.blocks - self.position)
-            places = np.arange(self.position, self.position + count, dtype=np.uint64)
-            starts.append(self._offset + self.block_size * permute(places, self.blocks, self._keys).astype(np.int64))
-            self.position += count
-            batch_size -= count
-            if self.position == self.blocks:
+        parts: list[Tensor] = []
+        missing = batch_size
+        while missing > 0:
+            blocks = self._order[self.position : self.position + missing]
+            parts.append(self._offset + self.block_size * blocks)
+            self.position += len(blocks)
+            missing -= len(blocks)
+            if self.position == len(self._order):
                 self._begin_epoch(self.epoch + 1)
-        return torch.from_numpy(np.concatenate(starts))
+        return torch.cat(parts)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
+        return {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "position": self.position,
+            "first_blocks": self._first_blocks(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != {"seed", "epoch", "position"}:
-            raise ValueError("its batches had another data.order")
+        """Continue an epoch; raise ValueError where this would continue it in another order."""
+        if "epoch" not in state:
+            raise ValueError("it was saved with a different data.order")
         self.seed = int(state["seed"])
         self._begin_epoch(int(state["epoch"]))
-        if not 0 <= state["position"] < self.blocks:
-            raise ValueError(f"its position is {state['position']}, and an epoch has {self.blocks} blocks")
-        self.position = int(state["position"])
+        # earlier versions, which had another permutation, saved no blocks; and no version of torch
+        # promises the permutations of another
+        if state.get("first_blocks") != self._first_blocks():
+            raise ValueError("another version of gpt or torch shuffled its epochs in another order")
+        position = int(state["position"])
+        num_blocks = len(self._order)
+        if not 0 <= position < num_blocks:
+            raise ValueError(f"its position is {position}, and an epoch has {num_blocks} blocks")
+        self.position = position
+
+    def _first_blocks(self) -> list[int]:
+        return self._order[:NUM_SAVED_BLOCKS].tolist()
 
     def _begin_epoch(self, epoch: int) -> None:
-        words = np.random.SeedSequence([self.seed, epoch]).generate_state(ROUNDS + 1, np.uint64)
-        self.epoch, self.position = epoch, 0
-        self._keys = words[1:].astype(np.uint64)
-        self._offset = int(words[0]) % min(self.block_size, len(self.tokens) - self.block_size)
-        self.blocks: int = (len(self.tokens) - 1 - self._offset) // self.block_size
+        """Draw the offset and the order of an epoch, from a generator of its own."""
+        # both are hashed: with a sum, epoch 1 of seed 0 would be epoch 0 of seed 1
+        epoch_seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(epoch_seed)
+        # an offset leaves one block at least
+        num_offsets = min(self.block_size, len(self.tokens) - self.block_size)
+        self._offset = int(torch.randint(num_offsets, (), generator=generator))
+        num_blocks = (len(self.tokens) - 1 - self._offset) // self.block_size
+        # the former order is freed before the next takes as much memory
+        self._order = torch.empty(0, dtype=torch.long)
+        self._order = torch.randperm(num_blocks, generator=generator)
+        self.epoch = epoch
+        self.position = 0
 
 
-def permute(places: Words, size: int, keys: Words) -> Words:
-    """Return the elements at some places of a pseudorandom permutation of 0, 1, ..., size - 1.
+def build_sampler(
+    order: str,
+    tokens: Tokens,
+    block_size: int,
+    seed: int,
+    text_ranges: NDArray[np.int64] | None = None,
+) -> Sampler:
+    """Return the sampler of `data.order`.
 
-    A Feistel network (Luby and Rackoff 1988) permutes the numbers below a power of four; where it leads outside the
-    range, it is applied again until it leads back (cycle walking, Black and Rogaway 2002): on average, at most four
-    times.
-
-    Args:
-        places: (N,), each below `size`.
-        keys: one for each round; they choose the permutation.
+    With `text_ranges`, that of several texts, in random order.
     """
-    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    elements = places
-    outside = np.arange(len(places))
-    while len(outside):
-        elements = elements.copy()
-        elements[outside] = _feistel(elements[outside], half, keys)
-        outside = outside[elements[outside] >= size]
-    return elements
+    if text_ranges is not None:
+        return SeveralTextsSampler(tokens, block_size, seed, text_ranges)
+    if order == "shuffled":
+        return ShuffledSampler(tokens, block_size, seed)
+    return BatchSampler(tokens, block_size, seed)
 
 
-def _feistel(words: Words, half: np.uint64, keys: Words) -> Words:
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = words >> half, words & mask
-    for key in keys:
-        left, right = right, left ^ (_mixed(right + key) & mask)
-    return (left << half) | right
-
-
-def _mixed(words: Words) -> Words:
-    """Return well-mixed words: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
-def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int, mixture: Mixture | None = None) -> Sampler:
-    if mixture is not None:
-        return MixtureSampler(tokens, block_size, seed, mixture)
-    return (BatchSampler if order == "random" else ShuffledSampler)(tokens, block_size, seed)
+def _unchanged(batch: tuple[Tensor, Tensor], starts: Tensor) -> tuple[Tensor, ...]:
+    return batch
 
 
 @dataclass(repr=False)
 class MicroBatches:
-    """Reads the micro-batches of each step: one large batch, split, so that accumulation does not change the data.
+    """Reads the micro-batches of each step: one large batch, split.
+
+    The batch does not depend on how it is split, so that accumulation does not change the data.
 
     Attributes:
-        size: sequences of a micro-batch.
-        rows: those of a step that are read, (R,) int64; None: all.
-        complete: adds what the objective reads to a micro-batch, whose windows begin at the given positions.
+        sequences: windows of a step, of all processes.
+        size: windows of a micro-batch.
+        rows: indices of the windows of a step that this process reads, (R,) int64; None: all.
+        complete: adds what the objective reads to inputs and targets, (B, T) each, of windows that
+            begin at the given positions, (B,).
     """
 
     sampler: Sampler
     sequences: int
     size: int
     rows: Tensor | None = None
-    complete: Callable[[tuple[Tensor, Tensor], Tensor], tuple[Tensor, ...]] = lambda batch, starts: batch
+    complete: Callable[[tuple[Tensor, Tensor], Tensor], tuple[Tensor, ...]] = _unchanged
 
     def next(self, length: int) -> list[tuple[Tensor, ...]]:
-        """Read the micro-batches of a step: windows, (B, T, ...), cut into sequences, (B T / length, length, ...)."""
-        inputs, targets = self.sampler.get_batch(self.sequences, self.rows)
+        """Read the micro-batches of a step; each tensor is (B T / length, length, ...).
+
+        Args:
+            length: tokens of a sequence, into which the windows of T tokens are cut.
+        """
+        inputs, targets = self.sampler.get_batch(self.sequences, self.rows)  # (R, T) each
         starts = self.sampler.starts if self.rows is None else self.sampler.starts[self.rows]
-        parts = zip(*(torch.split(tensor, self.size) for tensor in (inputs, targets, starts)), strict=True)
-        batches = (self.complete((inputs, targets), starts) for inputs, targets, starts in parts)
-        return [tuple(each.reshape(-1, length, *each.shape[2:]) for each in batch) for batch in batches]
+        batches: list[tuple[Tensor, ...]] = []
+        for first in range(0, len(inputs), self.size):
+            part = slice(first, first + self.size)
+            batch = self.complete((inputs[part], targets[part]), starts[part])
+            batches.append(tuple(_cut(tensor, length) for tensor in batch))
+        return batches
+
+
+def _cut(tensor: Tensor, length: int) -> Tensor:
+    """Cut windows (B, T, ...) into sequences (B T / length, length, ...)."""
+    return tensor.reshape(-1, length, *tensor.shape[2:])

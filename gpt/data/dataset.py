@@ -17,69 +17,82 @@ from gpt.data.tokens import Tokens, in_pieces
 from gpt.system.errors import DataError, explained
 from gpt.system.files import MAX_JSON_BYTES, open_file, parse_json, read_file, sha256_of
 
-META, TOKENS = "dataset.json", "tokens.bin"
-"""Length, hash, splits and tokenizer; and the ids of the text, little-endian."""
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """Several texts, one after the other, that are sampled by weight.
-
-    Attributes:
-        ranges: where each begins and ends in the training split, (S, 2) int64.
-        weights: how often a window is one of each, (S,); they need not add up to 1.
-    """
-
-    ranges: NDArray[np.int64]
-    weights: NDArray[np.float64]
+META = "dataset.json"
+"""File of the length, hash, type, splits and tokenizer."""
+TOKENS = "tokens.bin"
+"""File of the token ids of the text, little-endian."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A tokenized corpus: its splits in the order of the text, memory-mapped."""
+    """A tokenized corpus: its splits in the order of the text, memory-mapped where it is one text.
+
+    Attributes:
+        tokenizer: built from the whole corpus, unless it is that of a checkpoint.
+        fingerprint: changes when the text, the tokenizer or a split changes.
+        test: never used for model selection; None without `data.test_fraction`.
+        text_ranges: where each of several texts begins and ends in the training split, (S, 2);
+            None: it is one text.
+    """
 
     train: Tokens
     val: Tokens
-    tokenizer: Tokenizer  # built from the whole corpus
-    fingerprint: str  # changes when the text, tokenizer or split changes
-    test: Tokens | None = None  # which nothing is chosen by; None without `data.test_fraction`
-    mixture: Mixture | None = None  # None: of one text
+    tokenizer: Tokenizer
+    fingerprint: str
+    test: Tokens | None = None
+    text_ranges: NDArray[np.int64] | None = None
 
     def chars_per_token(self, tokens: Tokens) -> float:
-        """Return the average characters per token of a split, or a part of one; 1 with a character tokenizer."""
-        return sum(map(self.tokenizer.count_chars, in_pieces(tokens))) / len(tokens)
+        """Return the average characters per token of a split, or a part of one."""
+        chars = sum(self.tokenizer.count_chars(piece) for piece in in_pieces(tokens))
+        return chars / len(tokens)
 
     def check_length(self, block_size: int) -> None:
-        """Raise DataError unless both splits, and each text of a mixture, hold a window of `block_size + 1` tokens."""
-        texts = [(0, len(self.train))] if self.mixture is None else self.mixture.ranges
-        for name, length in (("train", min(int(end - begin) for begin, end in texts)), ("val", len(self.val))):
+        """Raise DataError unless each training text, and the validation split, fill a window."""
+        shortest = len(self.train)
+        if self.text_ranges is not None:
+            shortest = int(np.diff(self.text_ranges).min())
+        for name, length in (("train", shortest), ("val", len(self.val))):
+            # a window has the inputs and, one later, the targets
             if length < block_size + 1:
                 raise DataError(
-                    f"the {name} split has {length:,} tokens, fewer than block_size + 1 = {block_size + 1:,}; "
-                    "use more text, a smaller model.block_size or another data.val_fraction"
+                    f"the {name} split has {length:,} tokens, fewer than block_size + 1 = "
+                    f"{block_size + 1:,}; use more text, a smaller model.block_size or another "
+                    "data.val_fraction"
                 )
 
 
-def mix(datasets: Sequence[Dataset], weights: Sequence[float] | None) -> Dataset:
-    """Return several corpora of one tokenizer as one; training samples by weight, or by length if there are none."""
+def join_texts(datasets: Sequence[Dataset]) -> Dataset:
+    """Return datasets of one tokenizer as one, in memory; one dataset is returned as it is.
+
+    Each split is the texts' splits one after the other, in the order that is given.
+    """
+    first = datasets[0]
+    if len(datasets) == 1:
+        return first
     ends = np.cumsum([len(each.train) for each in datasets])
-    ranges = np.stack([np.append(0, ends[:-1]), ends], axis=1)
-    mixture = Mixture(ranges, np.array(np.diff(ranges)[:, 0] if weights is None else weights, dtype=np.float64))
-    train, val = (np.concatenate([getattr(each, name) for each in datasets]) for name in ("train", "val"))
+    begins = np.append(0, ends[:-1])
     tests = [each.test for each in datasets if each.test is not None]
-    sampled = "" if weights is None else f"@{':'.join(f'{weight:g}' for weight in weights)}"
-    fingerprint = "+".join(each.fingerprint for each in datasets) + sampled
-    test = np.concatenate(tests) if tests else None
-    return Dataset(train, val, datasets[0].tokenizer, fingerprint, test, mixture)
+    return Dataset(
+        train=np.concatenate([each.train for each in datasets]),
+        val=np.concatenate([each.val for each in datasets]),
+        tokenizer=first.tokenizer,
+        fingerprint="+".join(each.fingerprint for each in datasets),
+        test=np.concatenate(tests) if tests else None,
+        text_ranges=np.stack([begins, ends], axis=1),
+    )
 
 
 def token_folders(folder: Path, fingerprint: str) -> list[Path]:
-    """Return the folders of token files below `folder` that a dataset of this fingerprint consists of."""
-    return [folder / name for name in fingerprint.partition("@")[0].split("+")]
+    """Return the folders of token files below `folder` that a dataset of this fingerprint has."""
+    return [folder / name for name in fingerprint.split("+")]
 
 
 def seal(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of `META` with its hash: a changed vocabulary would give other texts, and no error."""
+    """Return the content of `META` with its hash.
+
+    Without it a vocabulary that was changed on disk would give other texts, and no error.
+    """
     return {**meta, "seal": _hash(meta)}
 
 
@@ -96,14 +109,29 @@ def _hash(meta: dict[str, Any]) -> str:
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """Memory-map the token file that `prepare` wrote, after comparing it with its hash."""
+    """Memory-map the token file that `prepare` wrote, after comparing it with its hash.
+
+    Raises:
+        DataError: the files are missing or damaged.
+    """
     try:
         return _open(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
-        name = getattr(error, "filename", None)
-        reason = f"{Path(name).name}: {explained(error)}" if name else explained(error)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        DataError,
+    ) as error:  # the JSON may hold anything, of any type
+        reason = explained(error)
+        filename = getattr(error, "filename", None)
+        if filename:
+            reason = f"{Path(filename).name}: {reason}"
         raise DataError(
-            f"the token files in {folder} are damaged ({reason}); delete that folder and start again"
+            f"the token files in {folder} are damaged ({reason}); "
+            "delete that folder and start again"
         ) from None
 
 
@@ -111,14 +139,22 @@ def _open(folder: Path) -> Dataset:
     meta = unseal(parse_json(read_file(folder / META, MAX_JSON_BYTES)))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
     tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
-    edges = [0, *chain.from_iterable(meta["splits"].values()), len(tokens)]
-    if edges[::2] != edges[1::2] or edges != sorted(edges):
+    borders = [0, *chain.from_iterable(meta["splits"].values()), len(tokens)]
+    # each split begins where the one before it ends: the borders come in equal pairs
+    if borders[::2] != borders[1::2] or borders != sorted(borders):
         raise ValueError("the splits do not follow one another from the first token to the last")
-    opened = {name: tokens[begin:end] for name, (begin, end) in meta["splits"].items()}
-    return Dataset(opened["train"], opened["val"], tokenizer, folder.name, opened.get("test"))
+    splits = {name: tokens[begin:end] for name, (begin, end) in meta["splits"].items()}
+    return Dataset(
+        train=splits["train"],
+        val=splits["val"],
+        tokenizer=tokenizer,
+        fingerprint=folder.name,
+        test=splits.get("test"),
+    )
 
 
 def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
+    # the size is compared first, since hashing a file takes much longer
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:

@@ -106,7 +106,7 @@ def fit_recipe(data: DataConfig, settings: Settings, report: Report) -> tuple[di
     """Return the sections that fit a text, without the path in `data`, and the text as a dataset."""
     dataset = prepare(data, settings, report)
     length = len(dataset.train) + len(dataset.val)
-    several = data.path if isinstance(data.path, tuple | dict) else ()
+    several = data.path if isinstance(data.path, tuple) else ()
     name = ", ".join(several) or data.path
     if length < LEAST:
         raise ConfigError(f"{name} has {length:,} {unit_of(dataset)}; a model needs at least {LEAST:,}")

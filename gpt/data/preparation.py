@@ -3,12 +3,13 @@
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from gpt.config import DataConfig
 from gpt.data import corpus_text
 from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, has_lone_returns
-from gpt.data.dataset import META, Dataset, mix, open_dataset
+from gpt.data.dataset import META, Dataset, join_texts, open_dataset
 from gpt.data.encoding import encode_into
 from gpt.data.locating import corpus_files
 from gpt.data.tokenizers import Tokenizer
@@ -18,21 +19,33 @@ from gpt.system.files import sha256_of
 from gpt.system.progress import Report, announced
 
 FORMAT = 1
-"""Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""
+"""Part of the fingerprint in checkpoints.
+
+Raised when the same text gives other tokens than before.
+"""
+FORMAT_WITH_LONE_RETURNS = 2
+"""The same, for texts with a CR that no LF follows: in format 1 that was a character."""
+FINGERPRINT_DIGITS = 16
+"""Hexadecimal digits of a fingerprint, 64 bits: it names a folder, and nobody has 2^32 corpora."""
 
 
-def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None = None) -> Dataset:
+def prepare(
+    config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None = None
+) -> Dataset:
     """Locate the corpus, encode it unless that was done before, and open the token file.
 
-    The tokenizer is `base` with the characters that it lacks; None: one that is built from the corpus.
+    Args:
+        base: tokenizer of the model that is trained further; it gets the characters that it lacks.
+            None: the tokenizer is built from the corpus.
     """
-    if isinstance(config.path, tuple | dict):
+    if isinstance(config.path, tuple):
         return _prepare_several(config, settings, report, base)
     with announced(report, "looking for the corpus, and hashing it where its hash is known"):
         corpus = CorpusText(corpus_files(config, settings, report))
     with announced(report, f"reading {corpus.name}"):
         tokenizer = None if base is None else extend_tokenizer(base, corpus)
-        folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
+        fingerprint = _fingerprint(config, corpus, tokenizer)
+    folder = expand_home(config.dir, "data.dir") / "tokens" / fingerprint
     if not (folder / META).is_file():
         encode_into(folder, corpus, config, tokenizer, report)
         report(f"encoded {corpus.name} into {folder}")
@@ -40,31 +53,39 @@ def prepare(config: DataConfig, settings: Settings, report: Report, base: Tokeni
         return open_dataset(folder)
 
 
-def _prepare_several(config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None) -> Dataset:
-    """Prepare each path by itself, with the tokenizer of all of them."""
-    assert isinstance(config.path, tuple | dict)
-    each_config = [config.model_copy(update={"path": path}) for path in config.path]
-    files = [file for each in each_config for file in corpus_files(each, settings)]
+def _prepare_several(
+    config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None
+) -> Dataset:
+    """Prepare each path by itself, with splits of its own, and the tokenizer of all of them."""
+    assert isinstance(config.path, tuple)
+    config_of_each = [config.model_copy(update={"path": path}) for path in config.path]
+    files: list[Path] = []
+    for each in config_of_each:
+        files += corpus_files(each, settings)
     corpus = CorpusText(files)
     with announced(report, f"reading {corpus.name}"):
-        tokenizer = build_tokenizer(corpus, config) if base is None else extend_tokenizer(base, corpus)
-    datasets = [prepare(each, settings, report, tokenizer) for each in each_config]
-    return mix(datasets, [*config.path.values()] if isinstance(config.path, dict) else None)
+        if base is None:
+            tokenizer = build_tokenizer(corpus, config)
+        else:
+            tokenizer = extend_tokenizer(base, corpus)
+    return join_texts([prepare(each, settings, report, tokenizer) for each in config_of_each])
 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
-    """Return a hash of what the tokens depend on."""
+    """Return a hash of everything that the tokens depend on."""
     try:
         with ThreadPoolExecutor() as pool:
             hashes = list(pool.map(sha256_of, corpus.files))
-            returns = any(pool.map(has_lone_returns, corpus.files))
+            has_returns = any(pool.map(has_lone_returns, corpus.files))
     except OSError as error:
-        raise DataError(f"cannot read {error.filename or corpus.name}: {error.strerror}") from None
-    # before version 2 of the format, a CR without LF was a character: other texts have the same tokens as before
-    parts: list[Any] = [FORMAT + 1 if returns else FORMAT, corpus_text.BLOCK, hashes]
+        name = error.filename or corpus.name
+        raise DataError(f"cannot read {name}: {error.strerror}") from None
+    # texts without such a CR have the same tokens in both formats, and keep their token files
+    version = FORMAT_WITH_LONE_RETURNS if has_returns else FORMAT
+    parts: list[Any] = [version, corpus_text.BLOCK, hashes]
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())
     elif config.tokenizer == "bpe":
         parts.append(config.bpe_vocab_size)
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:FINGERPRINT_DIGITS]

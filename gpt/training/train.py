@@ -234,7 +234,7 @@ def _build(plan: Plan, request: TrainRequest) -> Trainer:
     if world.rank > 0:
         seed_process(run.seed, world.rank)
     data = plan.dataset
-    sampler = build_sampler(config.data.order, data.train, config.model.block_size, run.seed, data.mixture)
+    sampler = build_sampler(config.data.order, data.train, config.model.block_size, run.seed, data.text_ranges)
     rows, size = rows_of_process(train, world), train.batch_size // world.size
     batches = MicroBatches(sampler, train.sequences, size, rows, add_targets)
     compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)

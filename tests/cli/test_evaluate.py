@@ -19,10 +19,10 @@ def test_full_and_sliding_protocols_score_what_training_did(here: Path, run: Cal
     assert full["tokens"] == run("evaluate --protocol sliding --stride 3").json["tokens"]
 
 
-def test_all_texts_of_a_mixture_are_evaluated(workplace: Path, run: Call) -> None:
+def test_all_of_several_texts_are_evaluated(workplace: Path, run: Call) -> None:
     for name in "ab":
         Path(f"{name}.txt").write_text(CORPUS * 10 + name * 200, encoding="utf-8")
-    run("train --config tiny.yaml 'data.path={a.txt: 1, b.txt: 3}'")
+    run("train --config tiny.yaml 'data.path=[a.txt, b.txt]'")
     rows = map(json.loads, Path("runs/tiny/metrics.jsonl").read_text().splitlines())
     found = run("evaluate --checkpoint runs/tiny/last --device cpu").json
     assert found["loss"] == pytest.approx([row["val/loss"] for row in rows if "val/loss" in row][-1], abs=1e-6)

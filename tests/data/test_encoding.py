@@ -182,13 +182,12 @@ def test_several_paths_are_split_each_and_have_the_tokenizer_of_all(place: Place
     texts = {str(place.files / name): text for name, text in (("b.txt", "".join(LINES[::2])), ("c.txt", "xyz" * 200))}
     for path, text in texts.items():
         Path(path).write_text(text, encoding="utf-8")
-    data, other = (place.prepare(path=path) for path in ([*texts], dict.fromkeys(texts, 0.5)))
+    data = place.prepare(path=[*texts])
     borders = {text: int(0.9 * len(text)) for text in texts.values()}
     assert data.tokenizer.decode(np.asarray(data.train)) == "".join(text[:end] for text, end in borders.items())
     assert data.tokenizer.decode(np.asarray(data.val)) == "".join(text[end:] for text, end in borders.items())
-    assert np.diff(data.mixture.ranges).flatten().tolist() == [*borders.values()]
-    assert data.fingerprint != other.fingerprint
-    assert all((folder / META).is_file() for folder in token_folders(place.tokens, other.fingerprint))
+    assert np.diff(data.text_ranges).flatten().tolist() == [*borders.values()]
+    assert all((folder / META).is_file() for folder in token_folders(place.tokens, data.fingerprint))
     with pytest.raises(DataError, match="the train split has 540 tokens"):
         data.check_length(1000)
 
