@@ -1,11 +1,10 @@
-"""The loss of a trained model over a split of the corpus that it learned from."""
+"""The loss of a trained model over a split of the corpus that it was trained on."""
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpt.api.online import RATE, dynamic_evaluation
 from gpt.checkpoint import Loaded
 from gpt.data.dataset import META, Dataset, join_texts, open_dataset, token_folders
 from gpt.data.tokens import Tokens
@@ -16,34 +15,38 @@ from gpt.system.invocation import command_line
 from gpt.system.progress import Report, counted
 from gpt.training.loss import IGNORE, Batch, evaluate, sliding_batches
 
+DEFAULT_BATCH_SIZE = 64
+"""Sequences per batch: enough for large matrix products, and few enough for any memory."""
+WINDOWS_PER_BLOCK = 4
+"""With protocol sliding, and no stride given: windows that read each token.
+
+Each token then has at least three quarters of a block as its context, for four times the time of
+protocol full.
+"""
+
 
 @dataclass(frozen=True)
 class Windows:
     """How a split is cut into sequences.
 
     Attributes:
-        protocol: full: adjacent blocks; sliding: overlapping windows; online: adjacent blocks, each learned from after
-            it is scored.
-        batch_size: sequences per batch; None: 64; online: always 1.
-        stride: sliding: tokens to move by; None: a quarter of the window.
-        rate: online: learning rate; None: that of `gpt.api.online`.
+        protocol: full: adjacent blocks; sliding: overlapping windows.
+        batch_size: sequences per batch; None: `DEFAULT_BATCH_SIZE`.
+        stride: with protocol sliding, tokens between the starts of windows; None: a quarter of a
+            block.
     """
 
     protocol: str = "full"
     batch_size: int | None = None
     stride: int | None = None
-    rate: float | None = None
 
     def stride_for(self, block_size: int) -> int:
-        """Return the tokens between the starts of windows."""
-        return min(self.stride or max(1, block_size // 4), block_size) if self.protocol == "sliding" else block_size
-
-    @property
-    def learning_rate(self) -> float | None:
-        """The rate to learn with what was scored; None: nothing is learned."""
-        if self.protocol != "online":
-            return None
-        return RATE if self.rate is None else self.rate
+        """Return the tokens between the starts of windows of `block_size` tokens."""
+        if self.protocol == "full":
+            return block_size
+        stride = self.stride or max(1, block_size // WINDOWS_PER_BLOCK)
+        # a longer stride would leave tokens out
+        return min(stride, block_size)
 
 
 def evaluate_corpus(
@@ -55,65 +58,91 @@ def evaluate_corpus(
 ) -> dict[str, Any]:
     """Compute the loss of a model over a split of its run's corpus: train, val or test.
 
-    Only the tokens that the training left are read. The corpus itself is not looked for: somebody else's configuration
-    may name any file, folder or address.
+    Only the token files that the training wrote are read. The corpus itself is not looked for: the
+    configuration of somebody else's checkpoint may name any file, folder or address.
 
     Returns:
-        `split`; `loss` in nats per token; `bits_per_char`; `tokens` that were predicted; `block_size`.
+        `split`; `loss` in nats per token; `bits_per_char`; `tokens`, the number of those that were
+        predicted; `block_size`.
 
     Raises:
-        ConfigError: the tokens are not there, or have no such split or one that is too short.
+        ConfigError: the token files are not there, or have no such split or one that is too short.
         CheckpointError: the loss is not finite.
-        InputError: see `learning`.
     """
-    if "data" not in loaded.state:
-        raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
-    tokens_folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens"
-    folders = token_folders(tokens_folder, str(loaded.state["data"]))
-    folder = next((each for each in folders if not (each / META).is_file()), folders[0])
-    if not (folder / META).is_file():
-        prepare = command_line("prepare-data", "--config", str(loaded.folder / "config.yaml"))
-        raise ConfigError(
-            f"the tokens that {loaded.folder} was trained on are not in {folder}; encode its corpus again: {prepare}, "
-            "or give a text with --text-file"
-        )
-    opened = [open_dataset(each) for each in folders]
-    dataset = join_texts(opened)
-    if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
-        raise ConfigError(f"{loaded.folder} has a different tokenizer than the tokens in {folder}")
+    dataset = _training_dataset(loaded)
     block_size = loaded.config.model.block_size
     dataset.check_length(block_size)
-    tokens, stride, rate = _split_of(dataset, split), windows.stride_for(block_size), windows.learning_rate
-    if len(tokens) < 2:
-        raise ConfigError(
-            f"the {split} split has {len(tokens):,} tokens, too few to predict one; "
-            "train with more text or a larger data.test_fraction"
-        )
-    size = 1 if rate is not None else min(windows.batch_size or 64, len(tokens) // stride + 1)
-    model, batches = loaded.model, sliding_batches(tokens, block_size, size, stride)
-    if rate is not None:
-        model, batches = dynamic_evaluation(model, batches, rate)
+    tokens = _split_of(dataset, split)
+
+    stride = windows.stride_for(block_size)
+    number_of_windows = len(tokens) // stride + 1
+    # a batch is not larger than the split, since its memory grows with its size
+    batch_size = min(windows.batch_size or DEFAULT_BATCH_SIZE, number_of_windows)
+    batches = sliding_batches(tokens, block_size, batch_size, stride)
     with counted(report, f"evaluating {loaded.folder}", len(tokens) - 1, "tokens") as advance:
-        result = evaluate(model, _counted(batches, advance), compute)
+        result = evaluate(loaded.model, _counted(batches, advance), compute)
     if not math.isfinite(result.loss):
-        raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
-    bits = result.bits_per_char(dataset.chars_per_token(tokens))
-    summary = {"split": split, "loss": result.loss, "bits_per_char": bits}
-    return {**summary, "tokens": result.tokens, "block_size": block_size}
+        raise CheckpointError(
+            f"{loaded.folder}: the loss is not finite; its weights may be corrupt"
+        )
+    return {
+        "split": split,
+        "loss": result.loss,
+        "bits_per_char": result.bits_per_char(dataset.chars_per_token(tokens)),
+        "tokens": result.tokens,
+        "block_size": block_size,
+    }
+
+
+def _training_dataset(loaded: Loaded) -> Dataset:
+    """Open the token files of a run.
+
+    Raise ConfigError where they are gone or belong to another tokenizer.
+    """
+    if "data" not in loaded.state:
+        raise ConfigError(
+            f"{loaded.folder} has no record of its training corpus; give a text with --text-file"
+        )
+    tokens_folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens"
+    folders = token_folders(tokens_folder, str(loaded.state["data"]))
+    for folder in folders:
+        if not (folder / META).is_file():
+            prepare = command_line("prepare-data", "--config", str(loaded.folder / "config.yaml"))
+            raise ConfigError(
+                f"the tokens that {loaded.folder} was trained on are not in {folder}; "
+                f"encode its corpus again: {prepare}, or give a text with --text-file"
+            )
+    dataset = join_texts([open_dataset(folder) for folder in folders])
+    if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
+        raise ConfigError(
+            f"{loaded.folder} has a different tokenizer than the tokens in {folders[0]}"
+        )
+    return dataset
 
 
 def _split_of(dataset: Dataset, split: str) -> Tokens:
+    """Return the tokens of a split.
+
+    Raise ConfigError unless there are two, the first of which is only read.
+    """
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
     if split not in splits:
         raise ConfigError(f"split is {split!r}, expected one of {', '.join(splits)}")
     tokens = splits[split]
     if tokens is None:
-        raise ConfigError("the corpus has no test split; the run was made with data.test_fraction 0")
+        raise ConfigError(
+            "the corpus has no test split; the run was made with data.test_fraction 0"
+        )
+    if len(tokens) < 2:
+        raise ConfigError(
+            f"the {split} split has {len(tokens):,} tokens, too few to predict one; "
+            "train with more text or a larger data.test_fraction"
+        )
     return tokens
 
 
 def _counted(batches: Iterator[Batch], advance: Callable[[int], None]) -> Iterator[Batch]:
-    """Yield the same batches, and call `advance` with the tokens of each one after its use."""
+    """Yield the same batches; after the use of each, call `advance` with its number of targets."""
     for inputs, targets in batches:
         yield inputs, targets
         advance(int((targets != IGNORE).sum()))

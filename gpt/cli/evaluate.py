@@ -10,7 +10,6 @@ from gpt.cli.shared_options import (
     add_number,
     add_weights_option,
     command,
-    number,
     read_text,
     to_path,
 )
@@ -25,69 +24,77 @@ if TYPE_CHECKING:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser)
     add_weights_option(parser)
-    parser.add_argument("--split", choices=("train", "val", "test"), help="split of the corpus (default: val)")
+    parser.add_argument(
+        "--split", choices=("train", "val", "test"), help="split of the corpus (default: val)"
+    )
     parser.add_argument(
         "--protocol",
-        choices=("full", "sliding", "online"),
+        choices=("full", "sliding"),
         default="full",
-        help="full (default): the whole split in blocks; sliding: overlapping windows; online: blocks, each learned "
-        "from after it is scored, to compare with compressors",
+        help="full (default): the whole split in blocks; sliding: overlapping windows",
     )
-    add_number(parser, "--batch-size", "sequences per batch (default: 64; online: 1)", most=1_000_000)
+    add_number(parser, "--batch-size", "sequences per batch (default: 64)", most=1_000_000)
     add_number(parser, "--stride", "sliding: tokens to move by (default: block_size / 4)")
-    rate = "online: learning rate (default: 0.1)"
-    parser.add_argument("--rate", type=number(0, 1000, kind=float), metavar="R", help=rate)
     parser.add_argument(
-        "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text file instead; - reads standard input"
+        "--text-file",
+        type=to_path,
+        metavar="FILE",
+        help="score this UTF-8 text file instead; - reads standard input",
     )
     parser.add_argument(
-        "--per-char", action="store_true", help="with --text-file: also the log-probability of each token, in nats"
+        "--per-char",
+        action="store_true",
+        help="with --text-file: also the log-probability of each token, in nats",
     )
 
 
 @command(
     "evaluate",
-    "Evaluate a trained model on its corpus, or on your own text. The last line is one JSON object.",
+    "Evaluate a trained model on its corpus, or on your own text. "
+    "The last line is one JSON object.",
     "--checkpoint runs/shakespeare --protocol full",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
     if arguments.text_file is not None and arguments.split is not None:
         raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
-    for name, protocol in (("stride", "sliding"), ("rate", "online")):
-        if getattr(arguments, name) is not None and arguments.protocol != protocol:
-            raise ConfigError(f"--{name} has no effect with --protocol {arguments.protocol}; it is for {protocol}")
-    if arguments.batch_size is not None and arguments.protocol == "online":
-        raise ConfigError("--batch-size has no effect with --protocol online, which reads one block after another")
+    if arguments.stride is not None and arguments.protocol != "sliding":
+        raise ConfigError(
+            f"--stride has no effect with --protocol {arguments.protocol}; it is for sliding"
+        )
     if arguments.per_char and arguments.text_file is None:
         raise ConfigError("--per-char needs --text-file")
 
+    # torch takes a second to import, so that mistakes in the options are told before
     load_torch()
     from gpt.api.evaluation import Windows, evaluate_corpus
-    from gpt.api.online import OPTIMIZER
     from gpt.checkpoint import load_trained
     from gpt.system.device import choose_compute
 
     compute = choose_compute(arguments.device, "float32", report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
-    names = ("protocol", "batch_size", "stride", "rate")
-    windows = Windows(**{name: getattr(arguments, name) for name in names})
+    windows = Windows(arguments.protocol, arguments.batch_size, arguments.stride)
     if arguments.text_file is not None:
         summary = _score_file(arguments, loaded, windows)
     else:
         split = arguments.split or "val"
         summary = evaluate_corpus(loaded, compute, report, split, windows)
-        loss, bits = summary["loss"], summary["bits_per_char"]
-        report(f"{loaded.folder}: {split} loss {loss:.4f} nats per token, {bits:.4f} bits per character")
-    rate = windows.learning_rate
-    learned = {} if rate is None else {"optimizer": OPTIMIZER, "rate": rate}
-    answer = {"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **learned, **summary}
+        loss = summary["loss"]
+        bits = summary["bits_per_char"]
+        losses = f"{loss:.4f} nats per token, {bits:.4f} bits per character"
+        report(f"{loaded.folder}: {split} loss {losses}")
+    answer = {"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **summary}
     print(json.dumps(answer, ensure_ascii=False))
     return 0
 
 
-def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windows") -> dict[str, Any]:
-    """Compute the probability of one text, in float32."""
+def _score_file(
+    arguments: argparse.Namespace, loaded: "Loaded", windows: "Windows"
+) -> dict[str, Any]:
+    """Compute the probability of the text in `arguments.text_file`.
+
+    Return what the last line says of it.
+    """
     from gpt.api.scoring import score_text
     from gpt.data.tokenizers import convert_newlines
     from gpt.generation.text import token_name
@@ -95,7 +102,7 @@ def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windo
     text = convert_newlines(read_text(arguments.text_file))
     stride = windows.stride_for(loaded.config.model.block_size)
     with announced(report, f"scoring {len(text):,} characters"):
-        score = score_text(loaded.model, loaded.tokenizer, text, stride, windows.learning_rate)
+        score = score_text(loaded.model, loaded.tokenizer, text, stride)
     report(
         f"{loaded.folder}: {arguments.text_file} has log-probability {score.logprob:.2f} nats, "
         f"perplexity {score.perplexity:.4f} per token, {score.bits_per_char:.4f} bits per character"
@@ -109,6 +116,7 @@ def _score_file(arguments: argparse.Namespace, loaded: "Loaded", windows: "Windo
         "tokens": len(score.logprobs),
     }
     if arguments.per_char:
+        # the first token has no context, and no probability
         ids = loaded.tokenizer.encode(text)[1:]
         names = [token_name(loaded.tokenizer, index) for index in ids.tolist()]
         summary["per_char"] = list(zip(names, score.logprobs, strict=True))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Call, Refuse
-from gpt.api.online import OPTIMIZER, RATE
 from tiny import CORPUS
 
 
@@ -27,19 +26,6 @@ def test_all_of_several_texts_are_evaluated(workplace: Path, run: Call) -> None:
     found = run("evaluate --checkpoint runs/tiny/last --device cpu").json
     assert found["loss"] == pytest.approx([row["val/loss"] for row in rows if "val/loss" in row][-1], abs=1e-6)
     assert found["tokens"] == 2 * (len(CORPUS) * 10 + 200 - int(0.9 * (len(CORPUS) * 10 + 200))) - 1
-
-
-def test_online_protocol_learns_what_it_has_scored_and_keeps_none_of_it(here: Path, run: Call) -> None:
-    files = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
-    full, still = run("evaluate").json, run("evaluate --protocol online --rate 0").json
-    assert still["loss"] == pytest.approx(full["loss"], abs=1e-6)
-    online = run("evaluate --protocol online").json
-    assert (online["protocol"], online["optimizer"], online["tokens"]) == ("online", OPTIMIZER, full["tokens"])
-    assert (online["rate"], still["rate"]) == (RATE, 0)
-    assert online["loss"] < full["loss"] - 0.05  # the corpus repeats itself
-    losses = [run(f"evaluate --text-file corpus.txt --protocol {name}").json["loss"] for name in ("full", "online")]
-    assert losses[1] < losses[0] - 0.05
-    assert files == {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
 
 
 def test_text_file_is_scored_character_by_character(here: Path, tmp_path: Path, run: Call) -> None:

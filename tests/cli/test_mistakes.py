@@ -35,7 +35,6 @@ LINES = [
     ),
     (f"export --to html --output '{POEM}'", "...: File name too long"),
     ("evaluate --batch-size 0", "--batch-size: 0, expected 1 to 1,000,000"),
-    ("evaluate --protocol online --batch-size 2", "--batch-size has no effect with --protocol online"),
     ("evaluate --per-char", "--per-char needs --text-file"),
     ("evaluate --text-file gone.txt", "cannot read gone.txt"),
     ("evaluate --text-file corpus.txt --split val", "--split has no effect with --text-file"),

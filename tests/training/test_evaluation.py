@@ -1,6 +1,5 @@
-"""The loss over a text in windows, that of a model that learns from the text while it is read, and scores of texts."""
+"""The loss over a text in windows, and scores of texts."""
 
-import copy
 import math
 
 import numpy as np
@@ -10,13 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from gpt.api.online import dynamic_evaluation
 from gpt.api.scoring import Score, score_text
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.model import GPT
 from gpt.system.device import Compute
-from gpt.system.errors import DataError, GenerationError, InputError
-from gpt.training.loss import IGNORE, Evaluation, batch_losses, evaluate, full_batches, sliding_batches
+from gpt.system.errors import DataError, GenerationError
+from gpt.training.loss import IGNORE, Evaluation, evaluate, full_batches, sliding_batches
 from patience import examples
 from tiny import sharp_model, tiny_config
 
@@ -70,44 +68,6 @@ def test_evaluation_is_in_eval_mode_without_gradients_and_restores_the_mode(trai
     assert len(losses) == 1
     assert seen == {(False, False)}
     assert all(module.training is training for module in model.modules())
-
-
-def online_losses(model: GPT, rate: float) -> list[float]:
-    """Of each block of 16, summed, in order."""
-    return batch_losses(*dynamic_evaluation(model, full_batches(TOKENS, 16, 1), rate), CPU, lambda: None)[0]
-
-
-def test_each_block_is_scored_by_a_model_that_descended_the_mean_losses_of_those_before(tiny_model: GPT) -> None:
-    by_hand, expected = copy.deepcopy(tiny_model).eval(), []
-    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.3)
-    for inputs, targets in full_batches(TOKENS, 16, 1):
-        loss = nn.functional.cross_entropy(by_hand(inputs)[0], targets[0])
-        expected.append(loss.item() * targets.numel())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert online_losses(tiny_model, 0.3) == pytest.approx(expected, rel=1e-5)
-
-
-def test_learning_leaves_the_model_as_it_was_also_a_frozen_one_with_dropout() -> None:
-    model = sharp_model(dropout=0.5).requires_grad_(False).train()
-    before = copy.deepcopy(model.state_dict())
-    assert online_losses(model, 0.1) == online_losses(model, 0.1)
-    assert model.training
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-@torch.inference_mode()
-def test_text_is_scored_as_a_split_also_in_inference_mode() -> None:
-    """Autograd does not take its tensors."""
-    score = score_text(sharp_model(), LETTERS, LETTERS.decode(TOKENS.tolist()), rate=0.1)
-    assert -score.logprob == pytest.approx(sum(online_losses(sharp_model(), 0.1)), rel=1e-5)
-
-
-def test_learning_stops_once_the_rate_has_destroyed_the_model() -> None:
-    with pytest.raises(InputError, match=r"^the loss is not finite after \d updates with a rate of 1e\+30; lower it$"):
-        online_losses(sharp_model(), 1e30)
 
 
 WIDTH = 6
