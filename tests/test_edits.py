@@ -44,10 +44,8 @@ EDITS: dict[str, tuple[str, str, str]] = {
 }
 DECODING = ("another temperature",)
 """Those that leave training as it is."""
-OF_BLOCKS = [*list(EDITS)[:2], "new parts"]
-"""Those that native training blocks do not make."""
-OF_MODEL = [*OF_BLOCKS, "scaled embeddings"]
-"""Those that the native engine and an exported page do not make."""
+OF_MODEL = [*list(EDITS)[:3], "new parts"]
+"""Those that native training blocks, the native engine and an exported page do not make."""
 PARTS = ("model.mlp=mish", "model.norm=tanh", "model.position=alibi", "optim.name=lion", "optim.schedule=linear")
 PARTS += ("train.loss_terms={confidence: 0.1}", "sample.typical_p=0.3")
 """What the diffs of the document add."""
@@ -205,7 +203,7 @@ def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, An
     assert found["traced"] == pytest.approx(0.0, abs=1e-4) if isinstance(found["traced"], float) else found["traced"]
     assert found["explain"]["code"] == 0 or is_one_line_refusal(found["explain"])
     falls_back = "training with PyTorch's operators: " in found["default"]["err"]
-    assert falls_back is (name in OF_BLOCKS)
+    assert falls_back is (name in OF_MODEL)
     if name in OF_MODEL:
         assert "no native backend, " in found["sample auto"]["err"]
         assert any("no native backend, " in line for line in found["served"]["lines"])

@@ -22,8 +22,8 @@ FORBIDDEN = {
     *("pickle.load", "pickle.loads", "marshal.loads", "shelve.open", "dill.load"),
     *("yaml.unsafe_load", "yaml.full_load", "yaml.load_all"),
 }
-ASKED_FOR = {(file, call) for file in ("config/plugins.py", "native/fingerprint.py") for call in ("compile", "exec")}
-"""A plugin is code that its user names; a fingerprint runs modules of this package anew, beside those in memory."""
+ASKED_FOR = {(file, call) for file in ("config/plugins.py", "native/source_file.py") for call in ("compile", "exec")}
+"""A plugin is code that its user names; a fingerprint computes tables of this package again, beside those in memory."""
 OUTSIDE = re.compile(
     r"""(?:src|href)\s*=\s*["']https?:|url\(\s*["']?https?:|fetch\(\s*["'`]https?:|@import\s+["']https?:"""
 )

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt.config import SamplingParams
+from gpt.config import ModelConfig, SamplingParams
 from gpt.config.filters import FILTERS, Filter
 from gpt.generation import runner as runner_file
 from gpt.generation import tokens as tokens_file
@@ -26,14 +26,17 @@ from gpt.generation.reference import reference_tokens
 from gpt.generation.runner import TorchRunner
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
+from gpt.model import attention as attention_file
 from gpt.model import gpt as gpt_file
-from gpt.model.attention import Attention, ReferenceCore, SDPACore
+from gpt.model.attention import CORES, Attention, ReferenceCore, SDPACore
 from gpt.model.gpt import Block
 from gpt.model.layers import ACTIVATIONS, MLPS
+from gpt.model.positions import POSITIONS
+from gpt.model.quantized import QuantizedLinear
 from gpt.native import fingerprint
 from gpt.native.coverage import changed_module
 from gpt.native.decoding.weights import check_native_support
-from gpt.native.fingerprint import DECODING, SAMPLING, TRAINING, Scope, changed_code
+from gpt.native.fingerprint import DECODING, SAMPLING, TRAINING, changed_code
 from gpt.native.training.block import NativeBlock, use_native_blocks
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
@@ -46,49 +49,65 @@ FLOAT32 = Compute(torch.device("cpu"), torch.float32)
 
 def test_the_fingerprint_is_that_of_the_code() -> None:
     assert fingerprint.current() == fingerprint.recorded(), "compare and write it: python -m gpt.native.trial"
-    assert [changed_code(scope) for scope in (TRAINING, DECODING, SAMPLING)] == [None] * 3
+    assert [changed_code(files) for files in (TRAINING, DECODING, SAMPLING)] == [None] * 3
 
 
-IN_TRAINING = [
-    ("gpt/model/gpt.py", "Block", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
-    ("gpt/model/attention.py", "Attention", "return self.resid_dropout(self.c_proj(y))", "return self.c_proj(y)"),
-    ("gpt/model/attention.py", "AutoCore", "trains_on_cpu and (q.dtype == torch.bfloat16", "(q.dtype == torch.half"),
-    ("gpt/model/attention.py", "CORES", '{"auto": AutoCore', '{"auto": ReferenceCore'),
-    ("gpt/model/attention.py", "causal_mask", "keys - queries", "keys - queries + 1"),
-    ("gpt/model/attention.py", "import rotate", "import Rotation, rotate", "import Rotation, rotate_half as rotate"),
-    ("gpt/model/layers.py", "RMSNorm", "self.eps)", "2 * self.eps)"),
-    ("gpt/model/layers.py", "a statement", "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
-    ("gpt/model/positions.py", "rotate", "rotate_half(x) * sin", "rotate_half(x) * -sin"),
-    ("gpt/model/positions.py", "rotate_half", "(-second, first)", "(second, first)"),
-]
-"""The file and definition that is edited, what is replaced, and by what."""
-IN_DECODING = [
-    ("gpt/model/gpt.py", "GPT", "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
-    ("gpt/model/positions.py", "_angles", "theta ** (-", "2 * theta ** (-"),
-    ("gpt/model/quantized.py", "QuantizedLinear", "* self.scales", "* 0.9 * self.scales"),
-    ("gpt/generation/runner.py", "TorchRunner", "last = self._forward", "last = 2 * self._forward"),
-    ("gpt/model/positions.py", "sum", "class Rotary(", "def sum(x):\n    return x\n\n\nclass Rotary("),  # of Python
-    ("gpt/model/positions.py", "import _angles", "def _angles(", "from math import cos as _angles\n\n\ndef _angles("),
-]
-IN_SAMPLING = [
-    ("gpt/generation/sampling.py", "next_token_probabilities", "max(params.temp", "max(0.2 * params.temp"),
-    ("gpt/config/filters.py", "top_p_filter", "(before >= p)", "(before > p)"),
-    ("gpt/generation/tokens.py", "sample_tokens", "sample(probabilities, ", "sample(probabilities.square(), "),
-    (
-        "gpt/generation/tokens.py",
-        "import sample",
+ON_DISK = {
+    "no attention": ("model/gpt.py", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
+    "clamped logits": ("model/gpt.py", "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
+    "a constant": ("model/gpt.py", "INIT_STD = 0.02", "INIT_STD = 0.01"),
+    "no dropout": ("model/attention.py", "return self.resid_dropout(self.c_proj(y))", "return self.c_proj(y)"),
+    "the choice of a core": (
+        "model/attention.py",
+        "trains_on_cpu and (q.dtype == torch.bfloat16",
+        "(q.dtype == torch.half",
+    ),
+    "a table": ("model/attention.py", '{"auto": AutoCore', '{"auto": ReferenceCore'),
+    "a mask": ("model/attention.py", "keys - queries", "keys - queries + 1"),
+    "an import": (
+        "model/attention.py",
+        "import Rotation, rotate",
+        "import Rotation, rotate_half as rotate",
+    ),
+    "an eps": ("model/layers.py", "self.eps)", "2 * self.eps)"),
+    "a statement": ("model/layers.py", "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
+    "a new import": ("model/layers.py", "import torch\n", "import itertools\nimport torch\n"),
+    "a sign": ("model/positions.py", "rotate_half(x) * sin", "rotate_half(x) * -sin"),
+    "another sign": ("model/positions.py", "(-second, first)", "(second, first)"),
+    "frequencies": ("model/positions.py", "theta ** (-", "2 * theta ** (-"),
+    "a hidden built-in": (
+        "model/positions.py",
+        "class Rotary(",
+        "def sum(x):\n    return x\n\n\nclass Rotary(",
+    ),
+    "a second definition": (
+        "model/positions.py",
+        "def _angles(",
+        "from math import cos as _angles\n\n\ndef _angles(",
+    ),
+    "a new helper": (
+        "model/positions.py",
+        "def rotate(",
+        "def halves(x):\n    return x / 2\n\n\ndef rotate(",
+    ),
+    "scales": ("model/quantized.py", "* self.scales", "* 0.9 * self.scales"),
+    "a runner": ("generation/runner.py", "last = self._forward", "last = 2 * self._forward"),
+    "a random number": ("generation/runner.py", "peek(1)[0]", "peek(2)[1]"),
+    "a temperature": ("generation/sampling.py", "max(params.temp", "max(0.2 * params.temp"),
+    "a filter": ("config/filters.py", "(before >= p)", "(before > p)"),
+    "probabilities": (
+        "generation/tokens.py",
+        "sample(probabilities, ",
+        "sample(probabilities.square(), ",
+    ),
+    "an import of sampling": (
+        "generation/tokens.py",
         "probabilities, sample\n",
         "probabilities, widest_dtype as sample\n",
     ),
-    ("gpt/generation/runner.py", "sample_each", "peek(1)[0]", "peek(2)[1]"),
-]
-NOWHERE = [
-    ("gpt/model/gpt.py", "weights at the start", "INIT_STD = 0.02", "INIT_STD = 0.01"),
-    ("gpt/model/positions.py", "a new helper", "def rotate(", "def halves(x):\n    return x / 2\n\n\ndef rotate("),
-    ("gpt/model/layers.py", "a new import", "import torch\n", "import itertools\nimport torch\n"),
-    ("gpt/generation/tokens.py", "another function", ".nonzero()[0]", ".nonzero()[-1]"),
-]
-ON_DISK = [*IN_TRAINING, *IN_DECODING, *IN_SAMPLING, *NOWHERE]
+    "a check": ("generation/tokens.py", ".nonzero()[0]", ".nonzero()[-1]"),
+}
+"""The file that is edited, what is replaced, and by what."""
 
 
 def edit(place: Path, file: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,36 +115,42 @@ def edit(place: Path, file: str, old: str, new: str, monkeypatch: pytest.MonkeyP
     for each in {*DECODING, *SAMPLING}:
         (place / each).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(fingerprint.PACKAGE / each, place / each)
-    edited = place / file.removeprefix("gpt/")
+    edited = place / file
     source = edited.read_text(encoding="utf-8")
     assert old in source
     edited.write_text(source.replace(old, new, 1), encoding="utf-8")
     monkeypatch.setattr(fingerprint, "PACKAGE", place)
 
 
-@pytest.mark.parametrize("case", ON_DISK, ids=lambda case: case[1])
-def test_edit_on_disk_is_named_where_it_matters(
-    case: tuple[str, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ON_DISK)
+def test_edit_on_disk_is_named_where_the_file_counts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, name, old, new = case
+    file, old, new = ON_DISK[name]
     edit(tmp_path, file, old, new, monkeypatch)
-    said = f"{name} of {file} was edited"
-    assert changed_code(TRAINING) == (said if case in IN_TRAINING else None)
-    assert changed_code(DECODING) == (said if case in IN_TRAINING + IN_DECODING else None)
-    assert changed_code(SAMPLING) == (said if case in IN_SAMPLING else None)
+    for files in (TRAINING, DECODING, SAMPLING):
+        expected = f"gpt/{file} was edited" if file in files else None
+        assert changed_code(files) == expected
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("file", "old", "new"),
     [
-        ("        return x +", "\n        # a comment\n        return x +"),
-        ('"""Map x (B, T, C) to (B, T, C)', '"""Attend'),
+        ("model/gpt.py", "        return x +", "\n        # a comment\n        return x +"),
+        ("model/attention.py", '"""Map x (B, T, C) to (B, T, C)', '"""Attend'),
     ],
     ids=["comment", "docstring"],
 )
-def test_comments_have_no_part_in_it(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit(tmp_path, "model/gpt.py" if "#" in new else "model/attention.py", old, new, monkeypatch)
+def test_comments_have_no_part_in_it(
+    file: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(tmp_path, file, old, new, monkeypatch)
     assert fingerprint.current() == fingerprint.recorded()
+
+
+def test_file_that_is_no_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(tmp_path, "model/layers.py", "class MLP(", "class MLP((", monkeypatch)
+    assert changed_code(TRAINING) == "gpt/model/layers.py raises SyntaxError"
 
 
 def twice(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -155,8 +180,8 @@ AT_RUN_TIME: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 @pytest.mark.parametrize("name", [*AT_RUN_TIME, *EDITS])
 def test_replacement_at_run_time_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (AT_RUN_TIME | EDITS)[name](monkeypatch)
-    for scope in (TRAINING, DECODING):
-        found = changed_code(scope)
+    for files in (TRAINING, DECODING):
+        found = changed_code(files)
         assert found is not None
         assert (name if name in AT_RUN_TIME else " of gpt/model/") in found
         assert found.endswith(" was replaced")
@@ -169,6 +194,10 @@ class Fixed:
         return nn.Identity()
 
 
+def swapped(config: ModelConfig) -> nn.Module:
+    return POSITIONS["sinusoidal"](config)
+
+
 def reordered(patch: pytest.MonkeyPatch) -> None:
     first = next(iter(FILTERS))
     part = FILTERS[first]
@@ -176,8 +205,19 @@ def reordered(patch: pytest.MonkeyPatch) -> None:
     FILTERS[first] = part
 
 
-ELSEWHERE: dict[str, tuple[Scope, Callable[[pytest.MonkeyPatch], None]]] = {
+ELSEWHERE: dict[str, tuple[tuple[str, ...], Callable[[pytest.MonkeyPatch], None]]] = {
     "Block of gpt/model/gpt.py": (TRAINING, lambda patch: patch.setattr(Block, "mlp", Fixed(), raising=False)),
+    "Block of gpt/model/gpt.py, an attribute": (TRAINING, lambda patch: patch.setattr(Block, "n", 2, raising=False)),
+    "Attention of gpt/model/attention.py": (TRAINING, lambda patch: patch.delattr(Attention, "forward")),
+    "CORES of gpt/model/attention.py": (TRAINING, lambda patch: patch.setitem(CORES, "auto", SDPACore)),
+    "POSITIONS of gpt/model/positions.py": (TRAINING, lambda patch: patch.setitem(POSITIONS, "rope", swapped)),
+    "max of gpt/model/attention.py": (TRAINING, lambda patch: patch.setattr(attention_file, "max", min, raising=False)),
+    "GPT of gpt/model/gpt.py": (DECODING, replacing(GPT, "__init__")),
+    "QuantizedLinear of gpt/model/quantized.py": (
+        DECODING,
+        lambda patch: patch.setattr(QuantizedLinear, "weight", property(lambda self: self.unpacked)),
+    ),
+    "Filter of gpt/config/filters.py": (SAMPLING, lambda patch: patch.setattr(Filter, "off", 1)),
     "FILTERS of gpt/config/filters.py": (SAMPLING, reordered),
     "sample of gpt/generation/tokens.py": (SAMPLING, replacing(tokens_file, "sample")),
     "sample_tokens of gpt/generation/runner.py": (SAMPLING, replacing(runner_file, "sample_tokens")),
@@ -189,43 +229,62 @@ ELSEWHERE: dict[str, tuple[Scope, Callable[[pytest.MonkeyPatch], None]]] = {
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_replacement_where_a_definition_is_used_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    scope, replace = ELSEWHERE[name]
+    files, replace = ELSEWHERE[name]
     order = list(FILTERS)
     with monkeypatch.context() as patch:
         replace(patch)
-        assert changed_code(scope) == f"{name} was replaced"
+        assert changed_code(files) == f"{name.partition(',')[0]} was replaced"
     for key in order:
         FILTERS[key] = FILTERS.pop(key)
-    assert changed_code(scope) is None
+    assert changed_code(files) is None
 
 
 AFTER_IMPORT = """
 from pathlib import Path
 
-from gpt.native import fingerprint
-
 file = Path("gpt/model/gpt.py")
 source = file.read_text()
-for edited in ("# a comment" + chr(10) + source, source.replace("return x + ", "return x - "), source + " " * 4):
-    file.write_text(edited)
-    fingerprint._read.cache_clear()
+if FORMER != source:
+    file.write_text(FORMER)
+
+from gpt.native import fingerprint, source_file
+import gpt.model
+
+for later in LATER:
+    file.write_text(later)
+    source_file.read_source.cache_clear()
     print(fingerprint.changed_code(fingerprint.TRAINING))
-file.write_text(source.replace("Map x", "Turn x"))
-fingerprint._read.cache_clear()
-print(fingerprint.changed_code(fingerprint.TRAINING))
 """
 
 
-def test_file_that_was_edited_after_its_import_was_not_replaced(tmp_path: Path) -> None:
-    shutil.copytree(fingerprint.PACKAGE, tmp_path / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-c", AFTER_IMPORT]
+def said_after_import(folder: Path, former: str, later: list[str]) -> list[str]:
+    """What is said of `gpt/model/gpt.py` once its former text was imported, and others lie on the disk."""
+    shutil.copytree(fingerprint.PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
+    script = f"FORMER = {former!r}\nLATER = {later!r}\n{AFTER_IMPORT}"
+    command = [sys.executable, "-c", script]
     environment = {**os.environ, "PYTHONPATH": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    said = ["None", "Block of gpt/model/gpt.py was edited", "None"]
-    assert done.stdout.splitlines() == [
-        *said,
-        "Block of gpt/model/gpt.py was edited after it was imported; start again",
-    ]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+MODEL = Path(gpt_file.__file__).read_text(encoding="utf-8")
+EDITED_LATER = "Block of gpt/model/gpt.py was edited after it was imported; start again"
+
+
+def test_file_that_was_edited_after_its_import_was_not_replaced(tmp_path: Path) -> None:
+    later = {
+        "# a comment\n" + MODEL: "None",
+        MODEL.replace("return x + ", "return x - "): "gpt/model/gpt.py was edited",
+        MODEL + " " * 4: "None",
+        MODEL.replace("Map x", "Turn x"): EDITED_LATER,
+    }
+    assert said_after_import(tmp_path, MODEL, [*later]) == [*later.values()]
+
+
+def test_edit_that_was_imported_and_then_undone_is_named(tmp_path: Path) -> None:
+    """The file has the hash that is recorded, and the same lines; the edited model is in memory."""
+    edited = MODEL.replace("return x + ", "return x - ")
+    assert said_after_import(tmp_path, edited, [MODEL]) == [EDITED_LATER]
 
 
 class Doubling(TorchFunctionMode):
