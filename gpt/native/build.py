@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from gpt.native.cache import kernels_folder, make_kernels_folder, require_own
-from gpt.native.verdicts import Verdict
+from gpt.native.verdicts import Trial
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.files import sha256_of, temporary_file
@@ -113,10 +113,10 @@ def load_usable(
         library = find_library(source, processor, settings.cache_dir, report, flags)
         with suppress(OSError):  # where it cannot be made, every start tries a wheel's library anew
             make_kernels_folder(settings.cache_dir)
-        verdict = Verdict(library, source, processor.name, kernels_folder(settings.cache_dir))
-        reason = verdict.why_not(report)
+        trial = Trial(library, source, processor.name, kernels_folder(settings.cache_dir))
+        reason = trial.unusable_reason(report)
         if reason is None:
-            verdict.watch()
+            trial.watch()
             _LOADED[key] = open_library(library), processor
             return _LOADED[key]
         unused = f"the {processor.name} kernels are not used here: {reason}"

@@ -1,9 +1,10 @@
 """Whether a compiled library may be used on this machine.
 
-A crash of native code ends a process, so a library is first tried by one of its own, `gpt.native.trial`. What came of
-it is kept beside the library, in a record that says what was compared. While a command uses the library, a fatal signal
-writes the stacks of all threads into another file. Something else may have caused it, so the library is then tried
-again, and longer.
+A crash of native code ends a process, so a library is first tried by a process of its own,
+`gpt.native.trial`. Its result is kept beside the library, in a file that says what was compared;
+nothing but a trial writes one. While a command uses the library, a fatal signal writes the stacks
+of all threads into another file. Something else may have caused it, so the library is then tried
+again, and longer, and that trial decides.
 """
 
 import faulthandler
@@ -27,25 +28,36 @@ from gpt.system.files import parse_json, read_file, write_atomic
 from gpt.system.progress import Report, announced
 
 SECONDS = 600
-"""Longest trial; one takes 5 s of processor time, and several minutes where many processes want the cores."""
-CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU")
-"""Signals that a process sends itself; others, as from Ctrl-C or for lack of memory, prove nothing."""
-DIFFERS, EDITED = 3, 4
-"""Exit codes of a trial: numbers differ, printed as a line; the code that they are compared with was edited."""
-BELIEVED_CRASHES = 2
-"""Crashes of runs that count as proof, also where trials agree with PyTorch."""
+"""Longest trial.
+
+One takes 5 s of processor time, and several minutes where many processes want the cores.
+"""
+FATAL_SIGNALS = frozenset(
+    {"SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU"}
+)
+"""Signals that a process sends itself, or gets for what it does.
+
+Others, as from Ctrl-C or for lack of memory, come from outside and prove nothing.
+"""
+WINDOWS_EXCEPTION = 2**31
+"""Least exit code of a process that an exception ended on Windows, as an access violation does."""
+MISMATCH = 3
+"""Exit code of a trial whose numbers differ from PyTorch's; the last line says where."""
+EDITED = 4
+"""Exit code of a trial without a comparison: the code that kernels stand for was edited."""
 ROUNDS_AFTER_CRASH = 3
-"""How often a trial repeats its comparisons where a run has crashed."""
+"""How often a trial repeats its comparisons where a process has crashed.
+
+The crash may come at a later call, or need memory that was used before.
+"""
 MAX_BYTES = 1 << 20
-"""Size of the largest file that is read."""
-STACK = "Fatal Python error: "
-"""Begins what `faulthandler` writes."""
+"""Size of the largest result that is read; one has some hundred bytes."""
 LOGITS_ONLY = "logits"
-"""What a trial of the engine prints if the code of sampling was edited: tokens have nothing to be compared with."""
+"""What a trial of the decoding engine compares if the code of sampling was edited."""
 
 
 @dataclass(frozen=True)
-class Record:
+class TrialResult:
     """What came of a trial.
 
     Attributes:
@@ -53,93 +65,113 @@ class Record:
         processor: the class of processors that it is for.
         compared: what was compared with PyTorch's; empty if the trial did not come to its end.
         reason: why the library must not be used; None: it agrees.
-        crashes: number of crashes in runs that were known.
+        crash_bytes: size of the stacks of earlier crashes at the time of the trial.
     """
 
     library: str
     processor: str
     compared: str
     reason: str | None
-    crashes: int
+    crash_bytes: int
 
 
-class Verdict:
-    """What is known of a library of a source, for a processor class of this name, on this machine."""
+class Trial:
+    """The trial of a library for one class of processors, on this machine.
 
-    def __init__(self, library: Path, source: str, name: str, folder: Path) -> None:
-        self._source, self._name, self._library = source, name, library
+    Args:
+        source: of the library, as `find_library` takes it.
+        processor: name of the class.
+        folder: where results are kept.
+    """
+
+    def __init__(self, library: Path, source: str, processor: str, folder: Path) -> None:
+        self._library = library
+        self._source = source
+        self._processor = processor
         self.path = folder / f"{library.stem}-{machine()}.trial"
         self.stacks = self.path.with_suffix(".crash")
 
-    def why_not(self, report: Report) -> str | None:
-        """Return why the library must not be used; None if it may. Without a record of this it is tried now.
+    def unusable_reason(self, report: Report) -> str | None:
+        """Return why the library must not be used, or None; without a result it is tried now.
 
         Raises:
             DeviceError: it cannot be tried, since the model's code was edited.
         """
-        crashes = self._crashes()
-        known = read_record(self.path)
-        if known is not None and self._is_about_this(known, crashes):
+        known = read_result(self.path)
+        if known is not None and self._is_valid(known):
             return known.reason
-        with announced(report, f"trying the {self._name} kernels in a process of their own, once"):
-            record = self._try(crashes)
-        if isinstance(record, str):
-            return record
+        title = f"trying the {self._processor} kernels in a process of their own, once"
+        with announced(report, title):
+            result = self._try()
+        if isinstance(result, str):
+            return result
         try:
-            write_atomic(self.path, json.dumps(asdict(record)).encode())
+            write_atomic(self.path, json.dumps(asdict(result)).encode())
         except OSError as error:
             report(
-                f"the {self._name} kernels are tried at every start, which takes seconds: {self.path.parent} cannot be "
-                f"written ({error.strerror}); XDG_CACHE_HOME may name another folder"
+                f"the {self._processor} kernels are tried at every start, which takes seconds: "
+                f"{self.path.parent} cannot be written ({error.strerror}); "
+                "XDG_CACHE_HOME may name another folder"
             )
-        return record.reason
+        return result.reason
 
     def watch(self) -> None:
-        """Let a crash in a command write its stacks where `why_not` looks; pytest and notebooks keep their own way."""
+        """Let a crash of this process write its stacks, so that the next start tries again.
+
+        Pytest and notebooks have their own fault handlers, which stay.
+        """
         if "gpt.cli.start" in sys.modules or not faulthandler.is_enabled():
             with suppress(OSError):
                 faulthandler.enable(self.stacks.open("a"))
 
-    def _is_about_this(self, known: Record, crashes: list[str]) -> bool:
-        if (known.library, known.processor) != (self._library.name, self._name):
+    def _is_valid(self, known: TrialResult) -> bool:
+        """Return whether a result is about this library, and about all that it is used for now."""
+        if (known.library, known.processor) != (self._library.name, self._processor):
             return False
+        # sampling was edited at the time of the trial, and the edit was undone
         if known.compared == LOGITS_ONLY and changed_code(SAMPLING) is None:
             return False
-        return known.crashes == len(crashes)
+        # otherwise a process has crashed since
+        return known.crash_bytes == self._crash_bytes()
 
-    def _crashes(self) -> list[str]:
-        """Return with which signals, in words, processes ended in the kernels, as far as stacks can tell."""
+    def _crash_bytes(self) -> int:
         try:
-            text = read_file(self.stacks, MAX_BYTES).decode(errors="replace")
+            return self.stacks.stat().st_size
         except OSError:
-            return []
-        room = f"native/{self._source.split('/')[0]}/"
-        found = text.split(STACK)[1:]
-        return [_in_words(stacks) for stacks in found if room in _innermost_calls(stacks)]
+            return 0
 
-    def _try(self, crashes: list[str]) -> Record | str:
-        """Return what came of a trial; if the next one may end otherwise, only why it failed."""
-        rounds = ROUNDS_AFTER_CRASH if crashes else 1
+    def _try(self) -> TrialResult | str:
+        """Return the result of a trial; only why it failed if the next one may end otherwise."""
+        crash_bytes = self._crash_bytes()
+        rounds = ROUNDS_AFTER_CRASH if crash_bytes else 1
         code, lines = self._run_trial(rounds)
         if code == EDITED:
             raise DeviceError(lines[-1])
-        reason = None if code == 0 else _why_trial_failed(code, lines)
-        if reason is not None and not _is_final(code):
+        if code == 0:
+            return TrialResult(self._library.name, self._processor, lines[-1], None, crash_bytes)
+        reason = _why_trial_failed(code, lines)
+        if not _is_final(code):
             return reason
-        if crashes and (reason is not None or len(crashes) >= BELIEVED_CRASHES):
+        if crash_bytes:
             where = f"{self.stacks} has its stack; remove it to try them again"
-            reason = f"a process ended in them with {crashes[-1]} ({where})"
-        compared = lines[-1] if code == 0 else ""
-        return Record(self._library.name, self._name, compared, reason, len(crashes))
+            reason = f"a process that used them has crashed ({where}), and {reason}"
+        return TrialResult(self._library.name, self._processor, "", reason, crash_bytes)
 
     def _run_trial(self, rounds: int) -> tuple[int | None, list[str]]:
-        """Return the exit code of a trial, None if it did not end by itself, and what it printed."""
+        """Return the exit code of a trial and what it printed; None if it did not end by itself."""
         # -P: no file of the current folder takes the place of a module
         command = [sys.executable, "-P", "-m", "gpt.native.trial"]
-        command += [self._source, self._name, str(self._library), str(rounds)]
-        options = {"env": child_environment(), "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        command += [self._source, self._processor, str(self._library), str(rounds)]
         try:
-            done = subprocess.run(command, timeout=SECONDS, check=False, **options)  # type: ignore[call-overload]
+            done = subprocess.run(
+                command,
+                timeout=SECONDS,
+                check=False,
+                env=child_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
         except subprocess.TimeoutExpired:
             return None, [f"did not end within {SECONDS} s"]
         except OSError as error:
@@ -147,41 +179,29 @@ class Verdict:
         return done.returncode, [*done.stderr.splitlines(), *done.stdout.splitlines()]
 
 
-def read_record(path: Path) -> Record | None:
-    """Return the record in a file; None where there is none, or it is not whole."""
+def read_result(path: Path) -> TrialResult | None:
+    """Return the result in a file; None where there is none, or it says nothing."""
     try:
-        record = Record(**parse_json(read_file(path, MAX_BYTES)))
+        result = TrialResult(**parse_json(read_file(path, MAX_BYTES)))
     except (OSError, ValueError, TypeError):
         return None
-    texts = (record.library, record.processor, record.compared, record.reason or "")
-    is_whole = all(isinstance(text, str) for text in texts) and isinstance(record.crashes, int)
-    says_what = bool(record.compared or record.reason)
-    return record if is_whole and says_what else None
+    texts = (result.library, result.processor, result.compared, result.reason or "")
+    are_texts = all(isinstance(text, str) for text in texts)
+    says_what = bool(result.compared or result.reason)
+    is_whole = are_texts and says_what and isinstance(result.crash_bytes, int)
+    return result if is_whole else None
 
 
 def any_failed(folder: Path) -> bool:
-    """Return whether a library in a folder has failed on this machine, perhaps one of older sources."""
-    records = map(read_record, folder.glob(f"*-{machine()}.trial"))
-    return any(record is not None and record.reason is not None for record in records)
-
-
-def _in_words(stacks: str) -> str:
-    """Return what ended a process, from the first line of its stacks: "a bus error", "an abort"."""
-    name = stacks.partition("\n")[0].lower().removesuffix("ed")
-    return f"{'an' if name[:1] in 'ai' else 'a'} {name}"
-
-
-def _innermost_calls(stacks: str) -> str:
-    """Return the innermost call of the thread that crashed; of every thread if that one is not Python's."""
-    threads = re.findall(r"^(Current thread|Thread) 0x.*\n(.*)$", stacks.replace("\\", "/"), re.MULTILINE)
-    crashed = [call for name, call in threads if name == "Current thread"]
-    return "\n".join(crashed or [call for _, call in threads])
+    """Return whether a library in a folder, maybe of older sources, has failed on this machine."""
+    results = [read_result(path) for path in folder.glob(f"*-{machine()}.trial")]
+    return any(result is not None and result.reason is not None for result in results)
 
 
 def _why_trial_failed(code: int | None, lines: list[str]) -> str:
     if code is None:
         return f"a trial of them {lines[-1]}"
-    if code == DIFFERS:
+    if code == MISMATCH:
         return f"in a trial of them {lines[-1]}"
     if code < 0:
         return f"a trial of them ended with {signal.Signals(-code).name}"
@@ -193,19 +213,22 @@ def _is_final(code: int | None) -> bool:
     if code is None:
         return False
     if code < 0:
-        return signal.Signals(-code).name in CRASHES
-    return code in (0, DIFFERS) or code >= 2**31  # a crash on Windows
+        return signal.Signals(-code).name in FATAL_SIGNALS
+    return code == MISMATCH or code >= WINDOWS_EXCEPTION
 
 
 @cache
 def machine() -> str:
     """Return a hash of what decides how a trial ends, beside the library.
 
-    That is the processor, kernel release and torch's OpenMP, by which it may crash, and the code it is compared with.
+    That is the processor, the kernel's release and torch's OpenMP, by which it may crash, and the
+    code that it is compared with.
     """
     about = [platform.machine(), platform.processor(), platform.release(), version("torch")]
     about.append(FINGERPRINT.read_text(encoding="utf-8"))
     with suppress(OSError):
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
-        about += re.findall(r"^(?:model name|microcode|flags|Features)\s*:.*$", first, re.MULTILINE)
+        first_core, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
+        pattern = r"^(?:model name|microcode|flags|Features)\s*:.*$"
+        about += re.findall(pattern, first_core, re.MULTILINE)
+    # it ends a file's name: eight digits tell the few machines apart that share a cache
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:8]

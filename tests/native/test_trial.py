@@ -17,7 +17,7 @@ from native_support import needs_compiler
 from gpt.native import build, verdicts
 from gpt.native.build import SOURCES, CachedLibrary, find_compilers, find_library
 from gpt.native.training.bindings import SOURCE, Kernels, load_kernels
-from gpt.native.verdicts import Verdict, read_record
+from gpt.native.verdicts import Trial, read_result
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
 from gpt.system.processor import GENERIC, Processor, supported_processors
@@ -95,7 +95,7 @@ def loaded(cache: Path) -> tuple[Kernels, list[str]]:
 def records(cache: Path) -> list[str]:
     """Why libraries must not be used, by the records of their trials; "" for those that may."""
     paths = list((cache / "kernels").glob("*.trial"))
-    found = [read_record(path) for path in paths]
+    found = [read_result(path) for path in paths]
     assert all(record is not None and record.compared + (record.reason or "") for record in found)
     return sorted(record.reason or "" for record in found if record is not None)
 
@@ -127,7 +127,7 @@ def test_faulty_library_gives_way_to_the_next_class_and_is_tried_once(
             return
         assert records(cache) == (["", lines[0].partition("here: ")[2].partition(";")[0]] if fault else [""])
         build._LOADED.clear()
-        monkeypatch.setattr(Verdict, "_try", lambda self: pytest.fail("tried again"))
+        monkeypatch.setattr(Trial, "_try", lambda self: pytest.fail("tried again"))
     monkeypatch.setattr("gpt.native.training.bindings.supported_processors", lambda _: candidates()[:1])
     if fault:
         with pytest.raises(DeviceError, match=f"^the {best.name} kernels are not used here: {said}[^;]*$"):
@@ -193,9 +193,10 @@ def test_crash_in_mid_training_is_not_tried_again(cache: Path, tmp_path: Path) -
     gpt(tmp_path / "expected", cache, "train", *RECIPE, GPT_PROCESSOR=following.name)
     again = gpt(tmp_path, cache, "train", *RECIPE, "--resume", "auto", GPT_FAULT="middle")
     assert again.returncode == 0, again.stderr
-    line = f"the {best.name} kernels are not used here: a process ended in them with a segmentation fault ("
+    line = f"the {best.name} kernels are not used here: a process that used them has crashed ("
     assert again.stderr.count(line) == 1
-    assert f"remove it to try them again); using {following.name}" in again.stderr
+    said = "remove it to try them again), and a trial of them ended with SIGSEGV"
+    assert f"{said}; using {following.name}" in again.stderr
     assert losses(tmp_path) == losses(tmp_path / "expected")
     assert line in gpt(tmp_path, cache, "--version", GPT_PROCESSOR=best.name).stdout
 
@@ -208,7 +209,7 @@ def test_record_of_no_trial_is_not_believed(cache: Path, monkeypatch: pytest.Mon
     of_another = json.dumps(
         {**json.loads(path.read_text()), "library": "another.so", "compared": "all", "reason": None}
     )
-    for content in ("", "{}", of_another, path.read_text().replace('"crashes": 0', '"crashes": 1')):
+    for content in ("", "{}", of_another, path.read_text().replace('"crash_bytes": 0', '"crash_bytes": 1')):
         path.write_text(content)
         build._LOADED.clear()
         kernels, lines = loaded(cache)
@@ -233,16 +234,16 @@ def test_edited_copy_writes_no_record(tmp_path: Path) -> None:
 def test_where_sampling_was_edited_a_record_is_of_logits_only(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried, sampling = list[str](), list[str | None](["sample of gpt/generation/sampling.py was edited"])
 
-    def trial(self: Verdict, rounds: int) -> tuple[int, list[str]]:
+    def run(self: Trial, rounds: int) -> tuple[int, list[str]]:
         tried.append("logits" if sampling[0] else "logits and tokens")
         return 0, tried[-1:]
 
-    monkeypatch.setattr(Verdict, "_run_trial", trial)
+    monkeypatch.setattr(Trial, "_run_trial", run)
     monkeypatch.setattr(verdicts, "changed_code", lambda scope: sampling[0])
-    verdict = Verdict(Path("engine-1-2.so"), "decoding/engine.cpp", "AVX2", cache / "kernels")
-    assert [verdict.why_not(pytest.fail), verdict.why_not(pytest.fail), tried] == [None, None, ["logits"]]
+    trial = Trial(Path("engine-1-2.so"), "decoding/engine.cpp", "AVX2", cache / "kernels")
+    assert [trial.unusable_reason(pytest.fail), trial.unusable_reason(pytest.fail), tried] == [None, None, ["logits"]]
     sampling[0] = None  # the edit was undone
-    assert [verdict.why_not(pytest.fail), verdict.why_not(pytest.fail)] == [None, None]
+    assert [trial.unusable_reason(pytest.fail), trial.unusable_reason(pytest.fail)] == [None, None]
     assert tried == ["logits", "logits and tokens"]
 
 
@@ -258,65 +259,46 @@ def test_files_of_the_current_folder_are_not_run(cache: Path, tmp_path: Path, mo
     assert not (tmp_path / "run").exists()
 
 
-STACKS = """Fatal Python error: {ended}
-
-Thread 0x00007f01 (most recent call first):
-  File "/site-packages/torch/autograd/graph.py", line 3 in backward
-  File "/place/gpt/native/training/functions.py", line 9 in forward
-
-{name} 0x00007f02 (most recent call first):
-  File "{file}", line 97 in call
-  File "/place/gpt/native/training/functions.py", line 9 in forward
-"""
-IN_KERNELS = "/place/gpt/native/training/bindings.py"
+STACKS = "Fatal Python error: Aborted\n"
 
 
-def stacks(name: str = "Current thread", file: str = IN_KERNELS) -> str:
-    return STACKS.format(ended="Aborted", name=name, file=file)
-
-
-@pytest.mark.parametrize(
-    ("text", "crashes"),
-    [
-        (stacks(), 1),
-        (stacks("Thread"), 1),  # a thread of the kernels' own, without a stack in Python
-        (stacks(file="/site-packages/numpy/core.py"), 0),
-        (stacks() + stacks(file="/site-packages/numpy/core.py"), 1),
-        (stacks() * 2, 2),
-    ],
-)
-def test_crash_of_a_run_is_tried_again_before_it_is_believed(
-    text: str, crashes: int, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_library_is_tried_longer_after_each_crash(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else may have crashed: the trial decides."""
     rounds = list[int]()
-    monkeypatch.setattr(Verdict, "_run_trial", lambda self, count: (rounds.append(count), (0, ["all"]))[1])
-    verdict = Verdict(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
-    assert [verdict.why_not(pytest.fail), rounds] == [None, [1]]
-    verdict.stacks.write_text(text)
-    for _ in range(2):  # once only
-        reason = verdict.why_not(pytest.fail)
-        assert rounds == ([1, 3] if crashes else [1])
-    if crashes < 2:
-        assert reason is None
-    else:
-        said = f"a process ended in them with an abort ({verdict.stacks} has its stack; remove it to try them again)"
-        assert reason == said
-    verdict.stacks.unlink()
-    assert verdict.why_not(pytest.fail) is None
+
+    def agrees(self: Trial, count: int) -> tuple[int, list[str]]:
+        rounds.append(count)
+        return 0, ["all"]
+
+    monkeypatch.setattr(Trial, "_run_trial", agrees)
+    trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
+    for number_of_crashes in range(3):
+        trial.stacks.write_text(STACKS * number_of_crashes)
+        for _ in range(2):  # once for each
+            assert trial.unusable_reason(pytest.fail) is None
+    assert rounds == [1, 3, 3]
 
 
 def test_trial_after_a_crash_that_fails_is_believed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Verdict, "_run_trial", lambda self, count: (-signal.SIGSEGV, []))
-    verdict = Verdict(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
-    verdict.stacks.write_text(stacks())
-    assert str(verdict.why_not(pytest.fail)).startswith("a process ended in them with an abort (")
+    monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (-signal.SIGSEGV, []))
+    trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
+    trial.stacks.write_text(STACKS)
+    expected = (
+        f"a process that used them has crashed ({trial.stacks} has its stack; remove it to try "
+        "them again), and a trial of them ended with SIGSEGV"
+    )
+    assert trial.unusable_reason(pytest.fail) == expected
+    monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (0, ["all"]))
+    assert trial.unusable_reason(pytest.fail) == expected
+    trial.stacks.unlink()
+    assert trial.unusable_reason(pytest.fail) is None
 
 
 def test_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Verdict, "_run_trial", lambda self, count: (0, ["all"]))
+    monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (0, ["all"]))
     lines = list[str]()
-    verdict = Verdict(Path("training-1-2.so"), SOURCE, "AVX2", tmp_path / "missing")
-    assert verdict.why_not(lines.append) is None
+    trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", tmp_path / "missing")
+    assert trial.unusable_reason(lines.append) is None
     (line,) = lines
     assert line.startswith("the AVX2 kernels are tried at every start, which takes seconds: ")
     assert line.endswith(
