@@ -1,4 +1,9 @@
-"""Fit a recipe to your text: size, regularization and steps from its amount."""
+"""Fit a recipe to your text: size, regularization and steps from its amount.
+
+The recipes of the model and of the optimizer stand here, beside the rules for their sizes, and not
+in a YAML file: `gpt new`, `gpt train my.txt` and `gpt.train("my.txt")` have no configuration yet,
+and each number below was measured together with the others, see benchmarks/LOG.md.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,39 +16,97 @@ from gpt.system.environment import Settings
 from gpt.system.errors import ConfigError
 from gpt.system.progress import Report
 
-LEAST = 2_000
+MIN_CHARS = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""
-CLAIM = 20_000
-"""Characters below which a validation split says little: its loss depends on which lines it has."""
-LARGE = 300_000
-"""Tokens of a validation split of which no more are read at each evaluation."""
-READ = 119.0, 0.783
-"""Factor and power of a text's characters: the tokens after which more reading only memorizes it.
+MIN_CHARS_FOR_RELIABLE_VAL = 20_000
+"""Characters below which a validation loss says little: it depends on which lines were held out."""
+MAX_EVAL_TOKENS = 300_000
+"""Most tokens of the validation split that an evaluation reads.
 
-A text of 4,000 is read some 22 times, one of 30,000 14 times, one of 300,000 8 times; of longer ones the tiers say it.
+More would take longer than steps.
 """
-RARE = 20
-"""Occurrences of a character, on average, below which a third of the steps has memorized the text."""
-ARCHITECTURE = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True}
-ARCHITECTURE |= {"tie_weights": False, "init": "zero_projections"}
-OPTIMIZER = {"name": "muon", "learning_rate": 0.015, "min_lr": 0.0, "schedule": "wsd", "betas": [0.9, 0.99]}
-OPTIMIZER["muon_rate"] = 0.02
+MAX_CHARS_READ_IN_EPOCHS = 300_000
+"""Characters up to which the steps follow from the epochs that a text may be read."""
+EPOCH_FACTOR = 119.0
+EPOCH_POWER = 0.783
+"""The tokens after which more reading only memorizes a text: factor times characters to the power.
+
+Fitted to texts of several sizes: one of 4,000 characters is read some 22 times, one of 30,000 14
+times, one of 300,000 8 times; of longer ones the tiers say it.
+"""
+MIN_MEAN_COUNT_OF_CHAR = 20
+"""Occurrences of a character, on average, below which a third of the steps memorizes the text.
+
+A Chinese text has thousands of distinct characters, most of which are seldom seen.
+"""
+RARE_CHARS_STEP_DIVISOR = 3
+RARE_CHARS_DROPOUT = 0.5
+"""With rare characters: the largest dropout that some tier has."""
+HEAD_DIM = 32
+"""Channels of a head: the least that the native kernels take, so that small models have several."""
+MLP_WIDTH_OF_HEAD = 88
+"""Hidden channels of SwiGLU for each head: 8/3 of 32, in multiples of 16 for the native kernels
+with 4 or 8 heads."""
+BLOCK_MULTIPLE = 8
+"""A block size is a multiple of this, so that kernels have few ends of vectors to compute."""
+LENGTH_WARMUP_BLOCK = 512
+"""Block size whose windows are cut into shorter sequences at first, see benchmarks/LOG.md."""
+LENGTH_WARMUP = [0.4, 0.4]
+"""Shares of the steps with sequences of a quarter and of half a block."""
+MTP_WEIGHTS = [0.5, 0.25]
+"""Weights of the targets two and three tokens ahead, which help where a text is read repeatedly."""
+MAX_WARMUP_STEPS = 40
+DECAY_SHARE = 0.56
+"""Last part of the steps, in which the learning rate falls to zero."""
+SAMPLE_TOKENS = 200
+SAMPLE_TEMPERATURE = 0.8
+"""Of samples, times the temperature of training: what was trained to be less certain is sampled
+at a lower temperature."""
+
+ARCHITECTURE = {
+    "norm": "rmsnorm",
+    "position": "rope",
+    "mlp": "swiglu",
+    "qk_norm": True,
+    "tie_weights": False,
+    "init": "zero_projections",
+}
+OPTIMIZER = {
+    "name": "muon",
+    "learning_rate": 0.015,
+    "min_lr": 0.0,
+    "schedule": "wsd",
+    "betas": [0.9, 0.99],
+    "muon_rate": 0.02,
+}
 
 
 @dataclass(frozen=True)
 class Tier:
-    """A recipe for texts of at most `characters`."""
+    """A recipe for texts up to an amount.
 
-    characters: float
+    Attributes:
+        max_characters: the longest text that it is for.
+        n_head: heads, of `HEAD_DIM` channels each.
+        dropout: on embeddings and sublayer outputs.
+        max_steps: steps; a short text has fewer, see `EPOCH_FACTOR`.
+        tokens: tokens of a step.
+        weight_decay: of matrices and embeddings.
+        max_block_size: tokens of a sequence; a short text has fewer.
+        temperature: of the logits in training; below 1, targets further ahead help too.
+        num_evaluations: evaluations of a run: more where the best step comes early.
+    """
+
+    max_characters: float
     n_layer: int
-    n_head: int  # of 32 channels each
-    dropout: float  # on embeddings and sublayer outputs
-    steps: int  # at most; see `READ`
-    tokens: int  # of a step
-    weight_decay: float  # of matrices and embeddings
-    block_size: int  # most tokens of a sequence; those of 512 are cut into shorter ones at first
-    temperature: float  # of training; below 1, targets further ahead help too
-    evaluations: int  # of a run
+    n_head: int
+    dropout: float
+    max_steps: int
+    tokens: int
+    weight_decay: float
+    max_block_size: int
+    temperature: float
+    num_evaluations: int
 
 
 TIERS = (
@@ -57,68 +120,103 @@ TIERS = (
     Tier(3_000_000, 4, 4, 0.0, 1720, 3072, 0.2, 512, 0.9, 4),
     Tier(float("inf"), 6, 8, 0.0, 2000, 3072, 0.1, 256, 1.0, 4),
 )
-"""By the amount of text: the less there is, the smaller the steps, and the more regularization pays."""
+"""The fields of `Tier` in order, by the amount of text.
+
+The less text there is, the fewer tokens a step has, and the more regularization pays.
+"""
 
 
 def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, dict[str, Any]]:
-    """Return the sections of a configuration, without the path in `data`, for a text of `characters` characters.
+    """Return the sections of a configuration, without the path in `data`, for a text.
 
     Args:
-        shorter_split: characters of its training or validation split, whichever has less, which has to fill a block.
-        distinct: how many of them differ; Chinese has thousands.
+        characters: length of the text.
+        shorter_split: characters of its training or validation split, whichever has less.
+        distinct: how many of its characters differ; 0: they are not the tokens.
     """
-    tier = next(tier for tier in TIERS if characters <= tier.characters)
-    block = max(8, min(tier.block_size, shorter_split // 8 * 8 - 8))
-    read = round(READ[0] * characters ** READ[1] / tier.tokens)
-    steps = min(tier.steps, read) if characters <= 300_000 else tier.steps
-    steps, dropout = (steps // 3, 0.5) if characters < RARE * distinct else (steps, tier.dropout)
-    regularized = {"dropout": dropout, "attention_dropout": 0.0} if dropout else {}
-    lengthened = {"length_warmup": [0.4, 0.4]} if block == 512 else {}
-    repeated = {"mtp_weights": [0.5, 0.25], "logit_temperature": tier.temperature} if tier.temperature < 1 else {}
-    width = 88 * tier.n_head  # SwiGLU's 8/3 of the channels, in multiples of 16 for the native kernels
-    size = {
+    tier = next(tier for tier in TIERS if characters <= tier.max_characters)
+    steps, dropout = _steps_and_dropout(tier, characters, distinct)
+    block_size = _block_size(tier, shorter_split)
+    model: dict[str, Any] = {
         "n_layer": tier.n_layer,
         "n_head": tier.n_head,
-        "n_embd": 32 * tier.n_head,
-        "mlp_width": width,
-        "block_size": block,
+        "n_embd": HEAD_DIM * tier.n_head,
+        "mlp_width": MLP_WIDTH_OF_HEAD * tier.n_head,
+        "block_size": block_size,
     }
-    shape = {"warmup_steps": min(40, steps // 4), "decay_steps": round(0.56 * steps)}
+    if dropout > 0:
+        # on embeddings and sublayer outputs only
+        model |= {"dropout": dropout, "attention_dropout": 0.0}
+    optim = {
+        **OPTIMIZER,
+        "warmup_steps": min(MAX_WARMUP_STEPS, steps // 4),
+        "decay_steps": round(DECAY_SHARE * steps),
+        "weight_decay": tier.weight_decay,
+    }
+    train: dict[str, Any] = {"batch_size": tier.tokens // block_size, "max_steps": steps}
+    if block_size == LENGTH_WARMUP_BLOCK:
+        train["length_warmup"] = LENGTH_WARMUP
+    if tier.temperature < 1:
+        train |= {"mtp_weights": MTP_WEIGHTS, "logit_temperature": tier.temperature}
+    # rounded up, so that the last evaluation is not one more than the tier has
+    train["eval_interval"] = -(-steps // tier.num_evaluations)
+    if shorter_split > MAX_EVAL_TOKENS:
+        train["eval_max_tokens"] = MAX_EVAL_TOKENS
+    train["sample_tokens"] = SAMPLE_TOKENS
     return {
         "data": {"order": "shuffled"},
-        "model": {**size, **regularized, **ARCHITECTURE},
-        "optim": {**OPTIMIZER, **shape, "weight_decay": tier.weight_decay},
-        "train": {
-            "batch_size": tier.tokens // block,
-            "max_steps": steps,
-            **lengthened,
-            **repeated,
-            "eval_interval": -(-steps // tier.evaluations),
-            **({"eval_max_tokens": LARGE} if shorter_split > LARGE else {}),
-            "sample_tokens": 200,
-        },
-        # what was trained to be less certain is sampled at a lower temperature
-        "sample": {"temperature": round(0.8 * tier.temperature, 2)},
+        "model": {**model, **ARCHITECTURE},
+        "optim": optim,
+        "train": train,
+        "sample": {"temperature": round(SAMPLE_TEMPERATURE * tier.temperature, 2)},
     }
 
 
-def fit_recipe(data: DataConfig, settings: Settings, report: Report) -> tuple[dict[str, dict[str, Any]], Dataset]:
-    """Return the sections that fit a text, without the path in `data`, and the text as a dataset."""
+def _steps_and_dropout(tier: Tier, characters: int, distinct: int) -> tuple[int, float]:
+    """Return the steps that a text is worth, and the dropout that goes with them."""
+    steps = tier.max_steps
+    if characters <= MAX_CHARS_READ_IN_EPOCHS:
+        tokens = EPOCH_FACTOR * characters**EPOCH_POWER
+        steps = min(steps, round(tokens / tier.tokens))
+    if characters < MIN_MEAN_COUNT_OF_CHAR * distinct:
+        return steps // RARE_CHARS_STEP_DIVISOR, RARE_CHARS_DROPOUT
+    return steps, tier.dropout
+
+
+def _block_size(tier: Tier, shorter_split: int) -> int:
+    """Return the tokens of a sequence; each split has to hold a window, which is one longer."""
+    fitting = shorter_split // BLOCK_MULTIPLE * BLOCK_MULTIPLE - BLOCK_MULTIPLE
+    return max(BLOCK_MULTIPLE, min(tier.max_block_size, fitting))
+
+
+def fit_recipe(
+    data: DataConfig, settings: Settings, report: Report
+) -> tuple[dict[str, dict[str, Any]], Dataset]:
+    """Return the sections that fit a text, without the path in `data`, and the text as a dataset.
+
+    Raises:
+        ConfigError: the text is too short to learn from.
+    """
     dataset = prepare(data, settings, report)
     length = len(dataset.train) + len(dataset.val)
-    several = data.path if isinstance(data.path, tuple) else ()
-    name = ", ".join(several) or data.path
-    if length < LEAST:
-        raise ConfigError(f"{name} has {length:,} {unit_of(dataset)}; a model needs at least {LEAST:,}")
-    if length < CLAIM:
-        few = f"{name} has {length:,} {unit_of(dataset)}, of which {len(dataset.val):,} validate"
-        report(f"warning: {few}; below {CLAIM:,} a loss is no claim about a model, or about other texts like this one")
-    distinct = dataset.tokenizer.vocab_size if isinstance(dataset.tokenizer, CharTokenizer) else 0
+    has_several_texts = isinstance(data.path, tuple)
+    name = ", ".join(data.path) if isinstance(data.path, tuple) else data.path
+    unit = unit_of(dataset)
+    if length < MIN_CHARS:
+        raise ConfigError(f"{name} has {length:,} {unit}; a model needs at least {MIN_CHARS:,}")
+    if length < MIN_CHARS_FOR_RELIABLE_VAL:
+        report(
+            f"warning: {name} has {length:,} {unit}, of which {len(dataset.val):,} validate; below "
+            f"{MIN_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically meaningful"
+        )
+    is_char = isinstance(dataset.tokenizer, CharTokenizer)
+    distinct = dataset.tokenizer.vocab_size if is_char else 0
     sections = recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct)
-    if several:
-        del sections["data"]["order"]  # which is for one path
+    if has_several_texts:
+        del sections["data"]["order"]  # several texts are read at random only
     return sections, dataset
 
 
 def unit_of(dataset: Dataset) -> str:
+    """Return what messages call the tokens of a dataset."""
     return "characters" if isinstance(dataset.tokenizer, CharTokenizer) else "tokens"

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpt.config import Config, DataConfig
-from gpt.data.own_text import LARGE, LEAST, TIERS, fit_recipe, recipe_for
+from gpt.data.own_text import MAX_EVAL_TOKENS, MIN_CHARS, TIERS, fit_recipe, recipe_for
 from gpt.system.environment import read_settings
 
-AMOUNTS = (LEAST, 2_777, 8_001, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
+AMOUNTS = (MIN_CHARS, 2_777, 8_001, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
 
 
 @pytest.mark.parametrize("characters", AMOUNTS)
@@ -21,7 +21,7 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert tokens * config.train.max_steps < 26 * 0.9 * characters  # times that its training split is read
     assert config.optim.warmup_steps + (config.optim.decay_steps or 0) <= config.train.max_steps
     assert config.train.max_steps / config.train.eval_interval > 3  # at least four evaluations
-    assert (config.train.eval_max_tokens is None) == (characters // 10 <= LARGE)
+    assert (config.train.eval_max_tokens is None) == (characters // 10 <= MAX_EVAL_TOKENS)
     assert config.data.order == "shuffled"
     assert config.sequence_lengths()[0][0] <= 256
     assert bool(config.train.mtp_weights) == (config.train.logit_temperature < 1)
@@ -31,7 +31,7 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
 def test_less_text_is_regularized_more_and_read_more_often() -> None:
     assert [tier.dropout for tier in TIERS] == sorted((tier.dropout for tier in TIERS), reverse=True)
     assert [tier.temperature for tier in TIERS] == sorted(tier.temperature for tier in TIERS)
-    amounts = (LEAST, 4_000, 30_000, 100_000, 180_000, 180_001, 500_000, 1_000_000, 50_000_000)
+    amounts = (MIN_CHARS, 4_000, 30_000, 100_000, 180_000, 180_001, 500_000, 1_000_000, 50_000_000)
     configs = [Config.model_validate(recipe_for(characters, characters // 10, 65)) for characters in amounts]
     tokens = [config.train.max_steps * config.train.sequences * config.model.block_size for config in configs]
     assert all(less < 1.01 * more for less, more in pairwise(tokens))
