@@ -1,4 +1,4 @@
-"""Token files and their tokenizers; samplers, which need torch, are in `batches`. `gpt.data` writes the files."""
+"""Token files and their tokenizers; samplers, which need torch, are in `batches`."""
 
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 

@@ -14,6 +14,7 @@ from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dty
 from gpt.system.errors import DataError, first_line
 
 MAX_TOKENS = 10_000_000
+"""Largest number of ids: a vocabulary that somebody else wrote must not take gigabytes."""
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 """A token of sentencepiece for one byte."""
 
@@ -21,22 +22,26 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 class BPETokenizer(Tokenizer):
     """Tokens of one or more bytes of UTF-8: any text, no unknown characters.
 
-    The content is a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen, or of sentencepiece
-    with byte fallback, like that of Llama 2.
+    The content is a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen,
+    or of sentencepiece with byte fallback, like that of Llama 2.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
         _require_library()
         from tokenizers import Tokenizer as Library
 
-        content = content | {"truncation": None, "padding": None}  # they would change what a text is
+        # they would change the ids of a text
+        content = content | {"truncation": None, "padding": None}
         try:
             if content["model"]["type"] != "BPE":
-                raise DataError(f"only byte pair encoding is supported, and the model is {content['model']['type']}")
+                raise DataError(
+                    "only byte pair encoding is supported, and the model is "
+                    f"{content['model']['type']}"
+                )
             require_known_parts(content)
             spelling = spelling_of(content["decoder"])
             with _library_errors("not a tokenizer"):
-                # which adds tokens around a text, and is not asked to
+                # a post-processor adds tokens around a text, which only chats have
                 self._tokenizer = Library.from_str(json.dumps(content | {"post_processor": None}))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
             added = {token["content"] for token in content.get("added_tokens") or []}
@@ -45,17 +50,21 @@ class BPETokenizer(Tokenizer):
         except Exception as error:  # the content may be anything
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
         if max(vocabulary.values()) >= MAX_TOKENS:
-            raise DataError(f"a token has the id {max(vocabulary.values())}; {MAX_TOKENS:,} ids are supported")
+            raise DataError(
+                f"a token has the id {max(vocabulary.values())}; {MAX_TOKENS:,} ids are supported"
+            )
         missing = set(spelling.byte_names) - vocabulary.keys()
         if missing:
-            raise DataError(f"{len(missing)} of the 256 bytes have no token, so that texts would lose characters")
+            raise DataError(
+                f"{len(missing)} of the 256 bytes have no token, "
+                "so that texts would lose characters"
+            )
         self._content = content
         self._bytes = [b""] * (max(vocabulary.values()) + 1)  # ids without a token stay empty
         for token, index in vocabulary.items():
             self._bytes[index] = token.encode() if token in added else spelling.to_bytes(token)
         self._leading_space = spelling.leading_space
-        # those that begin in each token: bytes of the form 10xxxxxx only continue one (RFC 3629)
-        self._chars = np.array([sum((byte & 0xC0) != 0x80 for byte in token) for token in self._bytes])
+        self._chars = np.array([count_beginning_chars(token) for token in self._bytes])
 
     @property
     def vocab_size(self) -> int:
@@ -70,7 +79,9 @@ class BPETokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""
-        text = b"".join([self._bytes[int(index)] for index in ids]).decode("utf-8", errors="replace")
+        text = b"".join([self._bytes[int(index)] for index in ids]).decode(
+            "utf-8", errors="replace"
+        )
         return text.removeprefix(" ") if self._leading_space else text
 
     def token_bytes(self, index: int) -> bytes:
@@ -95,14 +106,19 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     library = Library(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=byte_symbols(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=byte_symbols(), show_progress=False
+    )
     library.train_from_iterator(pieces, trainer)
     return BPETokenizer(json.loads(library.to_str()))
 
 
 @contextmanager
 def _library_errors(what: str) -> Iterator[None]:
-    """Turn whatever the library raises into a DataError: plain exceptions, and the panics of its Rust code."""
+    """Turn whatever the library raises into a DataError.
+
+    Plain exceptions, and the panics of its Rust code.
+    """
     try:
         yield
     except BaseException as error:
@@ -113,15 +129,24 @@ def _library_errors(what: str) -> Iterator[None]:
 
 def _require_library() -> None:
     if find_spec("tokenizers") is None:
-        raise DataError("byte pair encoding needs the tokenizers package: pip install 'glassgpt[bpe]'")
+        raise DataError(
+            "byte pair encoding needs the tokenizers package: pip install 'glassgpt[bpe]'"
+        )
 
 
 class Spelling(NamedTuple):
-    """How a vocabulary writes its tokens."""
+    """How a vocabulary writes its tokens.
 
-    byte_names: list[str]  # the tokens of the 256 bytes
-    to_bytes: Callable[[str], bytes]  # of a token
-    leading_space: bool  # a text is encoded with one space more at its beginning, which decoding takes away
+    Attributes:
+        byte_names: the tokens of the 256 single bytes.
+        to_bytes: maps a token to its bytes.
+        leading_space: a text is encoded with one more space at its beginning, which decoding
+            removes.
+    """
+
+    byte_names: list[str]
+    to_bytes: Callable[[str], bytes]
+    leading_space: bool
 
 
 def spelling_of(decoder: Any) -> Spelling:
@@ -130,22 +155,44 @@ def spelling_of(decoder: Any) -> Spelling:
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return Spelling(byte_symbols(), _byte_level, leading_space=False)
-    if kinds[:3] == ["Replace", "ByteFallback", "Fuse"] and steps[0]["pattern"] == {"String": SPACE}:
+    if kinds[:3] == ["Replace", "ByteFallback", "Fuse"]:
+        writes_spaces = steps[0]["pattern"] == {"String": SPACE} and steps[0]["content"] == " "
         strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-        if steps[0]["content"] == " " and steps[3:] in ([], [strip]):
-            return Spelling([f"<0x{byte:02X}>" for byte in range(256)], _sentencepiece, leading_space=steps[3:] != [])
+        if writes_spaces and steps[3:] in ([], [strip]):
+            byte_names = [f"<0x{byte:02X}>" for byte in range(256)]
+            return Spelling(byte_names, _sentencepiece, leading_space=steps[3:] == [strip])
     raise DataError(
-        "only byte pair encoding on bytes is supported: byte-level, as of GPT-2, Llama 3 and Qwen, or of sentencepiece "
-        f"with byte fallback, as of Llama 2; the decoder is {', '.join(map(str, kinds))}"
+        "only byte pair encoding on bytes is supported: byte-level, as of GPT-2, Llama 3 and Qwen, "
+        "or of sentencepiece with byte fallback, as of Llama 2; "
+        f"the decoder is {', '.join(map(str, kinds))}"
     )
 
 
+def count_beginning_chars(token: bytes) -> int:
+    """Count the characters that begin in a token: bytes 10xxxxxx only continue one (RFC 3629)."""
+    return sum((byte & 0xC0) != 0x80 for byte in token)
+
+
 def byte_symbols() -> list[str]:
-    """Return the printable character that byte-level vocabularies write for each byte (Radford et al. 2019, GPT-2)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    codes = {byte: byte for byte in printable} | {byte: 256 + index for index, byte in enumerate(others)}
-    return [chr(codes[byte]) for byte in range(256)]
+    """Return the printable character that byte-level vocabularies write for each byte.
+
+    They are those of GPT-2 (Radford et al. 2019).
+    """
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    symbols: list[str] = []
+    num_others = 0
+    for byte in range(256):
+        if byte in printable:
+            symbols.append(chr(byte))
+        else:
+            # control characters and spaces are written by the letters from 256 on
+            symbols.append(chr(256 + num_others))
+            num_others += 1
+    return symbols
 
 
 BYTE_OF = {symbol: byte for byte, symbol in enumerate(byte_symbols())}

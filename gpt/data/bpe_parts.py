@@ -1,7 +1,9 @@
-"""The parts of a tokenizer.json that change or split a text before its byte pairs are merged: only known ones are run.
+"""The known parts of a tokenizer.json that change or split a text before its merges.
 
-Somebody else may have written it. A regular expression can take a time that doubles with each character, and a
-replacement can make gigabytes of one line.
+Only these are run.
+
+Somebody else may have written it. A regular expression can take a time that doubles with each
+character, and a replacement can make gigabytes of one line.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +21,10 @@ PATTERNS = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+" + _END,
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+" + _END,
     # GPT-4, and nanochat
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]" + _END,
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]" + _END,
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]" + _END,
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]" + _END,
     # Llama 3
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+" + _END,
@@ -37,27 +41,48 @@ PATTERNS = {
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+" + _END,
 }
-"""Published regular expressions by which texts are split into words; each takes a time linear in the text."""
+"""Published regular expressions by which texts are split into words.
+
+Each takes a time linear in the text.
+"""
 
 
 def require_known_parts(content: Mapping[str, Any]) -> None:
-    """Raise DataError where a tokenizer.json would run anything else on a text than what published ones do."""
-    if prefix := content["model"].get("continuing_subword_prefix"):  # the library panics where it is too long
-        raise DataError(f"tokens with the prefix {quoted(str(prefix), 40)} inside a word are not supported")
-    if suffix := content["model"].get("end_of_word_suffix"):  # which it writes after each word of a text
-        raise DataError(f"tokens with the suffix {quoted(str(suffix), 40)} at the end of a word are not supported")
+    """Raise DataError where a tokenizer.json would run on a text what published ones do not."""
+    if prefix := content["model"].get(
+        "continuing_subword_prefix"
+    ):  # the library panics where it is too long
+        raise DataError(
+            f"tokens with the prefix {quoted(str(prefix), 40)} inside a word are not supported"
+        )
+    if suffix := content["model"].get(
+        "end_of_word_suffix"
+    ):  # which it writes after each word of a text
+        raise DataError(
+            f"tokens with the suffix {quoted(str(suffix), 40)} at the end of a word "
+            "are not supported"
+        )
     _require(content.get("normalizer"), "normalizers", "normalizer", _is_known_normalizer)
-    splitters = _require(content.get("pre_tokenizer"), "pretokenizers", "pre-tokenizer", _is_known_splitter)
-    if [step["type"] for step in splitters].count("ByteLevel") > 1:  # each writes two characters for many of one
+    splitters = _require(
+        content.get("pre_tokenizer"), "pretokenizers", "pre-tokenizer", _is_known_splitter
+    )
+    if [step["type"] for step in splitters].count(
+        "ByteLevel"
+    ) > 1:  # each writes two characters for many of one
         raise DataError("the pre-tokenizer writes bytes as characters more than once")
 
 
-def _require(part: Any, inner: str, name: str, is_known: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+def _require(
+    part: Any, inner: str, name: str, is_known: Callable[[dict[str, Any]], bool]
+) -> list[dict[str, Any]]:
     """Return the steps of a part; raise DataError where one is not known, or they are too many."""
     steps: list[dict[str, Any]] = []
     for step in _steps_of(part, inner):
         if not is_known(step):
-            raise DataError(f"the {name} {quoted(str(step), 100)} is not supported: only those of published models are")
+            raise DataError(
+                f"the {name} {quoted(str(step), 100)} is not supported: "
+                "only those of published models are"
+            )
         steps.append(step)
         if len(steps) > MAX_STEPS:
             raise DataError(f"the {name} has more than {MAX_STEPS} steps")
@@ -94,5 +119,7 @@ def _is_known_splitter(step: dict[str, Any]) -> bool:
         case {"type": "Split", "pattern": {"String": str()}}:
             return True
         case {"type": "Split", "pattern": {"Regex": pattern}}:
-            return pattern.replace("\r", r"\r").replace("\n", r"\n") in PATTERNS  # some write them as they are
+            return (
+                pattern.replace("\r", r"\r").replace("\n", r"\n") in PATTERNS
+            )  # some write them as they are
     return False

@@ -1,6 +1,7 @@
-"""The text of the files of a corpus as one stream, in pieces as they are read or in blocks, and its tokenizer."""
+"""The text of the files of a corpus as one stream, in pieces or in blocks, and its tokenizer."""
 
 import codecs
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -11,7 +12,13 @@ import numpy as np
 
 from gpt.config import DataConfig
 from gpt.data.bpe import learn_bpe
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, code_points, convert_newlines
+from gpt.data.tokenizers import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    code_points,
+    convert_newlines,
+)
 from gpt.system.errors import DataError
 from gpt.system.files import open_file
 
@@ -20,50 +27,68 @@ SEPARATOR = "\n\n"
 PIECE = 1 << 20
 """Bytes read at a time."""
 BLOCK = 1 << 20
-"""Characters that are encoded at a time, wherever the text comes from: the ids are a function of the text alone."""
+"""Characters that are encoded at a time, wherever the text comes from.
+
+The ids are a function of the text alone.
+"""
 MAX_CHARACTERS = 2_000_000_000
 """Length of the longest corpus."""
-SMALL = 64 << 20
+MAX_BYTES_LEARNED_WHOLE = 64 << 20
 """Bytes on disk up to which byte pairs are learned from all of a corpus."""
-SAMPLE = 16 << 20
-"""Bytes on disk that byte pairs of a larger corpus are learned from; more would take minutes."""
-SAMPLED = 1 << 14
-"""Characters of it that are handed on at a time: the library takes 200 bytes for each while it splits them."""
+SAMPLED_BYTES = 16 << 20
+"""Bytes on disk from which byte pairs of a larger corpus are learned; more would take minutes."""
+SAMPLE_CHARACTERS = 1 << 14
+"""Characters of it that are handed on at a time.
+
+The library takes 200 bytes for each while it splits them.
+"""
 
 
 class CorpusText:
     """The text of some files, with `SEPARATOR` between them.
 
-    Every method that reads raises DataError: a file cannot be read or is not UTF-8, or all have more than
-    `MAX_CHARACTERS`.
+    Every method that reads raises DataError: a file cannot be read or is not UTF-8, or all have
+    more than `MAX_CHARACTERS`.
+
+    Attributes:
+        name: what messages call the corpus.
+        size: bytes on disk.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = files
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         self.name = f"{files[0]}{more}"
-        """What messages call it."""
         self.size = sum(file.stat().st_size for file in files)
-        """Bytes on disk."""
 
     def pieces(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
-        """Yield the text in pieces of any length; `advance` receives how many more bytes on disk were read."""
-        separator, length = "", 0
+        """Yield the text in pieces of any length.
+
+        Args:
+            advance: is called with the bytes on disk that were read since its last call.
+        """
+        separator = ""
+        length = 0
         for path in self.files:
             try:
                 with open_file(path) as raw:
                     position = 0
-                    for piece in filter(None, _decoded(path, raw)):
+                    for piece in _decoded(path, raw):
+                        if not piece:
+                            continue
                         length += len(piece)
                         if length > MAX_CHARACTERS:
-                            raise DataError(f"{path}: the corpus has more than {MAX_CHARACTERS:,} characters")
+                            raise DataError(
+                                f"{path}: the corpus has more than {MAX_CHARACTERS:,} characters"
+                            )
+                        # before the first piece of a file, so that an empty file adds none
                         yield separator + piece
                         separator = ""
                         advance(raw.tell() - position)
                         position = raw.tell()
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-            separator = SEPARATOR if length else ""
+            separator = SEPARATOR if length > 0 else ""
 
     def blocks(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
         """Yield the text in blocks of `BLOCK` characters; the last one may be shorter."""
@@ -72,12 +97,14 @@ class CorpusText:
         for piece in self.pieces(advance):
             held.append(piece)
             length += len(piece)
+            # pieces are joined once for a block, since joining copies all of them
             if length >= BLOCK:
                 text = "".join(held)
                 whole = length - length % BLOCK
                 yield from (text[begin : begin + BLOCK] for begin in range(0, whole, BLOCK))
-                held, length = [text[whole:]], length - whole
-        if length:
+                held = [text[whole:]]
+                length -= whole
+        if length > 0:
             yield "".join(held)
 
     def characters(self) -> list[str]:
@@ -88,12 +115,17 @@ class CorpusText:
         return [chr(code) for code in np.flatnonzero(seen)]
 
     def sample(self) -> Iterator[str]:
-        """Yield what byte pairs are learned from: all of a small text, blocks at equal distances of a larger one."""
-        if self.size <= SMALL:
+        """Yield what byte pairs are learned from.
+
+        That is all of a small text, and blocks at equal distances of a larger one.
+        """
+        if self.size <= MAX_BYTES_LEARNED_WHOLE:
             yield from self.pieces()
             return
-        for block in islice(self.blocks(), 0, None, -(-self.size // SAMPLE)):
-            yield from (block[begin : begin + SAMPLED] for begin in range(0, len(block), SAMPLED))
+        every = math.ceil(self.size / SAMPLED_BYTES)
+        for block in islice(self.blocks(), 0, None, every):
+            for begin in range(0, len(block), SAMPLE_CHARACTERS):
+                yield block[begin : begin + SAMPLE_CHARACTERS]
 
 
 def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
@@ -103,12 +135,18 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
         return learn_bpe(corpus.sample(), config.bpe_vocab_size)
     chars = corpus.characters()
     if len(chars) < 2:
-        raise DataError(f"{corpus.name} has {len(chars)} distinct characters; there is nothing to learn from it")
+        raise DataError(
+            f"{corpus.name} has {len(chars)} distinct characters; "
+            "at least 2 are needed to learn from it"
+        )
     return CharTokenizer(chars)
 
 
 def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
-    """Return a tokenizer with which a corpus can be encoded: the one given, or that with more characters."""
+    """Return a tokenizer that can encode a corpus: `base`, with the characters that it lacks.
+
+    Bytes and byte pairs encode any text.
+    """
     if not isinstance(base, CharTokenizer):
         return base
     missing = [char for char in corpus.characters() if char not in base.stoi]
@@ -117,7 +155,7 @@ def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
 
 def has_lone_returns(path: Path) -> bool:
     """Return whether a file has CRs that no LF follows."""
-    held = b""  # a CR at the end of a piece
+    held = b""  # a CR at the end of a piece, whose LF may come with the next
     with open_file(path) as file:
         while data := file.read(PIECE):
             text = held + data
@@ -128,24 +166,45 @@ def has_lone_returns(path: Path) -> bool:
 
 
 def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
-    """Yield a stream of UTF-8 in pieces; a byte order mark is left out, and line ends are as in `convert_newlines`."""
+    """Yield the text of a stream of UTF-8 in pieces, some of which may be empty.
+
+    A byte order mark is left out, and line ends are as in `convert_newlines`.
+    """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    done, held = 0, ""  # held: one CR or two at the end of a piece, whose LF may come with the next
+    num_read = 0
+    held = ""  # one CR or two at the end of a piece, whose LF may come with the next
     while data := raw.read(PIECE):
         if b"\0" in data:
-            raise DataError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
-        text = held + _decode(path, decoder, data, done)
-        done += len(data)
+            raise DataError(
+                f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)"
+            )
+        text = held + _decode(path, decoder, data, num_read)
+        num_read += len(data)
         whole = text.removesuffix("\r").removesuffix("\r")
         held = text[len(whole) :]
         yield convert_newlines(whole)
-    yield convert_newlines(held + _decode(path, decoder, b"", done, final=True))
+    # a character that the end of the file cuts off is told now
+    yield convert_newlines(held + _decode(path, decoder, b"", num_read, final=True))
 
 
-def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: int, final: bool = False) -> str:
+def _decode(
+    path: Path,
+    decoder: codecs.IncrementalDecoder,
+    data: bytes,
+    num_read: int,
+    final: bool = False,
+) -> str:
+    """Decode a piece of a file; raise DataError with the place of a byte that is not UTF-8.
+
+    Args:
+        num_read: bytes of the file before the piece.
+    """
     try:
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
-        offset = done + len(data) - len(error.object) + error.start  # the object begins with pending bytes
-        wrong = f"byte {offset:,} ({error.reason})"
-        raise DataError(f"{path} is not UTF-8: {wrong}; save it as UTF-8 text first") from None
+        # the object of the error begins with the bytes that earlier pieces left undecoded
+        num_pending = len(error.object) - len(data)
+        offset = num_read - num_pending + error.start
+        raise DataError(
+            f"{path} is not UTF-8: byte {offset:,} ({error.reason}); save it as UTF-8 text first"
+        ) from None

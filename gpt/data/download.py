@@ -1,4 +1,7 @@
-"""One file that is downloaded unless it is there; only complete and verified content gets the file's name."""
+"""One file that is downloaded unless it is there.
+
+Only complete and verified content gets the file's name.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +11,9 @@ from gpt.system.files import make_folder, replacing, sha256_of
 from gpt.system.progress import Report, counted
 
 ATTEMPTS = 2
-"""At each mirror."""
+"""Times that each mirror is asked, all of them before any is asked again."""
+CHUNK_BYTES = 64 * 1024
+"""Bytes of an answer that are written at a time."""
 
 
 @dataclass(frozen=True)
@@ -26,24 +31,38 @@ class MirrorError(Exception):
 
 
 def fetch(
-    download: Download, folder: Path, *, offline: bool, report: Report, timeout: tuple[float, float] = (5.0, 30.0)
+    download: Download,
+    folder: Path,
+    *,
+    offline: bool,
+    report: Report,
+    timeout: tuple[float, float] = (5.0, 30.0),
 ) -> Path:
-    """Return the path of the file in `folder`, after downloading it unless it is there with the right sha256.
+    """Return the path of the file in `folder`; download it unless it is there, with its sha256.
 
-    With `offline`, no socket is opened. `timeout` has the seconds to connect and for each read.
+    Args:
+        offline: open no socket.
+        timeout: seconds to connect, and for each read.
+
+    Raises:
+        DataError: no mirror gives the file, or it cannot be written.
     """
     path = folder / download.filename
+    failures: dict[str, str] = {}
     content = f"sha256 {download.sha256}, {download.size} bytes"
-    by_hand = f"put {download.filename} ({content}) at {path}, or set data.source=file data.path=FILE"
+    by_hand = (
+        f"put {download.filename} ({content}) at {path}, or set data.source=file data.path=FILE"
+    )
     try:
         problem = _problem(path, download)
         if problem is None:
             return path
         if offline:
             urls = " or ".join(download.urls)
-            raise DataError(f"{path} {problem}, and offline it is not downloaded from {urls}: {by_hand}")
+            raise DataError(
+                f"{path} {problem}, and offline it is not downloaded from {urls}: {by_hand}"
+            )
         make_folder(folder)
-        failures = {}
         for url in download.urls * ATTEMPTS:
             try:
                 _transfer(url, download, path, timeout, report)
@@ -51,23 +70,31 @@ def fetch(
             except MirrorError as error:
                 failures[url] = str(error)
     except OSError as error:
-        raise DataError(f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER") from error
+        raise DataError(
+            f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER"
+        ) from error
     said = "; ".join(f"{url}: {why}" for url, why in failures.items())
     raise DataError(f"no good download: {said}; {by_hand} (GPT_OFFLINE=1: never download)")
 
 
 def _problem(path: Path, download: Download) -> str | None:
-    digest = sha256_of(path) if path.is_file() else None
+    """Return why a file is not what is downloaded, as part of a message, or None."""
+    if not path.is_file():
+        return "is missing"
+    digest = sha256_of(path)
     if digest == download.sha256:
         return None
-    return f"got sha256 {digest[:12]}..., expected {download.sha256[:12]}..." if digest else "is missing"
+    return f"got sha256 {digest[:12]}..., expected {download.sha256[:12]}..."
 
 
-def _transfer(url: str, download: Download, path: Path, timeout: tuple[float, float], report: Report) -> None:
+def _transfer(
+    url: str, download: Download, path: Path, timeout: tuple[float, float], report: Report
+) -> None:
     """Put the content of `url` at `path` when it is right."""
     import requests  # opens a socket to look for IPv6
 
-    # a unique name because two processes may download at once; the same folder because renames need one disk
+    # a unique name because two processes may download at once; the same folder because renames need
+    # one disk
     with replacing(path) as temporary:
         try:
             with (
@@ -76,7 +103,8 @@ def _transfer(url: str, download: Download, path: Path, timeout: tuple[float, fl
                 requests.get(url, stream=True, timeout=timeout) as response,
             ):
                 response.raise_for_status()
-                for chunk in response.iter_content(64 * 1024):
+                for chunk in response.iter_content(CHUNK_BYTES):
+                    # a mirror must not fill the disk; another version of the text may be longer
                     if file.tell() + len(chunk) > 2 * download.size:
                         raise MirrorError(f"sends more than {2 * download.size} bytes")
                     file.write(chunk)

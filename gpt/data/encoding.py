@@ -1,4 +1,7 @@
-"""Encode a corpus: its tokenizer, its token file, where the splits begin, and the description of all of it."""
+"""Encode a corpus.
+
+Its tokenizer, its token file, where the splits begin, and the description of all of it.
+"""
 
 import hashlib
 import json
@@ -18,49 +21,77 @@ from gpt.data.dataset import META, TOKENS, seal
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces
 from gpt.system.errors import DataError
-from gpt.system.files import make_folder, open_file, sync_file, sync_folder, temporary_folder, write_atomic
+from gpt.system.files import (
+    make_folder,
+    open_file,
+    sync_file,
+    sync_folder,
+    temporary_folder,
+    write_atomic,
+)
 from gpt.system.progress import Report, announced, counted
 
 THREADS = 8
 """Most blocks that are encoded at a time: the library of byte pairs takes 200 MB for each."""
+READABLE_FOLDER = 0o755
+READABLE_FILE = 0o644
+"""Modes of what is written: temporary files are their owner's only, and corpora may be shared."""
 
 
 def encode_into(
-    folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report
+    folder: Path,
+    corpus: CorpusText,
+    config: DataConfig,
+    tokenizer: Tokenizer | None,
+    report: Report,
 ) -> None:
-    """Write `folder`, which is named by the fingerprint of the corpus and the options: all of it, or nothing."""
+    """Write the token files of a corpus: all of them, or nothing.
+
+    Args:
+        folder: named by the fingerprint of the corpus and the options, see `preparation`.
+        tokenizer: None: it is built from the corpus.
+
+    Raises:
+        DataError: the corpus cannot be read or encoded, or the folder cannot be written.
+    """
     try:
         make_folder(folder.parent)
         if not (folder / META).is_file():
             shutil.rmtree(folder, ignore_errors=True)  # it has lost its description
         with temporary_folder(folder) as temporary:
             _write(temporary, corpus, config, tokenizer, report)
-            temporary.chmod(0o755)
+            temporary.chmod(READABLE_FOLDER)
             try:
                 temporary.rename(folder)
             except OSError:
-                if not (folder / META).is_file():  # else another process was faster
+                # another process may have been faster, with the same content
+                if not (folder / META).is_file():
                     raise
             sync_folder(folder.parent)
     except OSError as error:
-        raise DataError(f"cannot write {folder}: {error.strerror}; set data.dir to another folder") from None
+        raise DataError(
+            f"cannot write {folder}: {error.strerror}; set data.dir to another folder"
+        ) from None
 
 
-def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report) -> None:
-    before = [file.stat() for file in corpus.files]
+def _write(
+    folder: Path,
+    corpus: CorpusText,
+    config: DataConfig,
+    tokenizer: Tokenizer | None,
+    report: Report,
+) -> None:
+    """Write the token file, then its description, which tells readers that it is whole."""
+    status_before = [file.stat() for file in corpus.files]
     with announced(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = tokenizer or build_tokenizer(corpus, config)
-    path, hashed = folder / TOKENS, hashlib.sha256()
-    with counted(report, f"encoding {corpus.name}", corpus.size, "B") as advance, path.open("wb") as file:
-        for ids in _encoded(tokenizer, corpus.blocks(advance)):
-            hashed.update(ids.tobytes())
-            file.write(ids.tobytes())
-    path.chmod(0o644)
-    sync_file(path)
-    for source, old in zip(corpus.files, before, strict=True):
-        new = source.stat()
-        if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):
-            raise DataError(f"{source} was changed while it was read; start again")
+    path = folder / TOKENS
+    sha256 = _write_tokens(path, corpus, tokenizer, report)
+    # a text that changes under the reader would have tokens of both versions
+    for file, before in zip(corpus.files, status_before, strict=True):
+        after = file.stat()
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            raise DataError(f"{file} was changed while it was read; start again")
     if path.stat().st_size == 0:
         raise DataError(f"{corpus.name} has no text in it")
     dtype = smallest_dtype(tokenizer.vocab_size)
@@ -70,46 +101,89 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
         "tokenizer": tokenizer.to_dict(),
         "dtype": dtype.str,
         "length": len(tokens),
-        "sha256": hashed.hexdigest(),
+        "sha256": sha256,
         "splits": _splits(tokens, tokenizer, config),
     }
     write_atomic(folder / META, json.dumps(seal(meta)).encode())
 
 
+def _write_tokens(path: Path, corpus: CorpusText, tokenizer: Tokenizer, report: Report) -> str:
+    """Write the ids of a corpus; return the hex sha256 of the file."""
+    digest = hashlib.sha256()
+    title = f"encoding {corpus.name}"
+    with counted(report, title, corpus.size, "B") as advance, path.open("wb") as file:
+        for ids in _encoded(tokenizer, corpus.blocks(advance)):
+            data = ids.tobytes()
+            digest.update(data)
+            file.write(data)
+    path.chmod(READABLE_FILE)
+    sync_file(path)
+    return digest.hexdigest()
+
+
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
-    """Yield the ids of each block in order; NumPy and the library of byte pairs work in threads."""
-    threads = min(THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads) as pool:
-        while texts := list(islice(blocks, threads)):
+    """Yield the ids of each block in order; NumPy and the library of byte pairs run in threads."""
+    num_threads = min(THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(num_threads) as pool:
+        # as many blocks at a time as threads, so that no more of the text is in memory
+        while texts := list(islice(blocks, num_threads)):
             yield from pool.map(tokenizer.encode_narrow, texts)
 
 
 def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
-    """Return where each split begins and ends, in tokens: fractions of characters with byte pairs, else of tokens.
+    """Return where each split begins and ends, in tokens.
 
-    Splits of the same characters make losses in bits per character comparable between tokenizers.
+    With byte pairs the fractions are of characters, else of tokens: splits of the same characters
+    make losses in bits per character comparable between tokenizers.
     """
-    by_characters, length = config.tokenizer == "bpe", len(tokens)
-    total = sum(map(tokenizer.count_chars, in_pieces(tokens))) if by_characters else length
+    length = len(tokens)
+    counts_characters = config.tokenizer == "bpe"
+    total = length
+    if counts_characters:
+        total = sum(tokenizer.count_chars(piece) for piece in in_pieces(tokens))
     test = round(total * config.test_fraction)
-    val = round(total * config.val_fraction) if test else total - int(total * (1 - config.val_fraction))
-    ends = [total - test - val, total - test]
-    if by_characters:
-        ends = [_token_at(tokens, tokenizer, end) for end in ends]
-    splits = {"train": (0, ends[0]), "val": (ends[0], ends[1]), "test": (ends[1], length)}
+    if test > 0:
+        val = round(total * config.val_fraction)
+    else:
+        # rounded down as in nanoGPT, whose splits are the same
+        val = total - int(total * (1 - config.val_fraction))
+    end_of_train = total - test - val
+    end_of_val = total - test
+    if counts_characters:
+        end_of_train = _token_at(tokens, tokenizer, end_of_train)
+        end_of_val = _token_at(tokens, tokenizer, end_of_val)
+    splits = {"train": (0, end_of_train)}
     if config.test_fraction == 0:
-        splits["val"] = (ends[0], splits.pop("test")[1])
+        splits["val"] = (end_of_train, length)
+    else:
+        splits["val"] = (end_of_train, end_of_val)
+        splits["test"] = (end_of_val, length)
     return splits
 
 
 def _token_at(tokens: Tokens, tokenizer: Tokenizer, character: int) -> int:
-    """Return how many tokens begin before a character, counted from the beginning of the text."""
-    passed = 0
+    """Return the index of the token in which a character begins.
+
+    Args:
+        character: counted from the beginning of the text.
+    """
+    num_before = 0
     for piece in in_pieces(tokens):
-        chars = tokenizer.count_chars(piece)
-        if character < chars:
-            counts = range(len(piece) + 1)
-            return passed + bisect_right(counts, character, key=lambda n: tokenizer.count_chars(piece[:n])) - 1
-        character -= chars
-        passed += len(piece)
-    return passed
+        num_chars = tokenizer.count_chars(piece)
+        if character < num_chars:
+            return num_before + _token_in_piece(piece, tokenizer, character)
+        character -= num_chars
+        num_before += len(piece)
+    return num_before
+
+
+def _token_in_piece(piece: Tokens, tokenizer: Tokenizer, character: int) -> int:
+    """Return the same within one piece, by bisection.
+
+    Counting takes a time linear in its tokens.
+    """
+    lengths = range(len(piece) + 1)
+    longer = bisect_right(
+        lengths, character, key=lambda length: tokenizer.count_chars(piece[:length])
+    )
+    return longer - 1

@@ -27,28 +27,46 @@ SHAKESPEARE = Download(
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
     size=1_115_394,
 )
+"""Tiny Shakespeare (Karpathy 2015, char-rnn): all mirrors have the same bytes."""
+
+
+MAX_BYTES_PER_CHARACTER = 4
+"""In UTF-8."""
 
 
 def corpus_files(config: DataConfig, settings: Settings, report: Report = silent) -> list[Path]:
-    """Return the files of the corpus in order, after downloading or writing it if necessary."""
+    """Return the files of the corpus in order, after downloading or writing it if necessary.
+
+    Raises:
+        DataError: there are no such files, or they are empty or too large.
+    """
     match config.source:
         case "shakespeare":
             files = [_shakespeare(config, settings, report)]
         case "pydocs":
             files = [store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")]
         case "file":
-            assert isinstance(config.path, str)  # of several, see `gpt.data.preparation`
+            assert isinstance(config.path, str)  # several paths: see `gpt.data.preparation`
             files = find_files(expand_home(config.path, "data.path"), report)
     size = sum(file.stat().st_size for file in files)
-    if not 0 < size <= 4 * MAX_CHARACTERS:
-        raise DataError(f"{config.path or files[0]} has {size:,} bytes; a corpus has 1 to {4 * MAX_CHARACTERS:,}")
+    # characters are counted when the text is read; this spares reading a file that is far too large
+    most = MAX_BYTES_PER_CHARACTER * MAX_CHARACTERS
+    if not 0 < size <= most:
+        name = config.path or files[0]
+        raise DataError(f"{name} has {size:,} bytes; a corpus has 1 to {most:,}")
     return files
 
 
 def _shakespeare(config: DataConfig, settings: Settings, report: Report) -> Path:
-    """Return Tiny Shakespeare in `GPT_DATA_DIR` or `data.dir`; it is downloaded into the first if neither has it."""
-    folders = [folder for folder in (settings.data_dir, expand_home(config.dir, "data.dir")) if folder is not None]
-    folder = next((folder for folder in folders if (folder / SHAKESPEARE.filename).is_file()), folders[0])
+    """Return the file of Tiny Shakespeare, in `GPT_DATA_DIR` or `data.dir`.
+
+    It is downloaded into the first of them that is given, if neither has it.
+    """
+    folders = [expand_home(config.dir, "data.dir")]
+    if settings.data_dir is not None:
+        folders.insert(0, settings.data_dir)
+    has_file = [folder for folder in folders if (folder / SHAKESPEARE.filename).is_file()]
+    folder = has_file[0] if has_file else folders[0]
     return fetch(SHAKESPEARE, folder, offline=settings.offline, report=report)
 
 
@@ -68,66 +86,107 @@ def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
         if not path.is_file():
             write_atomic(path, content)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; set data.dir to another folder") from None
+        raise DataError(
+            f"cannot write {path}: {error.strerror}; set data.dir to another folder"
+        ) from None
     return path
 
 
 def find_files(path: Path, report: Report = silent) -> list[Path]:
-    """Return a file, the files below a folder, or those that a glob pattern matches, sorted by path.
+    """Return a file, the files below a folder, or those that match a pattern, sorted by path.
 
-    Below a folder, names that begin with a dot are left out. Links that are found there or by a pattern are not
-    followed, since they may lead anywhere, and `report` names them; the path itself may be one.
+    Below a folder, names that begin with a dot are left out. Links that are found there or by a
+    pattern are not followed, since they may lead anywhere, and `report` names them; the path itself
+    may be one.
+
+    Raises:
+        DataError: the path names no files, or something that is no regular file.
     """
     if text := text_for_path(path):
         raise DataError(f"{text}; save it in a file and give that, or pass text= to gpt.train")
     if path.is_dir():
-        found, links = _apart(_below(path), path)
+        found, links = _separate_links(_below(path), path)
     elif not path.exists() and glob.has_magic(str(path)):
-        matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
-        found, links = _apart((each for each in matches if not each.is_dir()), _fixed_part(path))
+        matches = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+        files = [match for match in matches if not match.is_dir()]
+        found, links = _separate_links(files, _fixed_part(path))
     else:
         found, links = [path], []
     remedy = "set data.path to a text file, a folder of them or a glob pattern"
-    left_out = f"links are not followed ({_listed(links)}): to read one, name it itself in data.path" if links else ""
+    left_out = ""
+    if links:
+        left_out = (
+            f"links are not followed ({_listed(links)}): to read one, name it itself in data.path"
+        )
     if not found:
-        escaped = str(path).replace("[", "[[]")
-        hint = f"; if its brackets are part of a name, write {escaped}" if escaped != str(path) else ""
-        raise DataError(f"{path} names no files; {left_out or remedy}{hint}")
+        raise DataError(f"{path} names no files; {left_out or remedy}{_bracket_hint(path)}")
     if left_out:
         report(f"{path}: {left_out}")
-    for each in found:
-        if not each.is_file():
-            raise DataError(f"{each}: {'not a regular file' if each.exists() else 'no such file'}; {remedy}")
-        if any(unicodedata.category(char) == "Cc" for char in str(each)):
-            raise DataError(f"{path} has a file with a control character in its name, {str(each)!r}; rename it")
+    for file in found:
+        if not file.is_file():
+            problem = "not a regular file" if file.exists() else "no such file"
+            raise DataError(f"{file}: {problem}; {remedy}")
+        # such a name would steer the terminal, and break the lines of messages
+        if any(unicodedata.category(char) == "Cc" for char in str(file)):
+            raise DataError(
+                f"{path} has a file with a control character in its name, {str(file)!r}; rename it"
+            )
     return found
 
 
+def _bracket_hint(path: Path) -> str:
+    """Return what to write if the brackets of a pattern are part of a file's name."""
+    escaped = str(path).replace("[", "[[]")
+    if escaped == str(path):
+        return ""
+    return f"; if its brackets are part of a name, write {escaped}"
+
+
 def _below(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
-        raise DataError(f"cannot list {error.filename}: {error.strerror}")
-
-    for name, folders, files in os.walk(folder, onerror=refuse):
+    """Yield the files below a folder, and the links to folders, which are not walked into."""
+    for name, folders, files in os.walk(folder, onerror=_refuse_folder):
+        # os.walk descends into what is left in its list
         folders[:] = [each for each in folders if not each.startswith(".")]
-        links = [each for each in folders if Path(name, each).is_symlink()]  # which are not walked into
-        yield from (Path(name, each) for each in (*files, *links) if not each.startswith("."))
+        for file in files:
+            if not file.startswith("."):
+                yield Path(name, file)
+        for each in folders:
+            if Path(name, each).is_symlink():
+                yield Path(name, each)
 
 
-def _apart(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[Path]]:
-    """Return what is found below `top` without a link, and by one, both sorted; a link to nothing is no such file."""
+def _refuse_folder(error: OSError) -> None:
+    """Raise where os.walk would pass over a folder that cannot be listed."""
+    raise DataError(f"cannot list {error.filename}: {error.strerror}")
+
+
+def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[Path]]:
+    """Return what is found below `top` without a link, and through one, both sorted.
+
+    A link to nothing counts as found, so that the message is that there is no such file.
+    """
     found: list[Path] = []
     links: list[Path] = []
     for path in sorted(paths, key=Path.as_posix):
-        by_link = path.exists() and any(each.is_symlink() for each in (path, *path.parents) if top in each.parents)
-        (links if by_link else found).append(path)
+        below_top = [each for each in (path, *path.parents) if top in each.parents]
+        goes_through_link = path.exists() and any(each.is_symlink() for each in below_top)
+        if goes_through_link:
+            links.append(path)
+        else:
+            found.append(path)
     return found, links
 
 
 def _fixed_part(pattern: Path) -> Path:
-    """Return the folder that a glob pattern names before its first part with a special character."""
-    return next(each for each in reversed(pattern.parents) if glob.has_magic(str(pattern.relative_to(each).parts[0])))
+    """Return the folder that a pattern names before its first part with a special character."""
+    for folder in reversed(pattern.parents):
+        next_part = pattern.relative_to(folder).parts[0]
+        if glob.has_magic(next_part):
+            return folder
+    raise AssertionError(f"{pattern} is no pattern")
 
 
 def _listed(paths: Sequence[Path]) -> str:
-    more = f" and {len(paths) - MAX_LISTED} more" if len(paths) > MAX_LISTED else ""
-    return ", ".join(quoted(str(path)) for path in paths[:MAX_LISTED]) + more
+    listed = ", ".join(quoted(str(path)) for path in paths[:MAX_LISTED])
+    more = len(paths) - MAX_LISTED
+    return f"{listed} and {more} more" if more > 0 else listed

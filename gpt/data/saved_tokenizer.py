@@ -12,7 +12,9 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
     match data:
         case {"type": "byte"}:
             return ByteTokenizer()
-        case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
+        case {"type": "char", "chars": [*chars]} if all(
+            isinstance(char, str) and len(char) == 1 for char in chars
+        ):
             return CharTokenizer(chars)
         case {"type": "bpe", "tokenizer": dict(content)}:
             # needs a library of its own, which other tokenizers do without

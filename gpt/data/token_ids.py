@@ -12,7 +12,10 @@ from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.system.errors import InputError
 
 TextOrIds = str | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] | Tensor
-"""A text, or its ids (T,), or the ids of several texts (B, T): a list, an array of NumPy or a tensor, of integers."""
+"""A text, or its ids (T,), or the ids of several texts (B, T).
+
+A list, an array of NumPy or a tensor, of integers.
+"""
 
 
 def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device) -> Tensor:
@@ -27,26 +30,43 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
             raise InputError("a text needs its tokenizer; pass tokenizer=...")
         given = tokenizer.encode(convert_newlines(given))
     elif hasattr(given, "encode"):
-        raise InputError("expected a text or token ids, got a tokenizer; swap the two, or pass tokenizer=...")
-    if isinstance(given, Tensor):
-        ids = given
-    else:
-        try:
-            array = np.asarray(given)
-        except (ValueError, TypeError):
-            raise InputError("token ids must be a list of numbers, or lists of the same length") from None
-        if array.size and array.dtype.kind not in "iu":
-            raise InputError(f"expected a text or token ids, which are integers, got {type(given).__name__}")
-        ids = torch.from_numpy(array.astype(np.int64))
+        raise InputError(
+            "expected a text or token ids, got a tokenizer; swap the two, or pass tokenizer=..."
+        )
+    ids = given if isinstance(given, Tensor) else _to_tensor(given)
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"token ids must be integers, not {str(ids.dtype).removeprefix('torch.')}")
     if ids.dim() not in (1, 2):
-        raise InputError(f"token ids must be (time,) or (batch, time), got shape {tuple(ids.shape)}")
-    return (ids if ids.dim() == 2 else ids.unsqueeze(0)).to(device, torch.int64)
+        raise InputError(
+            f"token ids must be (time,) or (batch, time), got shape {tuple(ids.shape)}"
+        )
+    if ids.dim() == 1:
+        ids = ids.unsqueeze(0)
+    return ids.to(device, torch.int64)
+
+
+def _to_tensor(given: Any) -> Tensor:
+    """Return numbers of any container as a tensor, int64; raise InputError for anything else."""
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError):
+        raise InputError(
+            "token ids must be a list of numbers, or lists of the same length"
+        ) from None
+    is_integer = array.dtype.kind in "iu"
+    # an empty list has no numbers, and NumPy makes floats of it
+    if array.size > 0 and not is_integer:
+        raise InputError(
+            f"expected a text or token ids, which are integers, got {type(given).__name__}"
+        )
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def to_list(given: TextOrIds, tokenizer: Tokenizer | None, reader: str) -> list[int]:
-    """Return the ids of one text; errors are those of `to_batch`, and of a batch of several, which `reader` refuses."""
+    """Return the ids of one text.
+
+    Errors are those of `to_batch`, and of a batch of several, which `reader` refuses.
+    """
     ids = to_batch(given, tokenizer, torch.device("cpu"))
     if len(ids) != 1:
         raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(ids.shape)}")

@@ -13,6 +13,8 @@ from gpt.system.errors import DataError, UnknownCharactersError
 Ids = NDArray[np.integer[Any]]
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
 """CR CR LF is what a program on Windows makes of CRLF that it takes for LF."""
+NO_ID = -1
+"""Stands for a code point without an id."""
 MAX_LISTED = 10
 """Unknown characters that an error lists before it only counts them."""
 
@@ -24,7 +26,8 @@ class IncrementalDecoder:
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes], errors: str = "replace") -> None:
-        self._token_bytes, self._utf8 = token_bytes, codecs.getincrementaldecoder("utf-8")(errors)
+        self._token_bytes = token_bytes
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors)
 
     def feed(self, index: int) -> str:
         """Return the text that this id completes: often one character, sometimes none."""
@@ -48,7 +51,7 @@ class Tokenizer(Protocol):
         return self.encode_narrow(text).astype(np.int64)
 
     def encode_narrow(self, text: str) -> Ids:
-        """Return the same ids in the smallest unsigned type that holds V ids, as token files have them."""
+        """Return the same ids in the smallest unsigned type that holds V, as token files do."""
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str: ...
@@ -74,23 +77,29 @@ class Tokenizer(Protocol):
 
 
 class CharTokenizer(Tokenizer):
-    """One id per character of a vocabulary, in sorted order: `itos[i]` is the character of id i, `stoi` the inverse.
+    """One id per character of a vocabulary, in sorted order.
 
-    What `encode` does with other characters: with `unknown` "error" it lists them with their positions, with "replace"
-    it writes `replacement` ("?" where the vocabulary has one, else a space, else its first), with "drop" nothing.
+    `itos[i]` is the character of id i, `stoi` the inverse.
+
+    What `encode` does with other characters: with `unknown` "error" it lists them with their
+    positions, with "replace" it writes `replacement` ("?" where the vocabulary has one, else a
+    space, else its first), with "drop" nothing.
     """
 
     def __init__(self, chars: Iterable[str], unknown: str = "error") -> None:
         self.itos = sorted(set(chars))
         if not self.itos:
-            raise DataError("a character vocabulary needs at least one character, and the text is empty")
+            raise DataError(
+                "a character vocabulary needs at least one character, and the text is empty"
+            )
         self.stoi = {char: index for index, char in enumerate(self.itos)}
         if unknown not in ("error", "replace", "drop"):
             raise DataError(f"unknown characters: got {unknown!r}, expected error, replace or drop")
         self.unknown = unknown
         self.replacement = next((char for char in "? " if char in self.stoi), self.itos[0])
         codes = np.array([ord(char) for char in self.itos])
-        self._ids = np.full(codes[-1] + 1, -1, dtype=np.int32)  # id of each code point, -1: none
+        # the id of each code point up to the last that has one: encoding is a lookup in it
+        self._ids = np.full(codes[-1] + 1, NO_ID, dtype=np.int32)
         self._ids[codes] = np.arange(len(codes))
 
     @property
@@ -98,14 +107,17 @@ class CharTokenizer(Tokenizer):
         return len(self.itos)
 
     def encode_narrow(self, text: str) -> Ids:
-        codes = code_points(text)
-        known = codes < len(self._ids)
-        ids = self._ids[np.where(known, codes, 0)]
-        missing = ~known | (ids < 0)
+        codes = code_points(text)  # (N,)
+        in_table = codes < len(self._ids)
+        ids = self._ids[np.where(in_table, codes, 0)]
+        missing = ~in_table | (ids == NO_ID)
         if missing.any():
             if self.unknown == "error":
                 raise UnknownCharactersError(self._unknown_message(text, np.flatnonzero(missing)))
-            ids = ids[~missing] if self.unknown == "drop" else np.where(missing, self.stoi[self.replacement], ids)
+            if self.unknown == "drop":
+                ids = ids[~missing]
+            else:
+                ids = np.where(missing, self.stoi[self.replacement], ids)
         return ids.astype(smallest_dtype(self.vocab_size))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
@@ -115,7 +127,8 @@ class CharTokenizer(Tokenizer):
         return IncrementalDecoder(self.token_bytes, "surrogatepass")
 
     def token_bytes(self, index: int) -> bytes:
-        return self.itos[index].encode(errors="surrogatepass")  # an imported vocabulary may have half of a pair
+        # an imported vocabulary may have half of a surrogate pair
+        return self.itos[index].encode(errors="surrogatepass")
 
     def count_chars(self, ids: Ids) -> int:
         return len(ids)
@@ -124,12 +137,14 @@ class CharTokenizer(Tokenizer):
         return {"type": "char", "chars": self.itos}
 
     def _unknown_message(self, text: str, positions: NDArray[np.intp]) -> str:
-        first: dict[str, int] = {}
+        first_position: dict[str, int] = {}
         for position in positions:
-            first.setdefault(text[position], int(position))
-        listed = ", ".join(f"{char!r} at {position}" for char, position in list(first.items())[:MAX_LISTED])
-        more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
-        return f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; leave them out"
+            first_position.setdefault(text[position], int(position))
+        found = [f"{char!r} at {position}" for char, position in first_position.items()]
+        listed = ", ".join(found[:MAX_LISTED])
+        if len(found) > MAX_LISTED:
+            listed += f" and {len(found) - MAX_LISTED} more"
+        return f"characters outside the vocabulary of {self.vocab_size}: {listed}; leave them out"
 
 
 class ByteTokenizer(Tokenizer):
@@ -148,7 +163,7 @@ class ByteTokenizer(Tokenizer):
         return bytes((index,))
 
     def count_chars(self, ids: Ids) -> int:
-        """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
+        """Count the bytes but those of the form 10xxxxxx, which continue a character (RFC 3629)."""
         return int(np.count_nonzero((ids & 0xC0) != 0x80))
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,21 +171,32 @@ class ByteTokenizer(Tokenizer):
 
 
 def require_characters(text: str) -> bytes:
-    """Return a text as UTF-8; raise DataError for half of a surrogate pair, as text that was not UTF-8 becomes."""
+    """Return a text as UTF-8.
+
+    Raises:
+        DataError: it has half of a surrogate pair, which Python makes of bytes that are not UTF-8.
+    """
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataError(f"{text[error.start]!r} at {error.start} is not a character; leave it out") from None
+        raise DataError(
+            f"{text[error.start]!r} at {error.start} is not a character; leave it out"
+        ) from None
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the smallest unsigned type that holds every id."""
     return np.min_scalar_type(vocab_size - 1)
 
 
 def convert_newlines(text: str) -> str:
-    """Return a prompt or other text with the line ends of a corpus: CRLF, CR and CR CR LF are read as LF."""
+    """Return a prompt or other text with the line ends of a corpus.
+
+    CRLF, CR and CR CR LF are read as LF.
+    """
     return _LINE_END.sub("\n", text) if "\r" in text else text
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
+    """Return the code point of each character, (N,)."""
     return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)

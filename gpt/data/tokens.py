@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEEP_RESIDENT = 16 << 20
-"""Size in bytes up to which a token file stays in memory; the pages of a larger one are released after reading."""
+"""Size in bytes up to which a token file stays in memory.
+
+The pages of a larger one are released after reading.
+"""
 PIECE = 1 << 20
 """Tokens that are read at a time where all of them are read."""
 
@@ -24,7 +27,7 @@ def in_pieces(tokens: Tokens) -> Iterator[Tokens]:
 
 
 def release_pages(tokens: Tokens) -> None:
-    """Release the resident pages of a large memory-mapped file, which otherwise grow with every read."""
+    """Release the resident pages of a large memory-mapped file, which grow with every read."""
     mapping = getattr(tokens, "_mmap", None)
     if mapping is not None and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)

@@ -108,12 +108,12 @@ def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_text, "BLOCK", 1000)
-    monkeypatch.setattr(corpus_text, "SAMPLE", 20_000)
+    monkeypatch.setattr(corpus_text, "SAMPLED_BYTES", 20_000)
     (tmp_path / "a.txt").write_text(TEXT)
     corpus = CorpusText([tmp_path / "a.txt"])
     assert "".join(corpus.sample()) == TEXT
-    monkeypatch.setattr(corpus_text, "SMALL", 1000)
-    monkeypatch.setattr(corpus_text, "SAMPLED", 300)
+    monkeypatch.setattr(corpus_text, "MAX_BYTES_LEARNED_WHOLE", 1000)
+    monkeypatch.setattr(corpus_text, "SAMPLE_CHARACTERS", 300)
     sample = list(corpus.sample())
     step = -(-len(TEXT) // 20_000)
     assert "".join(sample) == "".join(list(corpus.blocks())[::step])

@@ -284,9 +284,9 @@ def test_characters_per_token_are_those_of_the_tokens_that_are_read(
     ("content", "keys", "problem"),
     [
         (b"", {}, "a.txt has 0 bytes"),
-        (b"\xef\xbb\xbf", {}, "a.txt has 0 distinct characters; there is nothing to learn from it"),
+        (b"\xef\xbb\xbf", {}, "a.txt has 0 distinct characters; at least 2 are needed to learn from it"),
         (b"\xef\xbb\xbf", {"tokenizer": "byte"}, "has no text in it"),
-        (b"a" * 5000, {}, "has 1 distinct characters; there is nothing to learn from it"),
+        (b"a" * 5000, {}, "has 1 distinct characters; at least 2 are needed to learn from it"),
         (b"caf\xe9" * 500, {"tokenizer": "byte"}, "is not UTF-8: byte 3"),
     ],
 )
