@@ -1,4 +1,7 @@
-"""`python -m gpt.native`: compile and try every library for this machine, so that no other command has to wait."""
+"""`python -m gpt.native`.
+
+Compile and try every library for this machine, so that no other command has to wait.
+"""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""What is around or in the place of torch's own functions and modules, which kernels would leave out."""
+"""What replaces torch's own functions and modules, or is called around them.
+
+Kernels would leave it out.
+"""
 
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
@@ -15,34 +18,42 @@ FUNCTIONS = (
     *("scaled_dot_product_attention", "linear", "rms_norm", "layer_norm"),
     *("gelu", "silu", "relu", "embedding", "dropout"),
 )
-"""Of `torch.nn.functional`, by which a model computes."""
+"""Functions of `torch.nn.functional` by which a model computes."""
 MODULES = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.Identity)
-"""Those that a model is made of."""
-PACKAGE = str(Path(torch.__file__).parent)
+"""Classes of torch of which a model is made."""
+TORCH = str(Path(torch.__file__).parent)
 
 
 def changed_torch() -> str | None:
-    """Return what is around or in the place of torch's own functions, as part of a message; None: nothing."""
+    """Return what replaces or surrounds torch's functions, as part of a message, or None."""
     for name in FUNCTIONS:
-        if not _is_of_torch(getattr(F, name)):
+        if not _is_from_torch(getattr(F, name)):
             return f"{name} of torch was replaced"
     for kind in MODULES:
-        if not _is_of_torch(kind.forward) or not _is_of_torch(kind.__call__):
+        if not _is_from_torch(kind.forward) or not _is_from_torch(kind.__call__):
             return f"{kind.__name__} of torch was replaced"
     return around_torch()
 
 
 def around_torch() -> str | None:
-    """Return what torch calls around every module or function, as part of a message; None: nothing."""
+    """Return what torch calls around every module or function, as part of a message, or None.
+
+    This is asked in each step of a training: hooks and modes come and go.
+    """
     for name, value in vars(nn.modules.module).items():
         if name.startswith("_global_") and "hooks" in name and value:
             return f"torch has {name}"
     modes = [*_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
     modes += _get_current_dispatch_mode_stack()
-    return next((f"torch has {mode}" for mode in modes if not isinstance(mode, DeviceContext)), None)
+    for mode in modes:
+        # `with torch.device(...)` only says where new tensors are made
+        if not isinstance(mode, DeviceContext):
+            return f"torch has {mode}"
+    return None
 
 
-def _is_of_torch(function: Any) -> bool:
+def _is_from_torch(function: Any) -> bool:
+    """Return whether a function is written in C++, or in a file of torch."""
     if isinstance(function, FunctionType):
-        return function.__code__.co_filename.startswith(PACKAGE)
+        return function.__code__.co_filename.startswith(TORCH)
     return isinstance(function, BuiltinFunctionType)

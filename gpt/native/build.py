@@ -1,8 +1,8 @@
 """Compile a C++ source into a shared library, once per source, compiler and processor class.
 
 The library has a C interface and is loaded by ctypes: without torch's headers it compiles in
-seconds, and it does not depend on torch's binary interface. GCC and Clang are called alike. Without either, the package
-`ziglang` brings a Clang from the package index.
+seconds, and it does not depend on torch's binary interface. GCC and Clang are called alike. Without
+either, the package `ziglang` brings a Clang from the package index.
 """
 
 import ctypes
@@ -32,13 +32,20 @@ from gpt.system.progress import Report, announced, silent
 NAMES = ("clang++",) if sys.platform == "win32" else ("c++", "g++", "clang++")
 """GCC on Windows spills wide registers to a stack that is not aligned for them (bug 54412)."""
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-fvisibility=hidden", "-Wno-psabi")
-"""Flags of every library. Fuse multiplications and additions where possible: Clang's default differs from GCC's. Hide
-all symbols but the interface: inline functions of two libraries, of different classes, would be merged."""
+"""Flags of every library.
+
+Multiplications and additions are fused where possible: Clang's default differs from GCC's. All
+symbols but the interface are hidden: inline functions of two libraries, of different classes of
+processors, would be merged.
+"""
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler that runs: how to call it, and its own description; Zig spells base architectures in its own way."""
+    """A compiler that runs: how to call it, and its own description.
+
+    Zig spells base architectures in its own way.
+    """
 
     command: tuple[str, ...]
     version: str
@@ -49,23 +56,34 @@ class Compiler:
         return "zig" if self.is_zig else Path(self.command[0]).stem
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
-        """Return the command for a shared library, up to its source; `flags` are added to those of every library."""
-        own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags] if self.is_zig else flags
-        return [*self.command, *FLAGS, *system_flags(sys.platform, self.is_zig), *own]
+        """Return the command for a shared library, up to its source.
+
+        `flags` are added to those of every library.
+        """
+        if self.is_zig:
+            flags = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags]
+        return [*self.command, *FLAGS, *system_flags(sys.platform, self.is_zig), *flags]
 
 
 def system_flags(platform: str, is_zig: bool) -> tuple[str, ...]:
     if platform != "win32":
         return ("-fPIC", "-pthread")
-    return () if is_zig else ("-static",)  # other compilers' own libraries are not where Windows looks for DLLs
+    # the libraries of other compilers are not where Windows looks for DLLs
+    return () if is_zig else ("-static",)
 
 
 def find_compilers() -> Iterator[Compiler]:
     """Yield the compilers of this machine, the preferred one first, each once."""
-    different: dict[Path, str] = {}
-    for path in filter(None, map(shutil.which, NAMES)):
-        different.setdefault(Path(path).resolve(), path)
-    yield from filter(None, map(_compiler_at, different.values()))
+    seen: set[Path] = set()
+    for name in NAMES:
+        path = shutil.which(name)
+        # `c++` is a link to one of the others on most systems
+        if path is None or Path(path).resolve() in seen:
+            continue
+        seen.add(Path(path).resolve())
+        compiler = _compiler_at(path)
+        if compiler is not None:
+            yield compiler
     if version := _zig_version():
         # -P: no `ziglang.py` of the current folder is run
         command = (sys.executable, "-P", "-m", "ziglang", "c++")
@@ -84,7 +102,10 @@ def _zig_version() -> str | None:
 
 
 def _compiler_at(path: str) -> Compiler | None:
-    """Return the compiler at a path if it reports a version; the `c++` of macOS may only say where to get one."""
+    """Return the compiler at a path if it reports a version.
+
+    The `c++` of macOS may only say where to get one.
+    """
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -97,21 +118,36 @@ PREBUILT = Path(__file__).parent / "prebuilt"
 """Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
 SECONDS = 1800
 """Longest compilation; Zig's first takes minutes on a busy machine."""
-CHECKSUM = 16
-"""Digits of a checksum in a file's name."""
+CHECKSUM_DIGITS = 16
+"""Hexadecimal digits of a checksum in a file's name; it tells damage, and no attack."""
+READABLE = 0o644
+"""Mode of a library, since linkers leave a temporary file unreadable to others."""
 _LOADED: dict[tuple[object, ...], tuple[ctypes.CDLL, Processor]] = {}
 """What `load_usable` has loaded in this process."""
 
 
 def load_usable(
-    source: str, processors: Sequence[Processor], settings: Settings, report: Report, flags: Sequence[str] = ()
+    source: str,
+    processors: Sequence[Processor],
+    settings: Settings,
+    report: Report,
+    flags: Sequence[str] = (),
 ) -> tuple[ctypes.CDLL, Processor]:
-    """Load the library of a source for the first of some classes that may be used here, and return both."""
-    if loaded := _LOADED.get(key := (source, *processors, settings.cache_dir)):
-        return loaded
+    """Load the library of a source for the first of some classes that may be used here.
+
+    Returns:
+        The library and its class.
+
+    Raises:
+        DeviceError: none may be used; the message is about the last.
+    """
+    key = (source, *processors, settings.cache_dir)
+    if key in _LOADED:
+        return _LOADED[key]
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
-        with suppress(OSError):  # where it cannot be made, every start tries a wheel's library anew
+        # for the result of the trial; where it cannot be made, every start tries anew
+        with suppress(OSError):
             make_kernels_folder(settings.cache_dir)
         trial = Trial(library, source, processor.name, kernels_folder(settings.cache_dir))
         reason = trial.unusable_reason(report)
@@ -133,10 +169,10 @@ def find_library(
     flags: Sequence[str] = (),
     compiler: Compiler | None = None,
 ) -> Path:
-    """Return the library built from a source: that of the wheel, or of the cache, or compile it now.
+    """Return the library built from a source: that of the wheel, or of the cache, or a new one.
 
-    That of a wheel is passed over once a source has been edited, or if a compiler is given. Two processes may compile
-    at once: each writes its own file and renames it.
+    That of a wheel is passed over once a source has been edited, or if a compiler is given. Two
+    processes may compile at once: each writes its own file and renames it.
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
@@ -147,42 +183,59 @@ def find_library(
     """
     folder = kernels_folder(cache)
     require_own(cache, folder)
-    prebuilt = None if compiler else CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
-    if prebuilt is not None:
-        return prebuilt
+    if compiler is None:
+        prebuilt = CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
+        if prebuilt is not None:
+            return prebuilt
     compiler = compiler or find_compiler()
     if compiler is None:
-        raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install 'glassgpt[compiler]'")
+        raise DeviceError(
+            "no C++ compiler was found; "
+            "install g++ or clang++, or: pip install 'glassgpt[compiler]'"
+        )
     command = compiler.arguments([*processor.compiler_flags, *flags])
     cached = CachedLibrary(folder, _key(source, *command, compiler.version))
     try:
         found = cached.find()
         if found is None:
             make_kernels_folder(cache)
-            found = _compile(command, compiler.name, source, f"{source} for {processor.name}", cached, report)
+            found = _compile(
+                command, compiler.name, source, f"{source} for {processor.name}", cached, report
+            )
         require_own(found)
         return found
     except OSError as error:
-        raise DeviceError(f"{source} cannot be compiled: {error}; XDG_CACHE_HOME may name another folder") from None
+        raise DeviceError(
+            f"{source} cannot be compiled: {error}; XDG_CACHE_HOME may name another folder"
+        ) from None
 
 
 def open_library(library: Path) -> ctypes.CDLL:
-    package = Path(torch.__file__).parent
+    """Load a library into this process; raise DeviceError where the system refuses it."""
+    torch_folder = Path(torch.__file__).parent
+    openmp = [
+        *torch_folder.glob("lib/libgomp*.so*"),
+        *torch_folder.parent.glob("torch.libs/libgomp*.so*"),
+    ]
     try:
         # libraries loaded from now on use torch's OpenMP library, on Linux; see `parallel.h`
-        for path in [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]:
+        for path in openmp:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(library))
     except OSError as error:
-        raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it compiled again") from None
+        raise DeviceError(
+            f"{library} cannot be loaded: {error}; remove it to have it compiled again"
+        ) from None
 
 
 @dataclass(frozen=True)
 class CachedLibrary:
-    """The place of a library in a folder, by a key of everything it is built from; the library may be missing.
+    """The place of a library in a folder, by a key of everything it is built from.
 
-    Its file is named by the key and by its checksum: loading a truncated one would end the process with a bus error,
-    and of two processes that store different ones neither can damage the other's.
+    The library may be missing.
+
+    Its file is named by the key and by its checksum: loading a truncated one would end the process
+    with a bus error, and of two processes that store different ones neither can damage the other's.
     """
 
     folder: Path
@@ -191,20 +244,21 @@ class CachedLibrary:
 
     def find(self) -> Path | None:
         """Return the library's path; None if it is missing or has changed since it was stored."""
-        return next(filter(_is_whole, sorted(self.folder.glob(f"{self.key}-*{self.suffix}"))), None)
+        candidates = sorted(self.folder.glob(f"{self.key}-*{self.suffix}"))
+        return next((path for path in candidates if _is_whole(path)), None)
 
     def store(self, built: Path) -> Path:
         """Move a library here and return its path."""
-        library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{self.suffix}"
+        library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM_DIGITS]}{self.suffix}"
         if not _is_whole(library):  # Windows does not replace a library in use
-            built.chmod(0o644)  # linkers leave a temporary file unreadable to others
+            built.chmod(READABLE)
             os.replace(built, library)
         return library
 
 
 def _is_whole(library: Path) -> bool:
     try:
-        return library.stem.endswith(f"-{sha256_of(library)[:CHECKSUM]}")
+        return library.stem.endswith(f"-{sha256_of(library)[:CHECKSUM_DIGITS]}")
     except OSError:
         return False
 
@@ -216,24 +270,37 @@ def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -
 
 def _key(source: str, *parts: str) -> str:
     """Return a name with a hash of the parts, the source and every file that it may include."""
+    # null characters and sizes part what is hashed, so that no two lists give the same bytes
     digest = hashlib.sha256("\0".join((*parts, source)).encode())
     included = sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))
     for path in (SOURCES / source, *included):
-        name = path.relative_to(SOURCES).as_posix() if path.is_relative_to(SOURCES) else path.name
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+        is_ours = path.is_relative_to(SOURCES)
+        name = path.relative_to(SOURCES).as_posix() if is_ours else path.name
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
     return f"{Path(source).stem}-{digest.hexdigest()[:16]}"
 
 
-def _compile(command: list[str], by: str, source: str, title: str, cached: CachedLibrary, report: Report) -> Path:
-    """Run the compiler, and keep the library under its key and hash; what the compiler said of an error is kept too."""
-    log, start = cached.folder / f"{cached.key}.log", time.monotonic()
+def _compile(
+    command: list[str], by: str, source: str, title: str, cached: CachedLibrary, report: Report
+) -> Path:
+    """Run the compiler, and keep the library under its key and hash.
+
+    What the compiler said of an error is kept too.
+    """
+    log = cached.folder / f"{cached.key}.log"
+    start = time.monotonic()
     report(f"compiling {title}: once, by {by}, in ten seconds to two minutes")
     with announced(report, f"still compiling {title}", seconds=10), temporary_file(log) as built:
         command = [*command, str(SOURCES / source), "-o", str(built)]
         try:
-            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+            result = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=SECONDS
+            )
         except subprocess.TimeoutExpired:
-            raise DeviceError(f"the C++ compiler did not end on {source} within {SECONDS} s") from None
+            raise DeviceError(
+                f"the C++ compiler did not end on {source} within {SECONDS} s"
+            ) from None
         if result.returncode != 0:
             log.write_text(result.stdout + result.stderr, encoding="utf-8")
             raise DeviceError(f"the C++ compiler failed on {source}; its messages are in {log}")

@@ -1,4 +1,7 @@
-"""The folder of compiled libraries: what is loaded from it runs as code, so nobody else may write there."""
+"""The folder of compiled libraries.
+
+What is loaded from it runs as code, so nobody else may write there.
+"""
 
 import os
 from pathlib import Path
@@ -7,6 +10,8 @@ from gpt.system.errors import DeviceError
 
 ROOT_USER = 0
 """May write everywhere, and may have prepared a cache for all."""
+OWNER_ONLY = 0o700
+"""Mode of a folder that nobody else can list, read or write."""
 WRITABLE_BY_OTHERS = 0o022
 """Bits of a file's mode: its group, or everyone, may write it."""
 REMEDY = "remove it, or let XDG_CACHE_HOME name a folder of yours"
@@ -18,16 +23,22 @@ def kernels_folder(cache: Path) -> Path:
 
 
 def make_kernels_folder(cache: Path) -> Path:
-    """Make the folder of libraries, and the cache itself, for their owner only; raise OSError if that fails."""
+    """Make the folder of libraries, and the cache itself, for their owner only.
+
+    Raise OSError if that fails.
+    """
     folder = kernels_folder(cache)
     cache.parent.mkdir(parents=True, exist_ok=True)
     for each in (cache, folder):
-        each.mkdir(mode=0o700, exist_ok=True)  # whatever the umask is
+        # what is loaded runs as code, so the umask of the user does not decide
+        each.mkdir(mode=OWNER_ONLY, exist_ok=True)
     return folder
 
 
 def require_own(*paths: Path) -> None:
-    """Check that nobody but this user, or root, may have written some files or folders; missing ones pass.
+    """Check that nobody but this user, or root, may have written some files or folders.
+
+    Missing ones pass.
 
     Raises:
         DeviceError: somebody else may have; one line says where.
@@ -42,4 +53,6 @@ def require_own(*paths: Path) -> None:
         if status.st_uid not in (os.geteuid(), ROOT_USER):
             raise DeviceError(f"{path} belongs to another user, whose code would run; {REMEDY}")
         if status.st_mode & WRITABLE_BY_OTHERS:
-            raise DeviceError(f"{path} can be written by other users, whose code would run; {REMEDY}")
+            raise DeviceError(
+                f"{path} can be written by other users, whose code would run; {REMEDY}"
+            )

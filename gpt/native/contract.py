@@ -1,8 +1,7 @@
-"""What Python and the C++ libraries have to agree on: numbers of choices, structures, and what a pointer points to."""
+"""What Python and the C++ libraries agree on: numbers of choices, structures, and pointers."""
 
 import ctypes
 from enum import IntEnum
-from itertools import count, takewhile
 
 import torch
 from torch import Tensor
@@ -18,31 +17,60 @@ class _Fact(ctypes.Structure):
 
 
 def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> None:
-    """Compare the numbers of choices and the sizes of structures with those that a library was compiled with."""
-    library.gpt_facts.restype = ctypes.POINTER(_Fact)
-    facts = map(library.gpt_facts().__getitem__, count())
-    found = {fact.name.decode(): fact.value for fact in takewhile(lambda fact: fact.name, facts)}
-    expected = {member.name: member.value for numbers in (Kind, Activation) for member in numbers}
-    # a structure's name in C++ is that in Python without its `C`
-    expected |= {f"sizeof({each.__name__.removeprefix('C')})": ctypes.sizeof(each) for each in structures}
+    """Check that a library was compiled with the choices and structures of this file.
+
+    Raises:
+        RuntimeError: a number of a choice, or the size of a structure, is another one.
+    """
+    found = _facts_of(library)
+    expected: dict[str, int] = {}
+    for choices in (Kind, Activation):
+        expected |= {member.name: member.value for member in choices}
+    for structure in structures:
+        # a structure's name in C++ is that in Python without its `C`
+        name = structure.__name__.removeprefix("C")
+        expected[f"sizeof({name})"] = ctypes.sizeof(structure)
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
-            raise RuntimeError(f"{name} is {found.get(name)} in C++ and {expected.get(name)} in Python")
+            raise RuntimeError(
+                f"{name} is {found.get(name)} in C++ and {expected.get(name)} in Python"
+            )
+
+
+def _facts_of(library: ctypes.CDLL) -> dict[str, int]:
+    """Return the numbers that a library was compiled with, from its array, which a null ends."""
+    library.gpt_facts.restype = ctypes.POINTER(_Fact)
+    facts = library.gpt_facts()
+    found: dict[str, int] = {}
+    index = 0
+    while facts[index].name is not None:
+        found[facts[index].name.decode()] = facts[index].value
+        index += 1
+    return found
 
 
 def fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
     """Return the fields of a structure from types, each with the names of its fields."""
-    return [(name, kind) for kind, names in groups for name in names.split()]
+    found: list[tuple[str, type]] = []
+    for kind, names in groups:
+        found += [(name, kind) for name in names.split()]
+    return found
 
 
 def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
-    """Return the address of a tensor's memory, which the caller keeps alive; None becomes a null pointer."""
+    """Return the address of a tensor's memory, which the caller keeps alive.
+
+    None becomes a null pointer.
+    """
     if x is None:
         return ctypes.c_void_p(None)
     if x.dtype != dtype or not x.is_contiguous() or x.device.type != "cpu":
-        raise TypeError(f"C reads contiguous {dtype} here, and was given {x.dtype} with strides {x.stride()}")
+        raise TypeError(
+            f"C reads contiguous {dtype} here, and was given {x.dtype} with strides {x.stride()}"
+        )
     return ctypes.c_void_p(x.data_ptr())
 
 
 def floats(x: Tensor | None) -> ctypes.c_void_p:
+    """Return the address of a float32 tensor's memory, or a null pointer."""
     return pointer(x, torch.float32)

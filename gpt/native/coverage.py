@@ -16,81 +16,134 @@ from gpt.system.device import meta_device
 POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")
 KEYS = frozenset(
-    {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "vocab_size", "dropout", "attention_dropout"}
-    | {"attention", "bias", "norm", "norm_eps", "position", "rope_theta", "mlp", "mlp_width", "tie_weights", "qk_norm"}
-    | {"init"}
+    {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "vocab_size"}
+    | {"dropout", "attention_dropout", "attention", "bias", "norm", "norm_eps", "position"}
+    | {"rope_theta", "mlp", "mlp_width", "tie_weights", "qk_norm", "init"}
 )
-"""Keys of `ModelConfig` that are known; others must have their defaults."""
+"""Keys of `ModelConfig` that the sources know; others must have their defaults."""
+TENSORS = ("weight", "bias", "cos", "sin", "table")
+"""Attributes of modules that the sources read."""
+SET_AFTER_BUILDING = frozenset({"training"})
+"""Attributes that every caller may set: the mode of a module is read when it is used."""
+WITHOUT_EFFECT_IN_DECODING = frozenset({"p", "dropout", "_compiled_call_impl"})
+"""Attributes that decoding does not read: it drops nothing, and calls no compiled module."""
 
 
 def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
-    """Return the first option that the sources do not know, `mlps` being the known values of `model.mlp`; or None."""
+    """Return the first option that the sources do not know, or None.
+
+    Args:
+        mlps: the known values of `model.mlp`.
+    """
     for key, known in (("position", POSITIONS), ("norm", NORMS), ("mlp", mlps)):
-        if getattr(config, key) not in known:
-            return f"model.{key}={getattr(config, key)}"
+        value = getattr(config, key)
+        if value not in known:
+            return f"model.{key}={value}"
+    # a plugin may give an MLP the name of a shipped activation, and `build_mlp` prefers the MLP
     if config.mlp in ACTIVATIONS and config.mlp in MLPS:
         return f"model.mlp={config.mlp}, which is both an activation and an MLP"
     for key, field in type(config).model_fields.items():
-        if key not in KEYS and getattr(config, key) != field.default:
-            return f"model.{key}={getattr(config, key)}"
+        value = getattr(config, key)
+        if key not in KEYS and value != field.default:
+            return f"model.{key}={value}"
     return None
 
 
 def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -> str | None:
-    """Return the first module, hook or attribute that is not what the configuration builds; None: all are.
+    """Return the first module, hook or attribute that the configuration would not build, or None.
 
-    If the model `trains`, only the blocks matter, dropout too; otherwise the whole model, but no dropout.
+    Args:
+        trains: only the blocks matter, dropout too; otherwise the whole model, without dropout.
+        built: what the configuration builds; None: it is built here.
     """
-    configured, modules = dict((built or _configured(model.config)).named_modules()), dict(model.named_modules())
-    for name in sorted(configured.keys() | modules.keys()):
+    expected_modules = dict((built or _configured(model.config)).named_modules())
+    modules = dict(model.named_modules())
+    for name in sorted(expected_modules.keys() | modules.keys()):
         if trains and not name.startswith(("drop", "h.")):
             continue
-        if name not in modules or name not in configured:
-            return f"a model {'with' if name in modules else 'without'} {name}"
-        module, expected = modules[name], configured[name]
-        if has_hooks(module):
-            return f"hooks, and {name or 'the model'} has one"
-        if not _is_equivalent(module, type(expected), trains):
-            return f"modules of class {type(module).__name__}"
-        if _shapes(module) != _shapes(expected):
-            return f"the shapes of {name}"
-        if type(expected).__module__.partition(".")[0] not in ("gpt", "torch"):
-            continue  # a plugin's, with attributes that may have no equality
-        ignored = {"training"} if trains else {"training", "p", "dropout", "_compiled_call_impl"}
-        known = vars(expected) if type(module) is type(expected) else vars(module)
-        for key, value in vars(module).items():
-            is_own = key not in known if callable(value) else key[0] != "_" and value != known.get(key, value)
-            if key not in ignored and (is_own or (callable(value) and value != known[key])):
-                return f"{name}.{key}".lstrip(".") + ", which was changed"
+        if name not in expected_modules:
+            return f"a model with {name}"
+        if name not in modules:
+            return f"a model without {name}"
+        if change := _change(name, modules[name], expected_modules[name], trains):
+            return change
     return None
 
 
 def changed_tensor(model: nn.Module) -> str | None:
-    """Return the first parameter or buffer of a class that may compute something else; None: there is none."""
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    other = (f"{name}, a {type(x).__name__}" for name, x in tensors if type(x) not in (nn.Parameter, Tensor))
-    return next(other, None)
+    """Return the first parameter or buffer of a class that may compute something else, or None."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if type(tensor) not in (nn.Parameter, Tensor):
+            return f"{name}, a {type(tensor).__name__}"
+    return None
 
 
 def has_hooks(module: nn.Module) -> bool:
     """Return whether calling a module calls hooks."""
-    return any(getattr(module, f"_{pass_}{kind}hooks") for pass_ in ("forward", "backward") for kind in ("_", "_pre_"))
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
-def _is_equivalent(module: nn.Module, kind: type[nn.Module], trains: bool) -> bool:
-    """Return whether a module computes the same as `kind`: in eval mode native and quantized ones do."""
-    if type(module) is kind or trains:
-        return type(module) is kind
-    is_native = type(module).__module__.startswith("gpt.native.training.") and isinstance(module, kind)
-    return is_native or (kind is nn.Linear and type(module) in (QuantizedLinear, BFloat16Linear))
+def _change(name: str, module: nn.Module, expected: nn.Module, trains: bool) -> str | None:
+    """Return how a module differs from the one that the configuration builds, or None."""
+    if has_hooks(module):
+        return f"hooks, and {name or 'the model'} has one"
+    if not _computes_the_same(module, type(expected), trains):
+        return f"modules of class {type(module).__name__}"
+    if _shapes(module) != _shapes(expected):
+        return f"the shapes of {name}"
+    package, _, _ = type(expected).__module__.partition(".")
+    if package not in ("gpt", "torch"):
+        return None  # a plugin's module, with attributes that may have no equality
+    if attribute := _changed_attribute(module, expected, trains):
+        return f"{name}.{attribute}".lstrip(".") + ", which was changed"
+    return None
+
+
+def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> str | None:
+    """Return the first attribute of a module that was set to something else, or None."""
+    ignored = SET_AFTER_BUILDING if trains else SET_AFTER_BUILDING | WITHOUT_EFFECT_IN_DECODING
+    # native and quantized modules have attributes of their own, which nobody knows better
+    known = vars(expected) if type(module) is type(expected) else vars(module)
+    for key, value in vars(module).items():
+        if key in ignored:
+            continue
+        if callable(value):
+            # functions too: a `forward` that was set hides the method of the class
+            is_changed = key not in known or value != known[key]
+        else:
+            # torch's own tables begin with an underscore, and have the modules and the weights
+            is_changed = not key.startswith("_") and value != known.get(key, value)
+        if is_changed:
+            return key
+    return None
+
+
+def _computes_the_same(module: nn.Module, kind: type[nn.Module], trains: bool) -> bool:
+    """Return whether a module computes what one of class `kind` does.
+
+    In eval mode native and quantized modules do.
+    """
+    if type(module) is kind:
+        return True
+    if trains:
+        return False
+    if kind is nn.Linear and type(module) in (QuantizedLinear, BFloat16Linear):
+        return True
+    return type(module).__module__.startswith("gpt.native.training.") and isinstance(module, kind)
 
 
 def _shapes(module: Any) -> list[torch.Size | None]:
-    tensors = (getattr(module, name, None) for name in ("weight", "bias", "cos", "sin", "table"))
+    tensors = [getattr(module, name, None) for name in TENSORS]
     return [None if tensor is None else tensor.shape for tensor in tensors]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # a server has several models at a time, of which each is looked at often
 def _configured(config: ModelConfig) -> GPT:
+    """Return what a configuration builds, without memory for its weights."""
     with meta_device():
         return GPT(config)
