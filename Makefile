@@ -96,6 +96,7 @@ test-native-%: setup $(DEV)
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 -k "not zig" tests/native/simd tests/native/training tests/native/decoding tests/generation/test_work.py
 
+WEB := gpt/extras/web
 CPP = $(shell find gpt/native/src tests/native -name "*.h" -o -name "*.cpp")
 
 lint: setup $(DEV) ## check style and types
@@ -104,7 +105,7 @@ lint: setup $(DEV) ## check style and types
 	$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 	@$(BIN)/clang-tidy --quiet $(filter gpt/%.cpp,$(CPP)) -- -std=c++17 -DGPT_LANES=16 -DGPT_BFLOAT16 -DGPT_TILES '-DGPT_EMULATED_TILES="$(CURDIR)/tests/native/emulated_tiles.h"'
-	@if [ -d node_modules ]; then npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
+	@if [ -d $(WEB)/node_modules ]; then cd $(WEB) && npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
 
 format: setup $(DEV) ## fix style
 	$(BIN)/ruff check --fix .
@@ -112,10 +113,10 @@ format: setup $(DEV) ## fix style
 	$(BIN)/clang-format -i $(CPP)
 
 web: ## check the JavaScript and CSS of gpt/extras/web, and bundle them into gpt/extras/web/built (needs Node and npm)
-	npm install --silent
-	npm run --silent format
-	npm run --silent lint
-	npm run --silent build
+	cd $(WEB) && npm install --silent
+	cd $(WEB) && npm run --silent format
+	cd $(WEB) && npm run --silent lint
+	cd $(WEB) && npm run --silent build
 
 schema: setup ## regenerate configs/schema.json, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json

@@ -159,7 +159,7 @@ assert "train/perplexity" in Path("runs/tiny/metrics.jsonl").read_text()
 
 def run_copy(folder: Path, name: str, script: str) -> str:
     """Return what a script prints in a folder with a copy of the package that has an edit, one of `EDITS` if any."""
-    shutil.copytree(PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
     if name in EDITS:

@@ -39,7 +39,8 @@ def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
         _write_chapter(path, chapter, pages, folder / "book" / path.stem / "shown")
     _write_generated(pages)
     _write_documents(pages)
-    places = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(pages), "site_dir": str(folder / "site")}
+    look = Path(__file__).parent / "mkdocs.yml"
+    places = {"INHERIT": str(look), "docs_dir": str(pages), "site_dir": str(folder / "site")}
     _write(folder / "mkdocs.yml", yaml.safe_dump({**places, "nav": navigation()}))
     mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
     subprocess.run(mkdocs, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, cwd=ROOT)
