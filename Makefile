@@ -6,7 +6,7 @@ EXTRAS ?=
 TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills interop mutants test-native lint format web schema site bench cuda wheels clean
+.PHONY: help setup demo train sample serve tensorboard test test-all test-site browser drills interop mutants test-native lint lint-python lint-cpp lint-web format web schema site bench cuda wheels clean
 .NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
@@ -15,6 +15,9 @@ help: ## list the targets
 comma := ,
 SERVE := .venv/with-serve
 DEV := .venv/with-dev
+# What has every extra has those of the tests and the linters too.
+TEST := $(firstword $(wildcard $(DEV)) .venv/with-test)
+LINT := $(firstword $(wildcard $(DEV)) .venv/with-lint)
 
 setup: $(addprefix .venv/with-,$(subst $(comma), ,$(EXTRAS))) .venv/compiled ## create .venv and compile the kernels: make setup [EXTRAS=dev,gguf] [TORCH=cpu]; does nothing the second time
 
@@ -58,11 +61,14 @@ serve: setup $(SERVE) ## serve the newest run: a playground and the OpenAI proto
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup $(DEV) ## run the quick tests in 2 minutes, a worker on each core; they need no browser, Node, compiler or network
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile quick -m "not slow and not browser and not compiler"
+test: setup $(TEST) ## run the quick tests in 2 minutes, a worker on each core; they need no browser, Node, compiler or network
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile quick -m "not slow and not browser and not compiler and not site"
 
 test-all: setup $(DEV) ## run all tests; what is missing here, such as Chromium, is skipped with the reason
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+test-site: setup $(DEV) ## run the tests of docs/: every block of the book, the notebooks, and the site
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/docs
 
 browser: setup $(DEV) ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
 	@tests/install_browser.sh "$(CURDIR)/$(BIN)/python"
@@ -99,15 +105,21 @@ test-native-%: setup $(DEV)
 WEB := gpt/extras/web
 CPP = $(shell find gpt/native/src tests/native -name "*.h" -o -name "*.cpp")
 
-lint: setup $(DEV) ## check style and types
+lint: setup $(LINT) lint-python lint-cpp lint-web ## check style and types
+
+lint-python:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-cpp:
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 	@$(BIN)/clang-tidy --quiet $(filter gpt/%.cpp,$(CPP)) -- -std=c++17 -DGPT_LANES=16 -DGPT_BFLOAT16 -DGPT_TILES '-DGPT_EMULATED_TILES="$(CURDIR)/tests/native/emulated_tiles.h"'
+
+lint-web:
 	@if [ -d $(WEB)/node_modules ]; then cd $(WEB) && npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
 
-format: setup $(DEV) ## fix style
+format: setup $(LINT) ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)

@@ -16,16 +16,24 @@ from gpt.cli import train
 from gpt.model import GPT
 from patience import PATIENCE
 from plugin_files import unload
-from programs import find_browser
+from programs import find_browser, is_ci
 from tiny import CORPUS, TINY, tiny_config
 from training.sessions import quick_beginnings
 
-NOT_COLLECTED = {
-    **({"fake_cuda": "this torch has CUDA of its own"} if torch.version.cuda else {}),
-    **({} if all(map(find_spec, ("jupytext", "material", "mkdocstrings"))) else {"docs": "it needs the extra site"}),
-    **({} if torch.cuda.is_available() else {"cuda": "torch sees no CUDA device"}),
-}
+
+def can_build_site() -> bool:
+    """Return whether the packages of the extra `site` are installed."""
+    return all(map(find_spec, ("jupytext", "material", "mkdocstrings")))
+
+
+NOT_COLLECTED: dict[str, str] = {}
 """Folders of tests that cannot run here, and why: said at the end of a run."""
+if torch.version.cuda:
+    NOT_COLLECTED["fake_cuda"] = "this torch has CUDA of its own"
+if not torch.cuda.is_available():
+    NOT_COLLECTED["cuda"] = "torch sees no CUDA device"
+if not can_build_site() and not is_ci():  # in CI its imports fail, so that nobody overlooks it
+    NOT_COLLECTED["docs"] = "it needs the extra site: make setup EXTRAS=site"
 collect_ignore = list(NOT_COLLECTED)
 
 TESTS = Path(__file__).parent
@@ -40,8 +48,19 @@ MARKED = {
     ),
     "browser": ("export/test_source.py", "web"),
     "compiler": ("fake_cuda", "native"),
+    "site": ("docs",),
 }
 """Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no test file of which `-m` excludes every test: it may need packages that only its extra has."""
+    conditions = config.option.markexpr.split(" and ")
+    relative = collection_path.relative_to(TESTS).as_posix()
+    for mark, places in MARKED.items():
+        if f"not {mark}" in conditions and relative.startswith(places):
+            return True
+    return None  # as pytest itself decides
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
