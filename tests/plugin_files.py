@@ -1,4 +1,7 @@
-"""Plugins for tests, and a process without them afterward."""
+"""Plugins for tests, and a process without them afterward.
+
+Their names begin with `own_`, so that no test fails in a checkout whose reader has added an activation called mish.
+"""
 
 from pathlib import Path
 
@@ -50,13 +53,13 @@ class Bilinear(torch.nn.Module):
         return self.c_proj(self.left(x) * self.right(x))
 
 
-ACTIVATIONS |= {"mish": F.mish, "prelu": torch.nn.PReLU}
+ACTIVATIONS |= {"own_mish": F.mish, "prelu": torch.nn.PReLU}
 MLPS["bilinear"] = Bilinear
 NORMS["double"] = lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))
-POSITIONS["alibi"] = ALiBi
+POSITIONS["own_alibi"] = ALiBi
 OPTIMIZERS["momentum"] = Momentum
-LOSS_TERMS["confidence"] = lambda logits, targets: -logits.float().log_softmax(-1).mean(-1).sum()
-SCHEDULES["linear"] = lambda step, config, max_steps: 1 - step / max_steps
+LOSS_TERMS["own_confidence"] = lambda logits, targets: -logits.float().log_softmax(-1).mean(-1).sum()
+SCHEDULES["own_linear"] = lambda step, config, max_steps: 1 - step / max_steps
 """
 """A plugin with a part of every kind."""
 

@@ -16,12 +16,11 @@ import pytest
 from native_support import needs_compiler
 
 import gpt
+from changing_page import CALLBACK, DIFFS, PLUGIN
 from plugin_files import plugin_of
 from tiny import CORPUS
 
 PACKAGE = Path(gpt.__file__).parent
-DOCUMENT = (PACKAGE.parent / "docs" / "changing.md").read_text(encoding="utf-8")
-DIFFS = dict(re.findall(r"^## An? ([a-z ]+)$.*?^```diff\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE))
 MAX_LINES = {"activation": 1, "norm": 13, "position encoding": 16, "sampling filter": 11, "optimizer": 18}
 MAX_LINES |= {"schedule": 1, "loss term": 7, "metric": 1}
 RECIPE = """
@@ -157,6 +156,15 @@ assert "train/perplexity" in Path("runs/tiny/metrics.jsonl").read_text()
 """
 
 
+def apply_if_missing(folder: Path, diff: str) -> None:
+    """Apply a diff of the page, unless the reader of this checkout has already made that change."""
+    command = ["git", "apply", "--recount"]
+    check = [*command, "--check", "--reverse"]
+    is_there = subprocess.run(check, cwd=folder, input=diff, text=True, capture_output=True, check=False)
+    if is_there.returncode != 0:
+        subprocess.run(command, cwd=folder, input=diff, text=True, check=True)
+
+
 def run_copy(folder: Path, name: str, script: str) -> str:
     """Return what a script prints in a folder with a copy of the package that has an edit, one of `EDITS` if any."""
     shutil.copytree(PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
@@ -168,8 +176,8 @@ def run_copy(folder: Path, name: str, script: str) -> str:
         assert source.count(old) == 1, f"{file} has {source.count(old)} times {old!r}"
         (folder / "gpt" / file).write_text(source.replace(old, new), encoding="utf-8")
     elif name == "new parts":
-        (folder / "change.diff").write_text("".join(DIFFS.values()), encoding="utf-8")
-        subprocess.run(["git", "apply", "change.diff"], cwd=folder, check=True)
+        for diff in DIFFS.values():
+            apply_if_missing(folder, diff)
     environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}  # the copy in the folder is imported
     command = [sys.executable, "-c", script, *(PARTS if name == "new parts" else ())]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
@@ -234,12 +242,11 @@ def test_the_diffs_of_the_document_have_effects(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_plugins")
 def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
-    _, code = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-    assert plugin_of(tmp_path, code).names["gpt.model.layers:ACTIVATIONS"] == ["mish"]
+    code = PLUGIN.replace('["mish"]', '["own_mish"]')  # a reader of this checkout may have added mish itself
+    assert plugin_of(tmp_path, code).names["gpt.model.layers:ACTIVATIONS"] == ["own_mish"]
 
 
 def test_the_callback_of_the_document_logs_every_layer(workplace: Path) -> None:
-    code, _ = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-    exec(code.replace('gpt.train("my.txt"', 'run = gpt.train(config="tiny.yaml"'), names := {})
+    exec(CALLBACK.replace('gpt.train("my.txt"', 'run = gpt.train(config="tiny.yaml"'), names := {})
     logged = {name for row in names["run"].metrics for name in row}
     assert logged >= {"grad_norm/0", "attention_entropy/0"}

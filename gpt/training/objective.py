@@ -32,7 +32,9 @@ def z_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return (log_z.square() * (targets != IGNORE)).sum()
 
 
-LOSS_TERMS: dict[str, Term] = {"z_loss": z_loss}
+LOSS_TERMS: dict[str, Term] = {
+    "z_loss": z_loss,
+}
 """By name in `train.loss_terms`."""
 LOGGED_ANYWAY = ("loss", "learning_rate", "grad_norm")
 """What a training logs under `train/`, where each term is logged too."""

@@ -17,8 +17,8 @@ from benchmarks.serve import Run
 from benchmarks.training_step import start_workers
 
 HF = ["--hf"] if find_spec("transformers") else []
-MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['mish'] = F.mish\n"
-PARTS = ["model.mlp=mish", "run.kernels=torch"]
+MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['own_mish'] = F.mish\n"
+PARTS = ["model.mlp=own_mish", "run.kernels=torch"]
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
 
 

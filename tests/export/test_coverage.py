@@ -50,9 +50,9 @@ class WiderConfig(ModelConfig):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mlp": "mish"}, r"model\.mlp"),
+        ({"mlp": "own_mish"}, r"model\.mlp"),
         ({"norm": "dyt"}, r"model\.norm"),
-        ({"position": "alibi"}, r"model\.position"),
+        ({"position": "own_alibi"}, r"model\.position"),
         ({"alibi_slope": 0.5}, r"; train one with model\.alibi_slope=0\.0"),
     ],
 )

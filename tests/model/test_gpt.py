@@ -23,7 +23,7 @@ from tiny import sharp_model, tiny_config
 from variants import CHOICES, VARIANTS, keys_of, name_of
 
 LENGTH = 8
-ALIBI = [("alibi", "layernorm", "gelu", 2, False, False, False, core) for core in ("auto", "reference", "sdpa")]
+ALIBI = [("own_alibi", "layernorm", "gelu", 2, False, False, False, core) for core in ("auto", "reference", "sdpa")]
 """Of a plugin, with a bias on the scores of attention."""
 CLOSE = {"rtol": 1e-5, "atol": 5e-5}
 
@@ -255,7 +255,7 @@ def test_eval_mode_is_that_of_every_module_and_is_left_as_it_was() -> None:
 @pytest.mark.usefixtures("no_plugins")
 def test_score_bias_lowers_scores_by_the_slope_of_their_head(tmp_path: Path, attention: str) -> None:
     plugin_of(tmp_path)
-    model, idx = sharp_model(std=0.25, position="alibi", n_kv_head=2, attention=attention), random_ids(2, 16)
+    model, idx = sharp_model(std=0.25, position="own_alibi", n_kv_head=2, attention=attention), random_ids(2, 16)
     names = ["blocks.0.attn.hook_q", "blocks.0.attn.hook_k", "blocks.0.attn.hook_attn_scores"]
     logits, seen = run_with_cache(model, idx, names)
     q, k, scores = (seen[name][0] for name in names)

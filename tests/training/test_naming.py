@@ -196,13 +196,16 @@ def test_run_with_a_plugin_does_not_block_its_name(
 ) -> None:
     plugin_of(workplace)
     with stopped_after(2 if stopped else 99):
-        assert train.main([*COMMAND, "model.mlp=mish", "--plugin", "my_parts.py"]) == (143 if stopped else 0)
+        assert train.main([*COMMAND, "model.mlp=own_mish", "--plugin", "my_parts.py"]) == (143 if stopped else 0)
     before = files(workplace / "runs/tiny")
     unload()
     capsys.readouterr()
     if stopped:
         assert train.main([*COMMAND, "--resume", "auto"]) == 2
-        assert "model.mlp: mish comes from the plugin my_parts.py; pass --plugin my_parts.py" in capsys.readouterr().err
+        assert (
+            "model.mlp: own_mish comes from the plugin my_parts.py; pass --plugin my_parts.py"
+            in capsys.readouterr().err
+        )
     assert train.main([*COMMAND, *([] if stopped else ["--resume", "auto"])]) == 0
     said = capsys.readouterr().err
     assert "runs/tiny is a run of another configuration (it cannot be read here: runs/tiny/config.yaml:" in said
