@@ -231,7 +231,7 @@ def test_extras_and_files_that_texts_name_are_there() -> None:
     extras = set(re.findall(r"glassgpt\[(\w+)\]", sources))
     assert len(extras) > 3
     assert extras <= project["optional-dependencies"].keys()
-    document = (PACKAGE.parent / "docs" / "changing.md").read_text(encoding="utf-8")
+    document = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     for row in re.findall(r"^\|.*", document, re.MULTILINE):
         near = PACKAGE / "room"
         for name in re.findall(r"`([\w/]+\.(?:py|h))`", row):  # one may be relative to a folder of the one before it

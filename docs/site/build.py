@@ -22,7 +22,7 @@ APPENDICES = ("book/questions.md", "book/mathematics.md")
 GUIDES = {
     "Start": ["installing", "training", "generation", "inspection", "python"],
     "Go on": ["export", "serving", "performance", "distributed", "reliability"],
-    "How it works": ["changing"],
+    "How it works": ["architecture", "changing"],
 }
 
 
@@ -94,7 +94,8 @@ def _write_documents(pages: Path) -> None:
     """Write docs/, the notebooks, the README, and every file that a page links to."""
     here, book = Path(__file__).parent, pages / "book"
     book.mkdir(exist_ok=True)
-    for path in [here / "site.css", here / "iframe-worker.js", *(ROOT / "docs").glob("*.png")]:
+    pictures = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg")]
+    for path in [here / "site.css", here / "iframe-worker.js", *pictures]:
         shutil.copy(path, pages)
     for path in NOTEBOOKS.glob("*.ipynb"):
         shutil.copy(path, book)
