@@ -34,27 +34,34 @@ PROGRAMS = {"callback": CALLBACK, "plugin": PLUGIN}
 """The changes that are files beside the package."""
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
     """A folder with the tracked files of this checkout, and a text to train on."""
-    folder = tmp_path_factory.mktemp("checkout")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
     for name in listed.stdout.decode().split("\0"):
         source = ROOT / name
         if name and source.is_file():
-            target = folder / name
+            target = tmp_path / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
-    (folder / "my.txt").write_text(CORPUS * 100, encoding="utf-8")
-    return folder
+    (tmp_path / "my.txt").write_text(CORPUS * 100, encoding="utf-8")
+    return tmp_path
 
 
-def run_in(checkout: Path, *words: str) -> None:
-    """Run Python in a checkout, whose package is imported there; show what it printed if it fails."""
+def run_in(checkout: Path, *words: str) -> str:
+    """Run Python in a checkout, whose package is imported there, and return what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *words]
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def run_tests(checkout: Path, *files: str, marks: str) -> None:
@@ -63,10 +70,13 @@ def run_tests(checkout: Path, *files: str, marks: str) -> None:
     run_in(checkout, "-m", "pytest", *options, *files)
 
 
-def apply_diff(checkout: Path, diff: str, *options: str) -> None:
-    """Apply a diff as a reader would who copies it from the page; `--reverse` takes it back."""
-    command = ["git", "apply", *options]
-    subprocess.run(command, cwd=checkout, input=diff, text=True, check=True)
+def make_change(checkout: Path, change: str) -> None:
+    """Apply a diff of the page, and then do what the page says."""
+    diff = DIFFS[change]
+    subprocess.run(["git", "apply"], cwd=checkout, input=diff, text=True, check=True)
+    if change == "sampling filter":  # `make schema`
+        schema = run_in(checkout, "scripts/train.py", "--print-schema")
+        (checkout / "configs" / "schema.json").write_text(schema, encoding="utf-8")
 
 
 def test_page_has_ten_changes() -> None:
@@ -76,39 +86,26 @@ def test_page_has_ten_changes() -> None:
 
 @pytest.mark.parametrize("change", TESTS)
 def test_tests_stay_green_after_a_change(change: str, checkout: Path) -> None:
-    apply_diff(checkout, DIFFS[change])
-    try:
-        run_tests(checkout, *ALWAYS, *TESTS[change], marks=QUICK)
-    finally:
-        apply_diff(checkout, DIFFS[change], "--reverse")
+    make_change(checkout, change)
+    run_tests(checkout, *ALWAYS, *TESTS[change], marks=QUICK)
 
 
 @needs_compiler
 @pytest.mark.compiler
 def test_recorded_changes_are_the_code_that_the_kernels_stand_for(checkout: Path) -> None:
-    fingerprint = checkout / "gpt" / "native" / "fingerprint.json"
-    recorded_before = fingerprint.read_bytes()
-    diff = "".join(DIFFS[change] for change in FINGERPRINTED)
-    apply_diff(checkout, diff)
-    try:
-        run_in(checkout, "-m", "gpt.native.trial")
-        run_tests(checkout, "tests/native/test_fingerprint.py", marks="not slow")
-    finally:
-        apply_diff(checkout, diff, "--reverse")
-        fingerprint.write_bytes(recorded_before)
+    for change in FINGERPRINTED:
+        make_change(checkout, change)
+    run_in(checkout, "-m", "gpt.native.trial")
+    run_tests(checkout, "tests/native/test_fingerprint.py", marks="not slow")
 
 
 @pytest.mark.parametrize("change", PROGRAMS)
 def test_program_of_the_page_runs_beside_the_package(change: str, checkout: Path) -> None:
-    program = checkout / "my_parts.py"
-    program.write_text(PROGRAMS[change], encoding="utf-8")
-    try:
-        if change == "callback":
-            run_in(checkout, "my_parts.py")
-        else:
-            words = ["--config", "quickstart", "--plugin", "my_parts.py", "run.name=mish"]
-            small = ["model.mlp=mish", "train.max_steps=2", "train.eval_interval=2"]
-            run_in(checkout, "scripts/train.py", *words, *small)
-        run_tests(checkout, "tests/test_package.py", marks=QUICK)
-    finally:
-        program.unlink()
+    (checkout / "my_parts.py").write_text(PROGRAMS[change], encoding="utf-8")
+    if change == "callback":
+        run_in(checkout, "my_parts.py")
+    else:
+        choices = ["--config", "quickstart", "--plugin", "my_parts.py", "model.mlp=mish"]
+        few_steps = ["run.name=mish", "train.max_steps=2", "train.eval_interval=2"]
+        run_in(checkout, "scripts/train.py", *choices, *few_steps)
+    run_tests(checkout, "tests/test_package.py", marks=QUICK)
