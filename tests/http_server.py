@@ -18,7 +18,7 @@ import uvicorn
 from gpt.checkpoint import Loaded
 from gpt.config import Config, SamplingParams
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.extras.serving import EngineStats, QueueFullError, Request, ServingEngine
+from gpt.extras.serving import EngineStats, EngineThread, QueueFullError, Request
 from gpt.extras.serving.http.app import create_app
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.models import Models
@@ -196,6 +196,6 @@ def make_loaded(model: GPT, tokenizer: Tokenizer) -> Callable[[Path], Loaded]:
     return lambda folder: Loaded(model, tokenizer, config, folder, {"step": 5})
 
 
-def real_engine(loaded: Loaded) -> ServingEngine:
+def real_engine(loaded: Loaded) -> EngineThread:
     # by the native backend where there is one: its logprobs are the same bits in any batch
-    return ServingEngine(loaded.model, loaded.tokenizer, max_sequences=16)
+    return EngineThread(loaded.model, loaded.tokenizer, max_sequences=16)

@@ -58,7 +58,7 @@ import torch
 import gpt
 from gpt.checkpoint import load_trained
 from gpt.cli import evaluate, explain, export, sample, train
-from gpt.extras.serving.engine import ServingEngine
+from gpt.extras.serving.engine_thread import EngineThread
 
 overrides = sys.argv[1:]
 
@@ -81,7 +81,7 @@ def losses(name):
 def served():
     loaded = load_trained(Path("runs/default"), Path("runs"), torch.device("cpu"))
     params, lines, texts = loaded.config.sample.params(seed=3), [], []
-    engine = ServingEngine(loaded.model, loaded.tokenizer, report=lines.append)
+    engine = EngineThread(loaded.model, loaded.tokenizer, report=lines.append)
     done = threading.Event()
 
     def receive(pieces):

@@ -113,14 +113,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
     from gpt.checkpoint import Loaded, load_trained
-    from gpt.extras.serving import ServingEngine
+    from gpt.extras.serving import EngineThread
     from gpt.extras.serving.http.models import Models
     from gpt.system.device import choose_device
 
     device = choose_device(arguments.device)
 
-    def make_engine(loaded: Loaded) -> ServingEngine:
-        return ServingEngine(
+    def make_engine(loaded: Loaded) -> EngineThread:
+        return EngineThread(
             loaded.model,
             loaded.tokenizer,
             max_sequences=limits.running,

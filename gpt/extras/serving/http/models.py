@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from gpt.checkpoint import Loaded, find_checkpoint, read_description
-from gpt.extras.serving.engine import ServingEngine
+from gpt.extras.serving.engine_thread import EngineThread
 from gpt.extras.serving.http.folders import Folders, HangingError
 from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError, GPTError, quoted
@@ -33,7 +33,7 @@ class Served:
     """
 
     loaded: Loaded
-    engine: ServingEngine
+    engine: EngineThread
     origin: tuple[Path, int]
     users: int = 0
     used: float = field(default_factory=time.monotonic)
@@ -56,7 +56,7 @@ class Models:
     def __init__(
         self,
         load: Callable[[Path], Loaded],
-        make_engine: Callable[[Loaded], ServingEngine],
+        make_engine: Callable[[Loaded], EngineThread],
         runs: Path,
         checkpoints: Sequence[Path] = (),
     ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpt.config import SamplingParams
-from gpt.extras.serving.engine import ServingEngine
+from gpt.extras.serving.engine_thread import EngineThread
 from gpt.extras.serving.http.bodies import T, Worker
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.models import Models
@@ -112,7 +112,7 @@ class Response:
     """
 
     def __init__(
-        self, engine: ServingEngine, prompt_tokens: int, values: int, active: "set[Response]", worker: Worker
+        self, engine: EngineThread, prompt_tokens: int, values: int, active: "set[Response]", worker: Worker
     ) -> None:
         self.choices: list[Choice] = []
         self.prompt_tokens, self.values = prompt_tokens, values
@@ -124,7 +124,7 @@ class Response:
 
         Raises:
             APIError: the engine accepts no more requests.
-            GPTError: the prompt does not fit, see `ServingEngine.submit`.
+            GPTError: the prompt does not fit, see `EngineThread.submit`.
         """
         loop = asyncio.get_running_loop()
 
@@ -214,7 +214,7 @@ class Services:
     active: set[Response] = field(default_factory=set)
 
     @contextmanager
-    def respond(self, engine: ServingEngine, prompt_tokens: int, values: int) -> Iterator[Response]:
+    def respond(self, engine: EngineThread, prompt_tokens: int, values: int) -> Iterator[Response]:
         """Give a response without choices, and end it afterwards, whether it was sent or not.
 
         Raises:

@@ -12,7 +12,7 @@ from native_support import needs_compiler
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.extras.serving import EngineClosedError, QueueFullError, ServingEngine
+from gpt.extras.serving import EngineClosedError, EngineThread, QueueFullError
 from gpt.generation.sequence import TextChunk
 from gpt.model import GPT
 from patience import PATIENCE
@@ -21,7 +21,7 @@ from tiny import sharp_model
 pytestmark = needs_compiler
 ENDLESS = SamplingParams(max_new_tokens=10**9)
 SHORT = SamplingParams(max_new_tokens=5)
-Make = Callable[..., ServingEngine]
+Make = Callable[..., EngineThread]
 
 
 class Receiver:
@@ -44,7 +44,7 @@ class Receiver:
         return "".join(chunk.text for chunk in self.chunks), self.chunks[-1].finish
 
 
-def answer(engine: ServingEngine, prompt: str | list[int], params: SamplingParams) -> str:
+def answer(engine: EngineThread, prompt: str | list[int], params: SamplingParams) -> str:
     received = Receiver()
     engine.submit(prompt, params, received)
     return received.wait()[0]
@@ -58,10 +58,10 @@ def model() -> GPT:
 @pytest.fixture
 def make(model: GPT) -> Iterator[Make]:
     """Makes engines, which are closed at the end."""
-    engines: list[ServingEngine] = []
+    engines: list[EngineThread] = []
 
-    def made(of: GPT = model, tokenizer: Any = LETTERS, **options: Any) -> ServingEngine:
-        engines.append(ServingEngine(of, tokenizer, **options))
+    def made(of: GPT = model, tokenizer: Any = LETTERS, **options: Any) -> EngineThread:
+        engines.append(EngineThread(of, tokenizer, **options))
         return engines[-1]
 
     yield made
