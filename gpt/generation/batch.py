@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation.engine import Runtime
+from gpt.generation.runtime import Runtime
 from gpt.generation.sequence import Request, TextChunk
 from gpt.generation.text import check_ids, encode_prompts
 from gpt.generation.tokens import TokenIds
@@ -14,7 +14,10 @@ from gpt.system.errors import GenerationError
 
 
 class Batch:
-    """Sequences that are computed side by side: in each step the `active` rows, which have not ended, get a token.
+    """Sequences that are computed side by side: a step gives a token to each that has not ended.
+
+    Attributes:
+        active: rows that have not ended.
 
     Args:
         prompts: token ids, at least one each.
@@ -37,15 +40,16 @@ class Batch:
         for ids in prompts:
             check_ids(ids, runtime.model.vocab_size)
         self.active = list(range(len(prompts)))
+        # An engine's step may give several chunks to a row; those that are not shown yet wait here.
         self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
-        self._engine = runtime.engine(tokenizer, max(1, len(prompts)))
-        self._requests = [
-            Request(list(ids), params.model_copy(update={"seed": seed}), row=row)
-            for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True))
-        ]
-        for request in self._requests:
+        self._engine = runtime.engine(tokenizer, max_sequences=max(1, len(prompts)))
+        self._requests: list[Request] = []
+        for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            seeded = params.model_copy(update={"seed": seed})
+            request = Request(list(ids), seeded, row=row)
+            self._requests.append(request)
             for _, chunks in self._engine.add(request):
-                self._queues[request.row] += chunks
+                self._queues[row] += chunks
 
     def step(self) -> dict[int, TextChunk]:
         """Return the next chunk of every request that has not ended, by its row.
@@ -57,18 +61,19 @@ class Batch:
             for request, new in self._engine.step():
                 self._queues[request.row] += new
         chunks = {row: self._queues[row].popleft() for row in self.active}
-        ended = {row for row, chunk in chunks.items() if chunk.finish is not None}
+        ended = [row for row, chunk in chunks.items() if chunk.finish is not None]
         if ended:
             self.active = [row for row in self.active if row not in ended]
         for row in ended:
-            if (error := self._requests[row].error) is not None:
-                self.active = []
+            error = self._requests[row].error
+            if error is not None:
+                self.active = []  # the batch fails as a whole
                 raise error
         return chunks
 
 
 class TextBatch(Batch):
-    """Texts after several prompts, generated as one batch; iterating, once, yields their chunks as they come.
+    """Texts after several prompts, generated as one batch; iterating, once, yields their chunks.
 
     Args:
         prompts: any lengths up to `block_size`.
@@ -76,8 +81,8 @@ class TextBatch(Batch):
 
     Raises:
         DataError: a prompt has characters outside the vocabulary.
-        GenerationError: a prompt is too long and `params` refuses that, or a seed is out of its range; in an
-            iteration: the logits are not finite.
+        GenerationError: a prompt is too long and `params` refuses that, or a seed is out of its
+            range; in an iteration: the logits are not finite.
     """
 
     def __init__(
@@ -88,9 +93,11 @@ class TextBatch(Batch):
         params: SamplingParams,
         seeds: Sequence[int] | None = None,
     ) -> None:
+        # A model's vocabulary may be larger than the tokenizer's; ids beyond have no text.
         params = params.limited_to(tokenizer.vocab_size)
         ids = encode_prompts(tokenizer, prompts, params, runtime.model.config.block_size)
-        seeds = [params.seed] * len(ids) if seeds is None else seeds
+        if seeds is None:
+            seeds = [params.seed] * len(ids)
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
         for seed in seeds:

@@ -10,8 +10,7 @@ from gpt.config.loading import explain
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.batch import Batch, TextBatch
-from gpt.generation.engine import Runtime
-from gpt.generation.runtime import build_runtime
+from gpt.generation.runtime import Runtime, build_runtime
 from gpt.model import GPT
 from gpt.system.errors import GenerationError
 
@@ -27,15 +26,17 @@ def generate_tokens(
 
     Args:
         prompt: at least one token: ids (T,) or (1, T), or a text.
-        params: None: the defaults; `stop` is text and has no effect here. All ids of the model may be sampled, also
-            those that a tokenizer does not have: `params.limited_to` leaves them out.
+        params: None: the defaults; `stop` is text and has no effect here. All ids of the model may
+            be sampled, also those that a tokenizer does not have: `params.limited_to` leaves them
+            out.
         runtime: prepared from this model; None: the fastest available.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
         InputError: an id is outside the vocabulary.
     """
-    ids, params = to_list(prompt, tokenizer, "generate_tokens"), params or SamplingParams()
+    ids = to_list(prompt, tokenizer, "generate_tokens")
+    params = params or SamplingParams()
     batch = Batch(runtime or build_runtime(model), [ids], params, [params.seed])
     while batch.active:
         token = batch.step()[0].token
@@ -44,21 +45,28 @@ def generate_tokens(
 
 
 def stream(
-    model: GPT, tokenizer: Tokenizer, prompt: str, *, runtime: Runtime | None = None, **params: Any
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    runtime: Runtime | None = None,
+    **params: Any,
 ) -> Iterator[str]:
     """Return an iterator over the text that follows a prompt, in chunks, as it is generated.
 
-    Dropout is off, whatever mode the model is in. Without a `runtime` the native engine's copy of the weights is kept
-    from call to call, and made anew when they have changed; to be sure of that, each call reads all weights once.
+    Dropout is off, whatever mode the model is in. Without a `runtime` each call copies the weights
+    for the native engine, so that changed weights count.
 
     Args:
         prompt: may be empty: it then starts after a line end.
-        runtime: from `build_runtime`, with the model's weights of that moment, which saves the check in each of many
-            calls. None: the fastest available.
-        params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`, are accepted too.
+        runtime: from `build_runtime`, with the model's weights of that moment, which saves the
+            copy in each of many calls. None: the fastest available.
+        params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`,
+            are accepted too.
 
     Raises:
-        GenerationError: a parameter is unknown or out of its range, or the prompt is not a text; see `TextBatch`.
+        GenerationError: a parameter is unknown or out of its range, or the prompt is not a text;
+            see `TextBatch`.
     """
     batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], sampling_params(params))
     return (chunk.text for chunk in batch if chunk.text)
@@ -66,40 +74,69 @@ def stream(
 
 @overload
 def generate(
-    model: GPT, tokenizer: Tokenizer, prompts: str, *, runtime: Runtime | None = None, **params: Any
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: str,
+    *,
+    runtime: Runtime | None = None,
+    **params: Any,
 ) -> str: ...
 @overload
 def generate(
-    model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], *, runtime: Runtime | None = None, **params: Any
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    runtime: Runtime | None = None,
+    **params: Any,
 ) -> list[str]: ...
 def generate(
-    model: GPT, tokenizer: Tokenizer, prompts: str | Sequence[str], *, runtime: Runtime | None = None, **params: Any
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str],
+    *,
+    runtime: Runtime | None = None,
+    **params: Any,
 ) -> str | list[str]:
-    """Return the text that follows each prompt, without the prompt; one text for one prompt, a list for a list.
+    """Return the text that follows each prompt, without the prompt.
 
-    The prompts are one batch, but each has its own generator and gets the text that it would get alone. Arguments and
-    errors are those of `stream`.
+    One prompt gives one text, a list of prompts a list of texts. The prompts are one batch, but
+    each has its own generator and gets the text that it would get alone. Arguments and errors are
+    those of `stream`.
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
-        raise GenerationError(f"the prompt is a {type(prompts).__name__}, expected a text or a list of texts")
+        raise GenerationError(
+            f"the prompt is a {type(prompts).__name__}, expected a text or a list of texts"
+        )
+    batch = TextBatch(runtime or build_runtime(model), tokenizer, prompts, sampling_params(params))
     texts = [""] * len(prompts)
-    for chunk in TextBatch(runtime or build_runtime(model), tokenizer, prompts, sampling_params(params)):
+    for chunk in batch:
         texts[chunk.row] += chunk.text
     return texts
 
 
 def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
-    """Return sampling parameters from fields of `SamplingParams`; one string as `stop` is accepted too.
+    """Return sampling parameters from fields of `SamplingParams`.
+
+    NumPy's and torch's scalars, and one string as `stop`, are accepted too.
 
     Raises:
         GenerationError: one is unknown or out of its range; the message has all problems.
     """
-    given = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in given.items()}
-    given = {**given, "stop": (given["stop"],)} if isinstance(given.get("stop"), str) else given
+    fields = {name: _plain(value) for name, value in given.items()}
+    if isinstance(fields.get("stop"), str):
+        fields["stop"] = (fields["stop"],)
     try:
-        return SamplingParams.model_validate(given)
+        return SamplingParams.model_validate(fields)
     except ValidationError as error:
         problems = (f"{key[-1]}: {message}" for key, message in explain(error, "sample"))
         raise GenerationError("; ".join(problems)) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return the number in an array or tensor without dimensions; other values as they are."""
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value

@@ -1,15 +1,14 @@
-"""Paged key/value caches: the memory blocks of a sequence, some of them shared (Kwon et al. 2023, 2309.06180).
+"""Paged key/value caches: which blocks of memory a sequence has (Kwon et al. 2023, 2309.06180).
 
-A physical block holds the keys and values of `block_size` neighboring positions. This module only counts; the
-backend owns the memory.
+A physical block holds the keys and values of `block_size` neighboring positions; sequences that
+begin alike share blocks. This module only counts: the memory belongs to a runner.
 """
 
 import hashlib
 from array import array
 from collections.abc import Sequence
 
-BLOCK = 64
-"""Positions in a block, as in the C++ engine."""
+from gpt.native.contract import BLOCK as BLOCK
 
 
 class OutOfBlocksError(Exception):
@@ -17,19 +16,23 @@ class OutOfBlocksError(Exception):
 
 
 def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """Return the key of a full block: a hash of its tokens and of the key of the block before it, if there is one.
+    """Return the key of a full block: a hash of its tokens and of the key of the block before it.
 
-    The keys and values of a position depend on all tokens up to it, and so does this chain of hashes, in constant
-    memory a block (the prefix cache of vLLM); 128 bits, so that nobody finds two texts of one key.
+    The keys and values of a position depend on all tokens up to it, and so does this chain of
+    hashes, in constant memory a block (the prefix cache of vLLM). It has 128 bits, so that nobody
+    finds two texts with the same key.
+
+    Args:
+        parent: the key of the block before it; empty for the first block.
     """
     return hashlib.blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()
 
 
 class BlockPool:
-    """Reference counts of physical blocks, and a prefix cache: an index of full blocks by their `block_key`.
+    """Reference counts of physical blocks, and a prefix cache: an index of full blocks by key.
 
-    A block without references is free, and can be found until its memory is needed: the one released first is
-    overwritten first.
+    A block without references is free, and can be found by its key until its memory is needed: the
+    one that was released first is overwritten first.
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
@@ -37,10 +40,12 @@ class BlockPool:
         assert block_size >= 1
         self.block_size = block_size
         self._references = [0] * blocks
+        # Free blocks without a key. The lowest is taken first, from the end of the list.
         self._empty = list(reversed(range(blocks)))
-        self._by_key: dict[bytes, int] = {}
-        self._keys: dict[int, bytes] = {}
-        self._reusable: dict[int, None] = {}  # free blocks that have a key, in the order in which they were released
+        # Free blocks with a key, in the order of their release: a dict is an ordered set.
+        self._reusable: dict[int, None] = {}
+        self._block_by_key: dict[bytes, int] = {}
+        self._key_by_block: dict[int, bytes] = {}
 
     @property
     def blocks(self) -> int:
@@ -60,11 +65,14 @@ class BlockPool:
         Raises:
             OutOfBlocksError: there is none.
         """
-        if not self.free:
+        if self._empty:
+            block = self._empty.pop()
+        elif self._reusable:
+            block = next(iter(self._reusable))
+            del self._reusable[block]
+            self.forget(block)
+        else:
             raise OutOfBlocksError
-        block = self._empty.pop() if self._empty else next(iter(self._reusable))
-        self._reusable.pop(block, None)
-        self.forget(block)
         self._references[block] = 1
         return block
 
@@ -77,44 +85,49 @@ class BlockPool:
         """Drop a reference to a block; without any it is free."""
         assert self._references[block] > 0
         self._references[block] -= 1
-        if self._references[block] == 0:
-            if block in self._keys:
-                self._reusable[block] = None
-            else:
-                self._empty.append(block)
+        if self._references[block] > 0:
+            return
+        if block in self._key_by_block:
+            self._reusable[block] = None
+        else:
+            self._empty.append(block)
 
     def is_shared(self, block: int) -> bool:
         """Return whether a block has several references, so that it must not be written."""
         return self._references[block] > 1
 
     def remember(self, block: int, key: bytes) -> None:
-        """Index a full block in use by its key, unless another block has the same."""
+        """Index a full block in use by its key, unless another block has the same key."""
         assert self._references[block] > 0
-        if key not in self._by_key:
-            assert block not in self._keys
-            self._by_key[key], self._keys[block] = block, key
+        if key not in self._block_by_key:
+            assert block not in self._key_by_block
+            self._block_by_key[key] = block
+            self._key_by_block[block] = key
 
     def forget(self, block: int) -> None:
-        """Remove a block from the index: it is about to be written."""
-        key = self._keys.pop(block, None)
+        """Remove a block from the index, since it is about to be written."""
+        key = self._key_by_block.pop(block, None)
         if key is not None:
-            del self._by_key[key]
+            del self._block_by_key[key]
 
     def find(self, key: bytes) -> int | None:
         """Return the block of a key, and add a reference to it; None if there is none."""
-        block = self._by_key.get(key)
+        block = self._block_by_key.get(key)
         if block is not None:
             self._references[block] += 1
-            self._reusable.pop(block, None)
+            self._reusable.pop(block, None)  # it may have been free
         return block
 
 
 class BlockTable:
     """The physical blocks of one sequence, in order.
 
-    To store more positions: `reserve` them, carry out the copies that it returns, compute, then `append` their tokens.
+    To store more positions: `reserve` them, carry out the copies that it returns, compute keys and
+    values, then `append` their tokens.
 
-    `tokens` are those whose keys and values are stored; the last `blocks` may be reserved and empty.
+    Attributes:
+        blocks: the last ones may be reserved and still empty.
+        tokens: those whose keys and values are stored.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -124,34 +137,39 @@ class BlockTable:
         self._keys: list[bytes] = []  # of the full blocks
 
     def match(self, tokens: Sequence[int]) -> None:
-        """Append blocks of the pool that hold the sequence's next tokens; its own blocks must all be full.
+        """Append blocks of the pool that hold the sequence's next tokens.
+
+        The blocks that the sequence has must all be full.
 
         Args:
             tokens: the whole sequence, which begins with the stored tokens.
         """
         size = self._pool.block_size
         assert len(self.tokens) == size * len(self.blocks)
-        for end in range(len(self.tokens) + size, len(tokens) + 1, size):
-            key = self.next_key(tokens[end - size : end])
+        for start in range(len(self.tokens), len(tokens) - size + 1, size):
+            content = tokens[start : start + size]
+            key = self.next_key(content)
             block = self._pool.find(key)
             if block is None:
                 break
             self.blocks.append(block)
             self._keys.append(key)
-            self.tokens += tokens[end - size : end]
+            self.tokens += content
 
     def next_key(self, tokens: Sequence[int]) -> bytes:
         """Return the key that the block after the full ones has if it gets these tokens."""
-        return block_key(self._keys[-1] if self._keys else b"", tokens)
+        parent = self._keys[-1] if self._keys else b""
+        return block_key(parent, tokens)
 
     def fork(self) -> "BlockTable":
-        """Return a copy of the sequence, which shares all blocks."""
-        other = BlockTable(self._pool)
-        other.blocks, other.tokens = self.blocks[: self._blocks_for(len(self.tokens))], list(self.tokens)
-        other._keys = list(self._keys)
-        for block in other.blocks:
+        """Return a copy of the sequence, which shares all blocks that hold something."""
+        copy = BlockTable(self._pool)
+        copy.blocks = self.blocks[: self._blocks_for(len(self.tokens))]
+        copy.tokens = list(self.tokens)
+        copy._keys = list(self._keys)
+        for block in copy.blocks:
             self._pool.reference(block)
-        return other
+        return copy
 
     def reserve(self, length: int) -> list[tuple[int, int]]:
         """Reserve unshared blocks for the positions after the stored ones, up to `length` in total.
@@ -162,36 +180,44 @@ class BlockTable:
         Raises:
             OutOfBlocksError: there are not enough free blocks; nothing has changed.
         """
-        first = len(self.tokens) // self._pool.block_size  # the first that is written
-        added = max(0, self._blocks_for(length) - len(self.blocks))
+        first = len(self.tokens) // self._pool.block_size  # the first block that is written
         is_written = length > len(self.tokens) and first < len(self.blocks)
         is_shared = is_written and self._pool.is_shared(self.blocks[first])
-        if added + is_shared > self._pool.free:
+        missing = max(0, self._blocks_for(length) - len(self.blocks))
+        if missing + is_shared > self._pool.free:
             raise OutOfBlocksError
         copies = []
         if is_shared:
-            shared, self.blocks[first] = self.blocks[first], self._pool.allocate()
+            # Other sequences go on to read the old block, so this one gets a copy to write.
+            shared = self.blocks[first]
+            self.blocks[first] = self._pool.allocate()
             self._pool.release(shared)
             copies.append((self.blocks[first], shared))
         elif is_written:
             self._pool.forget(self.blocks[first])
-        self.blocks += sorted(self._pool.allocate() for _ in range(added))  # neighbors are read where they are
+        allocated = [self._pool.allocate() for _ in range(missing)]
+        self.blocks += sorted(allocated)  # neighboring blocks can be read where they lie
         return copies
 
     def append(self, tokens: Sequence[int]) -> None:
         """Count reserved positions as stored; blocks that are full can be found from now on."""
-        size, start = self._pool.block_size, len(self.tokens)
+        size = self._pool.block_size
+        first = len(self.tokens) // size  # the first block that was written
         self.tokens += tokens
+        full = len(self.tokens) // size
         assert self._blocks_for(len(self.tokens)) <= len(self.blocks)
-        for end in range((start // size + 1) * size, len(self.tokens) + 1, size):
-            self._keys.append(self.next_key(self.tokens[end - size : end]))
-            self._pool.remember(self.blocks[end // size - 1], self._keys[-1])
+        for index in range(first, full):
+            key = self.next_key(self.tokens[index * size : (index + 1) * size])
+            self._keys.append(key)
+            self._pool.remember(self.blocks[index], key)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` positions, and release what they do not need."""
-        del self.tokens[length:], self._keys[length // self._pool.block_size :]
+        del self.tokens[length:]
+        del self._keys[length // self._pool.block_size :]
         kept = self._blocks_for(len(self.tokens))
-        for block in reversed(self.blocks[kept:]):  # later blocks are shared less, so release them first
+        # Released last, the first blocks are overwritten last: most sequences share those.
+        for block in reversed(self.blocks[kept:]):
             self._pool.release(block)
         del self.blocks[kept:]
 

@@ -1,4 +1,7 @@
-"""The decoding loop as plainly as it can be written: engines are tested against it, and training samples by it."""
+"""The decoding loop as plainly as it can be written: every token takes the whole window.
+
+Engines are tested against it, and training samples by it.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
@@ -19,8 +22,10 @@ def reference_tokens(model: GPT, prompt: TokenIds, params: SamplingParams) -> It
     return (row[0] for row in reference_rows(model, prompt, params, [params.seed]))
 
 
-def reference_rows(model: GPT, prompt: TokenIds, params: SamplingParams, seeds: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the next id for each seed, `max_new_tokens` times; every one takes the whole window through the model.
+def reference_rows(
+    model: GPT, prompt: TokenIds, params: SamplingParams, seeds: Sequence[int]
+) -> Iterator[list[int]]:
+    """Yield the next id for each seed, `max_new_tokens` times.
 
     Raises:
         GenerationError: the logits are not finite.
@@ -30,10 +35,11 @@ def reference_rows(model: GPT, prompt: TokenIds, params: SamplingParams, seeds: 
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     sequences = [list(prompt) for _ in seeds]
     for _ in range(params.max_new_tokens):
+        idx = torch.tensor([window.of(sequence) for sequence in sequences])  # (B, T)
         with torch.inference_mode(), eval_mode(model):
-            logits = model(to_device(torch.tensor([window.of(each) for each in sequences]), device))[:, -1]
+            logits = model(to_device(idx, device))[:, -1]  # (B, V)
         check_finite(logits, sequences)
-        probabilities = next_token_probabilities(logits, params, sequences)
+        probabilities = next_token_probabilities(logits, params, sequences)  # (B, V)
         uniforms = [torch.rand(1, generator=each, dtype=torch.float32) for each in generators]
         ids = sample(probabilities, torch.cat(uniforms)).tolist()
         for sequence, index in zip(sequences, ids, strict=True):
@@ -42,14 +48,26 @@ def reference_rows(model: GPT, prompt: TokenIds, params: SamplingParams, seeds: 
 
 
 def reference_texts(
-    model: GPT, tokenizer: Tokenizer, params: SamplingParams, seeds: Sequence[int], poll: Callable[[], None]
+    model: GPT,
+    tokenizer: Tokenizer,
+    params: SamplingParams,
+    seeds: Sequence[int],
+    poll: Callable[[], None],
 ) -> list[str]:
-    """Return a text for each seed that begins after a line end; `poll` is called after every token."""
-    params, rows = params.limited_to(tokenizer.vocab_size), [list[int]() for _ in seeds]
+    """Return a text for each seed that begins after a line end.
+
+    Args:
+        poll: called after every token: a training that samples reacts to signals by it.
+    """
+    params = params.limited_to(tokenizer.vocab_size)
     prompt = encode_prompt(tokenizer, "", params, model.config.block_size)
+    rows: list[list[int]] = [[] for _ in seeds]
     for ids in reference_rows(model, prompt, params, seeds):
         for row, index in zip(rows, ids, strict=True):
             row.append(index)
         poll()
-    kept = [takewhile(lambda index: index != params.end_id, row) for row in rows]
-    return [decode_text(tokenizer, row, params.stop) for row in kept]
+    texts = []
+    for row in rows:
+        before_end = takewhile(lambda index: index != params.end_id, row)
+        texts.append(decode_text(tokenizer, before_end, params.stop))
+    return texts

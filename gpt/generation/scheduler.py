@@ -1,4 +1,7 @@
-"""Decide which sequences run, and what each step computes of them (continuous batching: Yu et al. 2022, Orca)."""
+"""Decide which sequences run, and what each step computes of them.
+
+Sequences join and leave between steps (continuous batching: Yu et al. 2022, Orca).
+"""
 
 import math
 from collections import deque
@@ -9,18 +12,23 @@ from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken
 
 TIME_SLICE_TOKENS = 64
-"""Tokens after which a sequence may lose its place to another; a block of them, of which the others are found again."""
+"""Tokens after which a sequence may lose its place to another one.
+
+They fill a block, and full blocks are found again if their memory was not needed, so that little is
+computed twice."""
 
 
 class Scheduler:
-    """Schedules sequences that join and leave: the waiting ones, in order of arrival, and the running ones.
+    """Schedules sequences: the waiting ones, in order of arrival, and the running ones.
 
-    A sequence is admitted when there are a place and blocks for its tokens. Where all places are taken, one that has
-    sampled `TIME_SLICE_TOKENS` in its place leaves it to a new sequence, or to one that has waited for as many steps,
-    and is recomputed later. If a running one needs a block and none is free, the newest is preempted: it returns its
-    blocks, moves to the head of the queue, and is recomputed later.
+    A sequence is admitted when there are a place and blocks for its tokens. Where all places are
+    taken, one that has sampled `TIME_SLICE_TOKENS` in its place leaves it to a new sequence, or to
+    one that has waited for as many steps, and is recomputed later. If a running one needs a block
+    and none is free, the newest is preempted: it returns its blocks, moves to the head of the
+    queue, and is recomputed later.
 
-    Sequences that begin with the same blocks share them; those with the same prompt share all of it.
+    Sequences that begin with the same blocks share them; those with the same prompt share all of
+    it.
 
     Attributes:
         running: those in the batch, from oldest to newest.
@@ -28,16 +36,20 @@ class Scheduler:
 
     Args:
         pool: must have at least the blocks of one full window.
-        prefill_chunk: most tokens of prompts, or of windows that have moved, computed in a step; None: all.
+        prefill_chunk: most tokens of prompts, or of windows that have moved, computed in a step;
+            None: all.
     """
 
     def __init__(self, pool: BlockPool, max_sequences: int, prefill_chunk: int | None) -> None:
         self.waiting: deque[SequenceState] = deque()
         self.running: list[SequenceState] = []
-        self.reused_tokens = self.preemptions = 0
-        self._pool, self._prefill_chunk = pool, math.inf if prefill_chunk is None else prefill_chunk
-        self._rows = list(reversed(range(max_sequences)))
-        self._step, self._only_new = 0, False
+        self.reused_tokens = 0
+        self.preemptions = 0
+        self._pool = pool
+        self._prefill_chunk = math.inf if prefill_chunk is None else prefill_chunk
+        self._free_rows = list(reversed(range(max_sequences)))  # the lowest is taken first
+        self._step = 0
+        self._preferred_new = False  # whether the last step was for new sequences only
 
     def add(self, sequence: SequenceState) -> None:
         self.waiting.append(sequence)
@@ -49,103 +61,113 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
-    def schedule(self, ahead: int = 1) -> list[ScheduledWork]:
-        """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted.
+    def schedule(self, max_samples: int = 1) -> list[ScheduledWork]:
+        """Return what the next step computes, with blocks reserved for it.
 
-        Where nobody waits, the step may sample `ahead` tokens after each sequence.
+        Args:
+            max_samples: how many tokens the step may sample after each sequence while nobody waits.
         """
         self._step += 1
         self._admit()
-        ahead = 1 if self.waiting else ahead
-        counts = self._prefer_new(self._counts())
-        chunks = []
-        for sequence in list(self.running):  # oldest first, so that a preempted sequence has no chunk yet
-            count, pending = counts.get(sequence, 0), sequence.num_uncached
-            steps = 0 if count < pending else min(ahead, sequence.tokens_before_slide) if pending == 1 else 1
-            if count and (chunk := self._reserve(sequence, count, steps)):
-                chunks.append(chunk)
-        return chunks
+        if self.waiting:
+            max_samples = 1  # the place of a sequence may be needed after any token
+        counts = self._prefer_new(self._count_tokens())
+        work = []
+        # From oldest to newest: the newest are preempted, so those have no work yet.
+        for sequence in list(self.running):
+            count = counts.get(sequence, 0)
+            if count == 0:
+                continue
+            samples = _samples_after(sequence, count, max_samples)
+            item = self._reserve(sequence, count, samples)
+            if item is not None:
+                work.append(item)
+        return work
 
-    def commit(self, chunk: ScheduledWork, sampled: Sequence[SampledToken]) -> None:
-        """Mark the tokens of a chunk as stored, and those that were sampled after them but for the newest."""
-        chunk.sequence.table.append([*chunk.tokens, *(token.id for token in sampled[:-1])])
+    def commit(self, item: ScheduledWork, sampled: Sequence[SampledToken]) -> None:
+        """Mark the tokens of a step as stored, and those sampled after them but for the newest.
+
+        The newest one has not been through the model yet.
+        """
+        sampled_ids = [token.id for token in sampled[:-1]]
+        item.sequence.table.append([*item.tokens, *sampled_ids])
         if sampled:
-            chunk.sequence.waiting_since = self._step
+            item.sequence.waiting_since = self._step
 
     def _admit(self) -> None:
-        """Admit waiting sequences in order, while the batch has room and there are blocks for all their tokens."""
+        """Admit waiting sequences in order, while there are places and blocks for their tokens."""
         for _ in range(len(self.waiting)):
             sequence = self.waiting[0]
-            if not self._rows and not self._rotate_out(sequence):
+            if not self._free_rows and not self._rotate_out(sequence):
                 return
             reused = self._match(sequence)
-            promised = sum(self._missing(other) for other in self.running)
-            if self._missing(sequence) > self._pool.free - promised:
+            # Running sequences come first to the blocks that the rest of their windows needs.
+            promised = sum(self._missing_blocks(other) for other in self.running)
+            if self._missing_blocks(sequence) > self._pool.free - promised:
                 sequence.table.truncate(0)
                 return
             self.waiting.popleft()
-            sequence.row, sequence.waiting_since = self._rows.pop(), self._step
+            sequence.row = self._free_rows.pop()
+            sequence.waiting_since = self._step
             sequence.admitted_length = len(sequence.tokens)
             self.running.append(sequence)
             self.reused_tokens += reused
 
     def _rotate_out(self, waiting: SequenceState) -> bool:
-        """Queue the sequence that has had its place for most tokens, if its time slice is over and the other is due."""
-        longest = max(self.running, key=lambda sequence: len(sequence.tokens) - sequence.admitted_length)
+        """Queue the sequence that has had its place for most tokens; return whether one did.
+
+        That needs its time slice to be over, and the waiting sequence to be due.
+        """
+        longest = max(self.running, key=_tokens_in_place)
+        is_over = _tokens_in_place(longest) >= TIME_SLICE_TOKENS
         is_due = waiting.is_new or self._step - waiting.waiting_since >= TIME_SLICE_TOKENS
-        if len(longest.tokens) - longest.admitted_length < TIME_SLICE_TOKENS or not is_due:
+        if not (is_over and is_due):
             return False
         self.preemptions += 1
         self._stop(longest)
         self.waiting.append(longest)
         return True
 
-    def _counts(self) -> dict[SequenceState, int]:
+    def _count_tokens(self) -> dict[SequenceState, int]:
         """Return how many tokens of each running sequence to compute.
 
-        Those that need one token get it. The others share `prefill_chunk`, longest wait first; a sequence whose
-        next block is being computed for another request waits for that.
+        Sequences that need one token get it. The others share the budget for prompts, longest wait
+        first. What two of them have in common is computed for one of them, and the other waits.
         """
+        plan = _PrefillPlan(self._prefill_chunk)
         counts: dict[SequenceState, int] = {}
-        left = self._prefill_chunk
-        begun: set[bytes] = set()
-        first_with: dict[tuple[int, ...], SequenceState] = {}
-        for sequence in sorted(self.running, key=lambda sequence: sequence.waiting_since):
-            pending = sequence.num_uncached
-            if pending > 1:
+        for sequence in sorted(self.running, key=lambda each: each.waiting_since):
+            if sequence.num_uncached > 1:
+                # Another sequence may have computed some of it in an earlier step.
                 self.reused_tokens += self._match(sequence)
-                pending = sequence.num_uncached
-            if pending == 1:
+            if sequence.num_uncached == 1:
                 counts[sequence] = 1
-                continue
-            window = tuple(sequence.window())
-            twin = first_with.setdefault(window, sequence)
-            if twin is not sequence:
-                # computed once, up to the last token: the next step shares what is stored
-                counts[twin], counts[sequence] = min(counts[twin], twin.num_uncached - 1), 0
-                continue
-            block = self._next_block(sequence)
-            counts[sequence] = 0 if block in begun else int(min(left, pending))
-            left -= counts[sequence]
-            if counts[sequence] and block:
-                begun.add(block)
-        return counts
+            else:
+                plan.add(sequence, self._next_block(sequence))
+        return counts | plan.counts
 
     def _prefer_new(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
-        """Leave only sequences that get their first token by it, if there are any, in every other step.
+        """In every other step, leave only sequences that get their first token by it, if any.
 
-        The end of a prompt takes less time than a step of the whole batch; the others never miss two steps in a row.
+        The end of a prompt takes less time than a step of the whole batch, so that a new request
+        is answered sooner. The others never miss two steps in a row.
         """
-        first = {item: count for item, count in counts.items() if item.is_new and count == item.num_uncached}
-        self._only_new = bool(first) and not self._only_new
-        return first if self._only_new else counts
+        first_tokens = {
+            sequence: count
+            for sequence, count in counts.items()
+            if sequence.is_new and count == sequence.num_uncached
+        }
+        self._preferred_new = bool(first_tokens) and not self._preferred_new
+        return first_tokens if self._preferred_new else counts
 
     def _match(self, sequence: SequenceState) -> int:
-        """Share the blocks of a sequence with the same window, or those of the pool with the next of its tokens.
+        """Share blocks that hold the next tokens of a sequence; return the number of tokens found.
 
-        Its last token is computed in any case. Returns the number of tokens found.
+        They are those of a running sequence with the same window, or full ones of the pool. The
+        last token is computed in any case, since its logits are needed.
         """
-        before, window = sequence.num_cached, sequence.window()[:-1]
+        window = sequence.window()[:-1]
+        before = sequence.num_cached
         twin = next((other for other in self.running if other.table.tokens == window), None)
         if twin is not None:
             sequence.table.truncate(0)
@@ -155,33 +177,49 @@ class Scheduler:
         return sequence.num_cached - before
 
     def _next_block(self, sequence: SequenceState) -> bytes | None:
-        """Return the key of the block to compute next, if that can be shared."""
-        size, window = self._pool.block_size, sequence.window()
+        """Return the key of the block to compute next; None if it will not be full.
+
+        Other sequences can share only full blocks.
+        """
+        size = self._pool.block_size
+        window = sequence.window()
         begin = sequence.num_cached // size * size
-        return sequence.table.next_key(window[begin : begin + size]) if begin + size < len(window) else None
+        if begin + size >= len(window):
+            return None
+        return sequence.table.next_key(window[begin : begin + size])
 
-    def _shares_last(self, sequence: SequenceState) -> bool:
-        """Return whether the last block of a sequence is not full and another sequence has it too."""
-        index, used = divmod(sequence.num_cached, self._pool.block_size)
-        return bool(used) and self._pool.is_shared(sequence.table.blocks[index])
-
-    def _missing(self, sequence: SequenceState) -> int:
-        """Return how many more blocks the window of a sequence needs, one for a last block that it shares included."""
+    def _missing_blocks(self, sequence: SequenceState) -> int:
+        """Return how many more blocks the window of a sequence needs."""
         blocks = -(-len(sequence.window()) // self._pool.block_size)
-        return blocks - len(sequence.table.blocks) + self._shares_last(sequence)
+        missing = blocks - len(sequence.table.blocks)
+        if self._shares_last_block(sequence):
+            missing += 1  # it is copied before it is written
+        return missing
 
-    def _reserve(self, sequence: SequenceState, count: int, steps: int) -> ScheduledWork | None:
-        """Return a chunk with blocks for it and for `steps` samples, by preemption if necessary; None: preempted."""
+    def _shares_last_block(self, sequence: SequenceState) -> bool:
+        """Return whether another sequence has the last block too, which is not full yet."""
+        index, used = divmod(sequence.num_cached, self._pool.block_size)
+        return used > 0 and self._pool.is_shared(sequence.table.blocks[index])
+
+    def _reserve(self, sequence: SequenceState, count: int, samples: int) -> ScheduledWork | None:
+        """Reserve blocks for the next tokens of a sequence and for samples after them.
+
+        Where none are free, fewer tokens are sampled, then the newest sequences are preempted.
+        Return None if this one was.
+        """
         while sequence in self.running:
+            stored = sequence.num_cached + count + max(0, samples - 1)  # the last sample is not
             try:
-                copies = sequence.table.reserve(sequence.num_cached + count + max(0, steps - 1))
+                copies = sequence.table.reserve(stored)
             except OutOfBlocksError:
-                if steps <= 1:
+                if samples > 1:
+                    samples = 1
+                else:
                     self._preempt(self.running[-1])
-                steps = min(steps, 1)
-            else:
-                begin = sequence.start + sequence.num_cached
-                return ScheduledWork(sequence, sequence.tokens[begin : begin + count], steps, copies)
+                continue
+            begin = sequence.start + sequence.num_cached
+            tokens = sequence.tokens[begin : begin + count]
+            return ScheduledWork(sequence, tokens, samples, copies)
         return None
 
     def _preempt(self, sequence: SequenceState) -> None:
@@ -190,6 +228,59 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def _stop(self, sequence: SequenceState) -> None:
+        """Take a sequence out of the batch; its full blocks stay in the prefix cache."""
         self.running.remove(sequence)
-        self._rows.append(sequence.row)
+        self._free_rows.append(sequence.row)
         sequence.table.truncate(0)
+
+
+class _PrefillPlan:
+    """How many tokens of prompts, and of windows that have moved, a step computes.
+
+    Attributes:
+        counts: of each sequence; 0: it waits.
+
+    Args:
+        budget: most tokens in total.
+    """
+
+    def __init__(self, budget: float) -> None:
+        self.counts: dict[SequenceState, int] = {}
+        self._budget = budget
+        self._first_with: dict[tuple[int, ...], SequenceState] = {}
+        self._begun: set[bytes] = set()  # keys of the blocks that the step computes
+
+    def add(self, sequence: SequenceState, block: bytes | None) -> None:
+        """Plan as many tokens of a sequence as the budget allows, or let it wait for another one.
+
+        Args:
+            block: the key of the block that it computes next; None if nobody can share that.
+        """
+        first = self._first_with.setdefault(tuple(sequence.window()), sequence)
+        if first is not sequence:
+            # Both have the same window. The first computes it up to the last token, and the next
+            # step finds that; then each computes the last token and samples after it.
+            self.counts[first] = min(self.counts[first], first.num_uncached - 1)
+            self.counts[sequence] = 0
+        elif block is not None and block in self._begun:
+            self.counts[sequence] = 0
+        else:
+            count = int(min(self._budget, sequence.num_uncached))
+            self.counts[sequence] = count
+            self._budget -= count
+            if count > 0 and block is not None:
+                self._begun.add(block)
+
+
+def _samples_after(sequence: SequenceState, count: int, max_samples: int) -> int:
+    """Return how many tokens a step that computes `count` tokens may sample after them."""
+    if count < sequence.num_uncached:
+        return 0
+    if count > 1:
+        return 1  # a runner samples several tokens only where all sequences need one
+    return min(max_samples, sequence.tokens_before_slide)
+
+
+def _tokens_in_place(sequence: SequenceState) -> int:
+    """Return how many tokens a sequence has sampled since it was admitted."""
+    return len(sequence.tokens) - sequence.admitted_length

@@ -1,4 +1,4 @@
-"""A request, the chunks of its answer, and its sequence: the tokens so far, and the blocks of its keys and values."""
+"""A request, the chunks of its answer, and its sequence: the tokens so far and their blocks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from gpt.generation.tokens import RandomStream, SampledToken, Window, sampling_k
 from gpt.system.errors import GenerationError
 
 FinishReason = Literal["length", "stop", "end", "window", "cancelled", "error"]
-"""Why a sequence ended: `max_new_tokens`, a stop string, the end token, or the edge of the window. A request can also
-be cancelled, or fail."""
+"""Why a sequence ended: `max_new_tokens`, a stop string, the end token, or the edge of the window.
+A request can also be cancelled, or fail."""
 
 
 class TextChunk(NamedTuple):
@@ -21,7 +21,7 @@ class TextChunk(NamedTuple):
 
     Attributes:
         row: index of the prompt in the batch.
-        text: what may be shown now; empty where it is held back.
+        text: what may be shown now; empty while it may be the beginning of a stop string.
         token: the sampled token; None where there is none, as with `max_new_tokens` 0.
         finish: why the sequence ends with this chunk; None before its end.
     """
@@ -33,7 +33,7 @@ class TextChunk(NamedTuple):
 
 
 OnChunks = Callable[[list[TextChunk]], None]
-"""Called from the engine's thread with all new chunks of a step; an exception from it ends the request."""
+"""Called from the engine's thread with all new chunks of a step; an exception ends the request."""
 
 
 class QueueFullError(GenerationError):
@@ -49,8 +49,9 @@ class Request:
     """A prompt to be continued.
 
     Attributes:
-        on_chunks: called with the new chunks of each step; None: who drives the engine receives them.
-        row: its index in a batch, which its chunks name.
+        on_chunks: called with the new chunks of each step; None: whoever drives the engine gets
+            them as the result of its steps.
+        row: the index of the prompt in a batch, which its chunks name.
         error: why the request failed; set before its last chunk, which has finish "error".
     """
 
@@ -62,30 +63,45 @@ class Request:
 
 
 class SequenceState:
-    """A request in progress; without a tokenizer no text is wanted.
+    """A request in progress.
 
     Attributes:
         tokens: those of the prompt, and those sampled so far.
-        start: where its window begins, the tokens that the model sees.
+        start: index of the first token of the window, which is what the model sees.
         table: blocks of the window's keys and values.
         row: its index in the running batch.
         waiting_since: the step since which it has waited for its next token.
         admitted_length: number of its tokens when it was admitted to the batch.
+
+    Args:
+        tokenizer: None: no text is wanted.
     """
 
-    def __init__(self, request: Request, tokenizer: Tokenizer | None, block_size: int, pool: BlockPool) -> None:
-        self.request, self.params = request, request.params
-        self.tokens, self.start = list(request.prompt_ids), 0
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer | None,
+        block_size: int,
+        pool: BlockPool,
+    ) -> None:
+        self.request = request
+        self.params = request.params
+        self.tokens = list(request.prompt_ids)
+        self.start = 0
         self.table = BlockTable(pool)
-        self.row = self.waiting_since = self.admitted_length = 0
+        self.row = 0
+        self.waiting_since = 0
+        self.admitted_length = 0
         self.random = RandomStream(request.params.seed)
         self.sampled_by = sampling_key(request.params)
+        self._max_length = len(self.tokens) + request.params.max_new_tokens
         self._window = Window(block_size)
-        self._move_window()
-        self._longest = len(self.tokens) + request.params.max_new_tokens
-        self._text = None if tokenizer is None else TextStream(tokenizer, request.params.stop)
-        if self._text is not None:
-            self._text.begin(self.tokens)  # which may end within a character
+        self._move_window()  # a prompt may be longer than the window
+        self._text: TextStream | None = None
+        if tokenizer is not None:
+            self._text = TextStream(tokenizer, request.params.stop)
+            # The prompt may end within a character, which the first sampled token completes.
+            self._text.begin(self.tokens)
 
     @property
     def num_cached(self) -> int:
@@ -99,23 +115,32 @@ class SequenceState:
 
     @property
     def is_new(self) -> bool:
+        """Return whether no token has been sampled yet."""
         return len(self.tokens) == len(self.request.prompt_ids)
 
     @property
     def tokens_before_slide(self) -> int:
-        """Return how many tokens can be sampled before the window moves or the sequence ends."""
-        return min(self._window.size + 1 - (len(self.tokens) - self.start), self._longest - len(self.tokens))
+        """Return how many tokens can be sampled before the window moves or the sequence ends.
+
+        One of them may lie outside the window: it is sampled from a full window, and moves it.
+        """
+        room_in_window = self._window.size + 1 - (len(self.tokens) - self.start)
+        return min(room_in_window, self._max_length - len(self.tokens))
 
     def window(self) -> list[int]:
         return self.tokens[self.start :]
 
     def append(self, sampled: Sequence[SampledToken]) -> list[TextChunk]:
-        """Add sampled tokens up to the last of the sequence, and return what each adds to the text."""
+        """Add sampled tokens, and return what each adds to the text.
+
+        Tokens after the end of the sequence are dropped.
+        """
         chunks: list[TextChunk] = []
         for token in sampled:
             self.tokens.append(token.id)
-            chunks.append(self._chunk(token))
-            if chunks[-1].finish is not None:
+            chunk = self._chunk(token)
+            chunks.append(chunk)
+            if chunk.finish is not None:
                 break
         self.random.advance(len(chunks))
         if len(self.tokens) - self.start > self._window.size:
@@ -123,28 +148,44 @@ class SequenceState:
         return chunks
 
     def end(self, finish: FinishReason) -> TextChunk:
-        """Return the last chunk of a sequence that ends without a token: the text that was held back."""
+        """Return the last chunk of a sequence that ends without a token.
+
+        Its text is what was held back.
+        """
         return TextChunk(self.request.row, self._flush(), None, finish)
 
     def _chunk(self, token: SampledToken) -> TextChunk:
-        is_end = token.id == self.params.end_id
-        text = "" if is_end or self._text is None else self._text.feed(token.id)
-        finish: FinishReason | None = None
-        if is_end:
-            finish = "end"
-        elif self._text is not None and self._text.stopped:
-            finish = "stop"
-        elif len(self.tokens) == self._longest:
-            finish = "length"
-        elif self.params.overflow == "stop" and len(self.tokens) > self._window.size:
-            finish = "window"
-        return TextChunk(self.request.row, text if finish is None else text + self._flush(), token, finish)
+        """Return what the newest token adds to the text, and whether the sequence ends with it."""
+        if token.id == self.params.end_id:  # which has no text of its own
+            return TextChunk(self.request.row, self._flush(), token, "end")
+        text = ""
+        if self._text is not None:
+            text = self._text.feed(token.id)
+        finish = self._finish()
+        if finish is not None:
+            text += self._flush()
+        return TextChunk(self.request.row, text, token, finish)
+
+    def _finish(self) -> FinishReason | None:
+        """Return why the sequence ends with its newest token, which is not the end token."""
+        if self._text is not None and self._text.stopped:
+            return "stop"
+        if len(self.tokens) == self._max_length:
+            return "length"
+        if self.params.overflow == "stop" and len(self.tokens) > self._window.size:
+            return "window"
+        return None
 
     def _flush(self) -> str:
-        return "" if self._text is None else self._text.flush()
+        if self._text is None:
+            return ""
+        return self._text.flush()
 
     def _move_window(self) -> None:
-        """Forget what is stored if the window begins elsewhere: every position in it moves."""
+        """Move the window to where it belongs; forget what is stored if that is elsewhere.
+
+        Positions are counted from the beginning of the window, so every key and value changes.
+        """
         start = self._window.start(len(self.tokens))
         if start != self.start:
             self.start = start
@@ -152,12 +193,12 @@ class SequenceState:
 
 
 class ScheduledWork(NamedTuple):
-    """The part of a sequence that a step computes.
+    """What a step computes of one sequence.
 
     Attributes:
         tokens: the next tokens of its window that are not stored.
-        max_samples: how many tokens may be sampled after these, for which blocks are reserved; 0 where more of the
-            window has to be computed first.
+        max_samples: how many tokens may be sampled after these, for which blocks are reserved; 0
+            where more of the window has to be computed first.
         copies: blocks to copy before any is written: pairs of a target and a source.
     """
 

@@ -1,21 +1,30 @@
-"""Text in and out of a model: the token ids of a prompt, and whole characters from a stream of token ids."""
+"""Text in and out of a model: ids of a prompt, and whole characters from a stream of ids."""
 
 from collections.abc import Iterable, Sequence
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer, convert_newlines
-from gpt.system.errors import DataError, GenerationError, UnknownCharactersError, outside_vocabulary
+from gpt.system.errors import (
+    DataError,
+    GenerationError,
+    UnknownCharactersError,
+    outside_vocabulary,
+)
 
 FIRST_TEXT = "\n"
-"""Where an empty prompt starts: after a line end, or, where the vocabulary has none, after id 0."""
+"""Where an empty prompt starts: after a line end, or, if the vocabulary has none, after id 0."""
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """Shown for an id that the tokenizer does not have; a model's vocabulary may be larger."""
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int) -> list[int]:
-    """Return the token ids of a prompt; raise GenerationError if it is no text, else as `encode` and `fit_prompt`.
+def encode_prompt(
+    tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int
+) -> list[int]:
+    """Return the token ids of a prompt; its line ends are read as those of a corpus.
 
-    Its line ends are read as those of a corpus.
+    Raises:
+        GenerationError: it is no text, or too long and `params` refuses that.
+        UnknownCharactersError: it has characters outside the vocabulary.
     """
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
@@ -42,51 +51,69 @@ def encode_prompts(
     return encoded
 
 
-def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, block_size: int) -> list[int]:
-    """Return the ids of a prompt that a model reads; raise GenerationError if `params` refuses a longer one."""
+def fit_prompt(
+    ids: list[int], tokenizer: Tokenizer, params: SamplingParams, block_size: int
+) -> list[int]:
+    """Return the ids of a prompt that a model reads: at least one, at most `block_size`.
+
+    Raises:
+        GenerationError: the prompt is longer, and `params` refuses that.
+    """
     if not ids:
-        return _first_ids(tokenizer, params)
-    if len(ids) > block_size:
-        if params.long_prompt == "refuse":
-            raise GenerationError(
-                f"the prompt has {len(ids)} tokens, more than the window of {block_size}; "
-                "shorten it, or continue from its end with --crop-prompt (long_prompt=crop)"
-            )
-        ids = ids[-block_size:]
-    return ids
+        return _first_ids(tokenizer)
+    if len(ids) <= block_size:
+        return ids
+    if params.long_prompt == "refuse":
+        raise GenerationError(
+            f"the prompt has {len(ids)} tokens, more than the window of {block_size}; "
+            "shorten it, or continue from its end with --crop-prompt (long_prompt=crop)"
+        )
+    return ids[-block_size:]
 
 
 def check_ids(ids: Iterable[int], vocab_size: int) -> None:
-    """Raise InputError unless a model has all ids; the native engine would read past its embedding."""
+    """Raise InputError unless a model has all ids.
+
+    The native engine does not check them, and would read past its embedding.
+    """
     for index in ids:
         if not 0 <= index < vocab_size:
             raise outside_vocabulary(index, vocab_size)
 
 
-def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
+def _first_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return what an empty prompt starts from."""
     try:
         ids = tokenizer.encode(FIRST_TEXT)
     except DataError:
         return [0]
-    return [int(ids[-1])] if tokenizer.decode(ids) == FIRST_TEXT else [0]  # it may have been dropped or replaced
+    if tokenizer.decode(ids) != FIRST_TEXT:  # the tokenizer dropped or replaced the line end
+        return [0]
+    return [int(ids[-1])]
 
 
 class TextStream:
-    """Detokenizes ids as they come, until a stop string is reached: nothing may be fed once it is `stopped`.
+    """Detokenizes ids as they come, until a stop string is reached.
 
     Text that could be the beginning of a stop string is held back until it is clear that it is not.
+
+    Attributes:
+        stopped: whether a stop string was reached; nothing may be fed then.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._vocab_size = tokenizer.vocab_size
         self._detokenizer = tokenizer.stream()
         self._stop = stop
-        self._pending = ""
+        self._held_back = ""
         self.stopped = False
 
     def begin(self, ids: Iterable[int]) -> str:
-        """Return the text of ids before the stream, of which the first fed one may end a character."""
-        return "".join(map(self._decode, ids))
+        """Return the text of ids before the stream.
+
+        The last of them may begin a character that the first fed id ends.
+        """
+        return "".join(self._decode(index) for index in ids)
 
     def feed(self, index: int) -> str:
         """Return the text that may be shown after one more id."""
@@ -94,30 +121,39 @@ class TextStream:
         return self._release(self._decode(index))
 
     def flush(self) -> str:
+        """Return what was held back: no more ids will come."""
         if self.stopped:
             return ""
         shown = self._release(self._detokenizer.flush())
-        pending, self._pending = self._pending, ""
-        return shown if self.stopped else shown + pending
+        if not self.stopped:  # the last characters may have completed a stop string
+            shown += self._held_back
+        self._held_back = ""
+        return shown
 
     def _decode(self, index: int) -> str:
-        known = index < self._vocab_size
-        return self._detokenizer.feed(index) if known else self._detokenizer.flush() + UNKNOWN
+        if index < self._vocab_size:
+            return self._detokenizer.feed(index)
+        return self._detokenizer.flush() + UNKNOWN
 
     def _release(self, piece: str) -> str:
-        text = self._pending + piece
-        found = [start for stop in self._stop if (start := text.find(stop)) >= 0]
+        """Return the text that may be shown when a piece is added to what was held back."""
+        text = self._held_back + piece
+        starts = [text.find(stop) for stop in self._stop]
+        found = [start for start in starts if start >= 0]
         if found:
-            self.stopped, self._pending = True, ""
+            self.stopped = True
+            self._held_back = ""
             return text[: min(found)]
-        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
-        self._pending = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        held_back = max((_overlap(text, stop) for stop in self._stop), default=0)
+        shown = len(text) - held_back
+        self._held_back = text[shown:]
+        return text[:shown]
 
 
 def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = ()) -> str:
     """Return the text of some ids as `TextStream` shows it, up to the first stop string."""
-    stream, text = TextStream(tokenizer, stop), ""
+    stream = TextStream(tokenizer, stop)
+    text = ""
     for index in ids:
         text += stream.feed(index)
         if stream.stopped:
@@ -125,8 +161,28 @@ def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = 
     return text + stream.flush()
 
 
+def text_at_end(ids: Sequence[int], tokenizer: Tokenizer, params: SamplingParams) -> str | None:
+    """Return the text of new ids if sampling would end at the last of them.
+
+    Return None if it would go on.
+    """
+    if ids[-1] == params.end_id:
+        return decode_text(tokenizer, ids[:-1], params.stop)
+    stream = TextStream(tokenizer, params.stop)
+    text = ""
+    for index in ids:
+        text += stream.feed(index)
+        if stream.stopped:
+            return text
+    return None
+
+
 def token_name(tokenizer: Tokenizer, index: int) -> str:
-    """Return the text of a token; `bytes:` with its bytes where it is no text on its own, `id:` where there is none."""
+    """Return the text of a token, for a list of tokens.
+
+    A token that is no text on its own is named by its bytes (`bytes:\\xc3`), and an id that the
+    tokenizer does not have by its number (`id:300`).
+    """
     if index >= tokenizer.vocab_size:
         return f"id:{index}"
     content = tokenizer.token_bytes(index)
@@ -136,18 +192,9 @@ def token_name(tokenizer: Tokenizer, index: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
-def text_at_end(ids: Sequence[int], tokenizer: Tokenizer, params: SamplingParams) -> str | None:
-    """Return the text of new ids where sampling would end at the last of them; None: where it would go on."""
-    if ids[-1] == params.end_id:
-        return decode_text(tokenizer, ids[:-1], params.stop)
-    stream, text = TextStream(tokenizer, params.stop), ""
-    for index in ids:
-        text += stream.feed(index)
-        if stream.stopped:
-            return text
-    return None
-
-
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that `stop` begins with."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+    """Return the length of the longest end of `text` that `stop` begins with, but is not."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

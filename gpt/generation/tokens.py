@@ -1,4 +1,4 @@
-"""The tokens of a sequence: which the model sees, and the next one, sampled from each row of logits by PyTorch."""
+"""The tokens of a sequence: which of them the model sees, and how the next one is sampled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +14,28 @@ from gpt.system.errors import GenerationError
 TokenIds = Sequence[int]
 """All tokens of a sequence so far, including the prompt; at least one."""
 SamplingKey = tuple[Any, ...]
-NOT_SAMPLING_FIELDS = frozenset({"max_new_tokens", "seed", "stop", "end_id", "overflow", "long_prompt"})
+NOT_SAMPLING_FIELDS = frozenset(
+    {"max_new_tokens", "seed", "stop", "end_id", "overflow", "long_prompt"}
+)
 """Parameters that say where a text begins and ends, and not how a token is sampled."""
+UNIFORMS_AT_A_TIME = 64
+"""Random numbers drawn in one call, which takes as long as drawing one."""
 
 
 def sampling_key(params: SamplingParams) -> SamplingKey:
-    """Return what is equal for parameters by which a token is sampled and described in the same way."""
-    return params.ids, *(getattr(params, name) for name in type(params).model_fields if name not in NOT_SAMPLING_FIELDS)
+    """Return what two sequences have in common if their tokens can be sampled in one call."""
+    fields = [name for name in type(params).model_fields if name not in NOT_SAMPLING_FIELDS]
+    return params.ids, *(getattr(params, name) for name in fields)
 
 
 class SampledToken(NamedTuple):
-    """A token that was sampled, and the most likely ones, `params.logprobs` of them; without that no log-probabilities.
+    """A token that was sampled.
 
-    These are in nats, under the model's own distribution (temperature 1, no filter).
+    Log-probabilities are in nats, under the model's own distribution (temperature 1, no filter).
+
+    Attributes:
+        logprob: None without `params.logprobs`.
+        top: the `params.logprobs` most likely tokens with their log-probabilities, best first.
     """
 
     id: int
@@ -35,7 +44,7 @@ class SampledToken(NamedTuple):
 
 
 class RandomStream:
-    """The numbers in [0, 1) that decide the tokens of a sequence, one each, from a generator of its own."""
+    """The numbers in [0, 1) that decide the tokens of a sequence, one each, from its own seed."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -44,7 +53,8 @@ class RandomStream:
     def peek(self, count: int) -> list[float]:
         """Return the next numbers without using them up."""
         while len(self._buffer) < count:
-            self._buffer += torch.rand(64, generator=self._generator, dtype=torch.float32).tolist()
+            drawn = torch.rand(UNIFORMS_AT_A_TIME, generator=self._generator, dtype=torch.float32)
+            self._buffer += drawn.tolist()
         return self._buffer[:count]
 
     def advance(self, count: int) -> None:
@@ -56,22 +66,24 @@ class RandomStream:
 class Window:
     """The end of a sequence, which the model sees.
 
-    It holds the whole sequence while that fits, and then moves in steps of `chunk`, a quarter of it, so that a cache
-    has to be filled anew once in `chunk` tokens and not at every one.
+    It holds the whole sequence while that fits, and then moves in steps of `chunk` tokens. After a
+    move all keys and values have to be computed again, since positions are counted from the
+    beginning of the window; a larger step makes that rarer.
     """
 
     size: int
 
     @property
     def chunk(self) -> int:
+        """Return how far the window moves: by a quarter of itself."""
         return max(1, self.size // 4)
 
     def start(self, length: int) -> int:
-        """Return where it begins in a sequence of `length` tokens."""
+        """Return where the window begins in a sequence of `length` tokens."""
         if length <= self.size:
             return 0
-        steps = -(-(length - self.size) // self.chunk)
-        return steps * self.chunk
+        moves = -(-(length - self.size) // self.chunk)
+        return moves * self.chunk
 
     def of(self, sequence: Sequence[int]) -> Sequence[int]:
         return sequence[self.start(len(sequence)) :]
@@ -80,32 +92,44 @@ class Window:
 def sample_tokens(
     logits: Tensor, params: SamplingParams, sequences: Sequence[TokenIds], uniforms: Sequence[float]
 ) -> list[SampledToken | None]:
-    """Sample the next token of each sequence from logits (B, V) by one uniform; None where they are not finite."""
-    probabilities = next_token_probabilities(logits, params, sequences)
-    sampled = sample(probabilities, torch.tensor(uniforms, dtype=torch.float32))
-    # reading back waits for the device, so it is done once
-    finite = torch.isfinite(logits).all(dim=-1).to(sampled)
-    tokens, are_finite = torch.stack((sampled, finite)).tolist()
-    described = to_sampled_tokens(tokens, logits, params)
-    return [token if is_finite else None for token, is_finite in zip(described, are_finite, strict=True)]
+    """Sample the next token of each sequence from logits (B, V), each by one uniform number.
+
+    Return None for a sequence whose logits are not finite.
+    """
+    probabilities = next_token_probabilities(logits, params, sequences)  # (B, V)
+    sampled = sample(probabilities, torch.tensor(uniforms, dtype=torch.float32))  # (B,)
+    is_finite = torch.isfinite(logits).all(dim=-1).to(sampled)  # (B,)
+    # Reading from a device waits for it, so tokens and flags are read together.
+    ids, flags = torch.stack((sampled, is_finite)).tolist()
+    described = to_sampled_tokens(ids, logits, params)
+    return [token if flag else None for token, flag in zip(described, flags, strict=True)]
 
 
-def to_sampled_tokens(tokens: Sequence[int], logits: Tensor | None, params: SamplingParams) -> list[SampledToken]:
-    """Return tokens; with `params.logprobs`, their log-probabilities by logits (B, V), and so many likely ones each."""
+def to_sampled_tokens(
+    ids: Sequence[int], logits: Tensor | None, params: SamplingParams
+) -> list[SampledToken]:
+    """Describe tokens that were sampled, one for each row of logits (B, V).
+
+    With `params.logprobs` each gets its log-probability and the most likely alternatives, which
+    reads the logits from their device.
+    """
     if logits is None or params.logprobs is None:
-        return list(map(SampledToken, tokens))
+        return [SampledToken(index) for index in ids]
     logprobs = logits.log_softmax(dim=-1).cpu()
-    most = min(params.logprobs, logprobs.size(-1), params.ids or logprobs.size(-1))
-    best = limit_ids(logprobs, params.ids).topk(most, dim=-1)
-    ranked = zip(tokens, logprobs, best.indices.tolist(), best.values.tolist(), strict=True)
-    return [
-        SampledToken(token, float(row[token]), tuple(zip(ids, values, strict=True)))
-        for token, row, ids, values in ranked
-    ]
+    candidates = limit_ids(logprobs, params.ids)
+    possible = params.ids or logprobs.size(-1)
+    count = min(params.logprobs, logprobs.size(-1), possible)
+    best = candidates.topk(count, dim=-1)
+    ranked = zip(ids, logprobs, best.indices.tolist(), best.values.tolist(), strict=True)
+    tokens = []
+    for index, row, top_ids, top_logprobs in ranked:
+        top = tuple(zip(top_ids, top_logprobs, strict=True))
+        tokens.append(SampledToken(index, float(row[index]), top))
+    return tokens
 
 
 def check_finite(logits: Tensor, sequences: Sequence[TokenIds]) -> None:
-    """Raise GenerationError, which names the position, unless logits (B, V) after some sequences are finite."""
+    """Raise GenerationError, which names the position, unless logits (B, V) are finite."""
     finite = torch.isfinite(logits).all(dim=-1)
     if not finite.all():
         row = int((~finite).nonzero()[0])
@@ -114,4 +138,6 @@ def check_finite(logits: Tensor, sequences: Sequence[TokenIds]) -> None:
 
 def not_finite(position: int) -> GenerationError:
     """Return the error for logits after some position of a sequence."""
-    return GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")
+    return GenerationError(
+        f"the model's logits after position {position} are not finite; its weights may be corrupt"
+    )

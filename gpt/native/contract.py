@@ -6,6 +6,9 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+BLOCK = 64
+"""Outputs of a matrix, or positions of keys and values, that lie side by side: as in
+`src/decoding/model.h`."""
 Kind = IntEnum("Kind", "FLOAT32 BFLOAT16 INT8 INT4 INT8_TILES", start=0)
 """Types of weights, and of keys and values, in memory: as in `src/kinds.h`."""
 Activation = IntEnum("Activation", "GELU GELU_TANH RELU RELU_SQUARED GATED_SILU", start=0)

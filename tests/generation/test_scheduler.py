@@ -32,27 +32,29 @@ class MemoryRunner(Runner):
         self.computed: list[int] = []
         self._memory = [[-1] * BLOCK for _ in range(blocks)]
 
-    def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], torch.Tensor]:
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], torch.Tensor]:
         raise NotImplementedError
 
-    def run(self, chunks: Sequence[ScheduledWork]) -> Sampled:
-        self.computed.append(sum(len(chunk.tokens) for chunk in chunks))
-        for target, source in (pair for chunk in chunks for pair in chunk.copies):
+    def run(self, work: Sequence[ScheduledWork]) -> Sampled:
+        self.computed.append(sum(len(item.tokens) for item in work))
+        for target, source in (pair for item in work for pair in item.copies):
             self._memory[target] = list(self._memory[source])
         written: list[tuple[int, int]] = []
-        for sequence, tokens, _, _ in chunks:
+        for sequence, tokens, _, _ in work:
             written += self._write(sequence, sequence.num_cached, tokens)
         sampled: Sampled = {}
-        for sequence, tokens, steps, _ in chunks:
+        for sequence, tokens, steps, _ in work:
             found = self._read(sequence, sequence.num_cached + len(tokens))
             assert found == sequence.window()[: len(found)]
-            if steps:
-                sampled[sequence] = []
+            if steps == 0:
+                continue
+            new: list[SampledToken] = []
             for uniform in sequence.random.peek(steps):
-                sampled[sequence].append(SampledToken(token_after(found, uniform)))
-                if len(sampled[sequence]) < steps:
-                    written += self._write(sequence, len(found), [sampled[sequence][-1].id])
+                new.append(SampledToken(token_after(found, uniform)))
+                if len(new) < steps:
+                    written += self._write(sequence, len(found), [new[-1].id])
                     found = self._read(sequence, len(found) + 1)
+            sampled[sequence] = new
         assert len(set(written)) == len(written)
         return sampled
 
