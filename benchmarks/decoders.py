@@ -17,9 +17,8 @@ from gpt.checkpoint import load_trained
 from gpt.cli.command import report
 from gpt.config import ModelConfig, SamplingParams
 from gpt.generation.batch import Batch
-from gpt.generation.engine import Runtime
 from gpt.generation.generator import generate_tokens
-from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, BFloat16Linear, QuantizedLinear, quantize, weights_format

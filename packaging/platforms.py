@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt.native.build import CachedLibrary, prebuilt_key
-from gpt.native.decoding.engine import FLAGS as ENGINE_FLAGS
+from gpt.native.decoding.decoder import FLAGS as ENGINE_FLAGS
 from gpt.system.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON, Processor
 
 ROOT = Path(__file__).parent.parent

@@ -20,7 +20,7 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.native.decoding.engine import Engine, load_engine
+from gpt.native.decoding.decoder import Decoder, load_decoder
 from gpt.native.decoding.weights import lay_out_weights
 from gpt.native.training.bindings import KERNELS, load_kernels
 from gpt.native.training.block import replace_blocks
@@ -136,7 +136,7 @@ def record_training(path: Path, processor: Processor, settings: Settings) -> Non
 
 def record_decoding(path: Path, processor: Processor, settings: Settings) -> None:
     """Record passes and samples of each of `VARIANTS`, with weights and keys of all types."""
-    recorder: Any = Recorder(load_engine(settings, processor=processor)[0])
+    recorder: Any = Recorder(load_decoder(settings, processor=processor)[0])
     torch.manual_seed(1)
     params, uniforms = SamplingParams(temperature=0.9, top_k=20, repetition_penalty=1.1), torch.rand(2, 8)
     formats = ((None, "fp32"), ("int8", "bf16"), ("int4", "int8"))
@@ -145,7 +145,7 @@ def record_decoding(path: Path, processor: Processor, settings: Settings) -> Non
             for weights, kv_dtype in formats:
                 model = GPT(ModelConfig(**SHAPE, **variant)).eval()
                 laid_out = lay_out_weights(quantize(model, weights) if weights else model, processor)
-                engine = Engine(recorder, laid_out, sequences=2, kv_dtype=kv_dtype, blocks=5)
+                engine = Decoder(recorder, laid_out, sequences=2, kv_dtype=kv_dtype, blocks=5)
                 prompt = torch.randint(65, (60,)).tolist()
                 engine.forward(prompt, [0] * 60, range(60), [0, 59])
                 engine.copy_blocks([(2, 0), (3, 1)])

@@ -34,7 +34,7 @@ from gpt.system.signals import handling
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
-    from gpt.generation.engine import Runtime
+    from gpt.generation.runtime import Runtime
 
 GROUP = 64
 """Sequences per batch."""

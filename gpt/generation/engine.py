@@ -1,24 +1,24 @@
-"""The decoding loop: requests in, step by step, chunks of text out; and a model prepared for it in PyTorch."""
+"""The decoding loop: requests in, step by step, chunks of text out."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation.paged import BLOCK
-from gpt.generation.paged_store import KV_DTYPES
-from gpt.generation.runner import Runner, TorchRunner
+from gpt.generation.runner import NOT_FINITE, Runner
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import FinishReason, Request, SequenceState, TextChunk
-from gpt.generation.tokens import not_finite
-from gpt.model import GPT
-from gpt.model.quantized import weights_format
+from gpt.generation.tokens import SampledToken, not_finite
 from gpt.system.device import require_own_threads
 from gpt.system.errors import GenerationError
 
+FORK_HINT = "call torch.set_num_threads(1) in it before generating"
+"""What a forked process can do to generate: threads do not survive a fork."""
+
 
 class EngineStats(NamedTuple):
-    """Requests in the batch and not in it yet, and cache blocks, now; then what has been counted since the start."""
+    """The numbers of requests and cache blocks now, and what has been counted since the start."""
 
     running: int
     waiting: int
@@ -29,8 +29,6 @@ class EngineStats(NamedTuple):
     preemptions: int
 
 
-REMEDY = "call torch.set_num_threads(1) in it before generating"
-"""What helps after a fork."""
 NewChunks = tuple[Request, list[TextChunk]]
 """A request and its new chunks."""
 
@@ -38,14 +36,24 @@ NewChunks = tuple[Request, list[TextChunk]]
 class Engine:
     """Computes the tokens of many requests, which join and leave between steps.
 
-    The tokens of a request depend on its prompt, its parameters and its seed, not on the requests beside it.
-    Without a tokenizer no text is wanted.
+    The tokens of a request depend on its prompt, its parameters and its seed, not on the requests
+    beside it.
+
+    Args:
+        tokenizer: None: no text is wanted.
+        max_sequences: most sequences computed at a time.
+        prefill_chunk: most tokens of prompts computed in a step; None: all.
     """
 
     def __init__(
-        self, runner: Runner, tokenizer: Tokenizer | None, max_sequences: int, prefill_chunk: int | None = None
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer | None,
+        max_sequences: int,
+        prefill_chunk: int | None = None,
     ) -> None:
-        self._runner, self._tokenizer = runner, tokenizer
+        self._runner = runner
+        self._tokenizer = tokenizer
         self._scheduler = Scheduler(runner.pool, max_sequences, prefill_chunk)
         self._sequences: dict[Request, SequenceState] = {}
         self._tokens_generated = 0
@@ -56,15 +64,15 @@ class Engine:
         return list(self._sequences)
 
     def stats(self) -> EngineStats:
-        scheduler, pool = self._scheduler, self._runner.pool
+        pool = self._runner.pool
         return EngineStats(
-            len(scheduler.running),
-            len(scheduler.waiting),
-            pool.in_use,
-            pool.blocks,
-            self._tokens_generated,
-            scheduler.reused_tokens,
-            scheduler.preemptions,
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            blocks_in_use=pool.in_use,
+            blocks=pool.blocks,
+            tokens_generated=self._tokens_generated,
+            prompt_tokens_reused=self._scheduler.reused_tokens,
+            preemptions=self._scheduler.preemptions,
         )
 
     def add(self, request: Request) -> list[NewChunks]:
@@ -77,7 +85,8 @@ class Engine:
             raise GenerationError("a prompt needs at least one token")
         if request.params.max_new_tokens == 0:
             return [(request, [TextChunk(request.row, "", None, "length")])]
-        sequence = SequenceState(request, self._tokenizer, self._runner.block_size, self._runner.pool)
+        runner = self._runner
+        sequence = SequenceState(request, self._tokenizer, runner.block_size, runner.pool)
         self._sequences[request] = sequence
         self._scheduler.add(sequence)
         return []
@@ -95,70 +104,31 @@ class Engine:
         """Compute one step, and return the new chunks of each request.
 
         Raises:
-            DeviceError: this process was forked from the one that made the engine, with several threads.
+            DeviceError: this process was forked from the one that made the engine, with several
+                threads.
         """
-        require_own_threads(self._threads, REMEDY)
-        runner, scheduler = self._runner, self._scheduler
-        chunks = scheduler.schedule(runner.max_samples_per_call)
-        sampled = runner.run(chunks) if chunks else {}
+        require_own_threads(self._threads, FORK_HINT)
+        work = self._scheduler.schedule(self._runner.max_samples_per_call)
+        if not work:
+            return []
+        sampled = self._runner.run(work)
         new: list[NewChunks] = []
-        for chunk in chunks:
-            sequence = chunk.sequence
-            tokens = sampled.get(sequence, [])
-            scheduler.commit(chunk, tokens)
-            if chunk.max_samples and not tokens:
-                sequence.request.error = not_finite(len(sequence.tokens) - 1)
-                new += self.end(sequence.request, "error")
-            elif chunk.max_samples:
-                texts = sequence.append(tokens)
-                self._tokens_generated += len(texts)
-                new.append((sequence.request, texts))
-                if texts[-1].finish is not None:
-                    del self._sequences[sequence.request]
-                    scheduler.remove(sequence)
+        for item in work:
+            tokens = sampled.get(item.sequence, [])
+            self._scheduler.commit(item, tokens)
+            if item.max_samples > 0:
+                new += self._append(item.sequence, tokens)
         return new
 
-
-class Runtime:
-    """A model prepared for decoding; `name` has backend, weights and cache, for messages."""
-
-    backend = "eager"
-
-    def __init__(self, model: GPT, kv_dtype: str = "fp32") -> None:
-        self.model, self.kv_dtype = model, kv_dtype
-        parts = [self.backend, f"{weights_format(model)} weights", f"{kv_dtype} cache"]
-        self.name = ", ".join(part for part in parts if part != "float32 weights")
-
-    def runner(self, sequences: int, prefill_chunk: int = 0, blocks: int | None = None) -> Runner:
-        """Return a runner for at most `sequences` sequences; see `engine`."""
-        require_own_threads(torch.get_num_threads(), REMEDY)
-        window = -(-self.model.config.block_size // BLOCK)
-        blocks = sequences * window if blocks is None else blocks
-        if blocks < window:
-            raise GenerationError(f"{blocks} blocks of {BLOCK} positions; one window needs {window}")
-        return self._runner(sequences, prefill_chunk, blocks)
-
-    def _runner(self, sequences: int, prefill_chunk: int, blocks: int) -> Runner:
-        return TorchRunner(self.model, blocks, KV_DTYPES[self.kv_dtype])
-
-    def engine(
-        self,
-        tokenizer: Tokenizer | None,
-        max_sequences: int,
-        prefill_chunk: int | None = None,
-        blocks: int | None = None,
-    ) -> Engine:
-        """Return an engine for requests that join and leave; see `Scheduler`.
-
-        Args:
-            tokenizer: of the model; None: ids are wanted, and no text.
-            blocks: number of blocks in the cache; None: enough for full windows of all sequences.
-
-        Raises:
-            DeviceError: this is a forked process with several threads.
-            GenerationError: the blocks are too few for one window, or no sequences or tokens are allowed.
-        """
-        for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
-            if value is not None and value < 1:
-                raise GenerationError(f"{name} is {value}, expected at least 1")
-        return Engine(self.runner(max_sequences, prefill_chunk or 0, blocks), tokenizer, max_sequences, prefill_chunk)
+    def _append(self, sequence: SequenceState, tokens: Sequence[SampledToken]) -> list[NewChunks]:
+        """Add sampled tokens to a sequence, and return its new chunks; end it where it ends."""
+        request = sequence.request
+        if tokens == NOT_FINITE:
+            request.error = not_finite(position=len(sequence.tokens) - 1)
+            return self.end(request, "error")
+        chunks = sequence.append(tokens)
+        self._tokens_generated += len(chunks)
+        if chunks[-1].finish is not None:
+            del self._sequences[request]
+            self._scheduler.remove(sequence)
+        return [(request, chunks)]

@@ -1,4 +1,7 @@
-"""Keys and values in physical blocks, for models in PyTorch; `gpt.generation.paged` keeps track of the blocks."""
+"""Keys and values in physical blocks, for models in PyTorch.
+
+`gpt.generation.paged` keeps track of which sequence has which blocks; here is their memory.
+"""
 
 from collections.abc import Sequence
 
@@ -9,57 +12,113 @@ from gpt.config import ModelConfig
 from gpt.model.attention import Cache
 from gpt.system.device import to_device
 
-KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Types that a cache in PyTorch can hold, by name."""
-
 
 class PagedStore:
-    """The memory of a number of physical blocks, each of `block_size` positions."""
+    """The memory of a number of physical blocks, each of `block_size` positions.
+
+    Attributes:
+        keys: (L, K, blocks * block_size, D).
+        values: likewise.
+    """
 
     def __init__(
-        self, config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        self.block_size, self.device = block_size, device
+        self.block_size = block_size
+        self.device = device
         shape = (config.n_layer, config.kv_heads, blocks * block_size, config.head_dim)
-        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy blocks: the first of each pair becomes a copy of the second."""
         for target, source in copies:
             for memory in (self.keys, self.values):
+                # (L, K, blocks, block_size, D)
                 blocks = memory.view(*memory.shape[:2], -1, self.block_size, memory.size(3))
                 blocks[:, :, target] = blocks[:, :, source]
 
+    def view(self, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> Cache:
+        """Return a cache of some sequences, for one pass over the `new` next tokens of each.
 
-class PagedView(Cache):
-    """A cache of some sequences, for one pass over the `new` next tokens of each; blocks are gathered for each layer.
+        Args:
+            tables: the blocks of each sequence, with room for the new tokens.
+            stored: number of stored positions of each sequence.
+        """
+        if len(tables) == 1:
+            used = tables[0][: -(-(stored[0] + new) // self.block_size)]
+            if list(used) == list(range(used[0], used[0] + len(used))):
+                return ContiguousView(self, used[0], stored[0], new)
+        return GatheredView(self, tables, stored, new)
+
+
+class ContiguousView(Cache):
+    """The cache of one sequence in neighboring blocks: keys and values are read where they lie.
 
     Args:
-        tables: the blocks of each sequence, with room for the new tokens.
-        stored: number of stored positions of each sequence.
+        first_block: where the sequence begins.
+        stored: number of its stored positions.
+        new: number of positions to append.
     """
 
-    def __init__(self, store: PagedStore, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> None:
-        self._store, size, longest = store, store.block_size, max(stored) + new
-        width = -(-longest // size)
-        self._blocks: Tensor | None = None
-        self._hidden: Tensor | None = None
+    def __init__(self, store: PagedStore, first_block: int, stored: int, new: int) -> None:
+        self._store = store
+        self._begin = first_block * store.block_size
+        self._new = self._begin + stored
+        self._end = self._new + new
+        self._positions = torch.arange(stored, stored + new, device=store.device)
+
+    def positions(self, new: int) -> Tensor:
+        return self._positions
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self._append(self._store.keys[layer], k), self._append(self._store.values[layer], v)
+
+    def _append(self, memory: Tensor, x: Tensor) -> Tensor:
+        """Store x (1, K, T, D) in the memory of a layer; return all positions (1, K, S, D)."""
+        memory[:, self._new : self._end] = x[0]
+        return memory[None, :, self._begin : self._end].to(x.dtype)
+
+
+class GatheredView(Cache):
+    """The cache of several sequences, or of scattered blocks: blocks are gathered for each layer.
+
+    Args:
+        tables, stored, new: see `PagedStore.view`.
+    """
+
+    def __init__(
+        self,
+        store: PagedStore,
+        tables: Sequence[Sequence[int]],
+        stored: Sequence[int],
+        new: int,
+    ) -> None:
+        size = store.block_size
+        self._store = store
+        self._longest = max(stored) + new
+        width = -(-self._longest // size)
+        # Shorter tables are filled up with block 0, whose positions the mask hides.
+        padded = [[*table[:width], *[0] * (width - len(table))] for table in tables]
+        blocks = torch.tensor(padded)  # (B, width)
+        self._blocks = to_device(blocks.flatten(), store.device)  # (B * width,)
+        slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)  # (B, width * size)
+        positions = torch.tensor(stored).unsqueeze(1) + torch.arange(new)  # (B, T)
+        self._written = to_device(slots.gather(1, positions).flatten(), store.device)  # (B * T,)
         self._mask: Tensor | None = None
-        first = tables[0][0]
-        if len(tables) == 1 and all(block == first + index for index, block in enumerate(tables[0][:width])):
-            # one sequence in neighboring blocks is read where it is
-            self._begin, self._new, self._end = (first * size + place for place in (0, stored[0], longest))
-        else:
-            blocks = torch.tensor([[*table[:width], *(0,) * (width - len(table))] for table in tables])
-            slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)  # (B, blocks * size)
-            positions = torch.tensor(stored).unsqueeze(1) + torch.arange(new)  # (B, T)
-            self._written = to_device(slots.gather(1, positions).flatten(), store.device)
-            self._blocks, self._longest = to_device(blocks.flatten(), store.device), longest
+        self._hidden: Tensor | None = None
         if min(stored) == max(stored):
-            self._positions = torch.arange(stored[0], longest, device=store.device)
+            # Without a mask, attention is causal, which is right here and faster.
+            self._positions = torch.arange(stored[0], self._longest, device=store.device)  # (T,)
         else:
-            self._positions = to_device(positions, store.device)
-            self._mask = torch.arange(longest, device=store.device) <= self._positions[:, None, :, None]
+            self._positions = to_device(positions, store.device)  # (B, T)
+            keys = torch.arange(self._longest, device=store.device)  # (S,)
+            self._mask = keys <= self._positions[:, None, :, None]  # (B, 1, T, S)
             self._hidden = ~self._mask[:, :, -1:].transpose(2, 3)  # (B, 1, S, 1)
 
     def positions(self, new: int) -> Tensor:
@@ -72,12 +131,13 @@ class PagedView(Cache):
         return self._append(self._store.keys[layer], k), self._append(self._store.values[layer], v)
 
     def _append(self, memory: Tensor, x: Tensor) -> Tensor:
-        if self._blocks is None:
-            memory[:, self._new : self._end] = x[0]
-            return memory[None, :, self._begin : self._end].to(x.dtype)
+        """Store x (B, K, T, D) in the memory of a layer; return all positions (B, K, S, D)."""
+        batch, heads, _, width = x.shape
         memory[:, self._written] = x.transpose(0, 1).flatten(1, 2).to(memory.dtype)
-        blocks = memory.view(len(memory), -1, self._store.block_size * x.size(3)).index_select(1, self._blocks)
-        found = blocks.view(len(memory), len(x), -1, x.size(3))[:, :, : self._longest].transpose(0, 1)
+        by_block = memory.view(heads, -1, self._store.block_size * width)  # a row is a block
+        gathered = by_block.index_select(1, self._blocks)  # (K, blocks of all sequences, ...)
+        found = gathered.view(heads, batch, -1, width)[:, :, : self._longest].transpose(0, 1)
         if self._hidden is not None:
-            found = found.masked_fill(self._hidden, 0.0)  # other sequences' values there may be NaN
+            # Values of other sequences there may be NaN, which a weight of 0 would not remove.
+            found = found.masked_fill(self._hidden, 0.0)
         return found.to(x.dtype)

@@ -1,56 +1,136 @@
-"""The fastest way to decode a model on this machine: by the C++ engine, or by PyTorch."""
+"""A model prepared for decoding on this machine: by the C++ decoder where it can, or by PyTorch."""
 
 from dataclasses import dataclass
 
 import torch
 
-from gpt.generation.engine import REMEDY, Runtime
-from gpt.generation.native_runner import NativeModel, NativeRunner, prepare
-from gpt.generation.paged_store import KV_DTYPES
-from gpt.generation.runner import Runner
+from gpt.data.tokenizers import Tokenizer
+from gpt.generation.engine import FORK_HINT, Engine
+from gpt.generation.kv_cache import KV_DTYPES
+from gpt.generation.native_runner import NativeModel, NativeRunner
+from gpt.generation.paged import BLOCK
+from gpt.generation.runner import Runner, TorchRunner
 from gpt.model import GPT
+from gpt.model.quantized import weights_format
+from gpt.native.decoding.decoder import load_decoder
+from gpt.native.decoding.weights import lay_out_weights, unsupported_reason
+from gpt.native.fingerprint import SAMPLING, changed_code
 from gpt.system.device import require_own_threads
-from gpt.system.environment import read_settings
+from gpt.system.environment import Settings, read_settings
 from gpt.system.errors import DeviceError, GenerationError
-from gpt.system.progress import Report, print_line, silent
+from gpt.system.progress import Report, announced, print_line, silent
 
 BACKENDS = ("auto", "eager", "native")
-"""`eager` is PyTorch; `native` the C++ engine, on a CPU; `auto` is native where it is available, else eager."""
-OTHERS_ONLY = {"eager": "int8", "native": "fp16"}
-"""The type of keys and values that a backend does not have."""
+"""`eager` is PyTorch; `native` the C++ engine, on a CPU; `auto` native where it is available."""
+EAGER_ONLY = "fp16"
+NATIVE_ONLY = "int8"
+"""Types of keys and values that only one of the backends has."""
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
     """How logits are computed; none of it changes what is sampled, up to rounding.
 
-    Keys and values have the type `kv_dtype`: fp32, bf16, fp16 (eager only) or int8 (native only).
+    Attributes:
+        backend: one of `BACKENDS`.
+        kv_dtype: type of keys and values: fp32, bf16, fp16 (eager only) or int8 (native only).
     """
 
     backend: str = "auto"
     kv_dtype: str = "fp32"
 
     def __post_init__(self) -> None:
-        known = {"backend": BACKENDS, "kv_dtype": (*KV_DTYPES, "int8")}
-        for name, values in known.items():
-            if (value := getattr(self, name)) not in values:
-                raise GenerationError(f"{name} {value!r}: expected one of {', '.join(values)}")
-        if OTHERS_ONLY.get(self.backend) == self.kv_dtype:
-            raise GenerationError(f"the {self.backend} backend has no cache of {self.kv_dtype}; take another kv_dtype")
+        _require_known("backend", self.backend, BACKENDS)
+        _require_known("kv_dtype", self.kv_dtype, (*KV_DTYPES, NATIVE_ONLY))
+        missing = {"eager": NATIVE_ONLY, "native": EAGER_ONLY}
+        if missing.get(self.backend) == self.kv_dtype:
+            raise GenerationError(
+                f"the {self.backend} backend has no cache of {self.kv_dtype}; take another kv_dtype"
+            )
+
+    @property
+    def allows_native(self) -> bool:
+        return self.backend != "eager" and self.kv_dtype != EAGER_ONLY
+
+    @property
+    def requires_native(self) -> bool:
+        return self.backend == "native" or self.kv_dtype == NATIVE_ONLY
 
 
-class NativeRuntime(Runtime):
-    """A model prepared for decoding by the C++ engine."""
+class Runtime:
+    """A model prepared for decoding, which makes runners and engines for it.
 
-    backend = "native"
+    Attributes:
+        name: the backend, the types of weights and of the cache, for messages.
 
-    def __init__(self, model: GPT, kv_dtype: str, prepared: NativeModel, report: Report) -> None:
-        super().__init__(model, kv_dtype)
-        self._prepared, self._report = prepared, report
+    Args:
+        native: what the C++ engine needs of the model; None: PyTorch computes it.
+        report: see `build_runtime`.
+    """
 
-    def _runner(self, sequences: int, prefill_chunk: int, blocks: int) -> Runner:
-        tokens = 1 + -(-prefill_chunk // sequences)
-        return NativeRunner(self._prepared, sequences, tokens, self.kv_dtype, blocks, self._report)
+    def __init__(
+        self,
+        model: GPT,
+        kv_dtype: str = "fp32",
+        native: NativeModel | None = None,
+        report: Report = silent,
+    ) -> None:
+        self.model = model
+        self._kv_dtype = kv_dtype
+        self._native = native
+        self._report = report
+        backend = "eager" if native is None else "native"
+        weights = weights_format(model)
+        if weights == "float32":  # the usual one goes without saying
+            self.name = f"{backend}, {kv_dtype} cache"
+        else:
+            self.name = f"{backend}, {weights} weights, {kv_dtype} cache"
+
+    def engine(
+        self,
+        tokenizer: Tokenizer | None,
+        max_sequences: int,
+        prefill_chunk: int | None = None,
+        blocks: int | None = None,
+    ) -> Engine:
+        """Return an engine for requests that join and leave; see `Scheduler`.
+
+        Args:
+            tokenizer: of the model; None: ids are wanted, and no text.
+            blocks: number of blocks in the cache; None: enough for full windows of all sequences.
+
+        Raises:
+            DeviceError: this is a forked process with several threads.
+            GenerationError: the blocks are too few for one window, or no sequences or tokens are
+                allowed.
+        """
+        _require_positive("max_sequences", max_sequences)
+        if prefill_chunk is not None:
+            _require_positive("prefill_chunk", prefill_chunk)
+        runner = self.runner(max_sequences, prefill_chunk or 0, blocks)
+        return Engine(runner, tokenizer, max_sequences, prefill_chunk)
+
+    def runner(self, sequences: int, prefill_chunk: int = 0, blocks: int | None = None) -> Runner:
+        """Return a runner for at most `sequences` sequences.
+
+        Args:
+            prefill_chunk: tokens of prompts that a step computes beside a token of each sequence.
+            blocks: see `engine`.
+        """
+        require_own_threads(torch.get_num_threads(), FORK_HINT)
+        blocks_of_window = -(-self.model.config.block_size // BLOCK)
+        if blocks is None:
+            blocks = sequences * blocks_of_window
+        if blocks < blocks_of_window:
+            raise GenerationError(
+                f"{blocks} blocks of {BLOCK} positions; one window needs {blocks_of_window}"
+            )
+        if self._native is None:
+            return TorchRunner(self.model, blocks, KV_DTYPES[self._kv_dtype])
+        tokens_per_sequence = 1 + -(-prefill_chunk // sequences)
+        return NativeRunner(
+            self._native, sequences, tokens_per_sequence, self._kv_dtype, blocks, self._report
+        )
 
 
 def build_runtime(
@@ -61,24 +141,60 @@ def build_runtime(
     """Prepare a model for decoding on this machine.
 
     Args:
-        options: None: the fastest, with a cache of fp32.
-        report: receives lines about compilation, and why a native engine that could be here is not; None: only what
-            takes long is said, on standard error.
+        options: None: the fastest backend, with a cache of fp32.
+        report: receives lines about compilation, and why a native engine that could be here is
+            not; None: only what takes long is said, on standard error.
 
     Raises:
-        DeviceError: the native engine was asked for, or is needed for the cache, and is not available; or this is a
-            forked process with several threads.
+        DeviceError: the native engine was asked for, or is needed for the cache, and is not
+            available; or this is a forked process with several threads.
     """
-    options, hint = options or DecodeOptions(), report or silent
-    require_own_threads(torch.get_num_threads(), REMEDY)
-    if options.backend != "eager" and options.kv_dtype != OTHERS_ONLY["native"]:
-        try:
-            prepared = prepare(model, read_settings(), report or print_line)
-            return NativeRuntime(model, options.kv_dtype, prepared, hint)
-        except DeviceError as error:
-            if options.backend == "native" or options.kv_dtype == OTHERS_ONLY["eager"]:
-                remedy = "backend auto or eager" if options.kv_dtype != OTHERS_ONLY["eager"] else "another kv_dtype"
-                raise DeviceError(f"no native backend: {error}; take {remedy}") from None
-            if next(model.parameters()).device.type == "cpu":
-                hint(f"no native backend, which is several times faster: {error}")
+    options = options or DecodeOptions()
+    hint = report or silent
+    require_own_threads(torch.get_num_threads(), FORK_HINT)
+    if not options.allows_native:
+        return Runtime(model, options.kv_dtype)
+    settings = read_settings()
+    reason = why_not_native(model, settings, report or print_line)
+    if reason is None:
+        native = prepare_native(model, settings, report or print_line)
+        return Runtime(model, options.kv_dtype, native, hint)
+    if options.requires_native:
+        remedy = "another kv_dtype" if options.kv_dtype == NATIVE_ONLY else "backend auto or eager"
+        raise DeviceError(f"no native backend: {reason}; take {remedy}")
+    if next(model.parameters()).device.type == "cpu":  # on another device PyTorch may be faster
+        hint(f"no native backend, which is several times faster: {reason}")
     return Runtime(model, options.kv_dtype)
+
+
+def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None:
+    """Return why the C++ decoder cannot compute a model on this machine; None if it can.
+
+    The first time on a machine this compiles the decoder and tries it.
+    """
+    reason = unsupported_reason(model)
+    if reason is not None:
+        return reason
+    try:
+        load_decoder(settings, report)
+    except DeviceError as error:  # only compiling it shows whether a machine can
+        return str(error)
+    return None
+
+
+def prepare_native(model: GPT, settings: Settings, report: Report) -> NativeModel:
+    """Copy the weights of a model for the C++ decoder; `why_not_native` has returned None."""
+    library, processor = load_decoder(settings, report)
+    with announced(report, "copying the weights for the native engine"):
+        weights = lay_out_weights(model, processor)
+    return NativeModel(library, weights, edited_sampling=changed_code(SAMPLING))
+
+
+def _require_known(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise GenerationError(f"{name} {value!r}: expected one of {', '.join(known)}")
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise GenerationError(f"{name} is {value}, expected at least 1")

@@ -5,7 +5,7 @@ Compile and try every library for this machine, so that no other command has to 
 
 import sys
 
-from gpt.native.decoding.engine import load_engine
+from gpt.native.decoding.decoder import load_decoder
 from gpt.native.training.bindings import load_kernels
 from gpt.system.environment import read_settings
 from gpt.system.errors import GPTError
@@ -19,7 +19,7 @@ def main() -> int:
         with unwinding():
             settings = read_settings()
             load_kernels(supported_processors(settings.processor)[0].matmul_dtype, settings, print)
-            load_engine(settings, print)
+            load_decoder(settings, print)
     except GPTError as error:
         print(f"no compiled kernels: {error}", file=sys.stderr)
     return 0

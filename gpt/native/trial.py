@@ -27,7 +27,7 @@ from gpt.model import GPT
 from gpt.model.quantized import NAMES, quantize
 from gpt.native.build import open_library
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.native.decoding.engine import KV_KINDS, Engine, load_engine, with_results
+from gpt.native.decoding.decoder import KV_KINDS, Decoder, load_decoder, with_results
 from gpt.native.decoding.weights import lay_out_weights
 from gpt.native.fingerprint import (
     DECODING,
@@ -78,7 +78,7 @@ SAMPLING_PARAMS = (
     {"temperature": 0.9, "top_k": 5, "repetition_penalty": 1.3},
     {"temperature": 1.1, "top_p": 0.8, "min_p": 0.05, "top_k": 50},
 )
-"""Parameters by which tokens are sampled: together they use every filter that the engine has."""
+"""Parameters by which tokens are sampled: together they use every filter that the decoder has."""
 TRAINING_TOLERANCES = {torch.float32: (2e-4, 2e-4), torch.bfloat16: (1.5, 0.2)}
 """Largest differences from PyTorch's numbers in float32, by the type of the kernels.
 
@@ -154,7 +154,7 @@ def _largest_difference(found: Tensor, expected: Tensor) -> float:
 def decoding_difference(
     library: ctypes.CDLL, processor: Processor, samples: bool = True
 ) -> str | None:
-    """Return where an engine's logits differ from PyTorch's, or None.
+    """Return where the logits of a decoder differ from PyTorch's, or None.
 
     Args:
         samples: compare the tokens that it samples too.
@@ -164,24 +164,24 @@ def decoding_difference(
     for (name, model), (weights, kv_dtype) in product(models(), formats):
         model.eval()
         decoded = model if weights == "float32" else quantize(model, weights)
-        engine = Engine(library, lay_out_weights(decoded, processor), 2, kv_dtype=kv_dtype)
-        difference = _logits_difference(engine, decoded)
+        decoder = Decoder(library, lay_out_weights(decoded, processor), 2, kv_dtype=kv_dtype)
+        difference = _logits_difference(decoder, decoded)
         if not difference <= KV_TOLERANCES[kv_dtype]:  # `not`, so that NaN is a difference
             return (
                 f"the logits of {name} ({weights}, {kv_dtype} cache) differed by "
                 f"{difference:.2g} from PyTorch's"
             )
         if samples and kv_dtype == "fp32":
-            reason = _sampling_difference(engine, model.vocab_size)
+            reason = _sampling_difference(decoder, model.vocab_size)
             if reason is not None:
                 return f"{reason} of {name} ({weights})"
     return None
 
 
-def _logits_difference(engine: Engine, model: GPT) -> float:
+def _logits_difference(decoder: Decoder, model: GPT) -> float:
     """Return the largest difference of a logit, in standard deviations of all.
 
-    The text goes through the engine as a prefill, a few tokens and a step; then the step is taken
+    The text goes through the decoder as a prefill, a few tokens and a step; then the step is taken
     again, by a second sequence with a copy of the blocks of the first.
     """
     idx = torch.randint(model.vocab_size, (1, 66))
@@ -192,30 +192,30 @@ def _logits_difference(engine: Engine, model: GPT) -> float:
     for start, end in ((0, 61), (61, 65), (65, 66)):
         length = end - start
         sequences = [0] * length
-        parts.append(engine.forward(tokens[start:end], sequences, range(start, end), range(length)))
-    of_each = engine.blocks_per_sequence
-    engine.copy_blocks([(of_each, 0), (of_each + 1, 1)])
+        parts.append(decoder.forward(tokens[start:end], sequences, range(start, end), range(length)))
+    of_each = decoder.blocks_per_sequence
+    decoder.copy_blocks([(of_each, 0), (of_each + 1, 1)])
     logits = torch.empty(model.vocab_size)
     how = sample_in_c(sampling_in_c(SamplingParams()), 0.5, None, logits)
-    engine.step([tokens[-1]], [1], [65], [0], [how])
+    decoder.step([tokens[-1]], [1], [65], [0], [how])
     found = torch.cat((*parts, logits.unsqueeze(0)))
     return _largest_difference(found, torch.cat((expected, expected[-1:])))
 
 
-def _sampling_difference(engine: Engine, vocab_size: int) -> str | None:
-    """Return by which parameters an engine samples other tokens than PyTorch would, or None.
+def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
+    """Return by which parameters a decoder samples other tokens than PyTorch would, or None.
 
     A token is right if its random number lies in the interval of cumulative probability that
-    PyTorch gives it, by the logits of the engine.
+    PyTorch gives it, by the logits of the decoder.
     """
     for keys in SAMPLING_PARAMS:
         params = SamplingParams.model_validate(keys)
         uniforms = torch.rand(2, 8)  # of two sequences and eight steps
         seen = torch.zeros(2, vocab_size, dtype=torch.uint8)
         seen[:, :9] = 1
-        # the engine marks the tokens that it samples in the tensor that it is given
+        # the decoder marks the tokens that it samples in the tensor that it is given
         seen_before = seen.clone()
-        sampled, logits = engine.generate(
+        sampled, logits = decoder.generate(
             [0, 1], [1, 2], [0, 0], uniforms, params, seen, keep_logits=True
         )
         assert logits is not None
@@ -262,8 +262,8 @@ def write_fingerprint() -> int:
         kernels = load_kernels(processor.matmul_dtype, settings, print, processor)
         difference = training_difference(kernels)
         if difference is None:
-            engine, of_engine = load_engine(settings, print, processor)
-            difference = decoding_difference(engine, of_engine)
+            library, of_decoder = load_decoder(settings, print, processor)
+            difference = decoding_difference(library, of_decoder)
         print(f"{processor.name}: {difference or 'agrees with PyTorch'}")
         if difference is not None:
             return 1

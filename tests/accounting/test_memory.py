@@ -8,8 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from gpt.config import ModelConfig, OptimConfig
 from gpt.extras.accounting.memory import inference_memory, training_memory
-from gpt.generation.kv_cache import KVCache, cache_bytes
-from gpt.generation.paged_store import KV_DTYPES
+from gpt.generation.kv_cache import KV_DTYPES, KVCache, cache_bytes
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer

@@ -37,8 +37,8 @@ class Scripted(Runner):
         super().__init__(block_size, blocks=400)
         self._logits = logits
 
-    def logits(self, chunks: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
-        sequences = [chunk.sequence for chunk in chunks if chunk.max_samples]
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
+        sequences = [item.sequence for item in work if item.max_samples]
         return sequences, torch.tensor([self._logits(sequence.tokens) for sequence in sequences])
 
 

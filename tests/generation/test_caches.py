@@ -6,9 +6,8 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gpt.generation.kv_cache import KVCache, cache_bytes
+from gpt.generation.kv_cache import KV_DTYPES, KVCache, cache_bytes
 from gpt.generation.paged import BlockPool, BlockTable, OutOfBlocksError
-from gpt.generation.paged_store import KV_DTYPES
 from gpt.system.errors import InputError
 from tiny import tiny_config
 

@@ -1,7 +1,6 @@
 """Logits of every runner are those of the whole window without a cache, and answers those of a request alone."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from random import Random
@@ -19,9 +18,9 @@ from gpt.config import SamplingParams
 from gpt.generation.batch import Batch
 from gpt.generation.engine import Engine
 from gpt.generation.generator import generate_tokens
-from gpt.generation.native_runner import Split, SplitChoice
 from gpt.generation.reference import reference_texts, reference_tokens
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
+from gpt.generation.thread_tuner import Split, ThreadTuner
 from gpt.generation.tokens import Window
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -138,28 +137,6 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> N
         batch.step()
 
 
-def test_the_fastest_split_computes_and_those_beside_it_are_tried_now_and_then() -> None:
-    splits = [Split(8, by_sequence=True), Split(8), Split(4), Split(2), Split(1)]
-    choice, seconds = SplitChoice(splits, 1, 2), dict(zip(splits, [1.5, 1.0, 0.4, 0.7, 0.8], strict=True))
-
-    def calls(count: int) -> list[Split]:
-        taken = []
-        for _ in range(count):
-            taken.append(choice.next())
-            choice.note(taken[-1], seconds[taken[-1]])
-        return taken
-
-    assert calls(5) == [Split(8), Split(8), Split(4), Split(2), Split(8)]
-    assert Counter(calls(92)) == {Split(4): 85, Split(8, by_sequence=True): 3, Split(8): 2, Split(2): 2}
-    choice.note(Split(4), 0.9)  # one slow call
-    assert choice.fastest == Split(4)
-    seconds[Split(4)] = 2.0  # another process has a core
-    assert calls(40)[-4:] == [Split(2)] * 4
-    for split, now in zip(splits, [0.3, 0.5, 0.6, 0.9, 1.0], strict=True):  # texts have grown
-        seconds[split] = now
-    assert calls(64)[-4:] == [Split(8, by_sequence=True)] * 4
-
-
 @needs_compiler
 def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     model, params = model_of("rope"), SamplingParams(max_new_tokens=80, seed=5, logprobs=2, repetition_penalty=1.1)
@@ -168,7 +145,7 @@ def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.Mo
     try:
         for split in (Split(1), Split(2), Split(2, by_sequence=True)):
             monkeypatch.setattr(
-                SplitChoice, "next", lambda self, split=split: split if split in self.splits else self.fastest
+                ThreadTuner, "next", lambda self, split=split: split if split in self.splits else self.fastest
             )
             texts.append([text.tokens for text in complete(model, ["abc", "v", "hjk"], params)])
     finally:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpt.config import ModelConfig
 from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.generation.kv_cache import KVCache
-from gpt.generation.paged_store import PagedStore, PagedView
+from gpt.generation.paged_store import PagedStore
 from gpt.model import GPT, eval_mode
 from gpt.system.device import meta_device
 from gpt.system.errors import InputError
@@ -96,10 +96,10 @@ def test_scattered_blocks_give_the_logits_of_the_whole_sequence(model: GPT, bloc
     tables, stored = [order[:16], order[16:32]], [7, 3]
     for row, length in enumerate(stored):  # two prompts of different lengths, each in two chunks
         for start, end in ((0, 2), (2, length)):
-            model(idx[row : row + 1, start:end], cache=PagedView(store, [tables[row]], [start], end - start))
+            model(idx[row : row + 1, start:end], cache=store.view([tables[row]], [start], end - start))
     for _ in range(9):
         new = torch.stack([idx[row, at : at + 1] for row, at in enumerate(stored)])
-        logits = model(new, cache=PagedView(store, tables, stored, 1))
+        logits = model(new, cache=store.view(tables, stored, 1))
         expected = [model(idx[row : row + 1, : at + 1])[0, -1] for row, at in enumerate(stored)]
         torch.testing.assert_close(logits[:, 0], torch.stack(expected), **CLOSE)
         stored = [at + 1 for at in stored]

@@ -23,7 +23,7 @@ from native_support import needs_compiler
 from gpt.native import build, contract
 from gpt.native.build import FLAGS, Compiler, find_compilers, find_library, open_library
 from gpt.native.contract import Activation, Kind, check_facts, fields, pointer
-from gpt.native.decoding import engine
+from gpt.native.decoding import decoder
 from gpt.native.decoding.c_structs import STRUCTURES, CLayer, CMatrix
 from gpt.native.training import bindings
 from gpt.native.trial import decoding_difference, training_difference
@@ -168,12 +168,12 @@ def test_libraries_of_every_compiler_agree_with_pytorch(compiler: Compiler) -> N
     cache, processor = read_settings().cache_dir, supported_processors()[0]
     library = open_library(find_library(bindings.SOURCE, processor, cache, compiler=compiler))
     assert training_difference(bindings.Kernels(library, processor)) is None
-    library = open_library(find_library(engine.SOURCE, processor, cache, flags=engine.FLAGS, compiler=compiler))
-    assert decoding_difference(engine.with_results(library), processor) is None
+    library = open_library(find_library(decoder.SOURCE, processor, cache, flags=decoder.FLAGS, compiler=compiler))
+    assert decoding_difference(decoder.with_results(library), processor) is None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang compiles for other systems")
-@pytest.mark.parametrize("source", [bindings.SOURCE, engine.SOURCE])
+@pytest.mark.parametrize("source", [bindings.SOURCE, decoder.SOURCE])
 @pytest.mark.parametrize("system", ["macos", "windows-gnu", "linux-gnu"])
 @pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
 def test_sources_compile_for_other_systems(processor: str, system: str, source: str, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ SHORTER = [kind for kind in Kind if kind != Kind.INT4]
 
 def test_libraries_that_differ_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = read_settings()
-    library, processor = engine.load_engine(settings)
+    library, processor = decoder.load_decoder(settings)
     matrix, longer, layer = (ctypes.sizeof(structure) for structure in (CMatrix, CLonger, CLayer))
     for structures, said in (
         ([*STRUCTURES, CLonger], rf"^sizeof\(Matrix\) is {matrix} in C\+\+ and {longer} in Python$"),
@@ -210,7 +210,7 @@ def test_libraries_that_differ_are_refused_by_name(monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(contract, name, numbers)
             with pytest.raises(RuntimeError, match=said):
-                engine.load_engine(settings)
+                decoder.load_decoder(settings)
             with pytest.raises(RuntimeError, match=said):
                 bindings.load_kernels(processor.matmul_dtype, settings)
 

@@ -15,7 +15,7 @@ import torch
 from native_support import needs_compiler
 
 from gpt.native.build import SOURCES, Compiler, find_compilers, find_library, open_library
-from gpt.native.decoding import engine
+from gpt.native.decoding import decoder
 from gpt.native.training import bindings
 from gpt.system.environment import read_settings
 from gpt.system.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, TILES, Processor, supported_processors
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-FLAGS: dict[str, tuple[str, ...]] = {bindings.SOURCE: (), engine.SOURCE: engine.FLAGS}
+FLAGS: dict[str, tuple[str, ...]] = {bindings.SOURCE: (), decoder.SOURCE: decoder.FLAGS}
 OTHERS = ("g++-11", "g++-12", "clang++-14", "clang++-19")
 """Compilers of Debian beside the machine's own."""
 TRAPPED = Processor("trapped AMX", AMX.instructions[-3:], torch.bfloat16, ("-DGPT_LANES=16", TILES))
@@ -91,7 +91,7 @@ def wrong(object_file: Path, processor: Processor, source: str) -> list[str]:
     code = machine_code(object_file)
     found = {name for name, mark in MARKS.items() if re.search(mark, code)}
     # the engine computes in float32
-    named = set(processor.instructions) & MARKS.keys() - ({"avx512bf16"} if source == engine.SOURCE else set())
+    named = set(processor.instructions) & MARKS.keys() - ({"avx512bf16"} if source == decoder.SOURCE else set())
     problems = [f"it should {'not ' * (name in found)}have {name}" for name in sorted(found ^ named)]
     for function in code.split("\n\n"):  # a configuration is a constant, or one that was stored at the same place
         for place in re.finditer(r"ldtilecfg +(.*\(%(?!rip).*)", function):
@@ -122,7 +122,7 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> str:
     return library
 
 
-COMPARED = {bindings.SOURCE: "logits and gradients", engine.SOURCE: "logits and tokens"}
+COMPARED = {bindings.SOURCE: "logits and gradients", decoder.SOURCE: "logits and tokens"}
 
 
 def tried(source: str, library: Path, processor: Processor, preload: str = "") -> tuple[int, str]:
@@ -138,7 +138,7 @@ def tried(source: str, library: Path, processor: Processor, preload: str = "") -
 def test_trapped_tiles_agree_with_pytorch(
     number: int, compiler: Compiler, source: str, trap: str, tmp_path: Path
 ) -> None:
-    level = ("-O3", "-O2")[(number + (source == engine.SOURCE)) % 2]
+    level = ("-O3", "-O2")[(number + (source == decoder.SOURCE)) % 2]
     object_file, _ = compiled(tmp_path, compiler, TRAPPED, source, level)
     assert wrong(object_file, TRAPPED, source) == []
     assert tried(source, linked(object_file, compiler), AMX, trap) == (0, COMPARED[source])
@@ -199,7 +199,7 @@ def test_emulated_processors_repeat_recorded_calls(tmp_path: Path, monkeypatch: 
     cases = [(AVX2, "Haswell", 0), (GENERIC, "qemu64", 0), (AVX2, "Nehalem", -signal.SIGILL)]
     replay, settings = [ROOT / "packaging/replay.cpp", "-o", tmp_path / "replay", "-ldl"], read_settings()
     subprocess.run([*next(find_compilers()).command, "-std=c++17", *replay], check=True)
-    for source, record in ((bindings.SOURCE, record_training), (engine.SOURCE, record_decoding)):
+    for source, record in ((bindings.SOURCE, record_training), (decoder.SOURCE, record_decoding)):
         record(tmp_path / "recording", GENERIC, settings)
         for processor, model, code in cases:
             library = open_library(find_library(source, processor, settings.cache_dir, flags=FLAGS[source]))._name

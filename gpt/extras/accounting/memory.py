@@ -13,8 +13,7 @@ from torch import Tensor
 
 from gpt.config import ModelConfig
 from gpt.extras.accounting.allocations import AllocationMode, rehearsal
-from gpt.generation.kv_cache import KVCache
-from gpt.generation.paged_store import KV_DTYPES
+from gpt.generation.kv_cache import KV_DTYPES, KVCache
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.training.loss import summed_loss

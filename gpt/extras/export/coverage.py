@@ -6,8 +6,8 @@ from typing import Any
 
 from gpt.config import ModelConfig, SampleConfig
 from gpt.model import GPT
-from gpt.native.decoding.weights import check_native_support
-from gpt.system.errors import DeviceError, InputError
+from gpt.native.decoding.weights import reason_not_as_configured
+from gpt.system.errors import InputError
 
 SIZES = frozenset({"n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_width", "norm_eps", "rope_theta"})
 WITHOUT_EFFECT = frozenset({"init", "dropout", "attention_dropout", "attention"})
@@ -45,7 +45,6 @@ def unknown_defaults(params: SampleConfig, known: Collection[str]) -> list[str]:
 
 def require_as_configured(model: GPT) -> None:
     """Raise InputError where modules of a model on the CPU are not those that its configuration builds."""
-    try:
-        check_native_support(model)
-    except DeviceError as error:
-        raise InputError(f"the model is not what its configuration builds: {error}") from None
+    reason = reason_not_as_configured(model)
+    if reason is not None:
+        raise InputError(f"the model is not what its configuration builds: {reason}")

@@ -1,8 +1,8 @@
 """A short text to look into a model with: a line or so that it writes."""
 
 from gpt.checkpoint import Loaded
-from gpt.generation.engine import Runtime
 from gpt.generation.generator import generate
+from gpt.generation.runtime import Runtime
 from gpt.system.errors import GenerationError
 
 MOST_CHARACTERS = 100

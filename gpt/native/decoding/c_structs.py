@@ -1,4 +1,7 @@
-"""The structures of `src/decoding/model.h`, and functions that fill them in."""
+"""The structures of `src/decoding/model.h`, and functions that fill them in.
+
+Names, order and types of the fields are those of the header.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,10 +13,11 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.native.contract import Activation, fields, floats, pointer
 
-SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+SMALLEST_FLOAT = torch.finfo(torch.float32).tiny
+LARGEST_FLOAT = torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1
-SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
-"""Fields of `SamplingParams` by which C samples."""
+SAMPLING_FIELDS = frozenset({"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
+"""Fields of `SamplingParams` by which C++ samples."""
 ACTIVATIONS = {
     "gelu": Activation.GELU,
     "gelu_tanh": Activation.GELU_TANH,
@@ -21,7 +25,7 @@ ACTIVATIONS = {
     "relu2": Activation.RELU_SQUARED,
     "swiglu": Activation.GATED_SILU,
 }
-"""Known values of `model.mlp`."""
+"""Values of `model.mlp` that C++ computes, by their number there."""
 INTEGERS = ctypes.POINTER(c_int32)
 
 
@@ -70,13 +74,32 @@ def integers(values: Sequence[int]) -> ctypes.Array[c_int32]:
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:
-    """Return the sampling parameters, rounded and clipped to float32 and int32 without a change of meaning."""
-    temperature = max(params.temperature, SMALLEST) if params.temperature else 0.0
-    penalty = min(max(params.repetition_penalty, SMALLEST), LARGEST)
+    """Return sampling parameters, rounded and clipped to float32 and int32.
+
+    Clipping does not change what they mean: a temperature that float32 rounds to 0 is not greedy,
+    and a penalty stays positive and finite.
+    """
+    temperature = 0.0
+    if params.temperature > 0:
+        temperature = max(params.temperature, SMALLEST_FLOAT)
     ids = LARGEST_INT32 if params.ids is None else params.ids
-    return CSampling(temperature, params.top_p, params.min_p, penalty, min(params.top_k, LARGEST_INT32), ids)
+    return CSampling(
+        temperature=temperature,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        penalty=min(max(params.repetition_penalty, SMALLEST_FLOAT), LARGEST_FLOAT),
+        top_k=min(params.top_k, LARGEST_INT32),
+        ids=ids,
+    )
 
 
-def sample_in_c(sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None) -> CSample:
-    """Return the arguments for sampling a token; the caller keeps the tensors (V,) alive."""
+def sample_in_c(
+    sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None
+) -> CSample:
+    """Return the arguments for sampling a token; the caller keeps the tensors alive.
+
+    Args:
+        seen: (V,) uint8, 1 for tokens to which the repetition penalty applies; None: there is none.
+        logits: (V,) float32, into which C++ writes the logits; None: they are not wanted.
+    """
     return CSample(sampling, uniform, pointer(seen, torch.uint8), floats(logits))

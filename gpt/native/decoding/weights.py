@@ -1,8 +1,8 @@
-"""Lay out a model's weights for the engine of `src/decoding`."""
+"""Lay out a model's weights for the decoder of `src/decoding`."""
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,22 +12,46 @@ from torch import Tensor
 from gpt.model import GPT
 from gpt.model.positions import LearnedPositions, Rotary
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
-from gpt.native.contract import Kind, pointer
+from gpt.native.contract import BLOCK, Kind, pointer
 from gpt.native.coverage import changed_module, changed_tensor, uncovered
 from gpt.native.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
 from gpt.native.fingerprint import DECODING, changed_code
-from gpt.system.errors import DeviceError
 from gpt.system.processor import TILES, Processor
 
-BLOCK = 64
-"""Outputs of a matrix, or positions of keys, that lie side by side, as in `model.h`."""
-DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
-"""Of the weights as C++ reads them; integers of all kinds are bytes."""
+FLOAT_DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
+"""Types of floating-point weights as C++ reads them; it reads integers of all kinds as bytes."""
+TILE_INPUTS = 64
+"""Inputs that one row of a tile of AMX holds, one byte each."""
+
+
+def unsupported_reason(model: GPT) -> str | None:
+    """Return why the decoder must not compute a model; None if it may."""
+    reason = reason_not_as_configured(model)
+    if reason is not None:
+        return reason
+    for block in model.h:
+        if len({_format(layer) for layer in _inputs_of_attention(block)}) > 1:
+            return "the native backend needs queries, keys and values in the same format"
+    return None
+
+
+def reason_not_as_configured(model: GPT) -> str | None:
+    """Return why a model may compute something else than the decoder; None if it does not.
+
+    The decoder computes models on the CPU that are what their configuration and the package's
+    code build.
+    """
+    if next(model.parameters()).device.type != "cpu":
+        return "the native backend runs on a CPU"
+    other = uncovered(model.config, ACTIVATIONS) or changed_module(model) or changed_tensor(model)
+    if other is not None:
+        return f"the native backend does not cover {other}"
+    return changed_code(DECODING)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A copy of a model's weights, as C reads them where they lie: in `tensors`."""
+    """A copy of a model's weights, as C++ reads them where they lie: in `tensors`."""
 
     model: CModel
     layers: ctypes.Array[CLayer]
@@ -35,79 +59,108 @@ class Weights:
 
 
 def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
-    """Return a copy of the weights of a model in eval mode, in the layout that a processor wants; None: the common one.
+    """Return a copy of the weights of a model in eval mode, for which `unsupported_reason` is None.
 
-    The model has passed `check_native_support`.
+    Args:
+        processor: the class whose layout is wanted; None: the common one, without tiles.
     """
-    copies = _Copies(processor is not None and TILES in processor.macros)
-    layers = (CLayer * len(model.h))(*map(copies.layer, model.h))
-    return Weights(copies.model(model), layers, copies.tensors)
-
-
-def check_native_support(model: GPT) -> None:
-    """Raise DeviceError unless a model is on the CPU, and is what its configuration and the package's code build."""
-    if next(model.parameters()).device.type != "cpu":
-        raise DeviceError("the native backend runs on a CPU")
-    if reason := uncovered(model.config, ACTIVATIONS) or changed_module(model) or changed_tensor(model):
-        raise DeviceError(f"the native backend does not cover {reason}")
-    if reason := changed_code(DECODING):
-        raise DeviceError(reason)
+    has_tiles = processor is not None and TILES in processor.macros
+    copies = _Copies(has_tiles)
+    layers = [copies.layer(block) for block in model.h]
+    return Weights(copies.model(model), (CLayer * len(layers))(*layers), copies.tensors)
 
 
 class _Copies:
-    """Makes structures for C, and keeps the copies that they point to; gains and biases of norms are padded."""
+    """Makes the structures that C++ reads, and keeps the tensors alive that they point to.
+
+    Biases and the weights of norms are padded to whole blocks, since C++ reads whole vectors.
+    """
 
     def __init__(self, in_tiles: bool) -> None:
-        self._in_tiles, self.tensors = in_tiles, list[Tensor]()
+        self._in_tiles = in_tiles
+        self.tensors: list[Tensor] = []
 
     def model(self, model: GPT) -> CModel:
-        config, rotation, positions = model.config, model.rotation, model.wpe
-        table = getattr(positions, "weight" if isinstance(positions, LearnedPositions) else "table", None)
-        tables = (rotation.cos, rotation.sin) if isinstance(rotation, Rotary) else (None, None)
-        tensors = *map(self._floats, (model.wte.weight, table, *tables)), *self._norm(model.ln_f)
-        sizes = (config.n_layer, config.n_head, config.kv_heads, config.head_dim, config.n_embd, config.mlp_hidden)
-        choices = (config.norm == "layernorm", ACTIVATIONS[config.mlp])
-        numbers = (config.norm_eps, *sizes, config.vocab_size, config.block_size, *choices)
-        return CModel(self._matrix(model.lm_head), *tensors, *numbers)
+        config = model.config
+        cos = None
+        sin = None
+        if isinstance(model.rotation, Rotary):
+            cos = model.rotation.cos
+            sin = model.rotation.sin
+        norm, norm_bias = self._norm(model.ln_f)
+        return CModel(
+            head=self._matrix(model.lm_head),
+            token_embedding=self._floats(model.wte.weight),
+            position_embedding=self._floats(_position_table(model)),
+            cos=self._floats(cos),
+            sin=self._floats(sin),
+            norm=norm,
+            norm_bias=norm_bias,
+            eps=config.norm_eps,
+            layers=config.n_layer,
+            heads=config.n_head,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            dim=config.n_embd,
+            hidden_dim=config.mlp_hidden,
+            vocab_size=config.vocab_size,
+            block_size=config.block_size,
+            is_layer_norm=config.norm == "layernorm",
+            activation=ACTIVATIONS[config.mlp],
+        )
 
     def layer(self, block: Any) -> CLayer:
-        attn, mlp = block.attn, block.mlp
-        matrices = (
-            self._matrix(attn.c_q, attn.c_k, attn.c_v),
-            self._matrix(attn.c_proj),
-            self._matrix(mlp.c_gate) if hasattr(mlp, "c_gate") else CMatrix(),  # without outputs: none
-            self._matrix(mlp.c_fc),
-            self._matrix(mlp.c_proj),
+        """Return one block; a matrix or norm that it does not have has null pointers."""
+        gate = CMatrix()
+        if hasattr(block.mlp, "c_gate"):
+            gate = self._matrix(block.mlp.c_gate)
+        norm_1, norm_1_bias = self._norm(block.ln_1)
+        norm_2, norm_2_bias = self._norm(block.ln_2)
+        return CLayer(
+            qkv=self._matrix(*_inputs_of_attention(block)),
+            projection=self._matrix(block.attn.c_proj),
+            gate=gate,
+            up=self._matrix(block.mlp.c_fc),
+            down=self._matrix(block.mlp.c_proj),
+            norm_1=norm_1,
+            norm_1_bias=norm_1_bias,
+            norm_2=norm_2,
+            norm_2_bias=norm_2_bias,
+            q_norm=self._floats(getattr(block.attn.q_norm, "weight", None)),
+            k_norm=self._floats(getattr(block.attn.k_norm, "weight", None)),
         )
-        head_norms = (self._floats(getattr(norm, "weight", None)) for norm in (attn.q_norm, attn.k_norm))
-        return CLayer(*matrices, *self._norm(block.ln_1), *self._norm(block.ln_2), *head_norms)
 
     def _matrix(self, *layers: Any) -> CMatrix:
-        """Return linear layers that share their input as one matrix."""
-        if len({(type(layer), getattr(layer, "bits", None)) for layer in layers}) > 1:
-            raise DeviceError("the native backend needs queries, keys and values in the same format")
-
-        def joined(name: str) -> Tensor:
-            return torch.cat([getattr(layer, name) for layer in layers])
-
-        bias = None if layers[0].bias is None else joined("bias")
-        if isinstance(layers[0], QuantizedLinear):
-            matrix = Matrix.from_integers(joined("unpacked"), joined("scales"), bias, layers[0].bits)
-        else:
-            rounded = isinstance(layers[0], BFloat16Linear)
-            matrix = Matrix.from_floats(joined("rounded") if rounded else joined("weight").float(), bias)
-        matrix = matrix.in_tiles() if self._in_tiles else matrix
-        weights = self._keep(matrix.weights, DTYPES.get(matrix.kind, torch.int8))
-        factors, sizes = self._keep(matrix.scales), (matrix.outputs, matrix.inputs, matrix.group)
-        return CMatrix(weights, factors, self._keep(_padded(matrix.bias)), matrix.kind, *sizes)
+        """Return linear layers that share their input as one matrix: their outputs are joined."""
+        bias = None
+        if layers[0].bias is not None:
+            bias = _joined(layers, "bias")
+        matrix = _joined_matrix(layers, bias)
+        if self._in_tiles:
+            matrix = matrix.in_tiles()
+        return CMatrix(
+            weights=self._keep(matrix.weights, FLOAT_DTYPES.get(matrix.kind, torch.int8)),
+            scales=self._keep(matrix.scales),
+            bias=self._keep(_padded(matrix.bias)),
+            kind=matrix.kind,
+            outputs=matrix.outputs,
+            inputs=matrix.inputs,
+            group=matrix.group,
+        )
 
     def _norm(self, norm: Any) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-        return self._keep(_padded(norm.weight)), self._keep(_padded(getattr(norm, "bias", None)))
+        """Return the weight and the bias of a norm; RMSNorm has no bias."""
+        bias = getattr(norm, "bias", None)
+        return self._keep(_padded(norm.weight)), self._keep(_padded(bias))
 
     def _floats(self, x: Any) -> ctypes.c_void_p:
-        return self._keep(None if x is None else x.detach().to(torch.float32, copy=True).contiguous())
+        """Return a copy in float32, without padding."""
+        if x is None:
+            return self._keep(None)
+        return self._keep(x.detach().to(torch.float32, copy=True).contiguous())
 
     def _keep(self, x: Tensor | None, dtype: torch.dtype = torch.float32) -> ctypes.c_void_p:
+        """Return a pointer to a tensor, which stays alive as long as `tensors`."""
         if x is not None:
             self.tensors.append(x)
         return pointer(x, dtype)
@@ -115,11 +168,11 @@ class _Copies:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A linear layer, laid out in blocks of 64 outputs.
+    """A linear layer, laid out in blocks of `BLOCK` = 64 outputs.
 
     Attributes:
-        weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte; for int8 in tiles
-            (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
+        weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte;
+            for int8 in tiles (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
         scales: (outputs / 64, inputs / group, 64) float32, factors of the weights; None: 1.
         bias: (outputs,), or None.
         outputs: number of outputs, without padding.
@@ -139,15 +192,28 @@ class Matrix:
         """Lay out (outputs, inputs) float32 or bfloat16."""
         kind = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
         outputs, inputs = weight.shape
-        return cls(_blocks(weight), None, bias, kind, outputs, inputs, max(inputs, 1))
+        # never 0, since C++ divides by the size of a group
+        return cls(_blocks(weight), None, bias, kind, outputs, inputs, group=max(inputs, 1))
 
     @classmethod
-    def from_integers(cls, integers: Tensor, scales: Tensor, bias: Tensor | None = None, bits: int = 8) -> "Matrix":
-        """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group); for 4 bits -8 to 7, inputs even."""
-        (outputs, inputs), blocks, kind = integers.shape, _blocks(integers), Kind.INT8
+    def from_integers(
+        cls, integers: Tensor, scales: Tensor, bias: Tensor | None = None, bits: int = 8
+    ) -> "Matrix":
+        """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group).
+
+        Of 4 bits, they are from -8 to 7, and the number of inputs is even.
+        """
+        outputs, inputs = integers.shape
+        blocks = _blocks(integers)
+        kind = Kind.INT8
         if bits == 4:
-            blocks, kind = (blocks[:, 0::2] & 15 | blocks[:, 1::2] << 4).contiguous(), Kind.INT4
-        return cls(blocks, _blocks(scales.float()), bias, kind, outputs, inputs, inputs // scales.size(1))
+            # of two inputs in a byte, the first has the low bits
+            low = blocks[:, 0::2] & 15
+            high = blocks[:, 1::2] << 4
+            blocks = (low | high).contiguous()
+            kind = Kind.INT4
+        group = inputs // scales.size(1)
+        return cls(blocks, _blocks(scales.float()), bias, kind, outputs, inputs, group)
 
     def in_tiles(self) -> "Matrix":
         """Return the matrix as the AMX tile unit reads it, if it is int8 with one scale per output.
@@ -156,9 +222,51 @@ class Matrix:
         """
         if self.kind != Kind.INT8 or self.group != self.inputs:
             return self
-        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % 64))
-        tiles = padded.view(len(padded), -1, 16, 4, 4, 16).permute(0, 1, 4, 2, 5, 3)
-        return replace(self, weights=tiles.contiguous(), kind=Kind.INT8_TILES)
+        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % TILE_INPUTS))
+        # (outputs / 64, inputs / 64, 16 and 4 inputs, 4 tiles, 16 outputs)
+        split = padded.view(len(padded), -1, 16, 4, 4, 16)
+        # (outputs / 64, inputs / 64, 4 tiles, 16 inputs, 16 outputs, 4 inputs)
+        tiles = split.permute(0, 1, 4, 2, 5, 3).contiguous()
+        return Matrix(
+            weights=tiles,
+            scales=self.scales,
+            bias=self.bias,
+            kind=Kind.INT8_TILES,
+            outputs=self.outputs,
+            inputs=self.inputs,
+            group=self.group,
+        )
+
+
+def _inputs_of_attention(block: Any) -> tuple[Any, Any, Any]:
+    """Return the layers that compute queries, keys and values: C++ computes them as one matrix."""
+    return block.attn.c_q, block.attn.c_k, block.attn.c_v
+
+
+def _format(layer: Any) -> tuple[type, int | None]:
+    """Return what two linear layers must have in common to be one matrix."""
+    return type(layer), getattr(layer, "bits", None)
+
+
+def _joined_matrix(layers: Sequence[Any], bias: Tensor | None) -> Matrix:
+    """Lay out linear layers of one format as one matrix."""
+    if isinstance(layers[0], QuantizedLinear):
+        integers = _joined(layers, "unpacked")
+        return Matrix.from_integers(integers, _joined(layers, "scales"), bias, layers[0].bits)
+    if isinstance(layers[0], BFloat16Linear):
+        return Matrix.from_floats(_joined(layers, "rounded"), bias)
+    return Matrix.from_floats(_joined(layers, "weight").float(), bias)
+
+
+def _joined(layers: Sequence[Any], name: str) -> Tensor:
+    """Join a tensor of several layers along their outputs."""
+    return torch.cat([getattr(layer, name) for layer in layers])
+
+
+def _position_table(model: GPT) -> Any:
+    """Return what is added to token embeddings, (block_size, C); None with rotary positions."""
+    name = "weight" if isinstance(model.wpe, LearnedPositions) else "table"
+    return getattr(model.wpe, name, None)
 
 
 def _blocks(weight: Tensor) -> Tensor:
@@ -168,5 +276,7 @@ def _blocks(weight: Tensor) -> Tensor:
 
 
 def _padded(vector: Tensor | None) -> Tensor | None:
-    """Return a copy in float32, whose last dimension is padded with zeros to a multiple of 64."""
-    return None if vector is None else F.pad(vector.detach().float(), (0, -vector.size(-1) % BLOCK)).clone()
+    """Return a copy in float32, whose last dimension is padded with zeros to whole blocks."""
+    if vector is None:
+        return None
+    return F.pad(vector.detach().float(), (0, -vector.size(-1) % BLOCK)).clone()

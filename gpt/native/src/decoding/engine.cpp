@@ -1,4 +1,4 @@
-// The C interface of the decoder, for gpt/native/decoding/engine.py.
+// The C interface of the decoder, for gpt/native/decoding/decoder.py.
 #include "../api.h"
 #include "decoder.h"
 #include "sampling.h"

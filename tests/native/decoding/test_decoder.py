@@ -1,4 +1,4 @@
-"""The engine, for every class of processors that this one is of, against the model in float64, and its promises."""
+"""The decoder, for every class of processors that this one is of, against the model in float64, and its promises."""
 
 import copy
 import math
@@ -16,8 +16,8 @@ from gpt.generation.sampling import sample as reference_sample
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.native.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
-from gpt.native.decoding.weights import Matrix, check_native_support, lay_out_weights
+from gpt.native.decoding.decoder import KV_KINDS, Decoder, NotFiniteError, load_decoder
+from gpt.native.decoding.weights import Matrix, lay_out_weights, unsupported_reason
 from gpt.system.environment import read_settings
 from gpt.system.processor import Processor, supported_processors
 from tiny import sharp_model
@@ -43,26 +43,26 @@ def processor(request: pytest.FixtureRequest) -> Processor:
     return request.param
 
 
-def engine_of(model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32") -> Engine:
-    library = load_engine(read_settings(), processor=processor)[0]
-    return Engine(library, lay_out_weights(model, processor), sequences, kv_dtype=kv_dtype)
+def decoder_of(model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32") -> Decoder:
+    library = load_decoder(read_settings(), processor=processor)[0]
+    return Decoder(library, lay_out_weights(model, processor), sequences, kv_dtype=kv_dtype)
 
 
 def in_format(model: GPT, weights: str) -> GPT:
     return model if weights == "float32" else quantize(model, weights)
 
 
-def prefill(engine: Engine, texts: Sequence[Sequence[int]]) -> Tensor:
+def prefill(decoder: Decoder, texts: Sequence[Sequence[int]]) -> Tensor:
     """All texts in one pass; logits after each token, one text after the other."""
     tokens = [(token, row, position) for row, text in enumerate(texts) for position, token in enumerate(text)]
-    return engine.forward(*zip(*tokens, strict=True), range(len(tokens)))
+    return decoder.forward(*zip(*tokens, strict=True), range(len(tokens)))
 
 
-def in_pieces(engine: Engine, text: Sequence[int], size: int, row: int = 0) -> Tensor:
+def in_pieces(decoder: Decoder, text: Sequence[int], size: int, row: int = 0) -> Tensor:
     """Logits after each token of a text, of which so many are computed in a pass."""
     parts = [range(start, min(start + size, len(text))) for start in range(0, len(text), size)]
     passes = [([text[i] for i in part], [row] * len(part), part, range(len(part))) for part in parts]
-    return torch.cat([engine.forward(*arguments) for arguments in passes])
+    return torch.cat([decoder.forward(*arguments) for arguments in passes])
 
 
 def texts_of(*lengths: int) -> list[list[int]]:
@@ -75,7 +75,7 @@ def texts_of(*lengths: int) -> list[list[int]]:
 def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weights: str, processor: Processor) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
     exact = copy.deepcopy(model).double()
-    found = prefill(engine_of(model, 3, processor), texts).split([16, 1, 9])
+    found = prefill(decoder_of(model, 3, processor), texts).split([16, 1, 9])
     for text, logits in zip(texts, found, strict=True):
         expected = exact(torch.tensor([text]))[0].double()
         torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=5e-5)
@@ -87,10 +87,10 @@ def test_logits_of_long_texts_and_wide_heads(head_dim: int, block_size: int, pro
     """Keys lie in blocks of 64 positions, values in rows that are padded to 16."""
     model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_dim, block_size=block_size, position="rope")
     (text,) = texts_of(block_size)
-    engine = engine_of(model, 1, processor)
-    torch.testing.assert_close(in_pieces(engine, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5)
+    decoder = decoder_of(model, 1, processor)
+    torch.testing.assert_close(in_pieces(decoder, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5)
     half, other = block_size // 2, (text[-1] + 1) % 23
-    again = engine.forward([other], [0], [half], [0])  # a position may be written over
+    again = decoder.forward([other], [0], [half], [0])  # a position may be written over
     expected = model(torch.tensor([[*text[:half], other]]))[0, -1:]
     torch.testing.assert_close(again, expected, rtol=1e-5, atol=5e-5)
 
@@ -102,8 +102,8 @@ def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
     changes: dict[str, Any], kv_dtype: str, tolerance: float, processor: Processor
 ) -> None:
     model, texts = sharp_model(std=0.1, **changes), texts_of(16, 1, 9)
-    exact = prefill(engine_of(model, 3, processor), texts)
-    rounded = prefill(engine_of(model, 3, processor, kv_dtype), texts)
+    exact = prefill(decoder_of(model, 3, processor), texts)
+    rounded = prefill(decoder_of(model, 3, processor, kv_dtype), texts)
     assert 0 < float((rounded - exact).norm() / exact.norm()) < tolerance
 
 
@@ -124,15 +124,15 @@ def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
     processor: Processor, changes: dict[str, Any], weights: str, kv_dtype: str
 ) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(11, 1, 9, 16, 7, 3)
-    together = prefill(engine_of(model, 6, processor, kv_dtype), texts).split([len(text) for text in texts])
+    together = prefill(decoder_of(model, 6, processor, kv_dtype), texts).split([len(text) for text in texts])
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        engine = engine_of(model, 1, processor, kv_dtype)
+        decoder = decoder_of(model, 1, processor, kv_dtype)
         for text, expected in zip(texts, together, strict=True):
-            assert torch.equal(prefill(engine, [text]), expected)
+            assert torch.equal(prefill(decoder, [text]), expected)
             if threads > 1 and len(text) not in (1, 11):
                 continue  # threads that wait for each other at every token take long
-            assert torch.equal(in_pieces(engine, text, 1), expected)
+            assert torch.equal(in_pieces(decoder, text, 1), expected)
 
 
 @torch.inference_mode()
@@ -140,16 +140,16 @@ def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
 def test_long_texts_are_the_same_to_the_bit_in_pieces_of_any_size(kv_dtype: str, processor: Processor) -> None:
     model = sharp_model(std=0.1, n_layer=1, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
     (text,) = texts_of(150)
-    expected = in_pieces(engine_of(model, 1, processor, kv_dtype), text, 1)
+    expected = in_pieces(decoder_of(model, 1, processor, kv_dtype), text, 1)
     for size in (3, 5, 11, 64):  # fewer rows than a tile, some tiles, more than a panel
-        assert torch.equal(in_pieces(engine_of(model, 1, processor, kv_dtype), text, size), expected)
+        assert torch.equal(in_pieces(decoder_of(model, 1, processor, kv_dtype), text, size), expected)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kv_dtype", KV_KINDS)
 def test_place_of_the_blocks_of_a_sequence_changes_no_bit(kv_dtype: str, processor: Processor) -> None:
     model = sharp_model(std=0.1, n_layer=2, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
-    orderly, scattered = (engine_of(model, 2, processor, kv_dtype) for _ in range(2))
+    orderly, scattered = (decoder_of(model, 2, processor, kv_dtype) for _ in range(2))
     scattered.set_blocks(0, [5, 1, 2])
     scattered.set_blocks(1, [4, 0])
     for row, text in enumerate(texts_of(150, 70)):
@@ -160,24 +160,24 @@ def test_place_of_the_blocks_of_a_sequence_changes_no_bit(kv_dtype: str, process
 @torch.inference_mode()
 @pytest.mark.parametrize("kv_dtype", KV_KINDS)
 def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -> None:
-    engine = engine_of(sharp_model(std=0.25, position="rope", n_kv_head=2, block_size=128), 4, kv_dtype=kv_dtype)
-    in_pieces(engine, *texts_of(64 + 9), 64)
-    engine.copy_blocks([(7, 1), (4, 0), (5, 1)])
-    engine.set_blocks(1, [0, 7])  # one block shared, one copied
-    engine.set_blocks(2, [4, 5])  # both copied
-    logits = engine.forward([3, 3, 3], [0, 1, 2], [73, 73, 73], range(3))
+    decoder = decoder_of(sharp_model(std=0.25, position="rope", n_kv_head=2, block_size=128), 4, kv_dtype=kv_dtype)
+    in_pieces(decoder, *texts_of(64 + 9), 64)
+    decoder.copy_blocks([(7, 1), (4, 0), (5, 1)])
+    decoder.set_blocks(1, [0, 7])  # one block shared, one copied
+    decoder.set_blocks(2, [4, 5])  # both copied
+    logits = decoder.forward([3, 3, 3], [0, 1, 2], [73, 73, 73], range(3))
     assert torch.equal(logits[0], logits[1])
     assert torch.equal(logits[0], logits[2])
-    again = engine.forward([4], [1], [74], [0])  # by its own copy
-    assert torch.equal(again, engine.forward([4], [0], [74], [0]))
+    again = decoder.forward([4], [1], [74], [0])  # by its own copy
+    assert torch.equal(again, decoder.forward([4], [0], [74], [0]))
     for sequence, blocks in ((0, [8]), (0, [-1]), (4, [0]), (0, [0, 1, 2])):  # blocks that there are not
         with pytest.raises(AssertionError):
-            engine.set_blocks(sequence, blocks)
+            decoder.set_blocks(sequence, blocks)
 
 
 def generate(model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any) -> Any:
     rows = list(range(len(uniforms)))
-    return engine_of(model, len(rows)).generate(rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options)
+    return decoder_of(model, len(rows)).generate(rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options)
 
 
 def samples_of(params: SamplingParams, uniforms: Tensor, seen: Sequence[Any], logits: Tensor) -> list[Any]:
@@ -195,7 +195,7 @@ def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
     given = [1, *tokens[:-1]]
     before = [torch.zeros(23, dtype=torch.uint8).index_fill(0, torch.tensor(given[: end + 1]), 1) for end in range(10)]
     samples = samples_of(params, uniforms[0], before, logits)
-    assert engine_of(model).step(given, [0] * 10, range(10), range(10), samples) == tokens
+    assert decoder_of(model).step(given, [0] * 10, range(10), range(10), samples) == tokens
     assert torch.equal(logits, expected[:, 0])
 
 
@@ -216,11 +216,11 @@ def test_engine_samples_as_the_reference(sampling: dict[str, Any]) -> None:
     uniforms[:40], uniforms[40:80] = 0.0, 1 - 2**-24
     seen = torch.rand(400, 23) < 0.3
     penalized = [None] * 400 if params.repetition_penalty == 1.0 else list(seen.to(torch.uint8))
-    engine, tokens, found = engine_of(sharp_model(block_size=400)), torch.randint(23, (400,)).tolist(), list[int]()
+    decoder, tokens, found = decoder_of(sharp_model(block_size=400)), torch.randint(23, (400,)).tolist(), list[int]()
     samples = samples_of(params, uniforms, penalized, logits)
     for start in range(0, 400, 50):
         places = ([0] * 50, range(start, start + 50), range(50))
-        found += engine.step(tokens[start : start + 50], *places, samples[start : start + 50])
+        found += decoder.step(tokens[start : start + 50], *places, samples[start : start + 50])
     probabilities = next_token_probabilities(logits, params, [row.nonzero().flatten().tolist() for row in seen])
     borders = probabilities.double().cumsum(dim=-1)
     for row, right in enumerate(reference_sample(probabilities, uniforms).tolist()):
@@ -264,11 +264,11 @@ def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
     with pytest.raises(NotFiniteError) as caught:
         generate(model, torch.rand(2, 12), SamplingParams())
     assert (caught.value.row, caught.value.step) == (0, 6)
-    engine = engine_of(model, 2)
-    engine.forward([1] * 6, [1] * 6, range(6), [])
+    decoder = decoder_of(model, 2)
+    decoder.forward([1] * 6, [1] * 6, range(6), [])
     for by_sequence in (False, True):
         with pytest.raises(NotFiniteError) as caught:
-            engine.generate([0, 1], [1, 1], [0, 4], torch.rand(2, 12), SamplingParams(), by_sequence=by_sequence)
+            decoder.generate([0, 1], [1, 1], [0, 4], torch.rand(2, 12), SamplingParams(), by_sequence=by_sequence)
         assert (caught.value.row, caught.value.step) == (1, 2)
 
 
@@ -287,7 +287,7 @@ def test_integers_are_laid_out_so_that_they_can_be_read_back(bits: int) -> None:
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_engine_has_a_copy_of_weights_in_formats_that_are_covered(weights: str) -> None:
     model: Any = in_format(sharp_model(n_kv_head=2, bias=True), weights)
-    check_native_support(model)
+    assert unsupported_reason(model) is None
     tensors = lay_out_weights(model).tensors
     before = [tensor.clone() for tensor in tensors]
     for tensor in [*model.parameters(), *model.buffers()]:

@@ -1,0 +1,37 @@
+"""How many tokens a call of the C++ decoder samples before it returns."""
+
+MAX_STREAM_DELAY = 0.03
+"""Seconds that a reader of the stream may wait for tokens that are sampled but not shown: three
+hundredths look like no delay."""
+MAX_BURST = 64
+"""Most tokens in a call: the cost of a call is a small part of 64 tokens."""
+SHORTEST_TIME = 1e-9
+"""Stands for a time of 0 seconds, which a coarse clock may say."""
+
+
+class Burst:
+    """The number of tokens that a call samples after each sequence.
+
+    A call that samples several tokens saves the time between calls, but shows none before the last
+    one. The first call samples one token, and each later one twice as many as the one before, as
+    long as that takes no longer than `MAX_STREAM_DELAY`.
+
+    Attributes:
+        length: of the next call.
+    """
+
+    def __init__(self) -> None:
+        self.length = 1
+        self._sequences = 0
+
+    def begin(self, sequences: int) -> None:
+        """Shorten the next call if it has more sequences than the one that its length is from."""
+        if sequences > self._sequences:
+            self.length = max(1, self.length * self._sequences // sequences)
+        self._sequences = sequences
+
+    def end(self, tokens: int, seconds: float) -> None:
+        """Set the length of the next call by the time of one that sampled `tokens`."""
+        per_token = max(seconds, SHORTEST_TIME) / tokens
+        in_time = int(MAX_STREAM_DELAY / per_token)
+        self.length = max(1, min(2 * self.length, MAX_BURST, in_time))
