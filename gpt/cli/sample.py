@@ -6,14 +6,15 @@ import io
 import json
 import signal
 import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import islice
 from random import randrange
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gpt.cli.command import load_torch, report
-from gpt.cli.sampling_options import add_decoding_options, add_sampling_options, given_params, params_of
+from gpt.cli.sampling_options import add_decoding_options, add_sampling_options, given_params
 from gpt.cli.shared_options import (
     STANDARD_INPUT,
     add_checkpoint_options,
@@ -34,29 +35,47 @@ from gpt.system.signals import handling
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
+    from gpt.generation.beam import Hypothesis
     from gpt.generation.runtime import Runtime
 
-GROUP = 64
-"""Sequences per batch."""
+BATCH_SIZE = 64
+"""Most sequences computed side by side: more hardly raise the throughput, but need more memory."""
+RANDOM_SEEDS = 10**6
+"""Number of seeds that are drawn from: six digits are easily typed again."""
 HELP = "Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D ends the session."
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser)
-    parser.set_defaults(device="cpu")  # whose kernels write faster than a GPU launches its own
+    # Decoding a small model on a GPU is bound by the time to launch its kernels.
+    parser.set_defaults(device="cpu")
     add_weights_option(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--prompt", help="text to continue; - reads standard input (default: a newline)")
-    lines = "read several prompts from a UTF-8 file, one per line"
-    source.add_argument("--prompts-file", type=to_path, metavar="FILE", help=lines)
+    source.add_argument(
+        "--prompt", help="text to continue; - reads standard input (default: a newline)"
+    )
+    source.add_argument(
+        "--prompts-file",
+        type=to_path,
+        metavar="FILE",
+        help="read several prompts from a UTF-8 file, one per line",
+    )
     source.add_argument("--interactive", action="store_true", help="prompt repeatedly")
     add_sampling_options(parser)
     add_number(parser, "--num-samples", "samples per prompt", 1)
     add_number(parser, "--beam", "beam search with N hypotheses, best first", most=10_000)
-    penalty = "with --beam: divide by length to this power (default: 1)"
-    parser.add_argument("--length-penalty", type=number(0, kind=float), metavar="A", help=penalty)
-    unknown = "what to do with characters outside the vocabulary (default: error)"
-    parser.add_argument("--unknown", choices=("error", "replace", "drop"), default="error", help=unknown)
+    parser.add_argument(
+        "--length-penalty",
+        type=number(0, kind=float),
+        metavar="A",
+        help="with --beam: divide by length to this power (default: 1)",
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=("error", "replace", "drop"),
+        default="error",
+        help="what to do with characters outside the vocabulary (default: error)",
+    )
     add_decoding_options(parser)
     parser.add_argument("--stats", action="store_true", help="report the backend and tokens/s")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
@@ -64,15 +83,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @command(
     "sample",
-    "Generate text from a trained model. Sampling parameters default to those of the run's configuration.",
+    "Generate text from a trained model. "
+    "Sampling parameters default to those of the run's configuration.",
     '--prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
+    # A wrong option is reported before torch is imported, which takes seconds.
     given = given_params(arguments)
-    params_of(SamplingParams(), given)  # report a wrong value before importing torch
     _check_options(arguments)
-    prompts = _read_prompts(arguments)
+    text = _read_text(arguments)
 
     load_torch()
     from gpt.checkpoint import load_trained
@@ -82,56 +102,89 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.generation.text import encode_prompts
     from gpt.system.device import choose_device, keep_freed_memory
 
+    prompts = _prompts_of(arguments, convert_newlines(text))  # line ends as a corpus has them
     keep_freed_memory()
-    loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
-    params = params_of(loaded.config.sample, given)
+    device = choose_device(arguments.device)
+    loaded = load_trained(arguments.checkpoint, arguments.runs, device, arguments.weights)
+    params = loaded.config.sample.params().model_copy(update=given)
     if "seed" not in given and params.temperature > 0 and arguments.beam is None:
-        params = params.model_copy(update={"seed": randrange(10**6)})
-        report(f"with --seed {params.seed}" + (", and the next for each prompt" if arguments.interactive else ""))
+        params = _with_random_seed(params, arguments.interactive)
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
     options = DecodeOptions(arguments.backend, arguments.kv_dtype)
-    runtime = build_runtime(loaded.model, options, report=report)
-    prompts = [] if arguments.interactive else [convert_newlines(prompt) for prompt in prompts]
-    # a bad prompt is an error before anything is written
+    runtime = build_runtime(loaded.model, options, report)
+    # A bad prompt is an error before anything is written, also if it is in a later batch.
     encode_prompts(tokenizer, prompts, params, loaded.config.model.block_size)
     if loaded.folder != arguments.checkpoint:
         report(f"using {loaded.folder}")
     if arguments.interactive:
-        return _converse(runtime, tokenizer, params)
-    (_sample if arguments.beam is None else _beam)(arguments, runtime, tokenizer, prompts, params)
+        _converse(runtime, tokenizer, params)
+    elif arguments.beam is not None:
+        _beam(arguments, runtime, tokenizer, prompts, params)
+    else:
+        _sample(arguments, runtime, tokenizer, prompts, params)
     return 0
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Raise GenerationError for an option without effect."""
-    chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
-    if arguments.num_samples == 1:
+    chosen = set()
+    for name, value in vars(arguments).items():
+        if value is not None and value is not False:
+            chosen.add(name)
+    if arguments.num_samples == 1:  # the default
         chosen.discard("num_samples")
     for_samples = {"stats", "logprobs", "num_samples"}
-    sampling = {"temperature", *FILTERS, "repetition_penalty", "seed"}
-    for mode, is_on, ignored in (
-        ("--interactive", arguments.interactive, {"json", "beam"} | for_samples),
-        ("--beam", arguments.beam is not None, sampling | for_samples),
-        ("sampling, without --beam", arguments.beam is None, {"length_penalty"}),
-        ("text output, without --json", not arguments.json, {"logprobs"}),
-    ):
-        if is_on and chosen & ignored:
-            option = min(chosen & ignored).replace("_", "-")
-            raise GenerationError(f"--{option} has no effect with {mode}; leave one of them out")
+    if arguments.interactive:
+        _refuse(chosen & {"json", "beam", *for_samples}, "--interactive")
+    if arguments.beam is None:
+        _refuse(chosen & {"length_penalty"}, "sampling, without --beam")
+    else:
+        sampling = {"temperature", *FILTERS, "repetition_penalty", "seed"}
+        _refuse(chosen & (sampling | for_samples), "--beam")
+    if not arguments.json:
+        _refuse(chosen & {"logprobs"}, "text output, without --json")
 
 
-def _read_prompts(arguments: argparse.Namespace) -> list[str]:
-    """Return the prompts, in order; GPTError: a file cannot be read, or holds no prompt."""
+def _refuse(ignored: Collection[str], mode: str) -> None:
+    """Raise GenerationError for the first of some options that have no effect in a mode."""
+    if ignored:
+        option = min(ignored).replace("_", "-")
+        raise GenerationError(f"--{option} has no effect with {mode}; leave one of them out")
+
+
+def _read_text(arguments: argparse.Namespace) -> str:
+    """Return the text of the prompts as it was given; GPTError: a file cannot be read."""
     if arguments.prompts_file is not None:
-        from gpt.data.tokenizers import convert_newlines
+        return read_text(arguments.prompts_file)
+    if arguments.prompt == "-":
+        return read_text(STANDARD_INPUT)
+    return arguments.prompt or ""
 
-        prompts = [line for line in convert_newlines(read_text(arguments.prompts_file)).split("\n") if line]
-        if not prompts:
-            raise GenerationError(f"{arguments.prompts_file} holds no prompt")
-        return prompts
-    return [read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt or ""]
+
+def _prompts_of(arguments: argparse.Namespace, text: str) -> list[str]:
+    """Return the prompts in a text, in order; none in a session, which asks for them.
+
+    Raises:
+        GenerationError: a file holds no prompt.
+    """
+    if arguments.interactive:
+        return []
+    if arguments.prompts_file is None:
+        return [text]
+    prompts = [line for line in text.split("\n") if line]
+    if not prompts:
+        raise GenerationError(f"{arguments.prompts_file} holds no prompt")
+    return prompts
+
+
+def _with_random_seed(params: SamplingParams, is_interactive: bool) -> SamplingParams:
+    """Return parameters with a seed of today, and report it: the text can be had again by it."""
+    seed = randrange(RANDOM_SEEDS)
+    later = ", and the next for each prompt" if is_interactive else ""
+    report(f"with --seed {seed}{later}")
+    return params.model_copy(update={"seed": seed})
 
 
 def _sample(
@@ -141,28 +194,56 @@ def _sample(
     prompts: list[str],
     params: SamplingParams,
 ) -> None:
-    """Generate `num_samples` continuations of every prompt, in batches of `GROUP`."""
+    """Generate `num_samples` continuations of every prompt, in batches of `BATCH_SIZE`."""
+    if params.seed + arguments.num_samples > SEEDS:
+        raise GenerationError(
+            f"--seed is {params.seed}, and sample i has this + i, which must be less than 2^32; "
+            "take a smaller one"
+        )
+    seeds = range(params.seed, params.seed + arguments.num_samples)
+    requests = _requests(prompts, seeds)
+    is_first = True
+    while batch := list(islice(requests, BATCH_SIZE)):
+        start = time.perf_counter()
+        tokens = _write_batch(batch, runtime, tokenizer, params, arguments.json, is_first)
+        seconds = time.perf_counter() - start
+        is_first = False
+        if arguments.stats:
+            report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s")
+
+
+def _requests(prompts: Sequence[str], seeds: Iterable[int]) -> Iterator[tuple[str, int]]:
+    """Yield each prompt with each seed."""
+    for prompt in prompts:
+        for seed in seeds:
+            yield prompt, seed
+
+
+def _write_batch(
+    requests: list[tuple[str, int]],
+    runtime: "Runtime",
+    tokenizer: "Tokenizer",
+    params: SamplingParams,
+    as_json: bool,
+    is_first: bool,
+) -> int:
+    """Generate a text for each prompt and seed, and write it; return the number of tokens."""
     from gpt.cli.sample_writers import JSONWriter, TextWriter
     from gpt.generation.batch import TextBatch
 
-    if params.seed + arguments.num_samples > SEEDS:
-        raise GenerationError(
-            f"--seed is {params.seed}, and sample i has this + i, which must be less than 2^32; take a smaller one"
-        )
-    requests = ((prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples))
-    first = True
-    while group := list(islice(requests, GROUP)):
-        starts, seeds = zip(*group, strict=True)
-        start, tokens, writer = time.perf_counter(), 0, None
-        for piece in TextBatch(runtime, tokenizer, starts, params, seeds):
-            if writer is None:  # not before the first step, which may have something to say
-                writer = JSONWriter(starts, seeds, tokenizer) if arguments.json else TextWriter(starts, first)
-            writer.take(piece)
-            tokens += piece.token is not None
-        first = False
-        if arguments.stats:
-            seconds = time.perf_counter() - start
-            report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s")
+    prompts = [prompt for prompt, _ in requests]
+    seeds = [seed for _, seed in requests]
+    writer: JSONWriter | TextWriter | None = None
+    tokens = 0
+    for chunk in TextBatch(runtime, tokenizer, prompts, params, seeds):
+        if writer is None:
+            # The prompt is written after the first step, which may have something to report.
+            writer = (
+                JSONWriter(prompts, seeds, tokenizer) if as_json else TextWriter(prompts, is_first)
+            )
+        writer.take(chunk)
+        tokens += chunk.token is not None
+    return tokens
 
 
 def _beam(
@@ -179,28 +260,37 @@ def _beam(
     block_size = runtime.model.config.block_size
     params = params.limited_to(tokenizer.vocab_size)
     ended = partial(text_at_end, tokenizer=tokenizer, params=params)
-    penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
+    length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
     for prompt in prompts:
         ids = encode_prompt(tokenizer, prompt, params, block_size)
-        room = block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
-        length, runner = min(params.max_new_tokens, room), runtime.runner(arguments.beam)
+        length = params.max_new_tokens
+        if params.overflow == "stop":
+            length = min(length, block_size + 1 - len(ids))  # the last one needs no position
+        runner = runtime.runner(arguments.beam)
         with announced(report, f"searching with {arguments.beam} beams"):
-            found = beam_search(runner, ids, arguments.beam, length, penalty, ended, params.ids)
+            found = beam_search(
+                runner, ids, arguments.beam, length, length_penalty, ended, params.ids
+            )
         for hypothesis in found:
             text = ended(hypothesis.tokens)
-            if text is None:  # it goes on after the last token
+            if text is None:  # it would go on after its last token
                 text = decode_text(tokenizer, hypothesis.tokens, params.stop)
-            if arguments.json:
-                row = {"prompt": prompt, "text": text, "logprob": hypothesis.logprob, "score": hypothesis.score}
-                print(json.dumps(row, ensure_ascii=False))
-            else:
-                print(
-                    f"{prompt}{text}\n[log-probability {hypothesis.logprob:.3f} nats, score {hypothesis.score:.4f}]\n"
-                )
+            _print_hypothesis(prompt, text, hypothesis, arguments.json)
 
 
-def _converse(runtime: "Runtime", tokenizer: "Tokenizer", params: SamplingParams) -> int:
-    """Read prompts until the end of input, and continue each; with readline, arrow keys recall earlier ones.
+def _print_hypothesis(prompt: str, text: str, hypothesis: "Hypothesis", as_json: bool) -> None:
+    logprob = hypothesis.logprob
+    score = hypothesis.score
+    if as_json:
+        row = {"prompt": prompt, "text": text, "logprob": logprob, "score": score}
+        print(json.dumps(row, ensure_ascii=False))
+    else:
+        print(f"{prompt}{text}")
+        print(f"[log-probability {logprob:.3f} nats, score {score:.4f}]\n")
+
+
+def _converse(runtime: "Runtime", tokenizer: "Tokenizer", params: SamplingParams) -> None:
+    """Read prompts until the end of input, and continue each.
 
     Raises:
         GPTError: standard input cannot be read.
@@ -210,29 +300,36 @@ def _converse(runtime: "Runtime", tokenizer: "Tokenizer", params: SamplingParams
 
     lines = standard_input()
     if isinstance(lines, io.TextIOWrapper):
-        lines.reconfigure(errors="replace")  # treat invalid UTF-8 as an unknown character
+        lines.reconfigure(errors="replace")  # invalid UTF-8 is an unknown character
     with contextlib.suppress(ImportError):
-        import_module("readline")  # gives `input` a history
+        import_module("readline")  # gives `input` a history, which arrow keys recall
     report(HELP)
-    with handling([signal.SIGINT], signal.default_int_handler):  # however often
+    # Ctrl-C stops a text and not the session, however often it is pressed.
+    with handling([signal.SIGINT], signal.default_int_handler):
         while True:
             try:
-                prompt = input("> " if lines.isatty() else "")
+                prompt = _ask(lines)
             except EOFError:
-                return 0
-            except OSError as error:
-                raise GPTError(f"cannot read standard input: {error.strerror}") from None
+                return
             except KeyboardInterrupt:
                 print()
                 continue
             try:
                 batch = TextBatch(runtime, tokenizer, [prompt], params)
                 writer = TextWriter([prompt])
-                for piece in batch:
-                    writer.take(piece)
+                for chunk in batch:
+                    writer.take(chunk)
             except GPTError as error:
                 report(f"error: {error}")
                 continue
             except KeyboardInterrupt:
                 print()
             params = params.model_copy(update={"seed": (params.seed + 1) % SEEDS})
+
+
+def _ask(lines: TextIO) -> str:
+    """Read a prompt: after a > at a terminal, else the next line of standard input."""
+    try:
+        return input("> " if lines.isatty() else "")
+    except OSError as error:
+        raise GPTError(f"cannot read standard input: {error.strerror}") from None

@@ -79,9 +79,9 @@ def test_texts_are_printed_whole_and_in_order(tmp_path: Path, run: Call) -> None
     alone = [run(f"{TEXT} 30 --stop e --stop a --seed {seed}").out for seed in range(1, 7)]
     assert len({len(text) for text in alone}) > 2
     assert together == SEPARATOR.join(alone)
-    texts = run(f"{TEXT} 3 --seed 1 --num-samples {sample.GROUP + 2}").out[:-1].split("\n" + SEPARATOR)
-    assert len(texts) == sample.GROUP + 2
-    last = run(f"{TEXT} 3 --seed {1 + sample.GROUP} --num-samples 2").out
+    texts = run(f"{TEXT} 3 --seed 1 --num-samples {sample.BATCH_SIZE + 2}").out[:-1].split("\n" + SEPARATOR)
+    assert len(texts) == sample.BATCH_SIZE + 2
+    last = run(f"{TEXT} 3 --seed {1 + sample.BATCH_SIZE} --num-samples 2").out
     assert last == ("\n" + SEPARATOR).join(texts[-2:]) + "\n"
 
 
