@@ -6,28 +6,17 @@ import io
 import json
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import islice
 from random import randrange
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from gpt.cli.command import load_torch, report
-from gpt.cli.sampling_options import add_decoding_options, add_sampling_options, given_params
-from gpt.cli.shared_options import (
-    STANDARD_INPUT,
-    add_checkpoint_options,
-    add_number,
-    add_weights_option,
-    command,
-    number,
-    read_text,
-    standard_input,
-    to_path,
-)
+from gpt.cli.sample_options import add_options, check_options, given_params
+from gpt.cli.shared_options import STANDARD_INPUT, command, read_text, standard_input
 from gpt.config import SamplingParams
-from gpt.config.filters import FILTERS
 from gpt.config.sections import SEEDS
 from gpt.system.errors import GenerationError, GPTError
 from gpt.system.progress import announced
@@ -45,40 +34,11 @@ RANDOM_SEEDS = 10**6
 HELP = "Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D ends the session."
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_checkpoint_options(parser)
-    # Decoding a small model on a GPU is bound by the time to launch its kernels.
-    parser.set_defaults(device="cpu")
-    add_weights_option(parser)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--prompt", help="text to continue; - reads standard input (default: a newline)"
-    )
-    source.add_argument(
-        "--prompts-file",
-        type=to_path,
-        metavar="FILE",
-        help="read several prompts from a UTF-8 file, one per line",
-    )
-    source.add_argument("--interactive", action="store_true", help="prompt repeatedly")
-    add_sampling_options(parser)
-    add_number(parser, "--num-samples", "samples per prompt", 1)
-    add_number(parser, "--beam", "beam search with N hypotheses, best first", most=10_000)
-    parser.add_argument(
-        "--length-penalty",
-        type=number(0, kind=float),
-        metavar="A",
-        help="with --beam: divide by length to this power (default: 1)",
-    )
-    parser.add_argument(
-        "--unknown",
-        choices=("error", "replace", "drop"),
-        default="error",
-        help="what to do with characters outside the vocabulary (default: error)",
-    )
-    add_decoding_options(parser)
-    parser.add_argument("--stats", action="store_true", help="report the backend and tokens/s")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
+class Prompt(NamedTuple):
+    """A prompt as it was given, and its token ids."""
+
+    text: str
+    ids: list[int]
 
 
 @command(
@@ -86,12 +46,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     "Generate text from a trained model. "
     "Sampling parameters default to those of the run's configuration.",
     '--prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
-    _add_options,
+    add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
     # A wrong option is reported before torch is imported, which takes seconds.
     given = given_params(arguments)
-    _check_options(arguments)
+    check_options(arguments)
     text = _read_text(arguments)
 
     load_torch()
@@ -102,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.generation.text import encode_prompts
     from gpt.system.device import choose_device, keep_freed_memory
 
-    prompts = _prompts_of(arguments, convert_newlines(text))  # line ends as a corpus has them
+    texts = _prompts_of(arguments, convert_newlines(text))  # line ends as a corpus has them
     keep_freed_memory()
     device = choose_device(arguments.device)
     loaded = load_trained(arguments.checkpoint, arguments.runs, device, arguments.weights)
@@ -112,10 +72,13 @@ def main(arguments: argparse.Namespace) -> int:
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
+    # Ids of the model that the tokenizer does not have are not sampled: they have no text.
+    params = params.limited_to(tokenizer.vocab_size)
     options = DecodeOptions(arguments.backend, arguments.kv_dtype)
     runtime = build_runtime(loaded.model, options, report)
-    # A bad prompt is an error before anything is written, also if it is in a later batch.
-    encode_prompts(tokenizer, prompts, params, loaded.config.model.block_size)
+    # All prompts are encoded before anything is written: a bad one may be in a later batch.
+    ids = encode_prompts(tokenizer, texts, params, loaded.config.model.block_size)
+    prompts = [Prompt(*pair) for pair in zip(texts, ids, strict=True)]
     if loaded.folder != arguments.checkpoint:
         report(f"using {loaded.folder}")
     if arguments.interactive:
@@ -125,33 +88,6 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         _sample(arguments, runtime, tokenizer, prompts, params)
     return 0
-
-
-def _check_options(arguments: argparse.Namespace) -> None:
-    """Raise GenerationError for an option without effect."""
-    chosen = set()
-    for name, value in vars(arguments).items():
-        if value is not None and value is not False:
-            chosen.add(name)
-    if arguments.num_samples == 1:  # the default
-        chosen.discard("num_samples")
-    for_samples = {"stats", "logprobs", "num_samples"}
-    if arguments.interactive:
-        _refuse(chosen & {"json", "beam", *for_samples}, "--interactive")
-    if arguments.beam is None:
-        _refuse(chosen & {"length_penalty"}, "sampling, without --beam")
-    else:
-        sampling = {"temperature", *FILTERS, "repetition_penalty", "seed"}
-        _refuse(chosen & (sampling | for_samples), "--beam")
-    if not arguments.json:
-        _refuse(chosen & {"logprobs"}, "text output, without --json")
-
-
-def _refuse(ignored: Collection[str], mode: str) -> None:
-    """Raise GenerationError for the first of some options that have no effect in a mode."""
-    if ignored:
-        option = min(ignored).replace("_", "-")
-        raise GenerationError(f"--{option} has no effect with {mode}; leave one of them out")
 
 
 def _read_text(arguments: argparse.Namespace) -> str:
@@ -191,7 +127,7 @@ def _sample(
     arguments: argparse.Namespace,
     runtime: "Runtime",
     tokenizer: "Tokenizer",
-    prompts: list[str],
+    prompts: list[Prompt],
     params: SamplingParams,
 ) -> None:
     """Generate `num_samples` continuations of every prompt, in batches of `BATCH_SIZE`."""
@@ -212,7 +148,7 @@ def _sample(
             report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s")
 
 
-def _requests(prompts: Sequence[str], seeds: Iterable[int]) -> Iterator[tuple[str, int]]:
+def _requests(prompts: Sequence[Prompt], seeds: Iterable[int]) -> Iterator[tuple[Prompt, int]]:
     """Yield each prompt with each seed."""
     for prompt in prompts:
         for seed in seeds:
@@ -220,7 +156,7 @@ def _requests(prompts: Sequence[str], seeds: Iterable[int]) -> Iterator[tuple[st
 
 
 def _write_batch(
-    requests: list[tuple[str, int]],
+    requests: list[tuple[Prompt, int]],
     runtime: "Runtime",
     tokenizer: "Tokenizer",
     params: SamplingParams,
@@ -229,18 +165,17 @@ def _write_batch(
 ) -> int:
     """Generate a text for each prompt and seed, and write it; return the number of tokens."""
     from gpt.cli.sample_writers import JSONWriter, TextWriter
-    from gpt.generation.batch import TextBatch
+    from gpt.generation.batch import Batch
 
-    prompts = [prompt for prompt, _ in requests]
+    texts = [prompt.text for prompt, _ in requests]
+    ids = [prompt.ids for prompt, _ in requests]
     seeds = [seed for _, seed in requests]
     writer: JSONWriter | TextWriter | None = None
     tokens = 0
-    for chunk in TextBatch(runtime, tokenizer, prompts, params, seeds):
+    for chunk in Batch(runtime, ids, params, seeds, tokenizer):
         if writer is None:
             # The prompt is written after the first step, which may have something to report.
-            writer = (
-                JSONWriter(prompts, seeds, tokenizer) if as_json else TextWriter(prompts, is_first)
-            )
+            writer = JSONWriter(texts, seeds, tokenizer) if as_json else TextWriter(texts, is_first)
         writer.take(chunk)
         tokens += chunk.token is not None
     return tokens
@@ -250,32 +185,30 @@ def _beam(
     arguments: argparse.Namespace,
     runtime: "Runtime",
     tokenizer: "Tokenizer",
-    prompts: list[str],
+    prompts: list[Prompt],
     params: SamplingParams,
 ) -> None:
     """Print the hypotheses of a beam search for every prompt, best first."""
     from gpt.generation.beam import beam_search
-    from gpt.generation.text import decode_text, encode_prompt, text_at_end
+    from gpt.generation.text import decode_text, text_at_end
 
     block_size = runtime.model.config.block_size
-    params = params.limited_to(tokenizer.vocab_size)
     ended = partial(text_at_end, tokenizer=tokenizer, params=params)
     length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
     for prompt in prompts:
-        ids = encode_prompt(tokenizer, prompt, params, block_size)
         length = params.max_new_tokens
         if params.overflow == "stop":
-            length = min(length, block_size + 1 - len(ids))  # the last one needs no position
+            length = min(length, block_size + 1 - len(prompt.ids))  # the last one needs no position
         runner = runtime.runner(arguments.beam)
         with announced(report, f"searching with {arguments.beam} beams"):
             found = beam_search(
-                runner, ids, arguments.beam, length, length_penalty, ended, params.ids
+                runner, prompt.ids, arguments.beam, length, length_penalty, ended, params.ids
             )
         for hypothesis in found:
             text = ended(hypothesis.tokens)
             if text is None:  # it would go on after its last token
                 text = decode_text(tokenizer, hypothesis.tokens, params.stop)
-            _print_hypothesis(prompt, text, hypothesis, arguments.json)
+            _print_hypothesis(prompt.text, text, hypothesis, arguments.json)
 
 
 def _print_hypothesis(prompt: str, text: str, hypothesis: "Hypothesis", as_json: bool) -> None:

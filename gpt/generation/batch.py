@@ -71,9 +71,14 @@ class Batch:
                 raise error
         return chunks
 
+    def __iter__(self) -> Iterator[TextChunk]:
+        """Yield all chunks as they come, once."""
+        while self.active:
+            yield from self.step().values()
+
 
 class TextBatch(Batch):
-    """Texts after several prompts, generated as one batch; iterating, once, yields their chunks.
+    """Texts after several prompts, generated as one batch.
 
     Args:
         prompts: any lengths up to `block_size`.
@@ -104,7 +109,3 @@ class TextBatch(Batch):
             if not 0 <= seed < SEEDS:
                 raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")
         super().__init__(runtime, ids, params, seeds, tokenizer)
-
-    def __iter__(self) -> Iterator[TextChunk]:
-        while self.active:
-            yield from self.step().values()
