@@ -93,18 +93,20 @@ class NativeRunner(Runner):
         self._vocab_size = model.vocab_size
         self._report = report
         self._reported: set[str] = set()
+        # Weak, so that a sequence that has ended takes its entry along.
         self._is_sampled_in_c: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self._burst = Burst()
         threads = self._decoder.threads
         splits = token_splits(threads)
         self._all_threads = Split(threads)
         self._prefill_tuner = ThreadTuner(splits, self._all_threads, FIRST_PREFILLS)
-        # One for each number of sequences, since the fastest split depends on it.
-        self._decode_tuners = [ThreadTuner(splits, self._all_threads, FIRST_DECODES)]
-        if threads > 1:
-            splits = [Split(threads, by_sequence=True), *splits]
-        for _ in range(1, sequences):
-            tuner = ThreadTuner(splits, self._all_threads, FIRST_DECODES)
+        # The fastest split depends on the number of sequences, so each number has a tuner.
+        self._decode_tuners: list[ThreadTuner] = []
+        for number in range(1, sequences + 1):
+            choices = splits
+            if number > 1 and threads > 1:
+                choices = [Split(threads, by_sequence=True), *splits]
+            tuner = ThreadTuner(choices, self._all_threads, FIRST_DECODES)
             self._decode_tuners.append(tuner)
 
     @property
@@ -169,6 +171,7 @@ class NativeRunner(Runner):
         steps = self._burst.length
         if not is_usual:
             steps = max(1, steps // SLOWER_SPLITS)
+        # No sequence samples more than it has blocks for, or than are left before it ends.
         steps = min(steps, *(item.max_samples for item in work))
         start = time.perf_counter()
         sampled = self._generate(work, steps, split)
