@@ -98,7 +98,7 @@ def test_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: in
     assert [each.logprob for each in cached] == pytest.approx([each.logprob for each in plain], abs=1e-5 * length)
 
 
-def test_equals_are_ranked_by_who_was_better_before_then_by_the_lower_id() -> None:
+def test_beam_ranks_equals_by_history_then_by_id() -> None:
     found = beam_search(scripted(lambda _: [0.25] * 4), [0], 6, 2)
     assert [hypothesis.tokens for hypothesis in found] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
     table = {(): [0.25, 0.5, 0.25], (1,): [0.25, 0.5, 0.25], (0,): [1e-30, 0.5, 0.5], (2,): [0.5, 0.5, 1e-30]}
@@ -106,7 +106,7 @@ def test_equals_are_ranked_by_who_was_better_before_then_by_the_lower_id() -> No
     assert [hypothesis.tokens for hypothesis in found] == [(1, 1), (1, 0), (1, 2)]
 
 
-def test_those_that_ended_as_the_same_count_as_one_and_the_best_of_them_is_found() -> None:
+def test_beam_counts_the_same_result_once_at_its_best() -> None:
     ends = {1: "a", 2: "a", 3: "b"}
     probabilities = {(): [0.1, 0.4, 0.3, 0.2], (0,): [0.02, 0.96, 0.01, 0.01]}
     script = scripted(lambda tokens: probabilities.get(tokens, [0.25] * 4))
@@ -117,7 +117,7 @@ def test_those_that_ended_as_the_same_count_as_one_and_the_best_of_them_is_found
     assert [each.tokens for each in found] == [(0, 1), (0, 0), (0, 3)]  # long ones are better here
 
 
-def test_search_for_a_text_ends_at_a_stop_inside_of_a_token_as_sampling_does() -> None:
+def test_beam_ends_at_a_stop_string_inside_of_a_token() -> None:
     tokenizer = learn_bpe([CORPUS], 300)
     *key, line_end = tokenizer.encode("key\n").tolist()
     params = SamplingParams(stop=("th",), end_id=line_end)

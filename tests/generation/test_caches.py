@@ -15,7 +15,7 @@ CONFIG = tiny_config(n_kv_head=2)  # 2 layers, 4 query heads on 2 of keys and va
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-def test_cache_gives_back_what_was_appended_rounded_also_after_a_truncation(kv_dtype: str) -> None:
+def test_cache_returns_what_was_appended_rounded(kv_dtype: str) -> None:
     cache, x = KVCache(CONFIG, 3, kv_dtype), torch.randn(2, 3, 4, 16, 8)  # of each layer, keys and values
     places = set()
 
@@ -167,7 +167,7 @@ def stored(pool: BlockPool, tokens: list[int]) -> BlockTable:
     return table
 
 
-def test_blocks_released_first_are_overwritten_first_and_the_beginning_of_a_sequence_last() -> None:
+def test_pool_overwrites_the_block_released_first() -> None:
     pool = BlockPool(4, 1)
     stored(pool, [1, 2]).truncate(0)
     stored(pool, [3, 4]).truncate(0)

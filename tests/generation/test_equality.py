@@ -62,7 +62,7 @@ def largest_error(runtime: Runtime, prompts: list[list[int]], steps: int, **para
 
 @every_backend
 @pytest.mark.parametrize("changes", [*map(keys_of, VARIANTS), *range(8)], ids=str)
-def test_logits_are_the_uncached_ones_within_and_beyond_the_window(backend: str, changes: dict[str, Any] | int) -> None:
+def test_logits_equal_uncached_ones_beyond_the_window_too(backend: str, changes: dict[str, Any] | int) -> None:
     """Of every choice, and of 8 random models."""
     model = draw_model(Random(changes)) if isinstance(changes, int) else sharp_model(std=0.25, **changes)
     window = model.config.block_size
@@ -77,7 +77,7 @@ def test_logits_are_the_uncached_ones_within_and_beyond_the_window(backend: str,
     lengths=st.lists(st.integers(1, 17) | st.sampled_from([5, 40]), min_size=1, max_size=4),
     steps=st.integers(1, 40),
 )
-def test_logits_are_the_uncached_ones_while_windows_slide_and_rows_leave(
+def test_logits_equal_uncached_ones_while_rows_leave(
     backend: str, position: str, lengths: list[int], steps: int
 ) -> None:
     model = model_of(position)
@@ -101,7 +101,7 @@ def test_smaller_cache_changes_the_logits_by_its_rounding_only(backend: str, kv_
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
 @pytest.mark.parametrize("kv_dtype", ["bf16", "fp32"])
-def test_model_in_bfloat16_has_the_same_logits_with_and_without_a_cache(position: str, kv_dtype: str) -> None:
+def test_bfloat16_model_has_the_same_logits_with_a_cache(position: str, kv_dtype: str) -> None:
     model = sharp_model(std=0.25, position=position, n_kv_head=2).to(torch.bfloat16)
     assert largest_error(build_runtime(model, DecodeOptions("eager", kv_dtype)), [[7]], 39) < 0.1
 
@@ -228,7 +228,7 @@ prompts = st.tuples(st.sampled_from(["abcdefghij", "vut", "k"]), st.integers(1, 
     blocks=st.integers(4, 16),
     variant=st.integers(0, len(WIDE) - 1),
 )
-def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
+def test_tokens_do_not_depend_on_the_rest_of_the_batch(
     asked: list[tuple[str, SamplingParams, int]], blocks: int, variant: int
 ) -> None:
     drive = Drive(engine_of(native_runtime(variant), blocks))
@@ -248,7 +248,7 @@ def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
         ),
     ],
 )
-def test_formats_of_weights_and_cache_give_the_answers_given_alone(
+def test_formats_give_the_answers_given_alone(
     backend: str, variant: int, weights: str | None, kv_dtype: str
 ) -> None:
     model = wide_model(variant) if weights is None else quantize(wide_model(variant), weights)
@@ -264,7 +264,7 @@ def test_formats_of_weights_and_cache_give_the_answers_given_alone(
 
 
 @every_backend
-def test_logits_that_are_not_finite_fail_their_request_and_no_other(backend: str) -> None:
+def test_logits_not_finite_fail_only_their_request(backend: str) -> None:
     model = sharp_model(std=0.25, block_size=200)
     text = gpt.generate(model, LETTERS, "abc", max_new_tokens=5, temperature=0.0)
     bad = next(letter for letter in "opqrstuv" if letter not in text)

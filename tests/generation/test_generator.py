@@ -62,7 +62,7 @@ def test_rows_end_at_their_own_stop_also_by_the_last_token() -> None:
     assert (stopped[0].text, {row.finish for row in stopped}) == (free[0].text[:-3], {"stop", "length"})
 
 
-def test_end_token_ends_a_row_without_its_text_and_shows_what_was_held_back_for_a_stop() -> None:
+def test_end_token_shows_what_was_held_back_for_a_stop() -> None:
     (free,) = completions(["a"], max_new_tokens=5, seed=3)
     *before, end = free.ids
     assert end not in before
@@ -74,7 +74,7 @@ def test_end_token_ends_a_row_without_its_text_and_shows_what_was_held_back_for_
 
 
 @pytest.mark.parametrize("prompt", ["a", "abcdefgh", "abcdefghijklmnop"])
-def test_overflow_stop_ends_a_text_with_the_token_that_a_full_window_gives(prompt: str) -> None:
+def test_overflow_stop_ends_a_text_at_a_full_window(prompt: str) -> None:
     (row,) = completions([prompt], max_new_tokens=50, overflow="stop")
     left = 17 - len(prompt)
     assert (row.finish, len(row.text)) == ("window", left)
@@ -112,7 +112,7 @@ def test_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_logits_of_a_row_that_are_not_finite_are_an_error_that_names_its_position(value: float) -> None:
+def test_error_names_the_position_of_logits_not_finite(value: float) -> None:
     runtime = runtime_with(Scripted(lambda context: [0.0, value if len(context) == 5 else 0.0]))
     batch = Batch(runtime, [[0], [1, 1, 0, 1], [0, 1]], SamplingParams(), [1, 2, 3])
     batch.step()
@@ -121,7 +121,7 @@ def test_logits_of_a_row_that_are_not_finite_are_an_error_that_names_its_positio
     assert batch.step() == {}
 
 
-def test_calls_refuse_what_they_cannot_generate_before_anything_is_asked_for(tiny_model: GPT) -> None:
+def test_calls_refuse_what_they_cannot_generate(tiny_model: GPT) -> None:
     runtime, params = build_runtime(tiny_model), SamplingParams()
     with pytest.raises(DataError, match="'€' at 1"):
         gpt.stream(tiny_model, LETTERS, "a€")
@@ -150,7 +150,7 @@ def test_calls_refuse_what_they_cannot_generate_before_anything_is_asked_for(tin
     )
 
 
-def test_tokens_follow_a_text_as_they_follow_its_ids_and_leave_torchs_generator_alone(tiny_model: GPT) -> None:
+def test_tokens_follow_a_text_as_they_follow_its_ids(tiny_model: GPT) -> None:
     tokenizer, params, before = CharTokenizer("abc"), SamplingParams(max_new_tokens=5), torch.get_rng_state()
     expected = list(generate_tokens(tiny_model, [0, 2, 1], params))
     assert list(generate_tokens(tiny_model, "acb", params, tokenizer=tokenizer)) == expected
@@ -167,7 +167,7 @@ def test_native_backend_is_taken_where_it_can_be(tiny_model: GPT) -> None:
 
 
 @every_backend
-def test_model_left_in_training_mode_generates_without_dropout_and_stays_in_it(backend: str) -> None:
+def test_model_in_training_mode_generates_without_dropout(backend: str) -> None:
     model = GPT(tiny_config(dropout=0.5)).eval()
     expected = tokens_by(backend, model, max_new_tokens=20)
     model.train()

@@ -42,14 +42,14 @@ def test_filters_at_their_edges_and_among_equals(name: str, logits: list[float],
 @pytest.mark.parametrize(
     ("logits", "chosen"), [([1, 3, 3, 2], 1), ([0, 0, 0], 0), ([-5, -1, -1], 1), ([7], 0), ([1e30, 2e30, 2e30], 1)]
 )
-def test_greedy_takes_the_most_likely_and_the_lowest_id_among_equals(logits: list[float], chosen: int) -> None:
+def test_greedy_takes_the_lowest_id_among_equals(logits: list[float], chosen: int) -> None:
     for idle in ({}, {"top_k": 2, "top_p": 0.1, "min_p": 1.0}):
         found = next_token_probabilities(torch.tensor(logits).float(), SamplingParams(temperature=0, **idle))
         assert found.tolist() == [float(index == chosen) for index in range(len(logits))]
 
 
 @pytest.mark.parametrize("penalty", [1e-46, 1e39, 1e300])
-def test_repetition_penalty_of_any_size_leaves_finite_logits_finite(penalty: float) -> None:
+def test_repetition_penalty_leaves_finite_logits_finite(penalty: float) -> None:
     penalized = repetition_penalty(torch.tensor([[2.0, -2.0, 0.0, 3.0]]), [[0, 1, 2]], penalty)
     assert penalized.isfinite().all()
     assert penalized[0, 2:].tolist() == [0.0, 3.0]
@@ -123,7 +123,7 @@ def test_parameters_out_of_their_range_are_refused_by_name(name: str, wrong: lis
         *((1.3, 0.7, 30, 0.95, 0.02), (0.8, 1.0, 64, 0.6, 0.1), (3.0, 2.5, 12, 0.97, 0.07), (1.2, 0.3, 50, 0.3, 0.01)),
     ],
 )
-def test_distribution_is_that_of_hugging_faces_processors_in_the_documented_order(values: tuple[Any, ...]) -> None:
+def test_distribution_equals_that_of_hugging_face(values: tuple[Any, ...]) -> None:
     import transformers as hf
 
     parts = {
@@ -144,7 +144,7 @@ def test_distribution_is_that_of_hugging_faces_processors_in_the_documented_orde
     assert torch.equal(logits, before)
 
 
-def test_penalties_count_the_text_and_biases_are_added_before_a_greedy_choice() -> None:
+def test_penalties_and_biases_count_before_a_greedy_choice() -> None:
     params = SamplingParams(temperature=0, presence_penalty=0.5, frequency_penalty=0.25, logit_bias=((3, -1.5), (0, 2)))
     changes = logit_changes(torch.Size((2, 4)), params, [[1, 1, 2], [0]])
     assert changes.tolist() == [[2.0, -1.0, -0.75, -1.5], [1.25, 0.0, 0.0, -1.5]]

@@ -109,7 +109,7 @@ schedules = st.lists(
     prefill_chunk=st.sampled_from([5, 40, 64, 100]),
     ahead=st.sampled_from([1, 1, 3, 64]),
 )
-def test_answers_are_those_given_alone_whatever_comes_goes_and_gives_way(
+def test_answers_are_those_given_alone(
     schedule: list[object], blocks: int, max_sequences: int, prefill_chunk: int, ahead: int
 ) -> None:
     drive, _ = drive_of(blocks, max_sequences, prefill_chunk, ahead)
@@ -149,7 +149,7 @@ def test_long_prompt_does_not_stall_the_others() -> None:
     assert (len(long.tokens), computed[-1]) == (1, 190 % 16)
 
 
-def test_request_waits_until_blocks_for_its_whole_prompt_are_free() -> None:
+def test_request_waits_for_blocks_for_its_whole_prompt() -> None:
     """Admitted earlier, it would take the blocks of one that runs."""
     drive, _ = drive_of(WINDOW_BLOCKS, prefill_chunk=4000)
     for letter in "ab":
@@ -160,7 +160,7 @@ def test_request_waits_until_blocks_for_its_whole_prompt_are_free() -> None:
     finish(drive)
 
 
-def test_new_request_gets_its_first_token_before_the_others_get_their_next_but_not_always() -> None:
+def test_new_request_comes_first_in_every_other_step() -> None:
     """A batch of 32 takes several times as long as a short prompt, which would wait for all of it."""
     drive, computed = drive_of(200, max_sequences=64, prefill_chunk=64)
     others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(20)]
@@ -192,7 +192,7 @@ def test_sequences_whose_windows_move_share_the_budget() -> None:
         (["ab" * 20] * 8, 39, 7 * 39, 8),
     ],
 )
-def test_beginnings_that_prompts_share_are_computed_and_held_once(
+def test_shared_beginnings_are_computed_and_held_once(
     prompts: list[str], computed: int, reused: int, held: int
 ) -> None:
     drive, in_steps = drive_of(200, max_sequences=32, prefill_chunk=4000)
@@ -222,7 +222,7 @@ def test_several_tokens_a_step_are_sampled_where_nobody_waits() -> None:
     finish(drive)
 
 
-def test_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -> None:
+def test_cancelled_request_returns_its_blocks_at_once() -> None:
     drive, _ = drive_of(40, max_sequences=2)
     running = [drive.add("ab" * 40, max_new_tokens=90), drive.add("cd" * 40, max_new_tokens=90)]
     queued = [drive.add("ef", max_new_tokens=9), drive.add("gh", max_new_tokens=9)]

@@ -67,7 +67,7 @@ def test_of_several_prompts_the_wrong_one_is_named() -> None:
             encode_prompts(LETTERS, [wrong], params, 4)
 
 
-def test_prompt_becomes_its_ids_and_a_long_one_the_last_of_them_where_that_is_asked_for() -> None:
+def test_prompt_becomes_its_ids_or_the_last_of_them() -> None:
     assert encoded("abcd", long_prompt="refuse") == encoded("abcd", long_prompt="crop") == [1, 2, 3, 4]
     assert encoded("abcdefgh", long_prompt="crop") == [5, 6, 7, 8]
     assert encoded("aéé", ByteTokenizer(), long_prompt="crop") == [0xC3, 0xA9, 0xC3, 0xA9]
@@ -102,7 +102,7 @@ stops = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=3)
 
 
 @given(data=st.data(), text=texts, stop=stops, tokenizer=st.sampled_from([CharTokenizer(ALPHABET), ByteTokenizer()]))
-def test_what_is_shown_is_the_text_up_to_the_earliest_stop_as_early_as_that_is_certain(
+def test_stream_shows_text_as_soon_as_no_stop_can_begin_in_it(
     data: st.DataObject, text: str, stop: list[str], tokenizer: Tokenizer
 ) -> None:
     """At every moment it could still be the whole answer, and nothing is held back that cannot begin a stop."""

@@ -33,7 +33,7 @@ def calls(tiny_model: GPT) -> list[tuple[int, ...]]:
         ([[1] * 16, [2] * 4, [3] * 2], 2, [(1, 16), (1, 4), (1, 2), (1, 13), (2, 1)]),  # only the row that moved
     ],
 )
-def test_positions_are_computed_once_and_anew_where_a_window_moved(
+def test_positions_are_computed_once_until_the_window_moves(
     tiny_model: GPT, calls: list[tuple[int, ...]], prompts: list[list[int]], steps: int, expected: list[tuple[int, int]]
 ) -> None:
     runtime = build_runtime(tiny_model, DecodeOptions("eager"))
@@ -65,7 +65,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 @needs_compiler
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_changed_weights_are_decoded_except_by_a_runtime_from_before(
+def test_runtime_keeps_the_weights_of_its_moment(
     tiny_model: GPT, change: Callable[[Any], object]
 ) -> None:
     params, runtime = SamplingParams(max_new_tokens=20), build_runtime(tiny_model)

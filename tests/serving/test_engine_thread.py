@@ -93,7 +93,7 @@ def test_ids_without_a_token_are_not_sampled(make: Make, backend: str) -> None:
         assert answer(engine, "abc", params) == gpt.generate(model, few, "abc", **params.model_dump())
 
 
-def test_running_and_waiting_requests_are_cancelled_from_any_thread(make: Make) -> None:
+def test_requests_are_cancelled_from_any_thread(make: Make) -> None:
     engine = make(max_sequences=1)
     running, waiting, last, cancelled = Receiver(), Receiver(), Receiver(), threading.Event()
 

@@ -98,7 +98,7 @@ def test_logits_of_long_texts_and_wide_heads(head_dim: int, block_size: int, pro
 @torch.inference_mode()
 @pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("int8", 0.04)])
 @every_variant
-def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
+def test_narrower_cache_changes_logits_by_rounding_only(
     changes: dict[str, Any], kv_dtype: str, tolerance: float, processor: Processor
 ) -> None:
     model, texts = sharp_model(std=0.1, **changes), texts_of(16, 1, 9)
@@ -120,7 +120,7 @@ MIXED = [
 @pytest.mark.parametrize(
     ("processor", "changes", "weights", "kv_dtype"), MIXED, ids=lambda value: getattr(value, "name", str(value))
 )
-def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
+def test_logits_do_not_depend_on_the_rest_of_the_pass(
     processor: Processor, changes: dict[str, Any], weights: str, kv_dtype: str
 ) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(11, 1, 9, 16, 7, 3)
@@ -137,7 +137,7 @@ def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kv_dtype", KV_KINDS)
-def test_long_texts_are_the_same_to_the_bit_in_pieces_of_any_size(kv_dtype: str, processor: Processor) -> None:
+def test_long_texts_are_the_same_bits_in_pieces_of_any_size(kv_dtype: str, processor: Processor) -> None:
     model = sharp_model(std=0.1, n_layer=1, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
     (text,) = texts_of(150)
     expected = in_pieces(decoder_of(model, 1, processor, kv_dtype), text, 1)
@@ -211,7 +211,7 @@ def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
     ],
     ids=str,
 )
-def test_engine_samples_as_the_reference(sampling: dict[str, Any]) -> None:
+def test_decoder_samples_as_the_reference(sampling: dict[str, Any]) -> None:
     params, logits, uniforms = SamplingParams(**sampling), torch.empty(400, 23), torch.rand(400)
     uniforms[:40], uniforms[40:80] = 0.0, 1 - 2**-24
     seen = torch.rand(400, 23) < 0.3
@@ -285,7 +285,7 @@ def test_integers_are_laid_out_so_that_they_can_be_read_back(bits: int) -> None:
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_engine_has_a_copy_of_weights_in_formats_that_are_covered(weights: str) -> None:
+def test_decoder_has_a_copy_of_weights_in_covered_formats(weights: str) -> None:
     model: Any = in_format(sharp_model(n_kv_head=2, bias=True), weights)
     assert unsupported_reason(model) is None
     tensors = lay_out_weights(model).tensors
