@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,37 +22,60 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def command(
-    name: str, description: str, example: str, add_options: Callable[[argparse.ArgumentParser], object]
-) -> Callable[[Run], Callable[[Sequence[str] | None], int]]:
-    """Make a command of a function of its options: it takes the command line, and ends as `run_command` says."""
+    name: str,
+    description: str,
+    example: str,
+    add_options: Callable[[argparse.ArgumentParser], object],
+) -> Callable[[Run], "Command"]:
+    """Make a command of a function of its options, as a decorator."""
+    return partial(Command, name, description, example, add_options)
 
-    def decorate(run: Run) -> Callable[[Sequence[str] | None], int]:
-        @wraps(run)
-        def main(argv: Sequence[str] | None = None) -> int:
-            def work() -> int:
-                parser = CommandParser(description, example, prog=command_line(name))
-                add_options(parser)
-                if parser.get_default("plugin") is not None:  # a command without the option runs no file
-                    load_given_plugins(argv)
-                arguments = parser.parse_intermixed_args(argv)
-                if vars(arguments).get("output") == Path("-"):
-                    parser.error("argument --output: -, expected a name; nothing is written to standard output")
-                return run(arguments)
 
-            return run_command(work)
+class Command:
+    """A command: it takes the command line, and ends as `run_command` says.
 
-        return main
+    Args:
+        name: of the command, as `gpt NAME` calls it.
+        run: what it does, with the options that were parsed.
+    """
 
-    return decorate
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        example: str,
+        add_options: Callable[[argparse.ArgumentParser], object],
+        run: Run,
+    ) -> None:
+        self._name = name
+        self._description = description
+        self._example = example
+        self._add_options = add_options
+        self._run = run
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        return run_command(partial(self._parse_and_run, argv))
+
+    def _parse_and_run(self, argv: Sequence[str] | None) -> int:
+        parser = CommandParser(self._description, self._example, prog=command_line(self._name))
+        self._add_options(parser)
+        if parser.get_default("plugin") is not None:  # a command without the option runs no file
+            load_given_plugins(argv)
+        arguments = parser.parse_intermixed_args(argv)
+        if vars(arguments).get("output") == Path("-"):
+            parser.error(
+                "argument --output: -, expected a name; nothing is written to standard output"
+            )
+        return self._run(arguments)
 
 
 def number(least: float, most: float = LARGEST, kind: Callable[[str], float] = int) -> Callable[[str], Any]:
-    """Return what parses a number of an option, from `least` to `most`."""
+    """Return an argparse type for a number from `least` to `most`."""
     expected = f"{least:,} to {most:,}" if most < LARGEST else f"at least {least:,}"
 
     def parse(text: str) -> float:
         value = kind(text)
-        if not least <= value <= most:  # nor nan
+        if not least <= value <= most:  # nan is neither
             raise argparse.ArgumentTypeError(f"{text}, expected {expected}")
         return value
 
