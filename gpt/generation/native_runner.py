@@ -96,18 +96,10 @@ class NativeRunner(Runner):
         # Weak, so that a sequence that has ended takes its entry along.
         self._is_sampled_in_c: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self._burst = Burst()
-        threads = self._decoder.threads
-        splits = token_splits(threads)
-        self._all_threads = Split(threads)
-        self._prefill_tuner = ThreadTuner(splits, self._all_threads, FIRST_PREFILLS)
-        # The fastest split depends on the number of sequences, so each number has a tuner.
-        self._decode_tuners: list[ThreadTuner] = []
-        for number in range(1, sequences + 1):
-            choices = splits
-            if number > 1 and threads > 1:
-                choices = [Split(threads, by_sequence=True), *splits]
-            tuner = ThreadTuner(choices, self._all_threads, FIRST_DECODES)
-            self._decode_tuners.append(tuner)
+        self._all_threads = Split(self._decoder.threads)
+        self._token_splits = token_splits(self._decoder.threads)
+        self._prefill_tuner = ThreadTuner(self._token_splits, self._all_threads, FIRST_PREFILLS)
+        self._decode_tuners: dict[int, ThreadTuner] = {}
 
     @property
     def max_samples_per_call(self) -> int:
@@ -164,7 +156,7 @@ class NativeRunner(Runner):
 
     def _decode(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Sample several tokens after each sequence in one call, and learn from its time."""
-        tuner = self._decode_tuners[len(work) - 1]
+        tuner = self._decode_tuner(len(work))
         split = tuner.next()
         is_usual = split == tuner.fastest
         self._burst.begin(len(work))
@@ -181,6 +173,17 @@ class NativeRunner(Runner):
             self._burst.end(done, seconds)
         tuner.record(split, seconds / done)
         return sampled
+
+    def _decode_tuner(self, sequences: int) -> ThreadTuner:
+        """Return the tuner for a number of sequences, on which the fastest split depends."""
+        tuner = self._decode_tuners.get(sequences)
+        if tuner is None:
+            splits = self._token_splits
+            if sequences > 1 and self._all_threads.threads > 1:
+                splits = [Split(self._all_threads.threads, by_sequence=True), *splits]
+            tuner = ThreadTuner(splits, self._all_threads, FIRST_DECODES)
+            self._decode_tuners[sequences] = tuner
+        return tuner
 
     def _generate(self, work: Sequence[ScheduledWork], steps: int, split: Split) -> Sampled:
         """Sample `steps` tokens after each sequence, all by the same parameters."""
