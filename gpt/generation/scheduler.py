@@ -116,7 +116,8 @@ class Scheduler:
     def _rotate_out(self, waiting: SequenceState) -> bool:
         """Queue the sequence that has had its place for most tokens; return whether one did.
 
-        That needs its time slice to be over, and the waiting sequence to be due.
+        That needs its time slice to be over, and the waiting sequence to be due. A new one is due
+        at once, since its reader has seen nothing yet.
         """
         longest = max(self.running, key=_tokens_in_place)
         is_over = _tokens_in_place(longest) >= TIME_SLICE_TOKENS
@@ -134,8 +135,8 @@ class Scheduler:
         Sequences that need one token get it. The others share the budget for prompts, longest wait
         first. What two of them have in common is computed for one of them, and the other waits.
         """
-        plan = _PrefillPlan(self._prefill_chunk)
         counts: dict[SequenceState, int] = {}
+        plan = _PrefillPlan(self._prefill_chunk)
         for sequence in sorted(self.running, key=lambda each: each.waiting_since):
             if sequence.num_uncached > 1:
                 # Another sequence may have computed some of it in an earlier step.
@@ -170,9 +171,11 @@ class Scheduler:
         before = sequence.num_cached
         twin = next((other for other in self.running if other.table.tokens == window), None)
         if twin is not None:
+            # All of its blocks are shared, also the last one, which is not full.
             sequence.table.truncate(0)
             sequence.table = twin.table.fork()
         elif before % self._pool.block_size == 0:
+            # Blocks of the pool can follow only full blocks.
             sequence.table.match(window)
         return sequence.num_cached - before
 
