@@ -189,21 +189,20 @@ def _beam(
     params: SamplingParams,
 ) -> None:
     """Print the hypotheses of a beam search for every prompt, best first."""
-    from gpt.generation.beam import beam_search
+    from gpt.generation.beam import BeamOptions, beam_search
     from gpt.generation.text import decode_text, text_at_end
 
     block_size = runtime.model.config.block_size
     ended = partial(text_at_end, tokenizer=tokenizer, params=params)
     length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
+    options = BeamOptions(arguments.beam, length_penalty, ended, params.ids)
     for prompt in prompts:
         length = params.max_new_tokens
         if params.overflow == "stop":
             length = min(length, block_size + 1 - len(prompt.ids))  # the last one needs no position
         runner = runtime.runner(arguments.beam)
         with announced(report, f"searching with {arguments.beam} beams"):
-            found = beam_search(
-                runner, prompt.ids, arguments.beam, length, length_penalty, ended, params.ids
-            )
+            found = beam_search(runner, prompt.ids, length, options)
         for hypothesis in found:
             text = ended(hypothesis.tokens)
             if text is None:  # it would go on after its last token

@@ -34,13 +34,6 @@ class Hypothesis:
     finished: bool
 
 
-class Live(NamedTuple):
-    """A hypothesis that goes on: its sequence, and the sum of its log-probabilities in nats."""
-
-    sequence: SequenceState
-    logprob: float
-
-
 Ended = Callable[[Sequence[int]], Hashable | None]
 """What a hypothesis, given as its new tokens, ended as, such as its text; None: it goes on."""
 
@@ -49,15 +42,35 @@ def never_ended(tokens: Sequence[int]) -> None:
     return None
 
 
+@dataclass(frozen=True)
+class BeamOptions:
+    """What a beam search looks for.
+
+    Attributes:
+        beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
+        length_penalty: 0 compares plain sums; larger favors longer hypotheses.
+        ended: see `Ended`.
+        ids: number of ids that a hypothesis may have, from 0 on; None: all.
+
+    Raises:
+        GenerationError: `length_penalty` is below 0 or not finite.
+    """
+
+    beam: int
+    length_penalty: float = 1.0
+    ended: Ended = never_ended
+    ids: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.length_penalty < math.inf:
+            raise GenerationError(
+                f"length_penalty is {self.length_penalty:g}, expected a number of at least 0"
+            )
+
+
 @torch.inference_mode()
 def beam_search(
-    runner: Runner,
-    prompt: Sequence[int],
-    beam: int,
-    max_new_tokens: int,
-    length_penalty: float = 1.0,
-    ended: Ended = never_ended,
-    ids: int | None = None,
+    runner: Runner, prompt: Sequence[int], max_new_tokens: int, options: BeamOptions
 ) -> list[Hypothesis]:
     """Return the `beam` best continuations found, best first.
 
@@ -71,54 +84,101 @@ def beam_search(
     Args:
         runner: not used before, with room for `beam` sequences.
         prompt: at least one id.
-        beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
-        length_penalty: 0 compares plain sums; larger favors longer hypotheses.
-        ended: see `Ended`.
-        ids: number of ids that it may have, from 0 on; None: all.
 
     Raises:
-        GenerationError: `length_penalty` is below 0 or not finite, the prompt is empty, or the
-            logits are not finite.
+        GenerationError: the prompt is empty, or the logits are not finite.
     """
-    if not 0 <= length_penalty < math.inf:
-        raise GenerationError(
-            f"length_penalty is {length_penalty:g}, expected a number of at least 0"
-        )
     if not len(prompt):
         raise GenerationError("a prompt needs at least one token")
     request = Request(list(prompt), SamplingParams())
     sequence = SequenceState(request, None, runner.block_size, runner.pool)
-    live = [Live(sequence, 0.0)]
-    finished: dict[Hashable, Hypothesis] = {}
+    search = _Search(sequence, options)
     for _ in range(max_new_tokens):
-        extended: list[Live] = []
-        kept = 0
-        for logprob, row, token in _best_extensions(_extension_logprobs(runner, live, ids)):
-            parent = live[row].sequence
-            tokens = [*parent.tokens[len(prompt) :], token]
-            result = ended(tokens)
-            if result is None:
-                extended.append(Live(_extended(parent, token), logprob))
-                kept += 1
-            else:
-                found = _hypothesis(tokens, logprob, length_penalty, finished=True)
-                if result not in finished:
-                    finished[result] = found
-                    kept += 1
-                elif found.score > finished[result].score:
-                    finished[result] = found
-            if kept == beam:
-                break
-        for each in live:
-            each.sequence.table.truncate(0)  # the extensions share the blocks that they need
-        live = extended if len(finished) < beam else []
-        if not live:
+        search.step(_extension_logprobs(runner, search.live, options.ids))
+        if not search.live:
             break
-    found_so_far = list(finished.values())
-    for each in live:
-        tokens = each.sequence.tokens[len(prompt) :]
-        found_so_far.append(_hypothesis(tokens, each.logprob, length_penalty, finished=False))
-    return sorted(found_so_far, key=lambda hypothesis: -hypothesis.score)[:beam]
+    return search.best()
+
+
+class Live(NamedTuple):
+    """A hypothesis that goes on: its sequence, and the sum of its log-probabilities in nats."""
+
+    sequence: SequenceState
+    logprob: float
+
+
+class Extension(NamedTuple):
+    """A token after a live hypothesis, and the sum of all log-probabilities in nats."""
+
+    logprob: float
+    row: int
+    token: int
+
+
+class _Search:
+    """The hypotheses of a search in progress.
+
+    Attributes:
+        live: those that go on, best first.
+
+    Args:
+        sequence: of the prompt.
+    """
+
+    def __init__(self, sequence: SequenceState, options: BeamOptions) -> None:
+        self.live = [Live(sequence, 0.0)]
+        self._prompt_length = len(sequence.tokens)
+        self._options = options
+        self._finished: dict[Hashable, Hypothesis] = {}
+
+    def step(self, logprobs: Tensor) -> None:
+        """Replace the live hypotheses by the best of their extensions.
+
+        Args:
+            logprobs: sums of log-probabilities of each hypothesis with each next token, (B, V).
+        """
+        parents = self.live
+        self.live = []
+        kept = 0
+        for extension in _best_extensions(logprobs):
+            if self._keep(parents[extension.row].sequence, extension):
+                kept += 1
+            if kept == self._options.beam:
+                break
+        for parent in parents:
+            parent.sequence.table.truncate(0)  # the extensions have a share in the blocks
+        if len(self._finished) >= self._options.beam:
+            self.live = []
+
+    def best(self) -> list[Hypothesis]:
+        """Return the best of the finished and the live hypotheses, best first."""
+        found = list(self._finished.values())
+        for sequence, logprob in self.live:
+            tokens = sequence.tokens[self._prompt_length :]
+            found.append(self._hypothesis(tokens, logprob, finished=False))
+        return sorted(found, key=lambda hypothesis: -hypothesis.score)[: self._options.beam]
+
+    def _keep(self, parent: SequenceState, extension: Extension) -> bool:
+        """Keep an extension as live or finished; return whether it is not known yet.
+
+        Several finished ones may have ended as the same, such as by different tokens of one text.
+        """
+        tokens = [*parent.tokens[self._prompt_length :], extension.token]
+        result = self._options.ended(tokens)
+        if result is None:
+            sequence = _extended(parent, extension.token)
+            self.live.append(Live(sequence, extension.logprob))
+            return True
+        found = self._hypothesis(tokens, extension.logprob, finished=True)
+        known = self._finished.get(result)
+        if known is None or found.score > known.score:
+            self._finished[result] = found
+        return known is None
+
+    def _hypothesis(self, tokens: Sequence[int], logprob: float, finished: bool) -> Hypothesis:
+        length = max(len(tokens), 1)  # no tokens, if none are asked for, have the score 0
+        score = logprob * length**-self._options.length_penalty
+        return Hypothesis(tuple(tokens), logprob, score, finished)
 
 
 def _extended(sequence: SequenceState, token: int) -> SequenceState:
@@ -147,18 +207,10 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
     return so_far.unsqueeze(1) + logprobs[:, :ids]
 
 
-def _best_extensions(logprobs: Tensor) -> Iterator[tuple[float, int, int]]:
-    """Yield log-probability, hypothesis and token of the entries of (B, V), best first."""
+def _best_extensions(logprobs: Tensor) -> Iterator[Extension]:
+    """Yield the entries of (B, V), best first."""
     # A stable sort keeps ties in their order, so that they go to the better hypothesis.
     best = logprobs.flatten().sort(descending=True, stable=True)
     for value, index in zip(best.values, best.indices, strict=True):
         row, token = divmod(int(index), logprobs.size(1))
-        yield value.item(), row, token
-
-
-def _hypothesis(
-    tokens: Sequence[int], logprob: float, length_penalty: float, finished: bool
-) -> Hypothesis:
-    length = max(len(tokens), 1)  # the empty one has a length to divide by too
-    score = logprob * length**-length_penalty
-    return Hypothesis(tuple(tokens), logprob, score, finished)
+        yield Extension(value.item(), row, token)

@@ -18,7 +18,7 @@ from gpt.extras.inspection.views.attention import attention_patterns
 from gpt.extras.inspection.views.lens import logit_lens
 from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.generation.batch import Batch
-from gpt.generation.beam import beam_search
+from gpt.generation.beam import BeamOptions, beam_search
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
@@ -177,7 +177,7 @@ def test_log_probabilities_through_a_cache_are_near_those_of_the_cpu(kv_dtype: s
 
 def test_beams_are_those_of_the_cpu() -> None:
     runtimes = [build_runtime(sharp_model().to(place), DecodeOptions("eager")) for place in (CPU, DEVICE)]
-    one, other = (beam_search(runtime.runner(4), [1, 2], 4, 6) for runtime in runtimes)
+    one, other = (beam_search(runtime.runner(4), [1, 2], 6, BeamOptions(4)) for runtime in runtimes)
     assert [beam.tokens for beam in other] == [beam.tokens for beam in one]
     assert [beam.logprob for beam in other] == pytest.approx([beam.logprob for beam in one], abs=1e-3)
 

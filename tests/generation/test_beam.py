@@ -12,7 +12,7 @@ from torch import nn
 
 from gpt.config import SamplingParams
 from gpt.data.bpe import learn_bpe
-from gpt.generation.beam import beam_search
+from gpt.generation.beam import BeamOptions, beam_search
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.generation.text import text_at_end
@@ -75,7 +75,9 @@ def written_out(seed: int, beam: int, length: int, penalty: float) -> list[Token
     penalty=st.sampled_from([0.0, 0.7, 1.0, 2.5]),
 )
 def test_hypotheses_are_those_of_the_rules_written_out(seed: int, beam: int, length: int, penalty: float) -> None:
-    found = beam_search(scripted(lambda tokens: shares(seed, tokens)), [0], beam, length, penalty, ended_with_2)
+    found = beam_search(
+        scripted(lambda tokens: shares(seed, tokens)), [0], length, BeamOptions(beam, penalty, ended_with_2)
+    )
     assert [each.tokens for each in found] == written_out(seed, beam, length, penalty)
     for each in found:
         assert each.logprob == pytest.approx(logprob(seed, each.tokens), abs=1e-5)
@@ -91,7 +93,7 @@ def test_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: in
     window = Window(model.config.block_size)
     uncached = Scripted(lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist(), window.size)
     cached, plain = (
-        beam_search(each, [2, 1, 2], beam, length, ended=ended_with_2)
+        beam_search(each, [2, 1, 2], length, BeamOptions(beam, ended=ended_with_2))
         for each in (runner_of(model, beam, kind), uncached)
     )
     assert [each.tokens for each in cached] == [each.tokens for each in plain]
@@ -99,10 +101,10 @@ def test_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: in
 
 
 def test_beam_ranks_equals_by_history_then_by_id() -> None:
-    found = beam_search(scripted(lambda _: [0.25] * 4), [0], 6, 2)
+    found = beam_search(scripted(lambda _: [0.25] * 4), [0], 2, BeamOptions(6))
     assert [hypothesis.tokens for hypothesis in found] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
     table = {(): [0.25, 0.5, 0.25], (1,): [0.25, 0.5, 0.25], (0,): [1e-30, 0.5, 0.5], (2,): [0.5, 0.5, 1e-30]}
-    found = beam_search(scripted(table.__getitem__), [0], 3, 2)
+    found = beam_search(scripted(table.__getitem__), [0], 2, BeamOptions(3))
     assert [hypothesis.tokens for hypothesis in found] == [(1, 1), (1, 0), (1, 2)]
 
 
@@ -110,10 +112,10 @@ def test_beam_counts_the_same_result_once_at_its_best() -> None:
     ends = {1: "a", 2: "a", 3: "b"}
     probabilities = {(): [0.1, 0.4, 0.3, 0.2], (0,): [0.02, 0.96, 0.01, 0.01]}
     script = scripted(lambda tokens: probabilities.get(tokens, [0.25] * 4))
-    found = beam_search(script, [0], 2, 2, ended=lambda tokens: ends.get(tokens[-1]))
+    found = beam_search(script, [0], 2, BeamOptions(2, ended=lambda tokens: ends.get(tokens[-1])))
     assert [each.tokens for each in found] == [(1,), (3,)]
     script = scripted(lambda tokens: probabilities.get(tokens, [0.25] * 4))
-    found = beam_search(script, [0], 3, 2, 10.0, ended=lambda tokens: ends.get(tokens[-1]))
+    found = beam_search(script, [0], 2, BeamOptions(3, 10.0, ended=lambda tokens: ends.get(tokens[-1])))
     assert [each.tokens for each in found] == [(0, 1), (0, 0), (0, 3)]  # long ones are better here
 
 
@@ -132,9 +134,9 @@ def test_beam_ends_at_a_stop_string_inside_of_a_token() -> None:
 def test_what_cannot_be_searched_is_refused() -> None:
     model = sharp_model()
     with pytest.raises(GenerationError, match="at least one token"):
-        beam_search(runner_of(model), [], 2, 3)
+        beam_search(runner_of(model), [], 3, BeamOptions(2))
     with pytest.raises(GenerationError, match="length_penalty is nan, expected a number of at least 0"):
-        beam_search(runner_of(model), [1], 2, 3, math.nan)
+        BeamOptions(2, math.nan)
     nn.init.constant_(model.ln_f.weight, math.nan)
     with pytest.raises(GenerationError, match="not finite"):
-        beam_search(runner_of(model), [1], 2, 3)
+        beam_search(runner_of(model), [1], 3, BeamOptions(2))
