@@ -1,4 +1,6 @@
-"""The application: every endpoint of the server, behind its guard."""
+"""The FastAPI application: every endpoint of the server, behind the checks of hosts, origins, keys
+and sizes.
+"""
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -22,17 +24,19 @@ from gpt.extras.serving.http.protocol import APIError, TokenizeRequest, naming
 from gpt.extras.serving.http.responses import Services
 from gpt.system.errors import explained
 
-EXAMPLE = """\
+EXAMPLE_TEMPLATE = """\
 curl {url}/v1/completions -H "Content-Type: application/json" \\
      -d '{{"model": "{model}", "prompt": "The ", "max_tokens": 100, "seed": 7}}'
 
 from openai import OpenAI
 
 client = OpenAI(base_url="{url}/v1", api_key="none")
-print(client.completions.create(model="{model}", prompt="The ", max_tokens=100, seed=7).choices[0].text)
+completion = client.completions.create(model="{model}", prompt="The ", max_tokens=100, seed=7)
+print(completion.choices[0].text)
 
 Every endpoint and field: {url}/openapi.json
 """
+"""The text of `/docs`. FastAPI's own page of this path loads its script from a foreign site."""
 
 
 def create_app(
@@ -42,21 +46,24 @@ def create_app(
     api_key: str | None = None,
     origins: Collection[str] = (),
 ) -> FastAPI:
-    """Return the application, whose `state.services` its endpoints share.
+    """Return the application.
 
-    For the last three arguments see `KnownHosts` and `Guard`.
+    Its endpoints share what `app.state.services` holds.
+
+    Args:
+        models: the models that can be asked for.
+        limits: what a request may use.
+        hosts: names that the server is known by, see `KnownHosts`.
+        api_key: the key that requests must have, see `Guard`.
+        origins: sites whose pages may send requests, see `Guard`.
     """
     app = FastAPI(title="gpt", docs_url=None, redoc_url=None)
     app.router.route_class = BodyRoute
-    app.add_middleware(HeldBodies, most_bytes=limits.held_bytes)
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.body_bytes)
-    app.add_middleware(Guard, hosts=hosts, api_key=api_key, most_bytes=limits.body_bytes, origins=origins)
-    if origins:
-        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
-    app.add_middleware(KnownHosts, hosts=hosts)
+    _add_checks(app, limits, hosts, api_key, origins)
     add_metrics(app, models)
     add_error_handlers(app)
-    services = Services(models, limits, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"), Worker())
+    heavy_work = ThreadPoolExecutor(1, thread_name_prefix="heavy-work")
+    services = Services(models, limits, heavy_work, Worker())
     app.state.services = services
     add_completions(app, services)
     _add_information(app, services)
@@ -64,23 +71,51 @@ def create_app(
     return app
 
 
+def _add_checks(
+    app: FastAPI,
+    limits: Limits,
+    hosts: Collection[str],
+    api_key: str | None,
+    origins: Collection[str],
+) -> None:
+    """Add the middleware that refuses requests. What is added last sees a request first."""
+    app.add_middleware(HeldBodies, max_bytes=limits.held_bytes)
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.body_bytes)
+    app.add_middleware(
+        Guard, hosts=hosts, api_key=api_key, max_bytes=limits.body_bytes, origins=origins
+    )
+    if origins:
+        # before the guard, since the preflight of a browser (OPTIONS) carries no API key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+    app.add_middleware(KnownHosts, hosts=hosts)
+
+
 def _add_information(app: FastAPI, services: Services) -> None:
     """Add the endpoints about the server itself: its models, health, version and an example."""
     models = services.models
 
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(*each) for each in (await models.descriptions()).items()]}
+        descriptions = await models.descriptions()
+        data = [_model_object(name, fields) for name, fields in descriptions.items()]
+        return {"object": "list", "data": data}
 
     async def get_model(name: str) -> dict[str, Any]:
-        return _model(name, await models.describe(name))
+        return _model_object(name, await models.describe(name))
 
     async def tokenize(body: TokenizeRequest) -> JSONResponse:
         """Return the token ids of a text."""
+        prompt = body.prompt
         async with models.use(body.model) as served:
-            return await services.worker.run(len(body.prompt), _tokenize, body.prompt, served.loaded)
+            return await services.worker.run(len(prompt), _tokenize, prompt, served.loaded)
 
     async def docs(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(EXAMPLE.format(url=str(request.base_url).rstrip("/"), model=models.first))
+        url = str(request.base_url).rstrip("/")
+        return PlainTextResponse(EXAMPLE_TEMPLATE.format(url=url, model=models.first))
 
     async def version() -> dict[str, str]:
         return {"version": app.version}
@@ -88,8 +123,9 @@ def _add_information(app: FastAPI, services: Services) -> None:
     async def health() -> dict[str, str]:
         """Say whether requests are accepted."""
         for name, served in models.loaded.items():
-            if served.engine.failure is not None:
-                raise APIError(503, f"the engine of {name!r} has failed: {explained(served.engine.failure)}")
+            failure = served.engine.failure
+            if failure is not None:
+                raise APIError(503, f"the engine of {name!r} has failed: {explained(failure)}")
         return {"status": "ok"}
 
     app.add_api_route("/v1/models", list_models)
@@ -102,10 +138,13 @@ def _add_information(app: FastAPI, services: Services) -> None:
 
 
 def _tokenize(prompt: str, loaded: Loaded) -> JSONResponse:
+    """Return an answer with the token ids of a text, in the fields of vLLM's `/tokenize`."""
     with naming("prompt"):
         ids = loaded.tokenizer.encode(convert_newlines(prompt)).tolist()
-    return JSONResponse({"count": len(ids), "max_model_len": loaded.model.config.block_size, "tokens": ids})
+    block_size = loaded.model.config.block_size
+    return JSONResponse({"count": len(ids), "max_model_len": block_size, "tokens": ids})
 
 
-def _model(name: str, description: dict[str, int]) -> dict[str, Any]:
+def _model_object(name: str, description: dict[str, int]) -> dict[str, Any]:
+    """Return a model as the protocol describes it, with the fields of `Models.describe`."""
     return {"id": name, "object": "model", "owned_by": "gpt", **description}

@@ -1,7 +1,8 @@
-"""What grows with a request's size is done beside the event loop, one request at a time.
+"""Read and write long bodies beside the event loop, one at a time.
 
-A thread keeps the others out while it is inside one call, such as writing a long list as JSON: several such
-threads would keep the event loop from most of its turns.
+A Python thread holds the interpreter's lock while it is inside one call, such as writing a long
+list as JSON. Several such threads would keep the event loop, which serves all other requests, from
+running: so there is one.
 """
 
 import asyncio
@@ -15,9 +16,13 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_FIELDS = 4096
-"""Most fields of one object: each wrong one is an error, and a megabyte has room for 100,000."""
+"""Most fields of one object. Each unknown field costs an error, and a megabyte has room for 100,000
+of them.
+"""
 LONG = 1 << 14
-"""Bytes, characters or tokens; what is shorter is done sooner than a thread begins to."""
+"""Bytes, characters or tokens from which work is given to the thread. Shorter work takes less time
+than the handover.
+"""
 T = TypeVar("T")
 
 
@@ -28,25 +33,37 @@ class Worker:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="long-requests")
 
     async def run(self, size: int, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what a function returns, whose work grows with `size`; a short one is called at once."""
+        """Call a function whose work grows with `size`, and return its result.
+
+        It is called in the thread if the size is `LONG` or more, otherwise at once on the event
+        loop.
+        """
         if size < LONG:
             return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, *arguments)
 
     def start(self, function: Callable[[], Any], then: Callable[[], Any]) -> None:
-        """Call a function in the thread, and another one on the event loop afterwards."""
+        """Call `function` in the thread, and `then` on the event loop when it has returned."""
         loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._executor, function).add_done_callback(lambda _: then())
+        future = loop.run_in_executor(self._executor, function)
+        future.add_done_callback(lambda _: then())
 
 
 class HeldBodies:
-    """Refuses long requests while those that are held until they are answered have too many bytes."""
+    """Middleware that bounds the bytes of all request bodies in memory.
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
-        self._app, self._most, self._held = app, most_bytes, 0
+    A body stays in memory until its request is answered. While all bodies together have more than
+    `max_bytes`, those of `LONG` bytes and more are refused; short ones are always accepted.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        own = 0
+        own = 0  # bytes of this request's body so far
 
         async def receive_counted() -> Message:
             nonlocal own
@@ -54,8 +71,8 @@ class HeldBodies:
             size = len(message.get("body", b""))
             own += size
             self._held += size
-            if own >= LONG and self._held > self._most:
-                reason = f"the server is busy: it holds requests of {self._most:,} bytes"
+            if own >= LONG and self._held > self._max_bytes:
+                reason = f"the server is busy: it holds requests of {self._max_bytes:,} bytes"
                 raise HTTPException(429, reason, {"Retry-After": "1"})
             return message
 
@@ -66,7 +83,7 @@ class HeldBodies:
 
 
 class BodyRoute(APIRoute):
-    """A route that reads a long body in a thread."""
+    """A route whose long bodies are parsed by the application's `Worker`, not on the event loop."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -80,7 +97,8 @@ class BodyRoute(APIRoute):
 class _Request(Request):
     async def json(self) -> Any:
         body = await self.body()
-        return await self.app.state.services.worker.run(len(body), _parse, body)
+        worker: Worker = self.app.state.services.worker
+        return await worker.run(len(body), _parse, body)
 
 
 def _parse(body: bytes) -> Any:
@@ -88,6 +106,7 @@ def _parse(body: bytes) -> Any:
 
 
 def _to_object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a JSON object as a dict, or refuse an object with too many."""
     if len(fields) > MAX_FIELDS:
         found = f"an object of the body has {len(fields):,} fields"
         raise HTTPException(400, f"{found}, more than {MAX_FIELDS:,}")

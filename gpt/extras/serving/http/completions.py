@@ -1,4 +1,6 @@
-"""`/v1/completions` and `/v1/chat/completions`: answers, at once or as a stream of server-sent events."""
+"""`/v1/completions` and `/v1/chat/completions`: answers, at once or as a stream of server-sent
+events.
+"""
 
 import json
 import secrets
@@ -12,7 +14,13 @@ from fastapi.responses import Response as HTTPResponse
 from fastapi.responses import StreamingResponse
 
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.extras.serving.http.prompts import DescribedToken, LogprobsStream, Prompt, length_of, read_prompts
+from gpt.extras.serving.http.prompts import (
+    DescribedToken,
+    LogprobsStream,
+    Prompt,
+    length_of,
+    read_prompts,
+)
 from gpt.extras.serving.http.protocol import (
     APIError,
     ChatRequest,
@@ -21,25 +29,38 @@ from gpt.extras.serving.http.protocol import (
     StreamOptions,
     log_failure,
 )
-from gpt.extras.serving.http.responses import CLIENT_GONE, Choice, Response, Services, until_answered
+from gpt.extras.serving.http.responses import (
+    CLIENT_GONE,
+    Choice,
+    Part,
+    Response,
+    Services,
+    until_answered,
+)
 from gpt.generation.text import TextStream
 from gpt.generation.tokens import SampledToken
 
-EVENTS = "text/event-stream"
-HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Keep proxies from buffering the events."""
+EVENT_STREAM = "text/event-stream"
+UNBUFFERED_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers that keep proxies from buffering the events; the second one is nginx's."""
 
 
 Cleanup = Annotated[AsyncExitStack, Depends(until_answered)]
 
 
-def _text(part: dict[str, Any], is_first: bool = True) -> dict[str, Any]:
-    """Return a choice of a completion, or a part of it."""
-    tokens = part["logprobs"]
-    return {**part, "logprobs": None if tokens is None else _text_logprobs(tokens)}
+def _completion_choice(part: Part, is_first: bool = True) -> dict[str, Any]:
+    """Return a choice of a completion, or a part of one: both have the same shape."""
+    logprobs = None if part.logprobs is None else _completion_logprobs(part.logprobs)
+    return {
+        "index": part.index,
+        "text": part.text,
+        "seed": part.seed,
+        "logprobs": logprobs,
+        "finish_reason": part.finish_reason,
+    }
 
 
-def _text_logprobs(tokens: list[DescribedToken]) -> dict[str, list[Any]]:
+def _completion_logprobs(tokens: list[DescribedToken]) -> dict[str, list[Any]]:
     return {
         "tokens": [token.name for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
@@ -56,47 +77,69 @@ def _top_logprobs(token: DescribedToken) -> dict[str, float] | None:
     return {**top, token.name: token.logprob}
 
 
-def _message(part: dict[str, Any]) -> dict[str, Any]:
+def _chat_choice(part: Part) -> dict[str, Any]:
     """Return a choice of a chat."""
-    return {**_without_text(part), "message": {"role": "assistant", "content": part["text"]}}
+    return {**_without_text(part), "message": {"role": "assistant", "content": part.text}}
 
 
-def _delta(part: dict[str, Any], is_first: bool) -> dict[str, Any]:
-    """Return a part of a choice of a chat; clients join the roles of all parts, as they join the texts."""
+def _chat_delta(part: Part, is_first: bool) -> dict[str, Any]:
+    """Return a part of a choice of a chat.
+
+    Only the first part has a role: clients join the roles of all parts, as they join the texts.
+    """
     role = {"role": "assistant"} if is_first else {}
-    return {**_without_text(part), "delta": {**role, "content": part["text"]}}
+    return {**_without_text(part), "delta": {**role, "content": part.text}}
 
 
-def _without_text(part: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: part[name] for name in ("index", "seed", "finish_reason")}
-    tokens = part["logprobs"]
-    return {**kept, "logprobs": None if tokens is None else {"content": list(map(_chat_logprobs, tokens))}}
+def _without_text(part: Part) -> dict[str, Any]:
+    """Return what a choice of a chat has beside its message or delta."""
+    logprobs = None
+    if part.logprobs is not None:
+        logprobs = {"content": [_chat_logprobs(token) for token in part.logprobs]}
+    return {
+        "index": part.index,
+        "seed": part.seed,
+        "finish_reason": part.finish_reason,
+        "logprobs": logprobs,
+    }
 
 
 def _chat_logprobs(token: DescribedToken) -> dict[str, Any]:
-    top = [_named(*each) for each in token.top]
-    return {**_named(token.name, token.content, token.logprob), "top_logprobs": top}
+    top = [_chat_logprob(name, content, logprob) for name, content, logprob in token.top]
+    return {**_chat_logprob(token.name, token.content, token.logprob), "top_logprobs": top}
 
 
-def _named(name: str, content: bytes, logprob: float | None) -> dict[str, Any]:
+def _chat_logprob(name: str, content: bytes, logprob: float | None) -> dict[str, Any]:
     return {"token": name, "bytes": list(content), "logprob": logprob}
 
 
 class Protocol(NamedTuple):
-    """How an answer is written: the beginning of its id, its name and a choice of it, whole and in parts."""
+    """How an answer is written.
 
-    id: str
-    whole: str
-    chunk: str
-    choice: Callable[[dict[str, Any]], dict[str, Any]]
-    part: Callable[[dict[str, Any], bool], dict[str, Any]]
+    Attributes:
+        id_prefix: the beginning of its id.
+        object: its name in the field `object`.
+        chunk_object: the name of a chunk of a stream.
+        choice: returns a whole choice.
+        chunk_choice: returns a part of a choice, and is told whether it is the first part.
+    """
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+    choice: Callable[[Part], dict[str, Any]]
+    chunk_choice: Callable[[Part, bool], dict[str, Any]]
 
 
-COMPLETIONS = Protocol("cmpl", "text_completion", "text_completion", _text, _text)
-CHAT = Protocol("chatcmpl", "chat.completion", "chat.completion.chunk", _message, _delta)
+COMPLETIONS = Protocol(
+    "cmpl", "text_completion", "text_completion", _completion_choice, _completion_choice
+)
+CHAT = Protocol("chatcmpl", "chat.completion", "chat.completion.chunk", _chat_choice, _chat_delta)
 
 
 def add_completions(app: FastAPI, services: Services) -> None:
+    """Add the endpoints of both protocols."""
+
     async def create(request: Request, body: CompletionRequest, cleanup: Cleanup) -> HTTPResponse:
         """Continue one prompt or several."""
         return await answer(services, request, body, cleanup, COMPLETIONS)
@@ -110,33 +153,48 @@ def add_completions(app: FastAPI, services: Services) -> None:
 
 
 async def answer(
-    services: Services, request: Request, body: CompletionRequest, cleanup: AsyncExitStack, protocol: Protocol
+    services: Services,
+    request: Request,
+    body: CompletionRequest,
+    cleanup: AsyncExitStack,
+    protocol: Protocol,
 ) -> HTTPResponse:
-    """Answer a request by one of the protocols; a chat drops characters outside the vocabulary."""
+    """Answer a request by one of the protocols; a chat drops characters outside the vocabulary.
+
+    What `cleanup` is given, the model and the response, is held until the answer was sent.
+    """
+    worker = services.worker
     served = await cleanup.enter_async_context(services.models.use(body.model))
-    model, tokenizer = served.loaded.model, served.loaded.tokenizer
+    model = served.loaded.model
+    tokenizer = served.loaded.tokenizer
     if protocol is CHAT and isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, "drop")
-    defaults = served.loaded.config.sample
-    reading = (body, services.limits, model, tokenizer, defaults)
-    prompts = await services.worker.run(length_of(body.prompt), read_prompts, *reading)
-    tokens, values = sum(len(prompt.ids) for prompt in prompts), sum(prompt.values for prompt in prompts)
-    response = cleanup.enter_context(services.respond(served.engine, tokens, values))
-    scored = []
+    reading = (body, services.limits, model, tokenizer, served.loaded.config.sample)
+    prompts = await worker.run(length_of(body.prompt), read_prompts, *reading)
+    prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+    values = sum(prompt.values for prompt in prompts)
+    response = cleanup.enter_context(services.respond(served.engine, prompt_tokens, values))
+
+    # All prompts are scored before the first one starts: a started sequence holds blocks of keys
+    # and values.
+    is_scored = body.echo and body.logprobs is not None
+    scores: list[list[SampledToken]] = []
     for prompt in prompts:
-        is_shown = body.echo and body.logprobs is not None and prompt.ids
-        if is_shown and await request.is_disconnected():
+        if not is_scored or not prompt.ids:
+            scores.append([])
+            continue
+        if await request.is_disconnected():
             return HTTPResponse(status_code=CLIENT_GONE)
-        scored.append(await prompt.score(model, services.executor) if is_shown else [])
-    # only now do they hold blocks
-    for prompt, given in zip(prompts, scored, strict=True):
-        beginning = (prompt, given, bool(body.echo), tokenizer, len(response.choices))
-        choices = await services.worker.run(prompt.values, _begin, *beginning)
+        scores.append(await prompt.score(model, services.executor))
+    for prompt, scored in zip(prompts, scores, strict=True):
+        first = len(response.choices)
+        choices = await worker.run(prompt.values, _begin, prompt, scored, tokenizer, first)
         for choice, params in zip(choices, prompt.params, strict=True):
             response.start(choice, prompt.ids, params)
+
     head = {
-        "id": f"{protocol.id}-{secrets.token_hex(12)}",
-        "object": protocol.chunk if body.stream else protocol.whole,
+        "id": f"{protocol.id_prefix}-{secrets.token_hex(12)}",
+        "object": protocol.chunk_object if body.stream else protocol.object,
         "created": int(time.time()),
         "model": services.models.first if body.model is None else body.model,
     }
@@ -147,57 +205,77 @@ async def answer(
             return HTTPResponse(status_code=CLIENT_GONE)
         await response.wait()
     response.check()
-    return await services.worker.run(values, _whole, head, response, protocol)
+    return await worker.run(values, _whole, head, response, protocol)
 
 
-def _begin(prompt: Prompt, given: list[SampledToken], echo: bool, tokenizer: Tokenizer, first: int) -> list[Choice]:
-    """Return the choices of a prompt, of which `first` is the number of the first one.
+def _begin(
+    prompt: Prompt, scored: list[SampledToken], tokenizer: Tokenizer, first: int
+) -> list[Choice]:
+    """Return the choices of a prompt.
 
-    With `echo` they begin with the prompt, and with log-probabilities of `given`, its tokens in the window.
+    Args:
+        scored: the prompt's tokens in the window with log-probabilities, if these are shown; else
+            empty.
+        first: the index of the first choice in the answer.
     """
-    cropped = len(TextStream(tokenizer).begin(prompt.cropped)) if given else 0
+    # the text before the first token that log-probabilities describe
+    before = prompt.ids
+    offset = 0
+    if prompt.is_shown:
+        before = prompt.cropped
+        offset = len(TextStream(tokenizer).begin(prompt.cropped)) if scored else 0
     choices = []
     for index, params in enumerate(prompt.params, first):
-        before, offset = (prompt.cropped, cropped) if echo else (prompt.ids, 0)
-        logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, before, offset)
+        logprobs = None
+        if params.logprobs is not None:
+            logprobs = LogprobsStream(tokenizer, before, offset)
         choice = Choice(index, params.seed, logprobs)
-        if echo:
-            choice.begin(prompt.text, given)
+        if prompt.is_shown:
+            choice.begin(prompt.text, scored)
         choices.append(choice)
     return choices
 
 
 def _whole(head: dict[str, Any], response: Response, protocol: Protocol) -> JSONText:
-    taken = (choice.take() for choice in response.choices)
-    choices = [protocol.choice(part) for part in taken if part is not None]
+    """Return the answer of a response that has finished."""
+    parts = [choice.take() for choice in response.choices]
+    choices = [protocol.choice(part) for part in parts if part is not None]
     return JSONText({**head, "choices": choices, "usage": response.usage})
 
 
 async def _events(
     head: dict[str, Any], response: Response, protocol: Protocol, options: StreamOptions
 ) -> AsyncIterator[str]:
-    begun: set[int] = set()
+    """Yield an event for each part of the choices, and at the end the token counts if they are
+    asked for.
+    """
+    begun: set[int] = set()  # indices of choices of which a part was sent
     async for part in response.parts():
-        is_first = part["index"] not in begun
-        begun.add(part["index"])
-        usage = response.usage if options.continuous_usage_stats else None
-        shown = {"usage": usage} if options.include_usage or usage is not None else {}
-        yield await response.work(part, _part_event, {**head, **shown}, part, protocol, is_first)
+        is_first = part.index not in begun
+        begun.add(part.index)
+        chunk = dict(head)
+        if options.continuous_usage_stats:
+            chunk["usage"] = response.usage
+        elif options.include_usage:
+            chunk["usage"] = None  # the protocol has null in all chunks before the last
+        yield await response.work(part, _chunk_event, chunk, part, protocol, is_first)
     if options.include_usage:
         yield event({**head, "choices": [], "usage": response.usage})
 
 
-def _part_event(head: dict[str, Any], part: dict[str, Any], protocol: Protocol, is_first: bool) -> str:
-    return event({**head, "choices": [protocol.part(part, is_first)]})
+def _chunk_event(chunk: dict[str, Any], part: Part, protocol: Protocol, is_first: bool) -> str:
+    return event({**chunk, "choices": [protocol.chunk_choice(part, is_first)]})
 
 
 def stream(events: AsyncIterator[str]) -> StreamingResponse:
     """Return an HTTP response that sends events as they come, and marks the end."""
-    return StreamingResponse(_until_done(events), headers=HEADERS, media_type=EVENTS)
+    return StreamingResponse(
+        _until_done(events), headers=UNBUFFERED_HEADERS, media_type=EVENT_STREAM
+    )
 
 
 async def _until_done(events: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Yield the events; an error becomes one too, since the status was sent long ago."""
+    """Yield the events. An error is sent as an event too, since the status was sent long ago."""
     try:
         async for each in events:
             yield each

@@ -1,4 +1,4 @@
-"""Every error that an endpoint raises, as the protocol's answer."""
+"""Answer every error that an endpoint raises in the protocol's shape."""
 
 from typing import Any
 
@@ -7,19 +7,27 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gpt.extras.serving.http.protocol import PARAM_LENGTH, UNKNOWN_KEY, APIError, JSONText, log_failure
+from gpt.extras.serving.http.protocol import (
+    MAX_PARAM_CHARACTERS,
+    UNKNOWN_KEY,
+    APIError,
+    JSONText,
+    log_failure,
+)
 from gpt.system.errors import DataError, GenerationError, GPTError, InputError, quoted
 
-OF_THE_REQUEST = (DataError, InputError, GenerationError)
-"""Errors of texts and token ids, which a request has; others are the server's."""
+REQUEST_ERRORS = (DataError, InputError, GenerationError)
+"""Errors of texts and token ids, which are in the request. For any other GPTError the server is to
+blame.
+"""
 UNPARSED = "There was an error parsing the body"
-"""What FastAPI says of a body that is not even text."""
+"""FastAPI's message for a body that is not even text."""
 Path = tuple[str | int, ...]
-"""Keys, and positions in lists, by which a value is found in a body."""
+"""The keys of objects and positions in lists that lead to a value of a body."""
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer every error of an app in this shape."""
+    """Answer every error of an app in the protocol's shape."""
     app.add_exception_handler(APIError, _api_error)
     app.add_exception_handler(GPTError, _user_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -34,61 +42,84 @@ def _api_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _user_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer an error that no endpoint has caught."""
-    return _api_error(request, APIError(400 if isinstance(error, OF_THE_REQUEST) else 500, str(error)))
+    """Answer an error of this package that no endpoint has caught."""
+    status = 400 if isinstance(error, REQUEST_ERRORS) else 500
+    return _api_error(request, APIError(status, str(error)))
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:
-    """Answer what nobody expected; its traceback goes to the log, as it would without this."""
-    message = f"{request.method} {quoted(request.url.path, 100)}: the server has failed; its log says why"
-    return APIError(500, message).response()
+    """Answer an error that nobody expected.
+
+    Starlette raises it again, so that its traceback is logged.
+    """
+    where = f"{request.method} {quoted(request.url.path, 100)}"
+    return APIError(500, f"{where}: the server has failed; its log says why").response()
 
 
 def _validation_error(request: Request, error: Exception) -> JSONResponse:
-    """Report the first wrong field, where it is wrong; a value of several types has one reason per type."""
+    """Report the first wrong field.
+
+    A field may have one of several types, such as a text or token ids. Pydantic reports the
+    problems of each.
+    """
     assert isinstance(error, RequestValidationError)
     problems = [(_path(problem, error.body), str(problem["msg"])) for problem in error.errors()]
-    first = problems[0][0][:1]
-    if not first or isinstance(first[0], int):  # a position if no JSON could be read
+    first_path, _ = problems[0]
+    if not first_path or isinstance(first_path[0], int):
+        # The body itself is wrong. Where JSON could not be parsed, the path is the position in the
+        # text.
         return _unreadable(request).response()
-    of_field = [problem for problem in problems if problem[0][:1] == first]
-    # of several types, the one that took most of the value was meant
-    deepest = max((path for path, _ in of_field), key=len)
-    reasons = dict.fromkeys(reason for path, reason in of_field if path == deepest)
-    return APIError(400, f"{_written(deepest)}: {' or '.join(reasons)}", str(first[0])).response()
+    param = first_path[0]
+    of_param = [(path, reason) for path, reason in problems if path[:1] == (param,)]
+    # the type whose problem is deepest in the value fits most of it, and so is the one that was
+    # meant
+    deepest = max((path for path, _ in of_param), key=len)
+    reasons = dict.fromkeys(
+        reason for path, reason in of_param if path == deepest
+    )  # without repeats
+    return APIError(400, f"{_format_path(deepest)}: {' or '.join(reasons)}", param).response()
 
 
 def _path(problem: dict[str, Any], body: Any) -> Path:
-    """Return where a problem is in the body."""
-    _, *steps = problem["loc"]
+    """Return the path of a problem in the body: pydantic's, without the names of types that it has
+    in between.
+    """
+    _, *steps = problem["loc"]  # the first step is "body"
     if problem["type"] == UNKNOWN_KEY:
         steps.append(problem["ctx"]["key"])
-    path: Path = tuple(steps[:1])
-    value = body.get(steps[0]) if steps and isinstance(body, dict) else None
+    if not steps:
+        return ()
+    path: list[str | int] = [steps[0]]
+    value = body.get(steps[0]) if isinstance(body, dict) else None
+    may_be_absent = problem["type"] in (UNKNOWN_KEY, "missing")
     for step in steps[1:]:
         if isinstance(value, list) and isinstance(step, int):
-            path = (*path, step)
+            path.append(step)
             value = value[step]
-        elif isinstance(value, dict) and (step in value or problem["type"] in (UNKNOWN_KEY, "missing")):
-            path = (*path, step)
+        elif isinstance(value, dict) and (step in value or may_be_absent):
+            path.append(step)
             value = value.get(step)
-        # else it is the name of a type that the value may have
-    return path
+        # otherwise the step is the name of a type that the value may have, which is not in the body
+    return tuple(path)
 
 
-def _written(path: Path) -> str:
-    """Return a path as `messages[0].content`."""
+def _format_path(path: Path) -> str:
+    """Return a path in the way of `messages[0].content`."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{quoted(step, PARAM_LENGTH)}"
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{quoted(step, MAX_PARAM_CHARACTERS)}"
     return text.removeprefix(".")
 
 
 def _unreadable(request: Request) -> APIError:
-    """Return the error of a body that is no JSON."""
+    """Return the error of a body that is no JSON object."""
     coding = request.headers.get("content-encoding", "identity")
     if coding != "identity":
-        return APIError(415, f"the body is sent as Content-Encoding: {coding}; send it without compression")
+        found = f"the body is sent as Content-Encoding: {coding}"
+        return APIError(415, f"{found}; send it without compression")
     return APIError(400, "the body is not a JSON object sent as Content-Type: application/json")
 
 

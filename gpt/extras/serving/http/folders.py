@@ -1,4 +1,4 @@
-"""Look into run folders, which anybody may have made and whose disk may hang: no request waits for one for ever."""
+"""Look into run folders, but not for ever: a folder may be on a disk that no longer answers."""
 
 import _thread
 import asyncio
@@ -11,9 +11,9 @@ from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import quoted
 
 LOOK_SECONDS = 5.0
-"""What a folder is waited for; a look takes a millisecond."""
-AT_A_TIME = 8
-"""Folders that are looked into at a time."""
+"""How long a folder is waited for. Normally a look takes a millisecond."""
+MAX_LOOKS = 8
+"""Most folders that one request looks into at the same time."""
 T = TypeVar("T")
 
 
@@ -21,24 +21,34 @@ class HangingError(APIError):
     """A folder does not answer."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(503, f"the folder of {quoted(name, 100)!r} does not answer; its disk may hang", "model")
+        message = f"the folder of {quoted(name, 100)!r} does not answer; its disk may hang"
+        super().__init__(503, message, "model")
 
 
 class Folders:
-    """Calls functions that look into a folder, each in a thread of its own, which cannot keep the process alive.
+    """Calls functions that look into a folder, each in a thread of its own.
 
-    While one has not come back, nothing else is asked of its folder: else each request would leave one more thread.
+    While one has not come back, no other is called for its folder, or each request would leave one
+    more thread.
     """
 
     def __init__(self) -> None:
         self._hanging: set[str] = set()
 
-    async def look(self, name: str, function: Callable[..., T], *arguments: Any, seconds: float | None = None) -> T:
-        """Return what a function returns that looks into the folder of this name, or raise HangingError."""
+    async def look(
+        self, name: str, function: Callable[..., T], *arguments: Any, seconds: float | None = None
+    ) -> T:
+        """Call a function that looks into the folder of this name, and return its result.
+
+        Raises:
+            HangingError: it has not returned in `seconds` (default: LOOK_SECONDS), or an earlier
+                one has not yet.
+        """
         if name in self._hanging:
             raise HangingError(name)
         future = _start(function, *arguments)
-        await asyncio.wait([future], timeout=LOOK_SECONDS if seconds is None else seconds)
+        timeout = LOOK_SECONDS if seconds is None else seconds
+        await asyncio.wait([future], timeout=timeout)
         if not future.done():
             self._hanging.add(name)
             future.add_done_callback(partial(self._come_back, name))
@@ -47,34 +57,49 @@ class Folders:
 
     def _come_back(self, name: str, future: "asyncio.Future[Any]") -> None:
         self._hanging.discard(name)
-        future.exception()  # which nobody waits for any more
+        # nobody waits for the result any more; asyncio warns of an exception that was never looked
+        # at
+        future.exception()
 
-    async def look_into_each(self, names: Iterable[str], function: Callable[[str], T]) -> dict[str, T]:
-        """Return what a function returns for each name, without those whose folder hangs or is at fault."""
-        turns, found = asyncio.Semaphore(AT_A_TIME), dict[str, T]()
+    async def look_into_each(
+        self, names: Iterable[str], function: Callable[[str], T]
+    ) -> dict[str, T]:
+        """Call a function for each name, and return the results, in order of the names.
+
+        Names whose folder does not answer, or for which the function raises, are left out.
+        """
+        names = list(names)
+        turns = asyncio.Semaphore(MAX_LOOKS)
+        found: dict[str, T] = {}
 
         async def look(name: str) -> None:
+            # whatever is wrong with one folder, the others are to be listed
             async with turns:
-                with suppress(Exception):  # whatever is wrong with a folder, the others are there
+                with suppress(Exception):
                     found[name] = await self.look(name, function, name)
 
-        names = list(names)
-        await asyncio.gather(*map(look, names))
+        await asyncio.gather(*[look(name) for name in names])
         return {name: found[name] for name in names if name in found}
 
 
 def _start(function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-    """Call a function in a thread, and return its future result."""
+    """Call a function in a new thread, and return the future of its result.
+
+    `_thread` is used in place of `threading`: its threads do not keep the process alive, and its
+    start does not wait, on the event loop, until the new thread has run.
+    """
     future = asyncio.get_running_loop().create_future()
-    # threading.Thread.start would wait, on the event loop, until the thread has had a turn
-    _thread.start_new_thread(_settle, (future, partial(function, *arguments)))
+    _thread.start_new_thread(_settle, (future, function, arguments))
     return future
 
 
-def _settle(future: "asyncio.Future[T]", call: Callable[[], T]) -> None:
+def _settle(
+    future: "asyncio.Future[T]", function: Callable[..., T], arguments: tuple[Any, ...]
+) -> None:
+    """Call a function, and have the event loop set its result, or its exception, in the future."""
     try:
-        outcome = partial(future.set_result, call())
+        set_outcome = partial(future.set_result, function(*arguments))
     except Exception as error:
-        outcome = partial(future.set_exception, error)
-    with suppress(RuntimeError):  # the event loop has ended, or is about to
-        future.get_loop().call_soon_threadsafe(outcome)
+        set_outcome = partial(future.set_exception, error)
+    with suppress(RuntimeError):  # the event loop was closed in the meantime
+        future.get_loop().call_soon_threadsafe(set_outcome)

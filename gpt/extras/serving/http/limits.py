@@ -1,7 +1,9 @@
-"""Limits of what requests may use, and the guard that checks them before anything else does: host, origin and key.
+"""Limits of what requests may use, and middleware that checks their host, origin and key before
+anything else.
 
-A page of a stranger's site that a browser shows can send requests to a server on the same machine, also under a name of
-its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the stranger's host.
+A browser on this machine may show a page of a foreign site, which can send requests to this server.
+They name the foreign site as their origin. If that site lets its own name resolve to 127.0.0.1 (DNS
+rebinding), they name it as their host.
 """
 
 import hmac
@@ -16,13 +18,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpt.extras.serving.http.protocol import APIError, CompletionRequest
 
 HEADER_BYTES = 32 << 10
-"""Most bytes of a request's headers, unless they arrive with their end in one piece."""
+"""Most bytes of a request's headers that h11 buffers while it waits for their end."""
 SAFE_METHODS = ("GET", "HEAD")
 """Read-only methods; browsers hide their responses from other origins."""
 OPEN_PATHS = ("/", "/health")
 """Paths that need no API key: the page, which asks its reader for the key, and the health check."""
 
-_HOST = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<ipv6>[0-9a-f:.]+)\])(?::[0-9]{1,5})?")
+_HOST = re.compile(
+    r"""
+    (?: (?P<name> [a-z0-9._-]+ )         # a name or an IPv4 address
+      | \[ (?P<ipv6> [0-9a-f:.]+ ) \] )
+    (?: : [0-9]{1,5} )?                  # the port
+    """,
+    re.VERBOSE,
+)
+"""The header Host, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +41,18 @@ class Limits:
 
     Attributes:
         body_bytes: bytes of a request's body.
-        held_bytes: bytes of all bodies whose requests are under way.
+        held_bytes: bytes of the bodies of all requests that are under way.
         max_tokens: tokens of a completion.
-        choices: completions of a request, over all its prompts.
+        choices: completions of a request, those of all its prompts together.
         logprob_values: log-probabilities of an answer.
-        values: tokens and log-probabilities of all answers that are under way: they are held until they are read.
+        values: tokens and log-probabilities of all answers that are under way; an answer that its
+            client does not read stays in memory.
         running: sequences computed at a time.
-        waiting: sequences that wait besides.
+        waiting: sequences that wait for their turn.
         connections: open connections.
-        view_tokens: tokens of a text to be inspected.
-        view_bytes: bytes of a view of it.
-        views: texts that are looked into or wait for it; one at a time is.
+        view_tokens: tokens of a text that a view of the playground shows.
+        view_bytes: bytes of a view.
+        views: requests for views that are under way; one is computed at a time, the others wait.
     """
 
     body_bytes: int = 1 << 20
@@ -57,30 +68,39 @@ class Limits:
     view_bytes: int = 32 << 20
     views: int = 8
 
-    def check(self, request: CompletionRequest, prompts: int) -> None:
-        """Raise APIError if a request exceeds them."""
-        tokens, choices = request.max_tokens or 0, prompts * (request.n or 1)
-        _at_most("max_tokens", tokens, self.max_tokens)
-        _at_most("n", choices, self.choices, " completions, of all prompts")
+    def check(self, request: CompletionRequest, num_prompts: int) -> None:
+        """Raise APIError if a request exceeds a limit."""
+        tokens = request.max_tokens or 0
+        choices = num_prompts * (request.n or 1)
+        _check_at_most("max_tokens", tokens, self.max_tokens)
+        _check_at_most("n", choices, self.choices, " completions, of all prompts")
         self.check_logprobs(choices * tokens, request.logprobs)
 
     def check_logprobs(self, tokens: int, logprobs: int | None) -> None:
-        """Raise APIError if so many tokens of an answer have too many log-probabilities."""
-        if logprobs is not None:
-            _at_most("logprobs", tokens * (1 + logprobs), self.logprob_values, " log-probabilities in all")
+        """Raise APIError if an answer of so many tokens has too many log-probabilities.
+
+        Each token has its own and those of the `logprobs` most likely tokens.
+        """
+        if logprobs is None:
+            return
+        values = tokens * (1 + logprobs)
+        _check_at_most("logprobs", values, self.logprob_values, " log-probabilities in all")
 
 
-def _at_most(param: str, value: int, limit: int, what: str = "") -> None:
+def _check_at_most(param: str, value: int, limit: int, unit: str = "") -> None:
     if value > limit:
-        raise APIError(400, f"{param}: {value}{what}, more than this server's limit of {limit}", param)
+        message = f"{param}: {value}{unit}, more than this server's limit of {limit}"
+        raise APIError(400, message, param)
 
 
 class KnownHosts:
-    """Refuses requests under a name that is not this server's, preflights too, and marks all answers.
+    """Middleware that refuses requests, preflights too, whose host is not a name of this server.
+
+    A host that is an IP address is always accepted, since a foreign site cannot let it resolve to
+    another one. All answers forbid browsers to guess another type of content than they name.
 
     Args:
-        hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
-            cannot let it resolve to something else.
+        hosts: names of this server beside localhost.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
@@ -97,59 +117,98 @@ class KnownHosts:
         if self._is_ours(host):
             await self._app(scope, receive, send_marked)
         else:
-            error = APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
+            error = APIError(
+                403, f"this server is not known as {host[:100]!r}; --allow-host adds a name"
+            )
             await error.response()(scope, receive, send_marked)
 
     def _is_ours(self, host: str) -> bool:
         match = _HOST.fullmatch(host.lower())
         if match is None:
             return False
+        if match["name"] in self._hosts:
+            return True
         try:
-            return match["name"] in self._hosts or bool(ipaddress.ip_address(match["name"] or match["ipv6"]))
+            ipaddress.ip_address(match["name"] or match["ipv6"])
         except ValueError:
             return False
+        return True
 
 
 class Guard:
-    """Refuses requests from pages of other sites and without the key.
+    """Middleware that refuses requests of pages of other sites, and requests without the key.
 
     Args:
-        hosts: names whose pages may also come by https, since a proxy with TLS may stand before this server.
-        api_key: None: none is asked for.
-        most_bytes: of a body whose length is said.
-        origins: sites whose pages may send requests, such as https://chat.lan; "*": all may.
+        hosts: names of this server at which a proxy may serve it by https.
+        api_key: the key that requests must have; None if they need none.
+        max_bytes: most bytes of a body, as the header Content-Length gives them.
+        origins: sites whose pages may send requests, such as https://chat.lan; "*" admits all.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Collection[str], api_key: str | None, most_bytes: int, origins: Collection[str]
+        self,
+        app: ASGIApp,
+        hosts: Collection[str],
+        api_key: str | None,
+        max_bytes: int,
+        origins: Collection[str],
     ) -> None:
-        self._origins = frozenset(origins)
-        self._app, self._key, self._most = app, api_key, most_bytes
+        self._app = app
         self._hosts = {host.lower() for host in hosts}
+        self._key = api_key
+        self._max_bytes = max_bytes
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._problem(scope["method"], scope["path"], Headers(scope=scope))
-        await (self._app if error is None else error.response())(scope, receive, send)
+        answer = self._app if error is None else error.response()
+        await answer(scope, receive, send)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
         """Return why a request is refused, or None."""
+        problem = self._origin_problem(method, path, headers)
+        if problem is not None:
+            return problem
+        if path not in OPEN_PATHS and not self._has_key(headers):
+            message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
+            return APIError(401, message, code="invalid_api_key")
+        if int(headers.get("content-length", 0)) > self._max_bytes:
+            return APIError(413, f"the body has more than {self._max_bytes} bytes")
+        return None
+
+    def _origin_problem(self, method: str, path: str, headers: Headers) -> APIError | None:
+        """Return why the page that sent a request may not send it, or None."""
         origin = headers.get("origin")
-        if not self._origins & {origin, "*"}:
-            host = headers.get("host", "")
-            if origin is not None and method not in SAFE_METHODS and not self._is_own(origin, host):
-                return APIError(403, f"pages of {origin[:100]} are refused; --allow-origin admits a site")
-            if path != "/" and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-                return APIError(403, "requests from pages of other sites are refused; --allow-origin admits a site")
-        if self._key is not None and path not in OPEN_PATHS:
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
-                message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
-                return APIError(401, message, code="invalid_api_key")
-        if int(headers.get("content-length", 0)) > self._most:
-            return APIError(413, f"the body has more than {self._most} bytes")
+        if origin in self._origins or "*" in self._origins:
+            return None
+        is_safe = method in SAFE_METHODS
+        if origin is not None and not is_safe and not self._is_own(origin, headers.get("host", "")):
+            return APIError(
+                403, f"pages of {origin[:100]} are refused; --allow-origin admits a site"
+            )
+        # Browsers set this header, also where they send no origin. Any site may link to the page at
+        # "/".
+        is_of_other_site = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if is_of_other_site and path != "/":
+            found = "requests from pages of other sites are refused"
+            return APIError(403, f"{found}; --allow-origin admits a site")
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return whether a page is this server's, whose name in the request is `host`."""
-        is_behind_proxy = host.lower().partition(":")[0] in self._hosts
-        return origin == f"http://{host}" or (is_behind_proxy and origin == f"https://{host}")
+        """Return whether the page of an origin is this server's, which the request calls `host`."""
+        if origin == f"http://{host}":
+            return True
+        name, _, _ = host.lower().partition(":")
+        may_be_behind_proxy = name in self._hosts
+        return may_be_behind_proxy and origin == f"https://{host}"
+
+    def _has_key(self, headers: Headers) -> bool:
+        """Return whether a request has the key, or needs none."""
+        if self._key is None:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        # compared in constant time, or an attacker could find the key byte by byte from how long
+        # answers take
+        return hmac.compare_digest(given.strip().encode(), self._key.encode())

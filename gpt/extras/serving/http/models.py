@@ -1,4 +1,6 @@
-"""The models of a server: found in the runs folder, loaded when first asked for or changed, a few at a time."""
+"""The models of a server: found in the runs folder, loaded when they are first asked for or were
+changed.
+"""
 
 import asyncio
 import contextlib
@@ -15,10 +17,12 @@ from gpt.extras.serving.http.protocol import APIError
 from gpt.system.errors import CheckpointError, GPTError, quoted
 
 MAX_LOADED = 4
-"""Models that stay loaded; beyond it those that no request uses are unloaded, the least recently used first."""
+"""Models that stay loaded. To load one more, the least recently used model that no request uses is
+unloaded.
+"""
 
 LOAD_SECONDS = 300.0
-"""What the loading of a model is waited for, which may compile kernels."""
+"""How long the loading of a model is waited for. It may compile kernels."""
 
 
 @dataclass(eq=False)
@@ -26,17 +30,17 @@ class Served:
     """A loaded model.
 
     Attributes:
-        origin: its checkpoint folder, and when that was written.
-        users: number of requests that use it now.
-        used: when the last one began, by the monotonic clock.
-        example: a line or so that it has written; None: not asked for yet.
+        version: its checkpoint folder, and when that was written, in nanoseconds since 1970.
+        num_users: number of requests that use it now.
+        last_used: when the last of these began, by the monotonic clock.
+        example: a line or so that it has written; None until it is asked for.
     """
 
     loaded: Loaded
     engine: EngineThread
-    origin: tuple[Path, int]
-    users: int = 0
-    used: float = field(default_factory=time.monotonic)
+    version: tuple[Path, int]
+    num_users: int = 0
+    last_used: float = field(default_factory=time.monotonic)
     example: str | None = None
 
 
@@ -46,11 +50,14 @@ class Models:
     Attributes:
         first: name of the default model.
         folders: looks into the folders below `runs`.
+        loaded: the models that are loaded.
 
     Args:
+        load: loads the model of a checkpoint folder.
+        make_engine: starts an engine for a loaded model.
         runs: folder of run folders, each a model by its name.
-        checkpoints: are served in place of those below `runs`, if there are any: run folders, checkpoint folders, or
-            `best` or `last` inside a run.
+        checkpoints: if there are any, these are served in place of all runs below `runs`: run
+            folders, checkpoint folders, or `best` or `last` inside a run.
     """
 
     def __init__(
@@ -60,44 +67,60 @@ class Models:
         runs: Path,
         checkpoints: Sequence[Path] = (),
     ) -> None:
-        self._load, self._make_engine = load, make_engine
+        self._load = load
+        self._make_engine = make_engine
         self.runs = runs
         self._chosen = {_name(path): path for path in checkpoints}
         if len(self._chosen) < len(checkpoints):
             raise CheckpointError("two checkpoints have the same name; serve them from two servers")
         for path in checkpoints:
-            find_checkpoint(path, runs)  # one that is missing is found out now
+            find_checkpoint(path, runs)  # raises now, at the start, if one is missing
         self.folders = Folders()
         self.loaded: dict[str, Served] = {}
-        self._loads: dict[str, asyncio.Task[Served]] = {}
-        self.first = next(iter(self._chosen), None) or _name(find_checkpoint(None, runs).parents[1])
+        self._loads: dict[str, asyncio.Task[Served]] = {}  # models that are being loaded
+        if checkpoints:
+            self.first = _name(checkpoints[0])
+        else:
+            newest = find_checkpoint(None, runs)  # RUN/checkpoints/STEP
+            self.first = _name(newest.parents[1])
 
     async def descriptions(self) -> dict[str, dict[str, int]]:
-        """Return `describe` of each available model, the first model first."""
+        """Return what `describe` says of each available model, the first model first."""
         names = sorted(await self._names(), key=lambda name: name != self.first)
         return await self.folders.look_into_each(names, self._describe)
 
     async def describe(self, name: str) -> dict[str, int]:
-        """Return when a model was written, in seconds since 1970, and its `sizes`; raise APIError if there is none."""
+        """Return a model's `sizes`, and when it was written, in seconds since 1970.
+
+        Raises:
+            APIError: there is no such model.
+        """
         await self.check(name)
         return await self.folders.look(name, self._describe, name)
 
     def _describe(self, name: str) -> dict[str, int]:
-        return {"created": self._find(name)[1] // 10**9, **self.sizes(name)}
+        _, written_ns = self._find(name)
+        return {"created": written_ns // 10**9, **self.sizes(name)}
 
     async def _names(self) -> list[str]:
-        """Return the names that a model can have, sorted."""
-        return list(self._chosen) or await self.folders.look("", _names_in, self.runs)
+        """Return the names that a model can have, those below `runs` sorted."""
+        if self._chosen:
+            return list(self._chosen)
+        return await self.folders.look("", _names_in, self.runs)
 
     def sizes(self, name: str) -> dict[str, int]:
-        """Return a model's window, `max_model_len` as vLLM calls it, and vocabulary; nothing if it cannot be read."""
+        """Return a model's window, `max_model_len` as vLLM calls it, and vocabulary.
+
+        Empty if it cannot be read.
+        """
         try:
-            return _sizes(*self._find(name))
+            folder, written_ns = self._find(name)
+            return _sizes(folder, written_ns)
         except (CheckpointError, OSError):
             return {}
 
     async def check(self, name: str) -> None:
-        """Raise APIError if there is no model of this name: a path is no name."""
+        """Raise APIError if there is no model of this name; a path to a model is no name."""
         is_there = name in await self._names()
         if is_there:
             try:
@@ -110,34 +133,42 @@ class Models:
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[Served]:
-        """Keep a model loaded as long as this context lasts; None is the first one.
+        """Load a model if it is not, and keep it loaded as long as this context lasts; None is the
+        first model.
 
         Raises:
             APIError: there is no such model, or it cannot be read.
         """
         served = await self._get(self.first if name is None else name)
-        served.users += 1
-        served.used = time.monotonic()
+        served.num_users += 1
+        served.last_used = time.monotonic()
         try:
             yield served
         finally:
-            served.users -= 1
+            served.num_users -= 1
             await self._close_unused(served)
 
     async def _get(self, name: str) -> Served:
-        """Return a model that is there at once, without waiting for another that is being loaded."""
+        """Return a model, loaded now if it must be.
+
+        Only then are models waited for that are being loaded.
+        """
         while True:
-            if (served := await self._current(name)) is not None:
+            served = await self._current(name)
+            if served is not None:
                 return served
             if name not in self._loads:
                 await self.check(name)
+            # another request may have started to load it
             load = self._loads.get(name) or self._start_to_load(name)
-            await asyncio.wait([load], timeout=2 * LOAD_SECONDS)  # it may wait for those before it
+            # twice the time, since it first waits for the models before it
+            await asyncio.wait([load], timeout=2 * LOAD_SECONDS)
             if not load.done():
                 raise HangingError(name)
             served = load.result()
-            if served in self.loaded.values():  # else it had to give way at once
+            if served in self.loaded.values():
                 return served
+            # otherwise another model has been loaded since, for which this one was unloaded
 
     def _start_to_load(self, name: str) -> "asyncio.Task[Served]":
         load = asyncio.create_task(self._load_after(name, list(self._loads.values())))
@@ -148,10 +179,16 @@ class Models:
     def _forget_load(self, name: str, load: "asyncio.Task[Served]") -> None:
         del self._loads[name]
         if not load.cancelled():
-            load.exception()  # which nobody may wait for any more
+            # all who waited may have gone; asyncio warns of an exception that was never looked at
+            load.exception()
 
     async def _load_after(self, name: str, earlier: "list[asyncio.Task[Served]]") -> Served:
-        """Load a model after those that are being loaded: together they might not fit; but none waits for ever."""
+        """Load a model after those that are being loaded, since together they might not fit into
+        memory.
+
+        These are waited for only so long: one whose disk hangs must not keep the others from being
+        loaded.
+        """
         if earlier:
             await asyncio.wait(earlier, timeout=LOAD_SECONDS)
         await self._make_room()
@@ -160,46 +197,58 @@ class Models:
         except GPTError as error:
             message = f"the model {quoted(name, 100)!r} cannot be loaded: {error}"
             raise APIError(500, message, "model") from None
-        old, self.loaded[name] = self.loaded.get(name), served
+        old = self.loaded.get(name)
+        self.loaded[name] = served
         if old is not None:
             await self._close_unused(old)
         return served
 
     async def _close_unused(self, served: Served) -> None:
-        """Close the engine of a model that nobody uses any more and whose name another model has by now."""
-        if served.users == 0 and served not in self.loaded.values():
+        """Close the engine of a model that no request uses, if a newer version took its place."""
+        is_replaced = served not in self.loaded.values()
+        if served.num_users == 0 and is_replaced:
             await asyncio.to_thread(served.engine.close)
 
     async def _current(self, name: str) -> Served | None:
-        """Return a loaded model, unless it has failed or its checkpoint has changed; one is kept if gone."""
+        """Return the loaded model of this name, or None if it must be loaded.
+
+        That is so if there is none, its engine has failed, or its checkpoint has changed. A model
+        whose checkpoint is gone or cannot be read stays in use.
+        """
         if name not in self.loaded:
             return None
-        try:
-            found = await self.folders.look(name, self._find, name)
-        except (CheckpointError, OSError, HangingError):
-            found = None
-        served = self.loaded.get(name)  # another one, or none, if that took long
+        version: tuple[Path, int] | None = None
+        with contextlib.suppress(CheckpointError, OSError, HangingError):
+            version = await self.folders.look(name, self._find, name)
+        # looked up only now, since it may have been replaced or unloaded during the look
+        served = self.loaded.get(name)
         if served is None or served.engine.failure is not None:
             return None
-        return served if found in (None, served.origin) else None
+        has_changed = version is not None and version != served.version
+        return None if has_changed else served
 
     def _find(self, name: str) -> tuple[Path, int]:
-        """Return a model's checkpoint folder, and when it was written, in nanoseconds since 1970."""
-        folder = find_checkpoint(self._chosen.get(name, self.runs / name), self.runs)
+        """Return a model's checkpoint folder, and when it was written, in ns since 1970."""
+        path = self._chosen.get(name, self.runs / name)
+        folder = find_checkpoint(path, self.runs)
         return folder, folder.stat().st_mtime_ns
 
     def _read(self, name: str) -> Served:
-        origin = self._find(name)
-        loaded = self._load(origin[0])
-        return Served(loaded, self._make_engine(loaded), origin)
+        """Load a model, and start its engine. What is written during this counts as a change."""
+        version = self._find(name)
+        folder, _ = version
+        loaded = self._load(folder)
+        return Served(loaded, self._make_engine(loaded), version)
 
     async def _make_room(self) -> None:
-        idle = [name for name, served in self.loaded.items() if served.users == 0]
+        """Unload the least recently used idle model, if as many are loaded as may be."""
+        idle = [name for name, served in self.loaded.items() if served.num_users == 0]
         if len(self.loaded) >= MAX_LOADED and idle:
-            await self._unload(min(idle, key=lambda name: self.loaded[name].used))
+            await self._unload(min(idle, key=lambda name: self.loaded[name].last_used))
 
     async def _unload(self, name: str) -> None:
-        await asyncio.to_thread(self.loaded.pop(name).engine.close)
+        served = self.loaded.pop(name)
+        await asyncio.to_thread(served.engine.close)
 
     async def close(self) -> None:
         """Unload all models, and cancel their requests."""
@@ -208,10 +257,15 @@ class Models:
 
 
 @lru_cache(1024)
-def _sizes(folder: Path, written: int) -> dict[str, int]:
+def _sizes(folder: Path, written_ns: int) -> dict[str, int]:
+    """Return the sizes of a checkpoint.
+
+    `written_ns` is part of the key, so that a changed one is read again.
+    """
     try:
         config, tokenizer = read_description(folder)
-    except GPTError:  # kept as a result, so that a list of models does not read what is damaged each time
+    except GPTError:
+        # a result, and so kept: each list of models would read a damaged checkpoint again
         return {}
     return {"max_model_len": config.model.block_size, "vocab_size": tokenizer.vocab_size}
 
@@ -221,8 +275,10 @@ def _names_in(runs: Path) -> list[str]:
 
 
 def _name(path: Path) -> str:
-    """Return what a checkpoint is called: its run, and which one of it where that was said."""
+    """Return the name of a model: its run, followed by its checkpoint if the path gives one."""
     path = path.absolute()
-    if path.parent.name == "checkpoints":
+    if path.parent.name == "checkpoints":  # RUN/checkpoints/STEP
         return f"{path.parents[1].name}/{path.name}"
-    return f"{path.parent.name}/{path.name}" if path.name in ("best", "last") else path.name
+    if path.name in ("best", "last"):
+        return f"{path.parent.name}/{path.name}"
+    return path.name

@@ -1,4 +1,6 @@
-"""From the body of a request to prompts for the engine, and the log-probabilities that the protocol shows of them."""
+"""Read the prompts of a request for the engine, and describe tokens by the log-probabilities that
+the protocol shows.
+"""
 
 import asyncio
 import codecs
@@ -6,7 +8,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -23,11 +25,16 @@ from gpt.system.errors import GenerationError, GPTError
 
 DEFAULT_MAX_TOKENS = 16
 """The protocol's default."""
-LONGEST_CHARACTER = 4
-"""Bytes of UTF-8, and so the most tokens that a character has."""
-SAMPLING = (
-    *("stop", "temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("overflow", "long_prompt"),
+MAX_CHARACTER_BYTES = 4
+"""Most bytes of a character in UTF-8, and so the most tokens that a character has."""
+SHARED_FIELDS = (
+    "stop",
+    "temperature",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "overflow",
+    "long_prompt",
 )
 """Fields that a request shares with `SamplingParams`, besides those of the filters."""
 
@@ -36,11 +43,11 @@ class Prompt(NamedTuple):
     """One prompt of a request.
 
     Attributes:
-        text: its text, without the beginning of a character at its end if tokens follow.
+        text: its text; if tokens follow, without an unfinished character at its end.
         ids: its tokens in the window, empty for an empty text.
-        cropped: those before the window.
-        params: one per completion; they differ in the seed.
-        is_shown: whether completions begin with it.
+        cropped: its tokens before the window.
+        params: one for each completion; they differ in the seed.
+        is_shown: whether the completions begin with the prompt.
     """
 
     text: str
@@ -51,82 +58,139 @@ class Prompt(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Most tokens and log-probabilities of the completions, with those of a prompt that is shown."""
+        """Most tokens and log-probabilities of the completions, those of a prompt that is shown
+        included.
+        """
         logprobs = self.params[0].logprobs
-        tokens = self.params[0].max_new_tokens
+        each = self.params[0].max_new_tokens
         if logprobs is not None:
-            tokens = (tokens + self.described) * (2 + logprobs)
+            # each token has a text, its own log-probability and those of the most likely tokens
+            each = (each + self.num_described) * (2 + logprobs)
         if self.is_shown:
-            tokens += len(self.text)
-        return len(self.params) * tokens
+            each += len(self.text)
+        return len(self.params) * each
 
     @property
-    def described(self) -> int:
-        """How many tokens of the prompt have log-probabilities in a completion, where these are asked for."""
+    def num_described(self) -> int:
+        """Number of tokens of the prompt that have log-probabilities in a completion, where these
+        are asked for.
+        """
         return len(self.ids) if self.is_shown else 0
 
     async def score(self, model: GPT, executor: Executor) -> list[SampledToken]:
         """Return the prompt's tokens in the window with their log-probabilities."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(executor, prompt_logprobs, model, self.ids, self.params[0])
+        return await loop.run_in_executor(
+            executor, prompt_logprobs, model, self.ids, self.params[0]
+        )
 
 
 def read_prompts(
-    request: CompletionRequest, limits: Limits, model: GPT, tokenizer: Tokenizer, defaults: SampleConfig
+    request: CompletionRequest,
+    limits: Limits,
+    model: GPT,
+    tokenizer: Tokenizer,
+    defaults: SampleConfig,
 ) -> list[Prompt]:
-    """Return the prompts of a request, or raise APIError; fields that it leaves out are as in `defaults`."""
-    prompt = request.prompt
-    is_one = isinstance(prompt, str) or isinstance(prompt[0], int)
-    prompts = cast("Sequence[str | Ids]", [prompt] if is_one else prompt)
-    limits.check(request, len(prompts))
-    params = _params(request, defaults, tokenizer.vocab_size)
-    first = secrets.randbelow(SEEDS) if request.seed is None else request.seed
-    seeds = [(first + number) % SEEDS for number in range(request.n or 1)]
-    with_seeds = [params.model_copy(update={"seed": seed}) for seed in seeds]
-    read = []
-    for given in prompts:
+    """Return the prompts of a request, or raise APIError.
+
+    Fields that the request leaves out are as in `defaults`.
+    """
+    given_prompts = _as_list(request.prompt)
+    limits.check(request, len(given_prompts))
+    params = _sampling_params(request, defaults, tokenizer.vocab_size)
+    seeded = [params.model_copy(update={"seed": seed}) for seed in _seeds(request)]
+    prompts = []
+    for given in given_prompts:
         try:
-            every = _encode(given, tokenizer)
-            ids = fit_prompt(every, tokenizer, params, model.config.block_size)
+            ids = _encode(given, tokenizer)
+            window = fit_prompt(ids, tokenizer, params, model.config.block_size)
         except GPTError as error:
-            too_long = isinstance(error, GenerationError) and bool(given)
-            raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
-        text = convert_newlines(given) if isinstance(given, str) else _text_of(given, tokenizer, params)
-        read.append(Prompt(text, ids if every else [], every[: -len(ids)], with_seeds, bool(request.echo)))
-    tokens = sum(len(each.params) * (params.max_new_tokens + each.described) for each in read)
+            is_too_long = isinstance(error, GenerationError) and bool(given)
+            code = "context_length_exceeded" if is_too_long else None
+            raise APIError(400, f"prompt: {error}", "prompt", code) from None
+        cropped = ids[: -len(window)]
+        if not ids:
+            # the engine puts a line end in place of an empty prompt, which is no token of the
+            # request
+            window = []
+        text = _text_of(given, tokenizer, params)
+        prompts.append(Prompt(text, window, cropped, seeded, bool(request.echo)))
+    tokens = sum(len(seeded) * (params.max_new_tokens + each.num_described) for each in prompts)
     limits.check_logprobs(tokens, request.logprobs)
-    return read
+    return prompts
+
+
+def _as_list(prompt: str | Ids | Sequence[str | Ids]) -> Sequence[str | Ids]:
+    """Return the prompts of a request, which may be one text, the token ids of one, or a list of
+    either.
+    """
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return [cast("str | Ids", prompt)]
+    return cast("Sequence[str | Ids]", prompt)
+
+
+def _seeds(request: CompletionRequest) -> list[int]:
+    """Return the seed of each completion of a prompt: consecutive ones, from a random one if none
+    is given.
+    """
+    first = secrets.randbelow(SEEDS) if request.seed is None else request.seed
+    return [(first + index) % SEEDS for index in range(request.n or 1)]
 
 
 def length_of(prompt: str | Ids | Sequence[str | Ids]) -> int:
     """Return how many characters and token ids one prompt or several have."""
-    own = len(prompt)
+    num_items = len(prompt)
     if isinstance(prompt, str) or isinstance(prompt[0], int):
-        return own
-    return own + sum(len(each) for each in cast("Sequence[str | Ids]", prompt))
+        return num_items
+    # the prompts are counted too: there may be thousands of one character
+    return num_items + sum(len(each) for each in cast("Sequence[str | Ids]", prompt))
 
 
-def _text_of(ids: Ids, tokenizer: Tokenizer, params: SamplingParams) -> str:
-    """Return the text of a prompt: what the first sampled token may end of a character is shown with that token."""
-    return TextStream(tokenizer).begin(ids) if params.max_new_tokens else decode_text(tokenizer, ids)
+def _text_of(prompt: str | Ids, tokenizer: Tokenizer, params: SamplingParams) -> str:
+    """Return the text of a prompt.
+
+    An unfinished character at the end of token ids is left out if tokens follow, since the first
+    one may end it.
+    """
+    if isinstance(prompt, str):
+        return convert_newlines(prompt)
+    if params.max_new_tokens == 0:
+        return decode_text(tokenizer, prompt)
+    return TextStream(tokenizer).begin(prompt)
 
 
-def _params(request: CompletionRequest, defaults: SampleConfig, vocab_size: int) -> SamplingParams:
-    given = {name: value for name in (*SAMPLING, *FILTERS) if (value := getattr(request, name)) is not None}
+def _sampling_params(
+    request: CompletionRequest, defaults: SampleConfig, vocab_size: int
+) -> SamplingParams:
+    """Return the sampling parameters of a request, without its seed."""
+    given: dict[str, Any] = {}
+    for name in (*SHARED_FIELDS, *FILTERS):
+        value = getattr(request, name)
+        if value is not None:
+            given[name] = value
     if isinstance(request.stop, str):
         given["stop"] = (request.stop,)
-    given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    given["logprobs"] = None if request.logprobs is None else min(request.logprobs, vocab_size)
+    given["max_new_tokens"] = request.max_tokens
+    if request.max_tokens is None:
+        given["max_new_tokens"] = DEFAULT_MAX_TOKENS
+    given["logprobs"] = None
+    if request.logprobs is not None:
+        given["logprobs"] = min(request.logprobs, vocab_size)
     if request.ignore_eos:
         given["end_id"] = None
-    given["logit_bias"] = tuple((int(index), bias) for index, bias in (request.logit_bias or {}).items())
+    biases = request.logit_bias or {}  # their keys are token ids as strings, as all keys of JSON
+    given["logit_bias"] = tuple((int(index), bias) for index, bias in biases.items())
     with naming("logit_bias"):
         check_ids((index for index, _ in given["logit_bias"]), vocab_size)
     return defaults.params(**given).limited_to(vocab_size)
 
 
 def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of a prompt; ids stay as they are, also where the tokenizer would choose others for their text."""
+    """Return the ids of a prompt.
+
+    Given ids stay as they are, also where the tokenizer would choose others for their text.
+    """
     if isinstance(prompt, str):
         return tokenizer.encode(convert_newlines(prompt)).tolist()
     check_ids(prompt, tokenizer.vocab_size)
@@ -135,18 +199,22 @@ def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:
 
 @torch.inference_mode()
 def prompt_logprobs(model: GPT, ids: Sequence[int], params: SamplingParams) -> list[SampledToken]:
-    """Return tokens, at most a window, with their log-probabilities, which the first does not have.
+    """Return tokens, at most a window, with their log-probabilities.
 
-    `params` says how many of the most likely tokens are listed beside each, see `to_sampled_tokens`.
+    The first token has none, since nothing predicts it. `params` says how many of the most likely
+    tokens are listed beside each other token, see `to_sampled_tokens`.
     """
     first = [SampledToken(ids[0])]
     if len(ids) == 1:
         return first
-    inputs = torch.tensor([ids[:-1]], device=next(model.parameters()).device)
-    logits = model(inputs)[0]
-    finite = torch.isfinite(logits).all(dim=-1)
-    if not finite.all():
-        raise APIError(500, str(not_finite(int((~finite).nonzero()[0]))))  # JSON has no such numbers
+    device = next(model.parameters()).device
+    inputs = torch.tensor([ids[:-1]], device=device)  # (1, T)
+    logits = model(inputs)[0]  # (T, V)
+    is_finite = torch.isfinite(logits).all(dim=-1)
+    if not is_finite.all():
+        # JSON has no NaN and no infinity
+        position = int((~is_finite).nonzero()[0])
+        raise APIError(500, str(not_finite(position)))
     return first + to_sampled_tokens(ids[1:], logits, params)
 
 
@@ -154,11 +222,11 @@ class DescribedToken(NamedTuple):
     """A token and the most likely ones in its place, with log-probabilities in nats.
 
     Attributes:
-        name: its text, or its bytes where it is no character on its own.
-        content: its bytes; none where only the model has such a token.
-        logprob: None for the first token of a text.
-        top: names, bytes and log-probabilities of the most likely ones.
-        offset: where it begins in the text that is shown.
+        name: its text, or its bytes where it is no whole character.
+        content: its bytes; empty where the model has such a token and the tokenizer has not.
+        logprob: its log-probability; None for the first token of a text.
+        top: name, bytes and log-probability of each of the most likely tokens.
+        offset: where it begins in the text that is shown, in characters.
     """
 
     name: str
@@ -169,49 +237,64 @@ class DescribedToken(NamedTuple):
 
 
 class LogprobsStream:
-    """Holds back log-probabilities until the text they belong to is shown.
+    """Holds back the descriptions of tokens until the text that they belong to is shown.
 
     A token that begins where the shown text ends, such as one of a stop string, is never shown.
 
     Args:
-        before: ids of the text before, which is not described.
+        before: ids of the text before the described tokens.
         offset: characters of that text that are shown.
     """
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = (), offset: int = 0) -> None:
-        self._tokenizer, self._text = tokenizer, TextStream(tokenizer)
-        self._held: deque[tuple[SampledToken, int]] = deque()
-        self._length = 0
-        self._unfinished = b""  # of a character
-        for index in before[-LONGEST_CHARACTER:]:  # which can end with the beginning of a character
+        self._tokenizer = tokenizer
+        self._text = TextStream(tokenizer)
+        self._held: deque[tuple[SampledToken, int]] = deque()  # tokens, and where each begins
+        self._length = 0  # characters of the text so far
+        self._unfinished = b""  # first bytes of a character at the end of the text
+        # the text before may end inside a character, which the first described token goes on with
+        for index in before[-MAX_CHARACTER_BYTES:]:
             self._add(index)
         self._length = offset
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:
+        """Add tokens to the text; `take` returns them when they are shown."""
         for token in tokens:
             self._held.append((token, self._add(token.id)))
 
     def take(self, length: int) -> list[DescribedToken]:
-        """Return what belongs to the first `length` characters and was not returned before."""
+        """Return the tokens that begin in the first `length` characters and were not returned
+        before.
+        """
         described = []
         while self._held and self._held[0][1] < length:
             token, offset = self._held.popleft()
             top = [(*self._name(index), logprob) for index, logprob in token.top]
-            described.append(DescribedToken(*self._name(token.id), token.logprob, top, offset))
+            name, content = self._name(token.id)
+            described.append(DescribedToken(name, content, token.logprob, top, offset))
         return described
 
     def _add(self, index: int) -> int:
-        """Add a token to the text, and return where it begins there: where the character of its first byte is."""
+        """Add a token to the text, and return the position of the character that has its first
+        byte.
+        """
         is_known = index < self._tokenizer.vocab_size
         content = self._tokenizer.token_bytes(index) if is_known else UNKNOWN.encode()
-        begun = (self._unfinished + content[:1]).decode(errors="replace")  # it may break off another character
-        offset = self._length + max(0, len(begun) - 1)
+        # If the first byte goes on with the unfinished character, both are one character; else
+        # there are two, and the unfinished one is shown as a replacement character.
+        with_first_byte = (self._unfinished + content[:1]).decode(errors="replace")
+        offset = self._length + max(0, len(with_first_byte) - 1)
         self._length += len(self._text.feed(index))
         unfinished = self._unfinished + content
-        self._unfinished = unfinished[codecs.utf_8_decode(unfinished, "replace", False)[1] :]
+        _, num_finished = codecs.utf_8_decode(unfinished, "replace", False)
+        self._unfinished = unfinished[num_finished:]
         return offset
 
     def _name(self, index: int) -> tuple[str, bytes]:
-        """Return the name of a token, and its bytes; an id without a text has none."""
+        """Return the name and the bytes of a token.
+
+        An id that the tokenizer does not have has no bytes.
+        """
         is_known = index < self._tokenizer.vocab_size
-        return token_name(self._tokenizer, index), self._tokenizer.token_bytes(index) if is_known else b""
+        content = self._tokenizer.token_bytes(index) if is_known else b""
+        return token_name(self._tokenizer, index), content

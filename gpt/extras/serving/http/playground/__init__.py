@@ -1,8 +1,9 @@
-"""The page at `/`: a playground in front of the models, and the endpoints that it asks.
+"""The page at `/`: a playground for the models, and the endpoints that it asks.
 
-A view is a module of `gpt/extras/web/src` that `playground.js` gives to `startShell`; what it asks of the server is a
-method of `ServerSource` there, and an endpoint in a module here, which has a function that `add_playground` calls.
-Heavy work goes to `Services.executor`.
+A view of the page is a module of `gpt/extras/web/src`, which `playground.js` gives to `startShell`.
+It asks the server through a method of `ServerSource` there, for which there is an endpoint in a
+module here. Each of these modules has a function that `add_playground` calls. What computes with a
+model runs in `Services.executor`.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None
     """Add the page, which asks its reader for the API key if there is one, and its endpoints."""
     schemas = SampleConfig.model_json_schema()["properties"]
     filters = {name: schemas[name] for name in FILTERS}
-    _add_page(app, {"needsKey": needs_key, "mostTokens": services.limits.max_tokens, "filters": filters})
+    max_tokens = services.limits.max_tokens
+    _add_page(app, {"needsKey": needs_key, "mostTokens": max_tokens, "filters": filters})
     _add_model_info(app, services)
     add_generate(app, services)
     add_inspection(app, services)
@@ -36,10 +38,15 @@ def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None
 
 
 def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:
-    """Add `GET /`; `facts` are values that its script finds."""
+    """Add `GET /`; `facts` are values that the script of the page reads from it."""
     document = render_document(PLAYGROUND, facts, title="gpt")
-    policy = f"{content_policy(PLAYGROUND)}; frame-ancestors 'none'"
-    headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+    headers = {
+        # no page of another site may show this one in a frame and let its reader click there
+        "Content-Security-Policy": f"{content_policy(PLAYGROUND)}; frame-ancestors 'none'",
+        "Referrer-Policy": "no-referrer",
+        # a browser asks again each time, since another version of the server may have another page
+        "Cache-Control": "no-cache",
+    }
 
     async def show_page() -> HTMLResponse:
         return HTMLResponse(document, headers=headers)
@@ -48,19 +55,25 @@ def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:
 
 
 def _add_model_info(app: FastAPI, services: Services) -> None:
-    """Add `POST /api/models/{name}`: what a reader is told about a model, and what its form starts with.
+    """Add `POST /api/models/{name}`: what the page says about a model, and the first values of its
+    form.
 
-    It is no GET, since a browser sends a GET for a page of another site without saying for which.
+    It loads the model, and so it is no GET: a page of any site can make a browser send one, without
+    an origin.
     """
 
     async def describe(name: str) -> dict[str, Any]:
-        """Describe a model, which is loaded for it; `example` is a line or so that it has written, if it can."""
+        """Describe a model, and load it.
+
+        `example` is a line or so that it has written, if it can write.
+        """
         async with services.models.use(name) as served:
             loaded = served.loaded
             if served.example is None:
                 loop = asyncio.get_running_loop()
                 served.example = await loop.run_in_executor(services.executor, example_of, loaded)
-            config, sample = loaded.model.config, loaded.config.sample
+            config = loaded.model.config
+            sample = loaded.config.sample
             return {
                 "model": name,
                 "step": loaded.state.get("step", 0),
@@ -75,4 +88,6 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},
             }
 
-    app.add_api_route("/api/models/{name:path}", describe, methods=["POST"], response_class=JSONText)
+    app.add_api_route(
+        "/api/models/{name:path}", describe, methods=["POST"], response_class=JSONText
+    )
