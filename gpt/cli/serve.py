@@ -1,4 +1,4 @@
-"""`gpt serve`: serve trained models over HTTP, by a playground and by the OpenAI completions protocol."""
+"""`gpt serve`: serve trained models over HTTP, by a playground and the OpenAI protocols."""
 
 import argparse
 import asyncio
@@ -26,92 +26,153 @@ from gpt.system.progress import announced
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     from gpt.extras.serving.http.limits import Limits
     from gpt.extras.serving.http.models import Models
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Addresses that only this machine reaches."""
+REQUIREMENTS = ("fastapi", "uvicorn", "prometheus_client")
+"""Packages of the extra `serve`."""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    _add_model_options(parser)
+    _add_address_options(parser)
+    _add_limit_options(parser)
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         type=to_path,
         action="append",
         default=[],
         metavar="PATH",
-        help="run folder, checkpoint folder, or best/last inside a run; may be repeated, the first is the default "
-        "model; without it every run is served, and the newest is the default",
+        help="run folder, checkpoint folder, or best/last inside a run; may be repeated, the first "
+        "is the default model; without it every run is served, and the newest is the default",
     )
     add_runs_option(parser)
     add_plugin_option(parser)
     add_weights_option(parser)
     add_device_option(parser)
-    parser.set_defaults(device="cpu")  # whose kernels decode faster than a GPU launches its own
-    backends = ("auto", "eager", "native")
-    parser.add_argument("--backend", choices=backends, default="auto", help="of the engine (default: auto)")
-    parser.add_argument("--host", type=not_empty, default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    # A small model decodes faster on a CPU: launching the kernels of a step on a GPU takes longer
+    # than the CPU needs for the whole step.
+    parser.set_defaults(device="cpu")
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "eager", "native"),
+        default="auto",
+        help="of the engine (default: auto)",
+    )
+
+
+def _add_address_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where the server listens, and whom it answers."""
+    parser.add_argument(
+        "--host",
+        type=not_empty,
+        default="127.0.0.1",
+        help="address to listen at (default: 127.0.0.1)",
+    )
     add_number(parser, "--port", "port; 0: any that is free", 8000, 0, 2**16 - 1, "PORT")
     parser.add_argument(
         "--api-key",
         type=not_empty,
         metavar="KEY",
-        help="that requests must have; `ps` shows it to other users of this machine, so that the environment variable "
-        "GPT_API_KEY is the better place (default: from there, or none)",
+        help="that requests must have; `ps` shows it to other users of this machine, so that the "
+        "environment variable GPT_API_KEY is the better place (default: from there, or none)",
     )
-    name = "a name that clients know this server by"
-    parser.add_argument("--allow-host", type=_host_name, action="append", default=[], metavar="NAME", help=name)
-    site = "a site whose pages may send requests, such as https://chat.lan; *: all"
-    parser.add_argument("--allow-origin", type=_origin, action="append", default=[], metavar="ORIGIN", help=site)
+    parser.add_argument(
+        "--allow-host",
+        type=_host_name,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that clients know this server by",
+    )
+    parser.add_argument(
+        "--allow-origin",
+        type=_origin,
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="a site whose pages may send requests, such as https://chat.lan; *: all",
+    )
     parser.add_argument("--access-log", action="store_true", help="print a line for each request")
     parser.add_argument("--open", action="store_true", help="open the playground in a browser")
+
+
+def _add_limit_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how much the server computes and holds at a time."""
+    any_count = 2**31  # more than any machine holds
     add_number(parser, "--max-sequences", "computed at a time", 64, most=4096)
-    add_number(parser, "--max-waiting", "beside them", 256, most=2**31)
-    add_number(parser, "--max-tokens", "of a completion", 4096, most=2**31)
-    add_number(parser, "--cache-blocks", "of 64 positions (default: a window each)", most=2**31)
-    dtypes = "of keys and values: a narrower one makes a large batch faster (default: fp32)"
-    parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), default="fp32", help=dtypes)
-    seconds = "to finish what runs at SIGTERM (default: 30)"
-    parser.add_argument("--drain-seconds", type=number(0, kind=float), default=30.0, metavar="S", help=seconds)
+    add_number(parser, "--max-waiting", "beside them", 256, most=any_count)
+    add_number(parser, "--max-tokens", "of a completion", 4096, most=any_count)
+    add_number(parser, "--cache-blocks", "of 64 positions (default: a window each)", most=any_count)
+    parser.add_argument(
+        "--kv-dtype",
+        choices=("fp32", "bf16", "fp16", "int8"),
+        default="fp32",
+        help="of keys and values: a narrower one makes a large batch faster (default: fp32)",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=number(0, kind=float),
+        default=30.0,
+        metavar="S",
+        help="to finish what runs at SIGTERM (default: 30)",
+    )
 
 
 def _host_name(text: str) -> str:
-    # as it stands in a Host header, which is compared without the port
+    """Return a name as in a header Host, but without the port, which is not compared."""
     if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
-        raise argparse.ArgumentTypeError(f"expected a name such as gpu-box.lan, without scheme and port, got {text!r}")
+        expected = "expected a name such as gpu-box.lan, without scheme and port"
+        raise argparse.ArgumentTypeError(f"{expected}, got {text!r}")
     return text
 
 
 def _origin(text: str) -> str:
-    # as a browser sends it, without a path
+    """Return a site as browsers send it in a header Origin, without a path."""
     if not re.fullmatch(r"\*|https?://[^/\s]+", text):
-        raise argparse.ArgumentTypeError(f"expected * or a site such as https://chat.lan, without path, got {text!r}")
+        expected = "expected * or a site such as https://chat.lan, without path"
+        raise argparse.ArgumentTypeError(f"{expected}, got {text!r}")
     return text
 
 
 @command(
     "serve",
-    "Serve trained models: a playground at http://127.0.0.1:8000 and the OpenAI completions protocol below /v1.",
+    "Serve trained models: a playground at http://127.0.0.1:8000 and the OpenAI completions "
+    "protocol below /v1.",
     "--port 8000",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
-    if missing:
-        raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install 'glassgpt[serve]'")
+    for name in REQUIREMENTS:
+        if find_spec(name) is None:
+            reason = f"{name} is not installed; the server needs it"
+            raise GPTError(f"{reason}: pip install 'glassgpt[serve]'")
     load_torch()
     from gpt.extras.serving.http.limits import Limits
     from gpt.extras.serving.http.server import bind
     from gpt.system.device import keep_freed_memory
 
     keep_freed_memory()
-    limits = Limits(max_tokens=arguments.max_tokens, running=arguments.max_sequences, waiting=arguments.max_waiting)
+    limits = Limits(
+        max_tokens=arguments.max_tokens,
+        running=arguments.max_sequences,
+        waiting=arguments.max_waiting,
+    )
     models = _models(arguments, limits)
+    # bound before the model is loaded, so that a port that is taken is found at once
     with bind(arguments.host, arguments.port) as bound:
         return asyncio.run(_serve(arguments, models, limits, bound))
 
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
+    """Return the models to serve, of which none is loaded yet."""
     from gpt.checkpoint import Loaded, load_trained
     from gpt.extras.serving import EngineThread
     from gpt.extras.serving.http.models import Models
@@ -130,44 +191,67 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
             kv_dtype=arguments.kv_dtype,
         )
 
-    def load(folder: object) -> Loaded:
+    def load(folder: "Path") -> Loaded:
         report(f"using {folder}")
-        return load_trained(to_path(str(folder)), arguments.runs, device, arguments.weights)
+        return load_trained(folder, arguments.runs, device, arguments.weights)
 
     return Models(load, make_engine, arguments.runs, arguments.checkpoint)
 
 
-async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
+async def _serve(
+    arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket"
+) -> int:
+    """Load the first model, and serve until a signal comes."""
     import gpt
     from gpt.extras.serving.http.app import create_app
-    from gpt.extras.serving.http.protocol import APIError
     from gpt.extras.serving.http.server import Server, build_config
 
     key = arguments.api_key or read_settings().api_key
     app = create_app(models, limits, arguments.allow_host, key, arguments.allow_origin)
     app.version = gpt.__version__
+    await _load_first(models)
+    # From now on the garbage collector passes over all that was loaded. Otherwise it would search
+    # this for half a second whenever a megabyte of JSON is read.
+    gc.collect()
+    gc.freeze()
+    if arguments.host not in LOOPBACK and key is None:
+        found = f"warning: whoever reaches {arguments.host} can use this server"
+        report(f"{found}; set GPT_API_KEY to ask for a key")
+    url = _url(bound)
+    report(f"serving {models.first}: playground {url}/, API {url}/v1")
+    if arguments.open:
+        webbrowser.open(url)  # the socket already listens, so that the page waits for the server
+    config = build_config(
+        app,
+        limits,
+        access_log=arguments.access_log,
+        timeout_graceful_shutdown=arguments.drain_seconds,
+    )
     try:
-        # loaded now, so that the first request does not wait and what is wrong is said at the start
+        # until a signal, which uvicorn raises again when it has stopped, and which ends the process
+        await Server(config).serve([bound])
+    finally:
+        await models.close()
+    return 0
+
+
+async def _load_first(models: "Models") -> None:
+    """Load the first model, so that the first request need not wait and errors are reported at the
+    start.
+    """
+    from gpt.extras.serving.http.protocol import APIError
+
+    try:
         with announced(report, "loading the model"):
             async with models.use(None):
                 pass
     except APIError as error:
         raise GPTError(error.message) from None
-    # else reading a megabyte of JSON looks for garbage in all that was loaded, for half a second
-    gc.collect()
-    gc.freeze()
-    if arguments.host not in LOOPBACK and key is None:
-        report(f"warning: whoever reaches {arguments.host} can use this server; set GPT_API_KEY to ask for a key")
+
+
+def _url(bound: "socket.socket") -> str:
+    """Return the URL of a socket, with the port that the system chose if it was asked for 0."""
     host, port = bound.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    report(f"serving {models.first}: playground {url}/, API {url}/v1")
-    if arguments.open:
-        webbrowser.open(url)  # the socket listens already
-    server = Server(
-        build_config(app, limits, access_log=arguments.access_log, timeout_graceful_shutdown=arguments.drain_seconds)
-    )
-    try:
-        await server.serve([bound])  # until a signal, which it sends once more when it has stopped
-    finally:
-        await models.close()
-    return 0
+    if ":" in host:  # IPv6
+        host = f"[{host}]"
+    return f"http://{host}:{port}"
