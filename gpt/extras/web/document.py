@@ -1,4 +1,6 @@
-"""One HTML document that needs nothing else: a shell, a style, a script bundled from `src/`, and data."""
+"""Render one HTML document that needs no other file: it has its style, its script, bundled from
+`src/`, and its data.
+"""
 
 import base64
 import hashlib
@@ -9,12 +11,18 @@ from string import Template
 
 from gpt.system.errors import InputError
 
-MODEL, PLAYGROUND = "model", "playground"
-"""A model that a browser runs, and the page of the server."""
+MODEL = "model"
+"""The page of a model that the browser runs."""
+PLAYGROUND = "playground"
+"""The page of the server."""
 CONNECTIONS = {PLAYGROUND: " connect-src 'self';"}
-"""What a page may ask for, by its content security policy."""
-CODE = {MODEL: " 'wasm-unsafe-eval'"}
-"""What it may run beside its script: WebAssembly, which is no code but its own either."""
+"""The part of the content security policy about requests: only the playground sends any, to its own
+server.
+"""
+EXTRA_SCRIPTS = {MODEL: " 'wasm-unsafe-eval'"}
+"""What pages may run beside their script: a model computes in WebAssembly, whose code is part of
+the script.
+"""
 STYLES = (
     "base",
     "pages",
@@ -31,39 +39,53 @@ STYLES = (
 
 
 def render_document(
-    kind: str, data: object, *, title: str, note: str | None = None, weights: str = "", framed: bool = False
+    kind: str,
+    data: object,
+    *,
+    title: str,
+    note: str | None = None,
+    weights: str = "",
+    framed: bool = False,
 ) -> str:
     """Return an HTML document.
 
     Args:
-        kind: attention, lens or picture, views of a text; or `MODEL` or `PLAYGROUND`.
-        data: what the script finds, as JSON, in the element `data`.
-        title: text.
-        note: text below the title; None for a page whose script writes the head.
-        weights: base64, in the element `weights`.
+        kind: "attention", "lens" or "picture", views of a text; or `MODEL` or `PLAYGROUND`.
+        data: values for the script, which reads them as JSON from the element `data`.
+        title: the title of the document, and its heading if there is a note.
+        note: text below the heading; None for a page whose script writes its own heading.
+        weights: base64, which the script reads from the element `weights`.
         framed: whether it is shown in a frame that is as high as its content.
 
     Raises:
         InputError: the data has values that are not finite.
     """
-    header = "" if note is None else f'<h1>{html.escape(title)}</h1>\n<p class="note">{html.escape(note)}</p>'
+    header = ""
+    if note is not None:
+        header = f'<h1>{html.escape(title)}</h1>\n<p class="note">{html.escape(note)}</p>'
+    weights_element = ""
+    if weights:
+        weights_element = f'<script type="text/plain" id="weights">{weights}</script>\n'
+    page_class = f"{kind}-page"
     return Template(_read("shell.html")).substitute(
         policy=content_policy(kind),
-        kind=f"{kind}-page{' framed' if framed else ''}",
+        kind=f"{page_class} framed" if framed else page_class,
         title=html.escape(title),
         description=html.escape(note or "A small GPT, and what goes on inside it."),
         header=header,
         data=_to_json(data),
-        weights=f'<script type="text/plain" id="weights">{weights}</script>\n' if weights else "",
+        weights=weights_element,
         style=_style(),
-        script=_read("built", f"{kind}.js"),
+        script=_script(kind),
     )
 
 
 def content_policy(kind: str) -> str:
-    """Return the content security policy that allows a page's own script and style, and no other."""
-    script, style = _hash(_read("built", f"{kind}.js")), _hash(_style())
-    allowed = f"script-src {script}{CODE.get(kind, '')}; style-src {style};{CONNECTIONS.get(kind, '')} img-src data:"
+    """Return the content security policy that allows a page's own script and style alone."""
+    scripts = _hash(_script(kind)) + EXTRA_SCRIPTS.get(kind, "")
+    styles = _hash(_style())
+    connections = CONNECTIONS.get(kind, "")
+    allowed = f"script-src {scripts}; style-src {styles};{connections} img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
@@ -85,8 +107,14 @@ def _style() -> str:
     return "".join(_read("styles", f"{name}.css") for name in STYLES)
 
 
+def _script(kind: str) -> str:
+    return _read("built", f"{kind}.js")
+
+
 def _hash(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+    """Return the hash by which a content security policy names a script or style."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _read(*path: str) -> str:

@@ -1,18 +1,26 @@
 import { create } from "./dom.js";
 
-// Even steps of lightness in one family of hues, from near the page's background on: order survives color blindness and
-// gray printing, and what is certain is plain text.
-const [LIGHT, DARK] = [
-  ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"],
-  ["#13161c", "#172c46", "#1a4570", "#1c629c", "#2e80bd", "#4a9fd2", "#75bce1", "#a8d7ea", "#e3edf0"],
-].map((ramp) => ramp.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))));
-const NEGATIVE = [208, 84, 24]; // the ink of the lowest signed value; the highest is that of the ramp
-// Fixed, so that the same color means the same surprise, -log2 of the probability, on every page.
+// Each ramp has even steps of lightness in one family of hues, so that their order survives color
+// blindness and gray printing. It begins near the page's background, so that a token that was
+// certain looks like plain text.
+const LIGHT = toRamp("#eaf6fa #afdff6 #79c5f0 #4ca9e6 #2f8bd4 #266db9 #275196 #24396e #1c2345");
+const DARK = toRamp("#13161c #172c46 #1a4570 #1c629c #2e80bd #4a9fd2 #75bce1 #a8d7ea #e3edf0");
+const NEGATIVE = [208, 84, 24]; // the color of -1; that of 1 is the last one of the ramp
+// The same color means the same surprise, -log2 of the probability, on every page.
 const MAX_BITS = 8;
 let darkTheme = null;
-const redraws = new Map(); // by the element that is drawn in
+const redraws = new Map(); // a function for each element that is drawn in the colors of the theme
 
-/** The reader's theme: asked for late, since Node, which checks a page's numbers, has none. */
+/** The red, green and blue of each color of a ramp. */
+function toRamp(colors) {
+  return colors
+    .split(" ")
+    .map((hex) => [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16)));
+}
+
+/**
+ * The reader's theme. It is asked for late, since Node, in which tests run this module, has none.
+ */
 function theme() {
   if (!darkTheme) {
     darkTheme = matchMedia("(prefers-color-scheme: dark)");
@@ -21,7 +29,10 @@ function theme() {
   return darkTheme;
 }
 
-/** Calls `draw` now, and when the colors change until something else is drawn in this element. */
+/**
+ * Calls `draw` now, and again whenever the theme changes, until something else is drawn in this
+ * element.
+ */
 export function drawInTheme(root, draw) {
   redraws.set(root, draw);
   draw();
@@ -32,32 +43,50 @@ export function colorOf(share) {
   const ramp = theme().matches ? DARK : LIGHT;
   const place = Math.min(1, Math.max(0, share)) * (ramp.length - 1);
   const below = Math.min(Math.floor(place), ramp.length - 2);
-  return ramp[below].map((low, channel) => Math.round(low + (ramp[below + 1][channel] - low) * (place - below)));
+  return mix(ramp[below], ramp[below + 1], place - below);
 }
 
 /** Red, green and blue of a value from -1 to 1; 0 is near the page's background. */
 export function signedColorOf(value) {
   if (value >= 0) return colorOf(value);
-  return colorOf(0).map((channel, index) => Math.round(channel + (NEGATIVE[index] - channel) * Math.min(1, -value)));
+  return mix(colorOf(0), NEGATIVE, Math.min(1, -value));
 }
 
-/** Colors an element, with the ink that reads better on it. */
+/** The color that lies a share of the way from one color to another. */
+function mix(from, to, share) {
+  return from.map((value, channel) => Math.round(value + (to[channel] - value) * share));
+}
+
+/** Colors an element, and its text black or white, whichever reads better on the color. */
 export function paint(element, share) {
   const [red, green, blue] = colorOf(share);
-  const [r, g, b] = [red, green, blue].map((value) => (value / 255) ** 2.2);
+  // about where the contrast with black and with white is the same
+  const isLight = luminance(red, green, blue) > 0.18;
   element.style.backgroundColor = `rgb(${red} ${green} ${blue})`;
-  element.style.color = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
+  element.style.color = isLight ? "#000" : "#fff";
 }
 
+/** The relative luminance of an sRGB color, by the weights of Rec. 709 and a gamma of 2.2. */
+function luminance(...channels) {
+  const [red, green, blue] = channels.map((value) => (value / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** Colors an element by the surprise at a token. */
 export function paintBits(element, bits) {
   paint(element, bits / MAX_BITS);
 }
 
+/** Removes what `paint` has set. */
 export function unpaint(element) {
-  element.style.backgroundColor = element.style.color = "";
+  element.style.backgroundColor = "";
+  element.style.color = "";
 }
 
-/** Ticks are pairs of a place from 0 to 1 and its text; `color(share)` is that of the bar from 0 to 1. */
+/**
+ * Draws a bar of colors, `color(share)` at each share from 0 to 1, over `ticks`: pairs of a share
+ * and its text.
+ */
 export function drawLegend(container, title, ticks, color = colorOf) {
   const bar = create("div", "legend-bar");
   const stops = Array.from({ length: 17 }, (_, stop) => `rgb(${color(stop / 16).join(" ")})`);
@@ -71,11 +100,9 @@ export function drawLegend(container, title, ticks, color = colorOf) {
   container.replaceChildren(create("div", "legend-title", title), bar, axis);
 }
 
+/** Draws the legend of `paintBits`. */
 export function drawBitsLegend(container, title) {
   const nameOf = (bits) => (bits === MAX_BITS ? `${bits}+` : String(bits));
-  drawLegend(
-    container,
-    title,
-    [0, 2, 4, 6, 8].map((bits) => [bits / MAX_BITS, nameOf(bits)])
-  );
+  const ticks = [0, 2, 4, 6, 8].map((bits) => [bits / MAX_BITS, nameOf(bits)]);
+  drawLegend(container, title, ticks);
 }

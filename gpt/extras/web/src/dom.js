@@ -1,4 +1,4 @@
-/** An element with classes and children. */
+/** Creates an element with classes and children. */
 export function create(tag, className = "", ...children) {
   const element = document.createElement(tag);
   element.className = className;
@@ -6,7 +6,10 @@ export function create(tag, className = "", ...children) {
   return element;
 }
 
-/** A button that acts; `label` is read out in place of its text. */
+/**
+ * Creates a button that calls `act`; screen readers read `label`, where there is one, in place of
+ * the text.
+ */
 export function createButton(className, text, act, label = "") {
   const button = create("button", className, text);
   button.type = "button";
@@ -16,11 +19,13 @@ export function createButton(className, text, act, label = "") {
 }
 
 /**
- * Fills an element from the HTML of a template, which is the page's own, and returns its parts: the elements that have a
- * `data-part` or an id, by that name, `run-name` as `runName`.
+ * Fills an element from the HTML of a template, and returns its parts: the elements that have a
+ * `data-part` or an id, by that name in camel case. Only templates of the page itself may be given,
+ * since nothing in them is escaped.
  */
 export function fill(root, template) {
-  root.replaceChildren(...new DOMParser().parseFromString(template, "text/html").body.childNodes);
+  const { body } = new DOMParser().parseFromString(template, "text/html");
+  root.replaceChildren(...body.childNodes);
   /** @type {any} */
   const parts = {};
   for (const element of root.querySelectorAll("[data-part], [id]")) {
@@ -29,11 +34,15 @@ export function fill(root, template) {
   return parts;
 }
 
+/** A name such as `run-name` or `run_name` as `runName`. */
 export function camelCase(name) {
   return name.replace(/[-_]([a-z])/g, (_, letter) => letter.toUpperCase());
 }
 
-/** Fills a select with names, and chooses one where it is among them. */
+/**
+ * Fills a select with names, and chooses one of them, or the first where `chosen` is not among
+ * them.
+ */
 export function setOptions(select, names, chosen) {
   select.replaceChildren(...names.map((name) => new Option(name, name)));
   select.value = chosen;
@@ -56,34 +65,39 @@ export async function copy(text) {
   }
 }
 
-/** Whether a key sends a form from anywhere in it. */
+/** Whether a key, pressed anywhere in a form, submits it. */
 export function isSubmit(event) {
   return event.key === "Enter" && (event.ctrlKey || event.metaKey);
 }
 
-/** What a key without others is in a table of keys. */
+/**
+ * The entry of a key in a table of keys; undefined with a modifier, since such keys are the
+ * browser's.
+ */
 export function keyIn(table, event) {
-  return event.ctrlKey || event.altKey || event.metaKey ? undefined : table[event.key];
+  const hasModifier = event.ctrlKey || event.altKey || event.metaKey;
+  return hasModifier ? undefined : table[event.key];
 }
 
-/** A whole number from 0 to `most`. */
+/** The number from 0 to `most` that is nearest to a value. */
 export function within(value, most) {
   return Math.min(most, Math.max(0, value));
 }
 
-/** What `remember` kept under a name while this tab is open. */
+/** The value that `remember` has stored under a name since this tab was opened. */
 export function recall(name, fallback = undefined) {
   try {
     return JSON.parse(sessionStorage.getItem(`gpt.${name}`)) ?? fallback;
   } catch {
-    return fallback; // no storage here, as for some files
+    return fallback; // browsers refuse storage to some pages, such as files
   }
 }
 
+/** Stores a value under a name while this tab is open. */
 export function remember(name, value) {
   try {
     sessionStorage.setItem(`gpt.${name}`, JSON.stringify(value));
   } catch {
-    // it is forgotten at a reload
+    // without storage the value is forgotten at a reload
   }
 }

@@ -9,9 +9,14 @@ export function nameOf(labels, index) {
   return `${quoted(labels[index])} at ${index}`;
 }
 
-/** What a token of a view is called: as the view says, or by its labels, each of one character or of none to see. */
+/**
+ * What a token of a view is called: as the view says, or "character" where each label stands for
+ * one.
+ */
 export function unitOf({ unit, labels }) {
-  return unit ?? (labels.every((label) => /^(.|CR|U\+[0-9A-F]+)$/u.test(label)) ? "character" : "token");
+  if (unit) return unit;
+  const isCharacter = (label) => /^(.|CR|U\+[0-9A-F]+)$/u.test(label); // invisible ones have a name
+  return labels.every(isCharacter) ? "character" : "token";
 }
 
 /** A count of things, such as "1,024 characters". */
@@ -19,15 +24,12 @@ export function many(count, word) {
   return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 }
 
-/** Three decimals, and no zero for what is merely small. */
-export function decimals(value) {
-  return value > 0 && value < 0.0005 ? "<0.001" : value.toFixed(3);
-}
-
-/** A probability as percent, and no zero for what is merely small. */
+/** A probability as percent; a small one is not rounded to 0. */
 export function percent(probability) {
   const value = 100 * probability;
-  return value > 0 && value < 0.1 ? "<0.1%" : `${value.toFixed(value < 99.95 ? 1 : 0)}%`;
+  if (value > 0 && value < 0.1) return "<0.1%";
+  const digits = value < 99.95 ? 1 : 0; // 100%, not 100.0%
+  return `${value.toFixed(digits)}%`;
 }
 
 /** A bar of a share from 0 to 1. */
@@ -37,13 +39,19 @@ export function createBar(className, share) {
   return bar;
 }
 
-/** The surprise at what had this probability, which is 0 where it is smaller than its type can say. */
+/** The surprise at a token that had this probability. */
 export function surprise(probability) {
+  // the smallest positive float32 is about 2^-149: a smaller probability was rounded to 0
   if (probability === 0) return "more than 100 bits, a probability of <0.1%";
-  return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits, a probability of ${percent(probability)}`;
+  // a probability may be a little above 1, by rounding
+  const bits = Math.max(0, -Math.log2(probability));
+  return `${bits.toFixed(2)} bits, a probability of ${percent(probability)}`;
 }
 
-/** Fills a list with pairs of a name and a probability; `classOf(index)` is "came", "chosen" or nothing. */
+/**
+ * Fills a list with pairs of a name and a probability; `classOf(index)` is "came", "chosen" or
+ * nothing.
+ */
 export function drawBars(list, entries, classOf) {
   const items = entries.map(([name, probability], index) =>
     create(
@@ -70,9 +78,10 @@ export function writeText(container, labels, role = "button") {
 }
 
 /**
- * Makes the items of a grid choosable: by click, and by arrow keys, Home and End with one of them in the tab order.
- * `choose(index)` follows each choice; `preview(index or null)`, where there is one, follows the mouse.
- * Returns a function that chooses an item, and hands what else it is given to `choose`.
+ * Makes the items of a grid choosable: by a click, or by the arrow keys, Home and End. Only the
+ * chosen item is in the tab order. `choose(index)` is called at each choice; `preview(index or
+ * null)`, where there is one, when the mouse moves to another item or leaves them. Returns a
+ * function that chooses an item, and hands its further arguments to `choose`.
  */
 export function makeChoosable(container, items, columns, choose, preview = null) {
   let chosen = 0;
@@ -116,14 +125,16 @@ export function makeChoosable(container, items, columns, choose, preview = null)
   return pick;
 }
 
-/** Where each key leads from a place in a grid. */
+/** The place in a grid that each key leads to. */
 function neighbors(place, columns) {
   const column = place % columns;
-  return {
+  const arrows = {
     ArrowLeft: column > 0 ? place - 1 : place,
     ArrowRight: column < columns - 1 ? place + 1 : place,
     ArrowUp: place - columns,
     ArrowDown: place + columns,
-    ...(columns > 1 && { Home: place - column, End: place - column + columns - 1 }), // else they are the page's
   };
+  if (columns <= 1) return arrows; // in a single column, Home and End scroll the page
+  const rowStart = place - column;
+  return { ...arrows, Home: rowStart, End: rowStart + columns - 1 };
 }

@@ -1,7 +1,8 @@
 // Dot products of x with rows of a matrix, for WebAssembly with SIMD and without a stack; see kernel.js.
 typedef float vector __attribute__((vector_size(16), aligned(4)));
 
-// Multiplies `count` rows by x, so that each load of x serves as many sums. A row is summed up in one order whatever the count.
+// Computes the dot products of x with `count` rows, so that each load of x serves as many sums. The order in which a row is
+// summed up does not depend on `count`, so that neither does its result.
 static inline __attribute__((always_inline)) void tile(const int count, float *out, const float *weight, const float *x,
                                                        int width, int stride) {
   vector sums[8] = {0};

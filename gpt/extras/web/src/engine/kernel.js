@@ -1,17 +1,22 @@
 import { KERNEL } from "./kernel_wasm.js";
 import { decodeBase64 } from "./weights.js";
 
+const PAGE_BYTES = 65536; // of WebAssembly
+
 /**
- * The memory that holds weights, keys, values and activations, and the matmul over it, by WebAssembly with SIMD.
+ * Creates the memory that holds weights, keys, values and activations, and the matmul over it:
+ * WebAssembly with SIMD.
  *
- * `alloc(length)` gives a Float32Array of zeros in it. `matmul(out, weight, x, width, rows, stride)` writes `rows` dot
- * products of x, `width` long, with rows of `weight` that begin `stride` floats apart; all three are from `alloc`.
+ * `alloc(length)` returns a Float32Array of zeros in it. `matmul(out, weight, x, width, rows,
+ * stride)` writes to `out` the dot products of x, which is `width` long, with `rows` rows of
+ * `weight`, which begin `stride` floats apart. All three arrays must be from `alloc`.
  */
 export function createArena(floats) {
-  const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * floats) / 65536) });
-  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(decodeBase64(KERNEL)), { env: { memory } });
+  const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * floats) / PAGE_BYTES) });
+  const module = new WebAssembly.Module(decodeBase64(KERNEL));
+  const { exports } = new WebAssembly.Instance(module, { env: { memory } });
   const kernel = /** @type {(...addressesAndSizes: number[]) => void} */ (exports.matmul);
-  let used = 0;
+  let used = 0; // floats
   const alloc = (length) => {
     const view = new Float32Array(memory.buffer, 4 * used, length);
     used += paddedLength(length);
@@ -22,7 +27,10 @@ export function createArena(floats) {
   return { alloc, matmul };
 }
 
-/** Floats that an allocation takes: whole vectors of four. */
+/**
+ * Floats that an allocation takes: whole SIMD vectors of four, so that each array begins at a
+ * multiple of 16 bytes.
+ */
 export function paddedLength(length) {
   return Math.ceil(length / 4) * 4;
 }

@@ -34,14 +34,23 @@ export class Twister {
 }
 
 /**
- * Probabilities (V) after temperature, top-k, top-p and min-p, in that order, as gpt/generation/sampling.py has them;
- * temperature 0 is the most likely token. From id `ids` on they are 0.
+ * Probabilities (V) of the next token after temperature, top-k, top-p and min-p, in that order, as
+ * in gpt/generation/sampling.py. At temperature 0 the most likely token has probability 1. Ids from
+ * `ids` on, which have no text, have probability 0.
  */
-export function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1, minP = 0, ids = logits.length } = {}) {
+export function probabilitiesOf(
+  logits,
+  { temperature = 1, topK = 0, topP = 1, minP = 0, ids = logits.length } = {}
+) {
   const probabilities = Float32Array.from(logits).fill(-Infinity, ids);
   const largest = probabilities.reduce((most, logit) => Math.max(most, logit), -Infinity);
-  if (temperature === 0) return probabilities.fill(0).fill(1, logits.indexOf(largest), logits.indexOf(largest) + 1);
-  for (let id = 0; id < probabilities.length; id++) probabilities[id] = (probabilities[id] - largest) / temperature;
+  if (temperature === 0) {
+    probabilities.fill(0);
+    probabilities[logits.indexOf(largest)] = 1;
+    return probabilities;
+  }
+  for (let id = 0; id < probabilities.length; id++)
+    probabilities[id] = (probabilities[id] - largest) / temperature;
   if (topK > 0 && topK < probabilities.length) keepTopK(probabilities, topK);
   if (topP < 1) keepTopP(probabilities, topP);
   if (minP > 0) keepMinP(probabilities, minP);
@@ -49,7 +58,7 @@ export function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1, m
   return probabilities;
 }
 
-/** Drops all but the k largest of some logits, and those equal to the smallest of these. */
+/** Drops all logits but the k largest, and those that are equal to the smallest of these. */
 function keepTopK(logits, k) {
   const smallestKept = Float32Array.from(logits).sort().at(-k);
   for (let id = 0; id < logits.length; id++) {
@@ -63,9 +72,12 @@ function keepTopP(logits, p) {
   softmax(probabilities, probabilities.length);
   let sum = 0;
   for (const id of byProbability(probabilities)) {
-    const before = Math.fround(Math.fround(sum + probabilities[id]) - probabilities[id]); // in float32, as PyTorch does
+    // The sum of the more likely ones, rounded as PyTorch computes it: the cumulative sum without
+    // its own probability.
+    const before = Math.fround(Math.fround(sum + probabilities[id]) - probabilities[id]);
     sum += probabilities[id];
-    if (before >= p && before > 0) logits[id] = -Infinity;
+    const isFirst = before <= 0; // which is kept whatever p is
+    if (before >= p && !isFirst) logits[id] = -Infinity;
   }
 }
 
@@ -73,21 +85,27 @@ function keepTopP(logits, p) {
 function keepMinP(logits, p) {
   const probabilities = Float32Array.from(logits);
   softmax(probabilities, probabilities.length);
-  const least = Math.fround(Math.fround(p) * probabilities.reduce((most, value) => Math.max(most, value), 0));
+  const largest = probabilities.reduce((most, value) => Math.max(most, value), 0);
+  const least = Math.fround(Math.fround(p) * largest); // in float32, as PyTorch computes it
   for (let id = 0; id < logits.length; id++) {
     if (probabilities[id] < least) logits[id] = -Infinity;
   }
 }
 
-/** Ids in order of their probability, the most likely first, and the lower id first among equals. */
+/**
+ * Ids in order of their probability, the most likely first, and the lower id first among equals.
+ */
 export function byProbability(probabilities) {
-  return Array.from(probabilities.keys()).sort((a, b) => probabilities[b] - probabilities[a] || a - b);
+  return Array.from(probabilities.keys()).sort(
+    (a, b) => probabilities[b] - probabilities[a] || a - b
+  );
 }
 
-/** The token whose share of the cumulative distribution holds `uniform`. */
+/** The token in whose share of the cumulative distribution `uniform`, from 0 to 1, lies. */
 export function sampleToken(probabilities, uniform) {
   const total = probabilities.reduce((sum, probability) => sum + probability, 0);
-  let [sum, last] = [0, 0];
+  let sum = 0;
+  let last = 0; // the last possible token, for a sum that rounding keeps below the total
   for (let id = 0; id < probabilities.length; id++) {
     if (probabilities[id] === 0) continue;
     sum += probabilities[id];
@@ -97,7 +115,7 @@ export function sampleToken(probabilities, uniform) {
   return last;
 }
 
-/** `-log2` of the probability of a token. */
+/** The surprise at a token: -log2 of its probability. */
 export function bitsOf(logits, id) {
   const largest = logits.reduce((most, logit) => Math.max(most, logit), -Infinity);
   const sum = logits.reduce((total, logit) => total + Math.exp(logit - largest), 0);

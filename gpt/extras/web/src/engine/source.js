@@ -2,10 +2,13 @@ import { gatherPicture } from "./picture.js";
 import { bitsOf, byProbability, probabilitiesOf, Twister } from "./sampling.js";
 import { Text } from "./text.js";
 
-const SLICE_MILLISECONDS = 12;
-const ALTERNATIVES = 10;
+const SLICE_MILLISECONDS = 12; // of computation, so that the page draws 60 times a second
+const ALTERNATIVES = 10; // of the most likely tokens that are listed
 
-/** Calls `task(index)` for 0 to count - 1, with pauses in which the page draws, and in which `signal` can end it. */
+/**
+ * Calls `task(index)` for 0 to count - 1, with pauses in which the page draws, and in which
+ * `signal` can end it. `onSlice()` is called before each pause and at the end.
+ */
 async function inSlices(count, task, signal, onSlice = () => {}) {
   let until = performance.now() + SLICE_MILLISECONDS;
   for (let index = 0; index < count; index++) {
@@ -21,8 +24,9 @@ async function inSlices(count, task, signal, onSlice = () => {}) {
 }
 
 /**
- * What the views of a page ask of a model: the model in the page computes it. Every method takes one object; views
- * have the shape that gpt/extras/inspection/views gives them. What is asked for while another answer is computed waits for it.
+ * Answers what the views ask by a model in the page. Every method takes one object. The answers
+ * have the shape of gpt/extras/inspection/views. A question that comes while another one is
+ * answered waits for it.
  */
 export class LocalSource {
   /** `labels` has one for each id; `learning` is how the model learned, or null. */
@@ -35,7 +39,7 @@ export class LocalSource {
     this.turns = { writing: Promise.resolve(), reading: Promise.resolve() };
   }
 
-  /** Calls `work` when earlier work of this kind has ended: it shares a cache. */
+  /** Calls `work` when earlier work of this kind, which uses the same cache, has ended. */
   inTurn(kind, work) {
     const result = this.turns[kind].then(work);
     this.turns[kind] = result.catch(() => {});
@@ -58,9 +62,10 @@ export class LocalSource {
   }
 
   /**
-   * Continues a prompt, a text or its ids, by `count` tokens. `onTokens` gets the tokens of the prompt but for the
-   * first `known`, then the new ones, several at a time. Returns the characters of the prompt that the model does not
-   * know. Ends with an AbortError when `signal` says so.
+   * Continues a prompt, a text or its ids, by `count` tokens. `onTokens` is called with several
+   * tokens at a time: those of the prompt without the first `known`, then the new ones. Returns the
+   * characters of the prompt that the model does not know. Throws an AbortError when `signal` is
+   * aborted.
    */
   write({ prompt, count, seed, known = 0, ablate = [], signal, ...settings }, onTokens) {
     return this.inTurn("writing", async () => {
@@ -76,7 +81,8 @@ export class LocalSource {
           else this.text.sample(settings, generator.uniform());
         }
         const text = show(this.text.ids[index]);
-        if (index >= known) tokens.push({ ...this.tokenAt(index, settings), text, isGiven: index < ids.length });
+        if (index >= known)
+          tokens.push({ ...this.tokenAt(index, settings), text, isGiven: index < ids.length });
       };
       await inSlices(ids.length + count, write, signal, () => onTokens(tokens.splice(0)));
       return typeof prompt === "string" ? this.tokenizer.encode(prompt).unknown : [];
@@ -95,13 +101,22 @@ export class LocalSource {
     return this.learning.snapshots[step];
   }
 
-  /** Logits (V) from which the token after some of the text was sampled; null where the text is another by now. */
+  /**
+   * Logits (V) from which the token after the ids was sampled; null where the text no longer begins
+   * with these.
+   */
   async logitsAfter({ ids }) {
     if (ids.some((id, index) => id !== this.text.ids[index])) return null;
-    return this.text.logits[ids.length]?.slice().fill(-Infinity, this.tokenizer.size) ?? null;
+    const logits = this.text.logits[ids.length];
+    if (!logits) return null;
+    // ids without a text are never sampled
+    return logits.slice().fill(-Infinity, this.tokenizer.size);
   }
 
-  /** A token of the text, and what could have been there, before and after the sampling settings. */
+  /**
+   * A token of the text, and the tokens that could stand in its place, before and after the
+   * sampling settings.
+   */
   tokenAt(index, settings) {
     const id = this.text.ids[index];
     const logits = this.text.logits[index];
@@ -121,21 +136,28 @@ export class LocalSource {
     return ids.map((id) => [id, this.labels[id], probabilities[id]]);
   }
 
-  /** What the model writes after a text when it always takes the most likely token; the text's end is read. */
+  /** What the model writes after the end of a text when it always takes the most likely token. */
   continuation({ text, last = Infinity, count, ablate = [], signal }) {
     return this.inTurn("reading", async () => {
       const { block_size: size } = this.model.config;
       if (count >= size) {
-        throw new RangeError(`A window of ${size} tokens has no room for ${count} new ones after a text.`);
+        throw new RangeError(
+          `A window of ${size} tokens has no room for ${count} new ones after a text.`
+        );
       }
       const ids = this.encode(text).slice(-Math.min(last, size - count));
       const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate) };
-      const [given, probabilities] = [ids.length, []];
+      const given = ids.length;
+      const probabilities = [];
       const step = (index) => {
-        const logits = this.model.step(ids[index], index, { ...fixed, wantLogits: index >= given - 1 });
+        const logits = this.model.step(ids[index], index, {
+          ...fixed,
+          wantLogits: index >= given - 1,
+        });
         if (!logits) return;
-        const id = logits.indexOf(logits.reduce((most, logit) => Math.max(most, logit), -Infinity));
-        ids.push(id);
+        const largest = logits.reduce((most, logit) => Math.max(most, logit), -Infinity);
+        const id = logits.indexOf(largest);
+        ids.push(id); // the next call reads it
         probabilities.push(probabilitiesOf(logits)[id]);
       };
       await inSlices(given + count - 1, step, signal);
@@ -145,9 +167,11 @@ export class LocalSource {
   }
 
   /**
-   * Runs the model over a text, of which at most `last` tokens are read: `read` of the answer is how many, where there
-   * are others. `begin(ids)` gives `options`, from an index to those of
-   * `Model.step`; `take(index, logits)`, where there is one, for what these return; and `view`, which makes the view.
+   * Runs the model over the last tokens of a text, at most `last`, of which there must be at least
+   * `least`. The answer has the labels of the tokens, `read`, their number, where the text has
+   * others, and what `view()` returns after the last token. `begin(ids)` returns `view`, and if it
+   * needs them `options(index)`, further options of `Model.step` at each token, and `take(index,
+   * logits)`, which is called with the logits after each.
    */
   read({ text, last = Infinity, ablate = [], signal }, least, begin) {
     return this.inTurn("reading", async () => {
@@ -157,57 +181,80 @@ export class LocalSource {
       if (ids.length < least) {
         throw new RangeError(`The text is too short; this view takes at least ${least} tokens.`);
       }
-      if (ids.length > most) throw new RangeError(`The text has ${ids.length} tokens; the model reads ${most}.`);
+      if (ids.length > most)
+        throw new RangeError(`The text has ${ids.length} tokens; the model reads ${most}.`);
       const { options = () => ({}), take = null, view } = begin(ids);
-      const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate), wantLogits: take !== null };
+      const fixed = {
+        cache: this.model.caches[1],
+        ablated: this.ablatedHeads(ablate),
+        wantLogits: take !== null,
+      };
       const step = (index) => {
         const logits = this.model.step(ids[index], index, { ...fixed, ...options(index) });
         take?.(index, logits);
       };
       await inSlices(ids.length, step, signal);
-      const read = ids.length < all.length ? { read: ids.length } : {};
-      return { labels: this.labelsOf(ids), ...read, ...view() };
+      const labels = this.labelsOf(ids);
+      return ids.length < all.length
+        ? { labels, read: ids.length, ...view() }
+        : { labels, ...view() };
     });
   }
 
-  /** Where every head looks; `weights` are the lower triangles, row after row, head after head. */
+  /**
+   * The attention weights of every head: its lower triangle, row after row, one head after another.
+   */
   attention(request) {
     const { n_layer: layers, n_head: heads } = this.model.config;
     return this.read(request, 1, (ids) => {
       const { weights, onWeights } = this.gatherWeights(ids.length);
-      return { options: (query) => ({ onWeights: onWeights(query) }), view: () => ({ layers, heads, weights }) };
+      return {
+        options: (query) => ({ onWeights: onWeights(query) }),
+        view: () => ({ layers, heads, weights }),
+      };
     });
   }
 
-  /** Room for the weights of all heads on `size` tokens, and for each query what puts its rows there. */
+  /**
+   * An array for the weights of all heads on `size` tokens, and for each query a function that
+   * stores its rows in it.
+   */
   gatherWeights(size) {
     const { n_layer: layers, n_head: heads } = this.model.config;
     const triangle = (size * (size + 1)) / 2;
     const weights = new Float32Array(layers * heads * triangle);
-    const place = (layer, head, query) => (layer * heads + head) * triangle + (query * (query + 1)) / 2;
-    return { weights, onWeights: (query) => (layer, head, row) => weights.set(row, place(layer, head, query)) };
+    const onWeights = (query) => (layer, head, row) => {
+      const start = (layer * heads + head) * triangle;
+      weights.set(row, start + (query * (query + 1)) / 2);
+    };
+    return { weights, onWeights };
   }
 
-  /** What the model would predict if it stopped after each block. */
+  /** What the model would predict if it ended after each block. */
   lens(request) {
     const { n_layer: layers } = this.model.config;
     const rows = ["embeddings", ...Array.from({ length: layers }, (_, layer) => `block ${layer}`)];
     return this.read(request, 1, (ids) => {
-      const [top, came] = [rows.map(() => []), rows.map(() => [])];
+      const top = rows.map(() => []); // the most likely tokens, [row][position]
+      const nextProbability = rows.map(() => []); // of the token that comes next, [row][position]
       const options = (index) => ({
         onLens: (row, logits) => {
           const probabilities = probabilitiesOf(logits);
           const likely = byProbability(probabilities).slice(0, ALTERNATIVES);
           top[row].push(likely.map((id) => [this.labels[id], probabilities[id]]));
-          came[row].push(probabilities[ids[index + 1]] ?? null);
+          // nothing comes after the last token
+          nextProbability[row].push(probabilities[ids[index + 1]] ?? null);
         },
       });
       const next = [...this.labelsOf(ids.slice(1)), null];
-      return { options, view: () => ({ rows, top, next, next_probability: came }) };
+      return { options, view: () => ({ rows, top, next, next_probability: nextProbability }) };
     });
   }
 
-  /** What each part of the model adds to the residual stream, with the attention weights of all heads. */
+  /**
+   * What each part of the model adds to the residual stream, with the attention weights of all
+   * heads.
+   */
   picture(request) {
     return this.read(request, 1, (ids) => {
       const { weights, onWeights } = this.gatherWeights(ids.length);
@@ -219,7 +266,7 @@ export class LocalSource {
     });
   }
 
-  /** How surprised the model is by each character. */
+  /** How surprised the model is by each token. */
   surprisal(request) {
     return this.read(request, 2, (ids) => {
       const bits = [null];

@@ -12,18 +12,27 @@ export class Text {
     this.cached = 0; // tokens of the window that are in the cache
   }
 
-  /** Where the window begins in a text of `length` tokens: it moves by a quarter of itself when it is full. */
+  /**
+   * Where the window begins in a text of `length` tokens. When it is full, it moves on by a quarter
+   * of its size.
+   */
   windowStart(length) {
     const { block_size: size } = this.model.config;
     const chunk = Math.max(1, Math.floor(size / 4));
     return length <= size ? 0 : Math.ceil((length - size) / chunk) * chunk;
   }
 
-  /** Logits (V) of the token that comes next. */
+  /**
+   * Logits (V) of the token that comes next. Tokens that are not in the cache yet are read, all
+   * after a move of the window.
+   */
   nextLogits() {
     const { ids, model, ablated } = this;
     const start = this.windowStart(ids.length);
-    if (start !== this.start) [this.start, this.cached] = [start, 0];
+    if (start !== this.start) {
+      this.start = start;
+      this.cached = 0;
+    }
     let logits = null;
     while (start + this.cached < ids.length) {
       const wantLogits = start + this.cached === ids.length - 1;
@@ -33,31 +42,46 @@ export class Text {
     return logits;
   }
 
-  /** Appends a token, and keeps the logits from which it was chosen or read. */
-  append(id, logits = this.ids.length ? this.nextLogits() : null) {
-    this.logits.push(logits && Float32Array.from(logits));
-    this.ids.push(id);
+  /** Appends a given token, and keeps the logits of its place. */
+  append(id) {
+    const logits = this.ids.length ? this.nextLogits() : null;
+    this.push(id, logits);
   }
 
   /** Samples a token and appends it. */
   sample(settings, uniform) {
     const logits = this.nextLogits();
     const id = sampleToken(probabilitiesOf(logits, settings), uniform);
-    this.append(id, logits);
+    this.push(id, logits);
     return id;
   }
 
-  /** Forgets the tokens from `length` on. The last token kept is computed again, for the logits after it. */
+  push(id, logits) {
+    // a copy, since the model overwrites them
+    this.logits.push(logits && Float32Array.from(logits));
+    this.ids.push(id);
+  }
+
+  /** Forgets the tokens from `length` on. */
   truncate(length) {
-    this.ids.length = this.logits.length = length;
+    this.ids.length = length;
+    this.logits.length = length;
+    // the last token that is kept is read again, for the logits after it
     this.cached = Math.max(0, Math.min(this.cached, length - 1 - this.start));
   }
 
-  /** Keeps as much of the text as `ids` begins with, computed without the same heads. */
+  /**
+   * Keeps the beginning that the text has in common with `ids`, if it was computed with the same
+   * heads ablated.
+   */
   keepBeginningOf(ids, ablated) {
-    const isSame = ablated.size === this.ablated.size && [...ablated].every((head) => this.ablated.has(head));
-    const different = this.ids.findIndex((id, index) => id !== ids[index]);
-    this.truncate(isSame ? (different < 0 ? this.ids.length : different) : 0);
+    const hasSameHeads =
+      ablated.size === this.ablated.size && [...ablated].every((head) => this.ablated.has(head));
+    const firstDifference = this.ids.findIndex((id, index) => id !== ids[index]);
+    if (!hasSameHeads) this.truncate(0);
+    else if (firstDifference >= 0) this.truncate(firstDifference);
+    // the last token has to be read again, for the logits after it
+    else this.truncate(this.ids.length);
     this.ablated = ablated;
   }
 }

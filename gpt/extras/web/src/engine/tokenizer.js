@@ -1,11 +1,22 @@
+/** Characters that common texts have and many vocabularies have not, in a plain form. */
 const PLAIN = { "‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\t": " " };
 
-/** The characters of a text that are in a vocabulary, others in a plain form or left out; and those others, each once. */
+/**
+ * `known`: the characters of a text as a vocabulary has them, unknown ones in a plain form, or left
+ * out where that is unknown too. `unknown`: the distinct unknown characters.
+ */
 export function inPlainForm(text, vocabulary) {
-  const unknown = new Set([...text].filter((char) => !vocabulary.has(char)));
-  const known = [...text].flatMap((char) =>
-    unknown.has(char) ? [...(PLAIN[char] ?? char.normalize("NFKD"))].filter((part) => vocabulary.has(part)) : [char]
-  );
+  const known = [];
+  const unknown = new Set();
+  for (const char of text) {
+    if (vocabulary.has(char)) {
+      known.push(char);
+      continue;
+    }
+    unknown.add(char);
+    const plain = PLAIN[char] ?? char.normalize("NFKD"); // of é, an e and an accent
+    known.push(...[...plain].filter((part) => vocabulary.has(part)));
+  }
   return { known, unknown: [...unknown] };
 }
 
@@ -18,7 +29,7 @@ export class Tokenizer {
     this.pairs = type === "bpe" ? new BytePairs(data) : null;
   }
 
-  /** Ids of a text, and the distinct characters that have none: a plain form takes their place, or they are left out. */
+  /** Ids of a text, and its distinct characters that have none; see `inPlainForm`. */
   encode(text) {
     if (this.pairs) return { ids: this.pairs.encode(text), unknown: [] };
     if (!this.chars) return { ids: [...new TextEncoder().encode(text)], unknown: [] };
@@ -26,7 +37,7 @@ export class Tokenizer {
     return { ids: known.map((char) => this.ids.get(char)), unknown };
   }
 
-  /** A function from one id after another to the text that is complete with it. */
+  /** A function that takes one id after another, and returns the text that is complete with it. */
   stream() {
     if (this.chars) return (id) => this.chars[id] ?? "\ufffd";
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
@@ -34,30 +45,35 @@ export class Tokenizer {
     return (id) => decoder.decode(bytesOf(id), { stream: true });
   }
 
-  /** Ids that have a text; the model's vocabulary may be larger. */
+  /** The number of ids that have a text; the model's vocabulary may be larger. */
   get size() {
-    return (this.chars ?? this.pairs?.tokens)?.length ?? 256;
+    if (this.chars) return this.chars.length;
+    return this.pairs ? this.pairs.tokens.length : 256; // bytes
   }
 
-  /** Where an empty prompt starts: after a line end, or, where there is none, after id 0. */
+  /** The id that an empty prompt begins with: a line end, or 0 where the vocabulary has none. */
   get first() {
     return this.encode("\n").ids[0] ?? 0;
   }
 }
 
-/** Words as GPT-2 splits them. \s of JavaScript is not quite Unicode's white space. */
+/** GPT-2's pattern of words. */
+const GPT2_WORDS = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`;
+// JavaScript's \s is not quite Unicode's white space: it has U+FEFF, and lacks U+0085
 const WORDS = new RegExp(
-  String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-    .replaceAll(String.raw`\s`, String.raw`\p{White_Space}`)
-    .replaceAll(String.raw`\S`, String.raw`\P{White_Space}`),
+  GPT2_WORDS.replaceAll(String.raw`\s`, String.raw`\p{White_Space}`).replaceAll(
+    String.raw`\S`,
+    String.raw`\P{White_Space}`
+  ),
   "gu"
 );
 
 /** Byte pair encoding on bytes; see gpt/data/bpe.py. */
 class BytePairs {
   /**
-   * `symbols` are the characters that the 256 bytes are written as, `tokens` one for each id, `merges` pairs, first come
-   * the most frequent, and `added` the tokens that are literal text.
+   * `symbols` has the character that each of the 256 bytes is written as, `tokens` the token of
+   * each id, `merges` the pairs, the most frequent first, and `added` the tokens that are literal
+   * text.
    */
   constructor({ symbols, tokens, merges, added }) {
     this.symbols = symbols;
@@ -66,8 +82,9 @@ class BytePairs {
     this.ids = new Map(tokens.map((token, id) => [token, id]));
     this.ranks = new Map(merges.map((pair, rank) => [pair, rank]));
     this.bytes = new Map(symbols.map((symbol, byte) => [symbol, byte]));
-    const literal = [...added].sort((one, other) => other.length - one.length);
-    const escaped = literal.map((token) => token.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
+    const longestFirst = [...added].sort((one, other) => other.length - one.length);
+    const escaped = longestFirst.map((token) => token.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
+    // `split` keeps what the group matches
     this.literal = escaped.length ? new RegExp(`(${escaped.join("|")})`, "u") : null;
   }
 
@@ -79,23 +96,32 @@ class BytePairs {
     });
   }
 
+  /**
+   * The ids of a word: of its neighboring parts, those that are the most frequent pair are merged,
+   * again and again.
+   */
   mergedIds(word) {
     const parts = Array.from(new TextEncoder().encode(word), (byte) => this.symbols[byte]);
     while (parts.length > 1) {
-      let [best, at] = [Infinity, -1];
+      let lowestRank = Infinity;
+      let place = -1;
       for (let index = 0; index + 1 < parts.length; index++) {
         const rank = this.ranks.get(`${parts[index]} ${parts[index + 1]}`) ?? Infinity;
-        if (rank < best) [best, at] = [rank, index];
+        if (rank < lowestRank) {
+          lowestRank = rank;
+          place = index;
+        }
       }
-      if (at < 0) break;
-      parts.splice(at, 2, parts[at] + parts[at + 1]);
+      if (place < 0) break;
+      parts.splice(place, 2, parts[place] + parts[place + 1]);
     }
     return parts.map((part) => this.ids.get(part));
   }
 
   bytesOf(id) {
     const token = this.tokens[id];
-    if (token === undefined || this.added.has(token)) return new TextEncoder().encode(token ?? "\ufffd");
+    if (token === undefined) return new TextEncoder().encode("\ufffd");
+    if (this.added.has(token)) return new TextEncoder().encode(token);
     return Uint8Array.from(token, (symbol) => this.bytes.get(symbol));
   }
 }

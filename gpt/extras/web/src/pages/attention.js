@@ -1,3 +1,6 @@
 import { showAttention } from "../views/attention.js";
 
-showAttention(document.querySelector("main"), JSON.parse(document.getElementById("data").textContent));
+showAttention(
+  document.querySelector("main"),
+  JSON.parse(document.getElementById("data").textContent)
+);

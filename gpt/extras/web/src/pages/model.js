@@ -8,21 +8,29 @@ import { startShell } from "../shell.js";
 import { READING_VIEWS } from "../views/reading.js";
 import { startValues, WRITE, Writer } from "../views/write.js";
 
-const MAX_TOKENS = 20000;
+const MAX_TOKENS = 20000; // that one text may be asked to have
 const data = JSON.parse(document.getElementById("data").textContent);
 const model = new Model(data, decodeBase64(document.getElementById("weights").textContent));
 const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, data.learning);
 const context = { source, model: "", text: data.facts.example, facts: data.facts };
 
-function show(root) {
+/** Shows the form of `Writer`, and lets it write. */
+function showWriter(root) {
   const written = (text) => {
     context.text = text;
   };
-  const form = { ...startValues(data.facts), ...data.start, most: MAX_TOKENS, filters: data.filters };
-  new Writer(root, form, context, { written }).open();
+  const start = {
+    ...startValues(data.facts),
+    ...data.start,
+    most: MAX_TOKENS,
+    filters: data.filters,
+  };
+  new Writer(root, start, context, { written }).open();
 }
 
 const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
 const root = Object.assign(create("div"), { id: "view" });
 document.querySelector("main").append(create("div", "shell", nav), root);
-startShell(nav, root, [...(data.learning ? [LEARNING] : []), { ...WRITE, show }, ...READING_VIEWS], context);
+const views = [{ ...WRITE, show: showWriter }, ...READING_VIEWS];
+if (data.learning) views.unshift(LEARNING);
+startShell(nav, root, views, context);

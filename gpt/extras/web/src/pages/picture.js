@@ -1,3 +1,6 @@
 import { showPicture } from "../views/picture.js";
 
-showPicture(document.querySelector("main"), JSON.parse(document.getElementById("data").textContent));
+showPicture(
+  document.querySelector("main"),
+  JSON.parse(document.getElementById("data").textContent)
+);

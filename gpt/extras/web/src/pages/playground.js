@@ -15,26 +15,39 @@ head.className = "shell";
 
 /** Shows the form of `Writer` with what was in it last, and lets it write. */
 function showWriter(root, context) {
-  const off = Object.entries(data.filters).map(([name, { default: value }]) => [name, value]);
-  const unknown = { example: "", token: "character", sample: { temperature: 0.8, ...Object.fromEntries(off) } };
-  const read = () => ({ ...startValues(context.facts ?? unknown), ...recall("write", {}) });
-  const start = { ...read(), most: data.mostTokens, filters: data.filters };
+  const readValues = () => ({
+    ...startValues(context.facts ?? unknownFacts()),
+    ...recall("write", {}),
+  });
+  const start = { ...readValues(), most: data.mostTokens, filters: data.filters };
   const changed = (values) => remember("write", values);
   const written = (text) => {
     context.text = text;
     remember("text", text);
-    readFacts(context); // a model that is trained meanwhile has changed by now
+    readFacts(context); // again, since a model that is being trained may have changed
   };
   const writer = new Writer(root, start, context, { changed, written });
   const follow = () => {
-    writer.fill(read());
+    writer.fill(readValues());
     if (context.facts) writer.open();
   };
   follow();
   return follow;
 }
 
-/** Opens the page: asks for the models, and for the key where the server wants one. */
+/**
+ * What stands for the facts of a model that cannot be loaded: filters that are off, and no text.
+ */
+function unknownFacts() {
+  const sample = { temperature: 0.8 };
+  for (const [name, schema] of Object.entries(data.filters)) sample[name] = schema.default;
+  return { example: "", token: "character", sample };
+}
+
+/**
+ * Opens the page: asks the server for its models, and the reader for the API key if the server
+ * needs one.
+ */
 async function openPlayground() {
   const key = recall("key", "");
   if (data.needsKey && !key) {
@@ -51,7 +64,8 @@ async function openPlayground() {
     askForKey("That key is not the server's.");
     return;
   }
-  context.model = models.includes(recall("model")) ? recall("model") : models[0];
+  const lastChosen = recall("model");
+  context.model = models.includes(lastChosen) ? lastChosen : models[0];
   await showFacts(context);
   setOptions(parts.model, models, context.model);
   parts.modelLabel.hidden = false;
@@ -59,39 +73,56 @@ async function openPlayground() {
   parts.model.addEventListener("change", () => {
     context.model = parts.model.value;
     remember("model", context.model);
-    showFacts(context).then(() => refresh()); // views read as much as the model can see
+    // only then, since the views read as much as the model can see
+    showFacts(context).then(() => refresh());
   });
   const views = [{ ...WRITE, show: showWriter }, ...READING_VIEWS, LEARNING];
   refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
-    models = await source.models().catch(() => models); // one may have been trained meanwhile
+    models = await source.models().catch(() => models); // there may be new ones
     setOptions(parts.model, models, context.model);
   });
 }
 
-/** Says that the chosen model is loaded, and then what it is. */
+/** Says that the chosen model is being loaded, and then what it is. */
 async function showFacts(context) {
-  say(context.facts ? parts.facts : parts.pageStatus, `Loading ${context.model}…`); // what is shown already does not move
+  // in a line that is there, so that nothing moves
+  const line = context.facts ? parts.facts : parts.pageStatus;
+  say(line, `Loading ${context.model}…`);
   await readFacts(context);
 }
 
 /**
- * Says what the chosen model is, and keeps it in `context.facts`; null where it cannot be loaded. The text is the
- * model's example unless the reader has written one.
+ * Says what the chosen model is, and stores it as `context.facts`: null where it cannot be loaded.
+ * The text is the model's example unless the reader has written one.
  */
 async function readFacts(context) {
   const { model } = context;
   const answer = await context.source.facts(model).catch((error) => ({ error }));
-  if (context.model !== model) return;
-  if (!context.text || context.text === context.facts?.example) context.text = answer.example ?? "";
-  context.facts = answer.error ? null : answer;
-  parts.facts.textContent = answer.error ? "" : describeFacts(answer);
-  say(parts.pageStatus, answer.error?.message ?? "", Boolean(answer.error));
+  if (context.model !== model) return; // the reader has chosen another one
+  const isOwnText = context.text && context.text !== context.facts?.example;
+  if (!isOwnText) context.text = answer.example ?? "";
+  if (answer.error) {
+    context.facts = null;
+    parts.facts.textContent = "";
+    say(parts.pageStatus, answer.error.message, true);
+  } else {
+    context.facts = answer;
+    parts.facts.textContent = describeFacts(answer);
+    say(parts.pageStatus, "");
+  }
 }
 
 function describeFacts(facts) {
-  const size = `${many(facts.parameters, "parameter")} in ${many(facts.n_layer, "layer")} of ${many(facts.n_head, "head")}`;
-  const sight = `sees ${many(facts.block_size, facts.token)}, vocabulary of ${facts.vocab_size.toLocaleString("en")}`;
+  const {
+    parameters,
+    n_layer: layers,
+    n_head: heads,
+    block_size: window,
+    vocab_size: vocabulary,
+  } = facts;
+  const size = `${many(parameters, "parameter")} in ${many(layers, "layer")} of ${many(heads, "head")}`;
+  const sight = `sees ${many(window, facts.token)}, vocabulary of ${vocabulary.toLocaleString("en")}`;
   return `step ${facts.step.toLocaleString("en")}: ${size}; ${sight}`;
 }
 

@@ -2,27 +2,32 @@ import { fill, say, setOptions } from "../dom.js";
 import template from "./learning.html";
 import { drawHeads, EmbeddingMap } from "./snapshot.js";
 
-const FRAME_MILLISECONDS = 450;
-const POLL_MILLISECONDS = 2500;
-const UNITS = { char: "character", byte: "byte" }; // of a tokenizer; of others tokens
+const FRAME_MILLISECONDS = 450; // between two snapshots that are played
+const POLL_MILLISECONDS = 2500; // between two questions how far a run has come
+// the tokens of these tokenizers, by a more telling name
+const UNITS = { char: "character", byte: "byte" };
 
 export const LEARNING = {
   name: "learning",
   title: "Learning",
-  sentence: "Watch a run from its first step: noise becomes letters, then words, and similar characters gather.",
+  sentence:
+    "Watch a run from its first step: noise becomes letters, then words, and similar characters gather.",
   more:
-    "The slider follows a training until you move it, and goes on with it from its last step. Each step is the same " +
-    "factor after the one before, and the lines begin with the same random numbers at all of them. " +
-    "Embeddings are drawn in the plane in which those of the last snapshot vary most, with the same scale at all steps, " +
-    "and neighbors are those with the largest cosine in all dimensions. Attention is that to one line of the validation " +
-    "text.",
+    "The slider follows a training until you move it, and goes on with it from its last step. " +
+    "Each step is the same factor after the one before, and the lines begin with the same " +
+    "random numbers at all of them. Embeddings are drawn in the plane in which those of the " +
+    "last snapshot vary most, with the same scale at all steps, and neighbors are those with " +
+    "the largest cosine in all dimensions. Attention is that to one line of the validation text.",
   show: (root, context) => {
     const learning = new Learning(root, context);
     return () => learning.poll();
   },
 };
 
-/** What the model of a run wrote and was at each snapshot, along a slider. A finished run plays once by itself. */
+/**
+ * What the model of a run wrote and was at each snapshot, along a slider. A finished run plays once
+ * by itself.
+ */
 class Learning {
   constructor(root, context) {
     this.root = root;
@@ -30,10 +35,12 @@ class Learning {
     this.parts = fill(root, template);
     this.isAsking = false;
     this.run = null; // the chosen one
-    this.answers = new Map(); // of the run and the last snapshot in `basis`
-    this.basis = null;
-    this.step = null; // that was chosen; null: the last one is followed
-    this.timer = null;
+    this.basis = null; // the run and its last snapshot, in whose plane embeddings are drawn
+    this.answers = new Map(); // snapshots in the plane of `basis`
+    this.shown = null; // the step and the basis that are shown or asked for
+    this.step = null; // the chosen step; null while the last snapshot is followed
+    this.timer = null; // while snapshots are played
+    // with reduced motion, a run never plays by itself
     this.hasPlayed = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.map = new EmbeddingMap(this.parts);
     const { runs, sampleStep, play } = this.parts;
@@ -48,12 +55,15 @@ class Learning {
     this.poll();
   }
 
-  /** Asks for the runs and for the chosen one, one question after another, while it is in sight. */
+  /**
+   * Asks for the runs and then for the chosen run, unless the view is out of sight or an answer is
+   * awaited.
+   */
   async poll() {
     if (this.isAsking || !this.root.isConnected || document.hidden) return;
     this.isAsking = true;
     const { runs, status } = this.parts;
-    let isOther = false; // one that was chosen meanwhile
+    let isOther = false; // whether another run was chosen in the meantime
     try {
       this.setNames(await this.source.runs());
       const name = runs.value;
@@ -67,7 +77,10 @@ class Learning {
     if (isOther) this.poll();
   }
 
-  /** Offers the runs, at first the one that trains; the list stays as it is, under the reader's hand, where they are the same. */
+  /**
+   * Offers the runs, and chooses at first the one that is being trained. A list that is the same
+   * stays open.
+   */
   setNames({ runs: names, training }) {
     const { runs } = this.parts;
     const known = [...runs.options].map(({ value }) => value);
@@ -75,15 +88,25 @@ class Learning {
     if (names.join("/") !== known.join("/")) setOptions(runs, names, runs.value || training);
   }
 
+  /** Shows how far a run has come. */
   set(run) {
     const { bar, growth, state } = this.parts;
-    const isReplaced = run.name === this.run?.name && run.step < this.run.step; // or goes on from an earlier step
-    if (isReplaced) this.basis = this.shown = null;
+    // The run was replaced, or goes on from an earlier step: what is known of its snapshots no
+    // longer holds.
+    const isReplaced = run.name === this.run?.name && run.step < this.run.step;
+    if (isReplaced) {
+      this.basis = null;
+      this.shown = null;
+    }
     this.run = run;
     state.textContent = describe(run);
     const isEmpty = !run.snapshots.length;
-    bar.hidden = growth.hidden = isEmpty;
-    if (isEmpty) return this.stop();
+    bar.hidden = isEmpty;
+    growth.hidden = isEmpty;
+    if (isEmpty) {
+      this.stop();
+      return;
+    }
     this.setRange();
     if (!run.training && !this.hasPlayed) this.play();
     this.hasPlayed = true;
@@ -94,29 +117,33 @@ class Learning {
     return range.value === range.max;
   }
 
+  /**
+   * Lets the slider have a place for each snapshot, and stay at the chosen step or follow the last
+   * one.
+   */
   setRange() {
     const { sampleStep: range } = this.parts;
     const { snapshots: steps } = this.run;
-    range.max = String(steps.length - 1);
+    const last = steps.length - 1;
+    range.max = String(last);
     range.disabled = steps.length < 2;
-    const isFollowed = this.step === null;
-    this.move(
-      isFollowed
-        ? steps.length - 1
-        : Math.max(
-            0,
-            steps.findLastIndex((step) => step <= this.step)
-          )
-    );
+    if (this.step === null) {
+      this.move(last);
+    } else {
+      const place = steps.findLastIndex((step) => step <= this.step);
+      this.move(Math.max(0, place));
+    }
   }
 
-  /** Goes where a reader wants to be, from then on. */
+  /** Chooses a place of the slider. At its end, new snapshots are followed. */
   choose(place) {
     const { snapshots: steps } = this.run;
-    this.step = place === steps.length - 1 ? null : steps[place];
+    const isLast = place === steps.length - 1;
+    this.step = isLast ? null : steps[place];
     this.move(place);
   }
 
+  /** Moves the slider, and shows the snapshot there. */
   move(place) {
     const { sampleStep: range } = this.parts;
     const step = this.run.snapshots[place];
@@ -141,15 +168,17 @@ class Learning {
     this.parts.play.textContent = "Play";
   }
 
+  /** Shows the snapshot of a step, unless another one is asked for before its answer comes. */
   async show(run, step) {
     const { sampleText, sampleAt, failed, mapped, attended } = this.parts;
-    const basis = JSON.stringify([run.name, run.snapshots.at(-1)]);
+    const last = run.snapshots.at(-1);
+    const basis = JSON.stringify([run.name, last]);
     const key = `${step} ${basis}`;
     if (this.shown === key) return;
     this.shown = key;
     if (this.basis !== basis) this.answers.clear();
     this.basis = basis;
-    const snapshot = await this.ask({ name: run.name, step, basis: run.snapshots.at(-1) });
+    const snapshot = await this.ask({ name: run.name, step, basis: last });
     if (this.shown !== key) return;
     say(failed, snapshot.problem ?? "", true);
     if (snapshot.problem) {
@@ -179,10 +208,19 @@ class Learning {
   }
 }
 
-/** How far a run is. */
-function describe({ training, step, max_steps: whole, best_step: best, best_val_loss: loss, snapshots }) {
-  const [done, all] = [step, whole].map((count) => count.toLocaleString("en"));
-  const state = `${training ? "training: " : ""}step ${done} of ${all}`;
-  const lowest = loss === null ? "" : ` · best validation loss ${loss.toFixed(4)} nats per token at step ${best}`;
-  return `${state}${lowest}${snapshots.length ? "" : " · no snapshot yet"}`;
+/** How far a run has come, in words. */
+function describe({
+  training,
+  step,
+  max_steps: maxSteps,
+  best_step: best,
+  best_val_loss: loss,
+  snapshots,
+}) {
+  const progress = `step ${step.toLocaleString("en")} of ${maxSteps.toLocaleString("en")}`;
+  const words = [training ? `training: ${progress}` : progress];
+  if (loss !== null)
+    words.push(`best validation loss ${loss.toFixed(4)} nats per token at step ${best}`);
+  if (!snapshots.length) words.push("no snapshot yet");
+  return words.join(" · ");
 }

@@ -1,12 +1,16 @@
 import { inPlainForm } from "../engine/tokenizer.js";
 
-const MOST_ALTERNATIVES = 4096;
+const MOST_ALTERNATIVES = 4096; // that the server returns
 
-/** Answers what the views ask by asking the server. Its methods throw a ServerError, or an AbortError of a signal. */
+/**
+ * Answers what the views ask by asking the server. Methods throw a ServerError, or an AbortError
+ * when a signal is aborted.
+ */
 export class ServerSource {
   constructor(key) {
     this.key = key;
-    this.vocabulary = null; // characters of the model that was described last; null where it reads any text
+    // the characters of the model that was described last; null if it reads any text
+    this.vocabulary = null;
     this.attention = this.posting("/api/attention");
     this.lens = this.posting("/api/lens");
     this.surprisal = this.posting("/api/surprisal");
@@ -14,15 +18,17 @@ export class ServerSource {
     this.continuation = this.posting("/api/continue");
   }
 
-  /** Names of the models, the server's first one at the head. */
+  /** Names of the models, the server's first model at the head. */
   async models() {
-    return (await this.get("/v1/models")).data.map(({ id }) => id);
+    const { data } = await this.get("/v1/models");
+    return data.map(({ id }) => id);
   }
 
-  /** What the page says about a model, which is loaded for it. */
+  /** What the page says about a model, which the server loads if it must. */
   async facts(model) {
-    const path = `/api/models/${model.split("/").map(encodeURIComponent).join("/")}`;
-    const facts = await (await this.ask(path, { method: "POST" })).json();
+    const name = model.split("/").map(encodeURIComponent).join("/");
+    const response = await this.ask(`/api/models/${name}`, { method: "POST" });
+    const facts = await response.json();
     this.vocabulary = facts.characters && new Set(facts.characters);
     return facts;
   }
@@ -32,24 +38,32 @@ export class ServerSource {
     return this.vocabulary ? inPlainForm(text, this.vocabulary).known.join("") : text;
   }
 
-  /** Continues a prompt, and returns its characters that the model does not know, as `LocalSource.write` does. */
+  /**
+   * Continues a prompt, and returns its characters that the model does not know, as
+   * `LocalSource.write` does.
+   */
   async write({ count, prompt, ...request }, onTokens) {
-    const snakeCase = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-    const named = Object.fromEntries(Object.entries(request).map(([name, value]) => [snakeCase(name), value]));
     const isText = typeof prompt === "string";
-    const body = { ...named, prompt: isText ? this.readable(prompt) : prompt, max_tokens: count };
+    const body = { prompt: isText ? this.readable(prompt) : prompt, max_tokens: count };
+    for (const [name, value] of Object.entries(request)) body[snakeCase(name)] = value;
     for await (const { tokens } of this.events("/api/generate", body)) onTokens(tokens);
     return isText && this.vocabulary ? inPlainForm(prompt, this.vocabulary).unknown : [];
   }
 
-  /** Logits, up to a constant, from which the token after some ids is sampled; -Infinity for ids that are not told. */
+  /**
+   * Logits, up to a constant, from which the token after some ids is sampled; -Infinity for ids
+   * that are not listed.
+   */
   async logitsAfter({ model, ids, signal }) {
-    const only = { max_tokens: 1, known: ids.length, alternatives: MOST_ALTERNATIVES };
-    const request = { model, prompt: ids, ...only, signal };
+    // one token, described by as many alternatives as there may be, at temperature 1 and without
+    // filters
+    const settings = { max_tokens: 1, known: ids.length, alternatives: MOST_ALTERNATIVES };
+    const request = { model, prompt: ids, ...settings, signal };
     for await (const { tokens } of this.events("/api/generate", request)) {
       if (!tokens.length) continue;
-      const [{ sampled }] = tokens; // as the model has them, but for ids without a text
-      const logits = new Float32Array(1 + Math.max(...sampled.map(([id]) => id))).fill(-Infinity);
+      const [{ sampled }] = tokens; // unlike `own`, without ids that have no text
+      const largestId = Math.max(...sampled.map(([id]) => id));
+      const logits = new Float32Array(largestId + 1).fill(-Infinity);
       for (const [id, , probability] of sampled) logits[id] = Math.log(probability);
       return logits;
     }
@@ -64,29 +78,38 @@ export class ServerSource {
     return this.get(`/api/runs/${encodeURIComponent(name)}`);
   }
 
-  /** What a model looked like at a step, its embeddings in the plane of those of the step `basis`. */
+  /**
+   * What a model looked like at a step, its embeddings in the plane of those of the step `basis`.
+   */
   snapshot({ name, step, basis }) {
     return this.get(`/api/runs/${encodeURIComponent(name)}/snapshots/${step}?basis=${basis}`);
   }
 
   async get(path) {
-    return (await this.ask(path)).json();
+    const response = await this.ask(path);
+    return response.json();
   }
 
-  /** A function from a request, which may have a signal, to its answer. */
+  /** A method that sends a request with a text, and perhaps a signal, and returns the answer. */
   posting(path) {
-    return async ({ signal, text, ...body }) =>
-      (await this.send(path, { ...body, text: this.readable(text) }, signal)).json();
+    return async ({ signal, text, ...body }) => {
+      const response = await this.send(path, { ...body, text: this.readable(text) }, signal);
+      return response.json();
+    };
   }
 
-  /** Yields the JSON of server-sent events that answer a POST, up to the one called [DONE]. */
-  async *events(path, { signal, ...body }) {
-    const reader = (await this.send(path, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
-    let pending = "";
+  /**
+   * Yields the JSON of the server-sent events that answer a POST, up to the last one, which says
+   * [DONE].
+   */
+  async *events(path, { signal = undefined, ...body }) {
+    const response = await this.send(path, body, signal);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let pending = ""; // the beginning of an event whose end has not come yet
     for (;;) {
       const { value, done } = await reader.read();
       if (done) throw new ServerError(0, "the connection to the server was lost");
-      const [...complete] = (pending + value).split("\n\n");
+      const complete = (pending + value).split("\n\n");
       pending = complete.pop();
       for (const event of complete) {
         const content = event.replace(/^data: /, "");
@@ -105,17 +128,27 @@ export class ServerSource {
 
   /** @param {string} path @param {RequestInit} options */
   async ask(path, options = {}) {
-    const key = this.key ? { Authorization: `Bearer ${this.key}` } : {};
-    const response = await fetch(path, { ...options, headers: { ...options.headers, ...key } }).catch((error) => {
-      throw error.name === "AbortError" ? error : new ServerError(0, "the server does not answer");
+    const headers = new Headers(options.headers);
+    if (this.key) headers.set("Authorization", `Bearer ${this.key}`);
+    const response = await fetch(path, { ...options, headers }).catch((error) => {
+      if (error.name === "AbortError") throw error;
+      throw new ServerError(0, "the server does not answer");
     });
     if (response.ok) return response;
-    const { error } = await response.json().catch(() => ({}));
-    throw new ServerError(response.status, error?.message || response.statusText || `status ${response.status}`);
+    const { error } = await response.json().catch(() => ({})); // a proxy may answer in HTML
+    const { status, statusText } = response;
+    throw new ServerError(status, error?.message || statusText || `status ${status}`);
   }
 }
 
-/** What the server refused; `status` is that of HTTP, 0 where there was no answer. */
+function snakeCase(name) {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+/**
+ * A request that the server refused or did not answer; `status` is that of HTTP, 0 where there was
+ * no answer.
+ */
 class ServerError extends Error {
   constructor(status, message) {
     super(message);

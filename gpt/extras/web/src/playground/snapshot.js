@@ -2,7 +2,7 @@ import { colorOf, drawInTheme } from "../colors.js";
 import { create, keyIn, within } from "../dom.js";
 
 const KEYS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
-// A token is of the first that fits.
+// A token is of the first class that fits.
 const CLASSES = [
   { name: "white space", fits: /^([␣⏎⇥]+|CR)$/u, color: "light-dark(#4e5a68, #b9c3d0)" },
   { name: "vowels", fits: /^[aeiouyäöüáéíóúàèâêîôû]$/u, color: "light-dark(#0b62b0, #5db1f5)" },
@@ -12,7 +12,7 @@ const CLASSES = [
   { name: "all else", fits: /./su, color: "light-dark(#7a6200, #d8bd4a)" },
 ];
 
-/** Tokens in a plane, which move there from step to step. */
+/** Draws tokens in a plane by their embeddings, where they move from step to step. */
 export class EmbeddingMap {
   constructor({ map, classes, nearest }) {
     this.map = map;
@@ -20,29 +20,31 @@ export class EmbeddingMap {
     this.nearest = nearest;
     this.tokens = [];
     this.labels = [];
-    this.at = null; // the token that is pointed at
+    this.pointed = null; // the index of the token that is pointed at
     map.addEventListener("pointermove", (event) => {
       const frame = map.getBoundingClientRect();
-      this.point(
-        this.closest(
-          100 * ((event.clientX - frame.left) / frame.width),
-          100 * ((event.clientY - frame.top) / frame.height)
-        )
-      );
+      // in units of the map, whose sides are 100 long
+      const x = 100 * ((event.clientX - frame.left) / frame.width);
+      const y = 100 * ((event.clientY - frame.top) / frame.height);
+      this.point(this.closest(x, y));
     });
     map.addEventListener("pointerleave", () => this.point(null));
     map.addEventListener("keydown", (event) => {
       const by = keyIn(KEYS, event);
       if (by === undefined) return;
       event.preventDefault();
-      this.point(within((this.at ?? 0) + by, this.tokens.length - 1));
+      this.point(within((this.pointed ?? 0) + by, this.tokens.length - 1));
     });
   }
 
+  /**
+   * Shows the tokens of a snapshot at their `points`, from -1 to 1; `unit` is the word for a token.
+   */
   show({ tokens, points, nearest, step }, unit) {
     this.unit = unit;
     if (tokens.join() !== this.tokens.join()) this.create(tokens);
     this.neighbors = nearest;
+    // with a margin of 4 for the letters
     this.places = points.map(([x, y]) => [50 + 46 * x, 50 - 46 * y]);
     this.places.forEach(([x, y], index) => {
       this.labels[index].style.transform = `translate(${x}px, ${y}px)`;
@@ -51,13 +53,16 @@ export class EmbeddingMap {
       "aria-label",
       `The tokens' embeddings at step ${step}; the arrow keys go from token to token`
     );
-    this.point(this.at);
+    this.point(this.pointed);
   }
 
+  /** Creates a label for each token, and the legend of their classes. */
   create(tokens) {
     this.tokens = tokens;
-    this.at = null;
-    const kinds = tokens.map((token) => CLASSES.find(({ fits }) => fits.test(token)) ?? CLASSES.at(-1));
+    this.pointed = null;
+    const kinds = tokens.map(
+      (token) => CLASSES.find(({ fits }) => fits.test(token)) ?? CLASSES.at(-1)
+    );
     this.labels = tokens.map((token, index) => {
       const label = document.createElementNS(this.map.namespaceURI, "text");
       label.setAttribute("class", "map-token");
@@ -66,25 +71,27 @@ export class EmbeddingMap {
       return label;
     });
     this.map.replaceChildren(...this.labels);
-    const named = CLASSES.filter((kind) => kinds.includes(kind)).map(({ name, color }) => {
-      const item = create("span", "", name);
-      item.style.color = color;
-      return item;
-    });
-    this.classes.replaceChildren(...named);
+    this.classes.replaceChildren();
+    for (const kind of CLASSES) {
+      if (!kinds.includes(kind)) continue;
+      const item = create("span", "", kind.name);
+      item.style.color = kind.color;
+      this.classes.append(item);
+    }
   }
 
+  /** The index of the token that is closest to a place of the map. */
   closest(x, y) {
-    const distance = ([left, top]) => (left - x) ** 2 + (top - y) ** 2;
-    return this.places.reduce(
-      (best, place, index) => (distance(place) < distance(this.places[best]) ? index : best),
-      0
-    );
+    const distances = this.places.map(([left, top]) => (left - x) ** 2 + (top - y) ** 2);
+    return distances.indexOf(Math.min(...distances));
   }
 
-  /** Shows which embeddings point most nearly where a token's does; null: none is pointed at. */
+  /**
+   * Shows the neighbors of a token, whose embeddings have the most similar directions; null where
+   * none is pointed at.
+   */
   point(index) {
-    this.at = index;
+    this.pointed = index;
     const near = index === null ? [] : this.neighbors[index];
     this.labels.forEach((label, each) => {
       label.classList.toggle("pointed", each === index);
@@ -92,27 +99,47 @@ export class EmbeddingMap {
     });
     const names = near.map((each) => this.tokens[each]).join("  ");
     this.nearest.textContent =
-      index === null ? `Point at a ${this.unit} for its neighbors.` : `${this.tokens[index]}: nearest ${names}`;
+      index === null
+        ? `Point at a ${this.unit} for its neighbors.`
+        : `${this.tokens[index]}: nearest ${names}`;
   }
 }
 
-/** Draws the weights of all heads in small: layers below each other, heads side by side. */
+/**
+ * Draws the attention weights of all heads, a pixel for each: layers below each other, heads side
+ * by side.
+ */
 export function drawHeads({ heads: canvas, line: words }, { attention, line, step }) {
-  const size = line.length + 1; // with a gap
-  const [layers, across] = [attention.length, attention[0].length];
+  const size = line.length + 1; // with a gap of one pixel
+  const layers = attention.length;
+  const heads = attention[0].length;
   words.textContent = `In “${line.map((label) => (label === "␣" ? " " : label)).join("")}”`;
-  Object.assign(canvas, { width: across * size - 1, height: layers * size - 1 });
-  canvas.setAttribute("aria-label", `The attention of ${layers} layers of ${across} heads at step ${step}`);
+  Object.assign(canvas, { width: heads * size - 1, height: layers * size - 1 });
+  canvas.setAttribute(
+    "aria-label",
+    `The attention of ${layers} layers of ${heads} heads at step ${step}`
+  );
   drawInTheme(canvas, () => {
     const image = new ImageData(canvas.width, canvas.height);
-    attention.flat().forEach((rows, head) => {
-      const begin = Math.floor(head / across) * size * image.width + (head % across) * size;
-      rows.forEach((row, query) => {
-        for (let key = 0; key <= query; key++) {
-          image.data.set([...colorOf(row[key]), 255], 4 * (begin + query * image.width + key));
-        }
-      });
-    });
+    for (let layer = 0; layer < layers; layer++) {
+      for (let head = 0; head < heads; head++) {
+        const corner = layer * size * image.width + head * size; // the first pixel of the head
+        drawTriangle(image, attention[layer][head], corner);
+      }
+    }
     canvas.getContext("2d").putImageData(image, 0, 0);
+  });
+}
+
+/**
+ * Draws the lower triangle of a head's weights into an image; the keys above it are hidden from the
+ * queries.
+ */
+function drawTriangle(image, rows, corner) {
+  rows.forEach((row, query) => {
+    for (let key = 0; key <= query; key++) {
+      const pixel = corner + query * image.width + key;
+      image.data.set([...colorOf(row[key]), 255], 4 * pixel);
+    }
   });
 }

@@ -7,18 +7,23 @@ import { Heads } from "./heads.js";
 import { describeKinds, measureHeads, mostTelling } from "./kinds.js";
 import { Matrix } from "./matrix.js";
 
-const THUMBNAIL = 96; // pixels of its side, at most
-const shareOf = Math.sqrt; // of the colors, by a weight: small ones can be told apart
+const THUMBNAIL = 96; // most pixels of a side
+// the share of the color scale for a weight, so that small weights can be told apart
+const shareOf = Math.sqrt;
 const TICKS = [0, 0.02, 0.1, 0.25, 0.5, 1].map((weight) => [shareOf(weight), String(weight)]);
 
-/** The attention of `view`; heads can be ablated where it has the `text` and `model` that `source` is to be asked about. */
+/**
+ * Shows the attention of `view`; heads can be ablated where it has the `text` and `model` to ask
+ * `source` about.
+ */
 export function showAttention(root, view, source = null) {
   new AttentionView(root, view, source);
 }
 
 /**
- * `view` has `labels` (T), `layers`, `heads`, and `weights` as of `Heads`; where it has a `layer` and a `head`, it opens
- * on that head, else on the most telling one.
+ * `view` has `labels` (T), the numbers of `layers` and `heads`, and `weights` as `Heads` takes
+ * them. It opens on the head that its `layer` and `head` name, or on the most telling one of those
+ * that fit.
  */
 class AttentionView {
   constructor(root, view, source) {
@@ -40,9 +45,7 @@ class AttentionView {
     this.chooseHead = makeChoosable(this.parts.heads, this.thumbnails, view.heads, (head) => {
       this.head = head;
       this.drawChosenHead();
-      const { offsetLeft, offsetWidth } = this.thumbnails[head];
-      const box = this.parts.headsBox;
-      box.scrollLeft = offsetLeft - box.offsetLeft - (box.clientWidth - offsetWidth) / 2;
+      this.scrollToHead();
     });
     this.chooseQuery = makeChoosable(
       text,
@@ -60,66 +63,116 @@ class AttentionView {
     this.chooseQuery(this.query);
   }
 
+  /** Takes the weights of a view, and measures what its heads look at. */
   measure(view) {
     this.heads = new Heads(view);
     this.measured = measureHeads(this.heads, this.labels);
   }
 
-  /** The most telling head, of one layer, or of one place in each, where these are given. */
+  /**
+   * The number of the most telling head: of a layer, where one is given, and at a place in its
+   * layer, where one is given.
+   */
   mostTelling({ layer, head }) {
-    const isMeant = (given, own) => (given ?? own) === own;
-    const all = Array.from({ length: this.heads.count }, (_, index) => index);
-    const among = all.filter(
-      (index) => isMeant(layer, Math.floor(index / this.view.heads)) && isMeant(head, index % this.view.heads)
-    );
+    const among = [];
+    for (let index = 0; index < this.heads.count; index++) {
+      const isInLayer = layer === undefined || layer === null || layer === this.layerOf(index);
+      const isAtPlace = head === undefined || head === null || head === this.placeOf(index);
+      if (isInLayer && isAtPlace) among.push(index);
+    }
     return mostTelling(this.measured, among);
   }
 
+  /** The layer of a head, by its number among those of all layers. */
+  layerOf(head) {
+    return Math.floor(head / this.view.heads);
+  }
+
+  /** The number of a head in its layer, by its number among those of all layers. */
+  placeOf(head) {
+    return head % this.view.heads;
+  }
+
+  /** Scrolls the thumbnails until the column of the chosen head stands in the middle. */
+  scrollToHead() {
+    const { offsetLeft, offsetWidth } = this.thumbnails[this.head];
+    const { headsBox: box } = this.parts;
+    box.scrollLeft = offsetLeft - box.offsetLeft - (box.clientWidth - offsetWidth) / 2;
+  }
+
+  /** Adds a button for each head, in a grid with a row for each layer, and returns the buttons. */
   addThumbnails({ layers, heads }) {
     const grid = this.parts.heads;
     grid.style.setProperty("--heads", heads);
-    grid.append(create("span"), ...Array.from({ length: heads }, (_, head) => create("span", "", head)));
-    const buttons = Array.from({ length: layers * heads }, () => createButton("thumbnail", create("canvas"), null));
-    buttons.forEach((button, head) => {
-      button.append(create("span", "kind"));
-      if (head % heads === 0) grid.append(create("span", "layer", head / heads));
-      grid.append(button);
-    });
+    grid.append(create("span")); // the corner
+    for (let head = 0; head < heads; head++) grid.append(create("span", "", head));
+    const buttons = [];
+    for (let layer = 0; layer < layers; layer++) {
+      grid.append(create("span", "layer", layer));
+      for (let head = 0; head < heads; head++) {
+        const button = createButton("thumbnail", create("canvas"), null); // the grid handles clicks
+        button.append(create("span", "kind"));
+        grid.append(button);
+        buttons.push(button);
+      }
+    }
     return buttons;
   }
 
+  /**
+   * Lets the reader ablate heads, by a checkbox or the key X, and shows the attention of the model
+   * that is left.
+   */
   allowAblation(root, view, source) {
     const { ablation: section, ablate, heads } = this.parts;
-    for (const element of [section, ...root.querySelectorAll(".ablation-hint")]) element.hidden = false;
+    section.hidden = false;
+    for (const hint of root.querySelectorAll(".ablation-hint")) hint.hidden = false;
     const ablation = showAblation(section, view, source, {
-      marked: (ablated) => this.markAblated(ablated.map(([layer, head]) => layer * view.heads + head)),
+      marked: (ablated) =>
+        this.markAblated(ablated.map(([layer, head]) => layer * view.heads + head)),
       changed: (changed) => {
         this.measure(changed);
         this.draw();
       },
     });
-    const toggle = () => ablation.toggle(Math.floor(this.head / view.heads), this.head % view.heads);
+    const toggle = () => ablation.toggle(this.layerOf(this.head), this.placeOf(this.head));
     ablate.addEventListener("change", toggle);
-    heads.addEventListener("keydown", (event) => event.key.toLowerCase() === "x" && toggle());
+    heads.addEventListener("keydown", (event) => {
+      if (event.key.toLowerCase() === "x") toggle();
+    });
     return ablation;
   }
 
+  /** Marks the ablated heads, by their numbers among those of all layers. */
   markAblated(ablated) {
-    this.thumbnails.forEach((button, head) => button.classList.toggle("ablated-head", ablated.includes(head)));
+    this.thumbnails.forEach((button, head) =>
+      button.classList.toggle("ablated-head", ablated.includes(head))
+    );
     this.nameHeads();
     this.showWhetherAblated();
   }
 
+  /**
+   * Writes below each thumbnail what the head looks at and how far back, by which heads of one kind
+   * can be told apart.
+   */
   nameHeads() {
     this.thumbnails.forEach((button, head) => {
       const { kind } = this.measured[head];
-      const far = `${this.heads.summarize(head).distance.toFixed(1)} back`; // what tells heads of one kind apart
-      const what = kind ? `looks at ${this.kinds[kind]}` : "has no name: no kind of place stands out";
-      const isAblated = button.classList.contains("ablated-head");
-      const words = [this.heads.nameOf(head), isAblated ? "ablated" : (kind ?? "no name"), far];
-      button.lastChild.textContent = `${isAblated ? "ablated" : (kind ?? "mixed")}\n${far}`;
-      button.setAttribute("aria-label", words.join(", "));
-      button.title = isAblated ? "ablated" : what;
+      let shown = kind ?? "mixed";
+      let spoken = kind ?? "no name";
+      let title = kind
+        ? `looks at ${this.kinds[kind]}`
+        : "has no name: no kind of place stands out";
+      if (button.classList.contains("ablated-head")) {
+        shown = "ablated";
+        spoken = "ablated";
+        title = "ablated";
+      }
+      const distance = `${this.heads.summarize(head).distance.toFixed(1)} back`;
+      button.lastChild.textContent = `${shown}\n${distance}`;
+      button.setAttribute("aria-label", [this.heads.nameOf(head), spoken, distance].join(", "));
+      button.title = title;
     });
   }
 
@@ -138,14 +191,18 @@ class AttentionView {
     this.ablation?.draw();
   }
 
+  /** The colors of this theme as pixels, by 255 steps of the scale. */
   inks() {
-    return Array.from({ length: 256 }, (_, share) => [...colorOf(share / 255), 255]);
+    return Array.from({ length: 256 }, (_, step) => [...colorOf(step / 255), 255]);
   }
 
-  /** Draws the lower triangle, the largest of `step` x `step` weights to a pixel so that thin lines stay. */
+  /**
+   * Draws the lower triangle of a head, a pixel for `step` x `step` weights: for the largest, so
+   * that thin lines stay.
+   */
   drawHead(canvas, head, step, inks) {
     const side = Math.ceil(this.size / step);
-    const largest = new Float32Array(side * side).fill(-1);
+    const largest = new Float32Array(side * side).fill(-1); // -1 stays where there is no weight
     for (let query = 0; query < this.size; query++) {
       const row = Math.floor(query / step) * side;
       this.heads.row(head, query).forEach((weight, key) => {
@@ -157,7 +214,8 @@ class AttentionView {
     largest.forEach((weight, pixel) => {
       if (weight >= 0) image.data.set(inks[Math.round(255 * shareOf(weight))], 4 * pixel);
     });
-    canvas.width = canvas.height = side;
+    canvas.width = side;
+    canvas.height = side;
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
@@ -165,7 +223,8 @@ class AttentionView {
     const { matrixTitle, summary, plot, canvas } = this.parts;
     const name = this.heads.nameOf(this.head);
     const { kind } = this.measured[this.head];
-    matrixTitle.textContent = `${name.replace("l", "L")}${kind ? `: ${kind}` : ""}`;
+    const title = name.replace("layer", "Layer");
+    matrixTitle.textContent = kind ? `${title}: ${kind}` : title;
     summary.textContent = this.describeHead();
     plot.setAttribute("aria-label", `weights of ${name}; the arrow keys move through them`);
     this.drawHead(canvas, this.head, 1, this.inks());
@@ -184,11 +243,14 @@ class AttentionView {
   }
 
   chooseCell(query, key) {
-    Object.assign(this, { query, key, pointed: null });
+    this.query = query;
+    this.key = key;
+    this.pointed = null;
     this.showCell();
     this.matrix.reveal();
   }
 
+  /** Shows the cell under the mouse; null when the mouse has left. */
   point(cell) {
     this.pointed = cell;
     this.showCell();
@@ -200,8 +262,10 @@ class AttentionView {
     const { readout } = this.parts;
     const row = this.heads.row(this.head, query);
     this.matrix.mark({ query, key });
-    const [from, to] = [query, key].map((index) => nameOf(this.labels, index));
-    readout.textContent = `From ${from} to ${to}: ${key > query ? "hidden, it comes later" : percent(row[key])}`;
+    const from = nameOf(this.labels, query);
+    const to = nameOf(this.labels, key);
+    const weight = key > query ? "hidden, it comes later" : percent(row[key]);
+    readout.textContent = `From ${from} to ${to}: ${weight}`;
     this.tokens.forEach((token, index) => {
       if (index <= query) paint(token, shareOf(row[index]));
       else unpaint(token);

@@ -1,15 +1,16 @@
 import { decodeBase64 } from "../engine/weights.js";
 
-/** Little-endian uint16 of base64, as shares of 65535. */
+/** Weights from base64: little-endian uint16, in which 65535 is 1. */
 function unpack(text) {
   const bytes = decodeBase64(text);
-  return Float32Array.from(
-    { length: bytes.length / 2 },
-    (_, index) => (bytes[2 * index] + 256 * bytes[2 * index + 1]) / 65535
-  );
+  const weightAt = (index) => (bytes[2 * index] + 256 * bytes[2 * index + 1]) / 65535;
+  return Float32Array.from({ length: bytes.length / 2 }, (_, index) => weightAt(index));
 }
 
-/** Attention weights of a text: the lower triangles, row after row, head after head, as floats or packed. */
+/**
+ * The attention weights of a text: the lower triangle of each head, row after row, as floats or
+ * packed.
+ */
 export class Heads {
   constructor({ labels, layers, heads, weights }) {
     this.size = labels.length;
@@ -18,12 +19,17 @@ export class Heads {
     this.weights = typeof weights === "string" ? unpack(weights) : weights;
   }
 
-  /** The weights of a query on the keys up to itself; `head` counts those of all layers. */
+  /**
+   * The weights of a query on the keys up to itself; `head` is the number of a head among those of
+   * all layers.
+   */
   row(head, query) {
-    const begin = (head * this.size * (this.size + 1) + query * (query + 1)) / 2;
+    const triangle = (this.size * (this.size + 1)) / 2; // weights of a head
+    const begin = head * triangle + (query * (query + 1)) / 2;
     return this.weights.subarray(begin, begin + query + 1);
   }
 
+  /** The key that a query gives the most weight to. */
   strongestKey(head, query) {
     const row = this.row(head, query);
     return row.indexOf(row.reduce((most, weight) => Math.max(most, weight)));
@@ -33,18 +39,21 @@ export class Heads {
     return `layer ${Math.floor(head / this.heads)}, head ${head % this.heads}`;
   }
 
-  /** Where a head looks, averaged over the queries that have more than one key. */
+  /**
+   * The distance and the entropy (bits) of a head's attention, averaged over the queries that have
+   * more than one key.
+   */
   summarize(head) {
-    const sums = { distance: 0, entropy: 0 };
-    const from = this.size > 1 ? 1 : 0;
-    for (let query = from; query < this.size; query++) {
-      const row = this.row(head, query);
-      row.forEach((weight, key) => {
-        sums.distance += weight * (query - key);
-        sums.entropy -= weight ? weight * Math.log2(weight) : 0;
+    let distance = 0;
+    let entropy = 0;
+    const first = this.size > 1 ? 1 : 0;
+    for (let query = first; query < this.size; query++) {
+      this.row(head, query).forEach((weight, key) => {
+        distance += weight * (query - key);
+        if (weight) entropy -= weight * Math.log2(weight);
       });
     }
-    for (const name of Object.keys(sums)) sums[name] /= this.size - from;
-    return sums;
+    const queries = this.size - first;
+    return { distance: distance / queries, entropy: entropy / queries };
   }
 }

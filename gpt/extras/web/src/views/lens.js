@@ -1,11 +1,20 @@
 import { drawInTheme, drawLegend, paint } from "../colors.js";
 import { create, fill } from "../dom.js";
-import { drawBars, makeChoosable, nameOf, percent, quoted, surprise, unitOf, writeText } from "../tokens.js";
+import {
+  drawBars,
+  makeChoosable,
+  nameOf,
+  percent,
+  quoted,
+  surprise,
+  unitOf,
+  writeText,
+} from "../tokens.js";
 import template from "./lens.html";
 
 /**
- * The logit lens: a row for each of `rows`, a column for each of `labels`; `next` are the tokens that come. Opens at the
- * end of the text.
+ * Shows the logit lens: a row for each of `rows`, a column for each of `labels`; `next` has the
+ * token that comes after each. It opens at the end of the text.
  */
 export function showLens(root, view) {
   const { labels, rows, top: candidates, next, next_probability: nextProbability } = view;
@@ -20,36 +29,50 @@ export function showLens(root, view) {
     const came = label === next[position];
     const cell = create("td", came ? "cell came" : "cell", label);
     cell.setAttribute("role", "gridcell");
-    cell.setAttribute("aria-label", `${label}, ${percent(probability)}${came ? `, the ${unit} that came` : ""}`);
+    cell.setAttribute(
+      "aria-label",
+      `${label}, ${percent(probability)}${came ? `, the ${unit} that came` : ""}`
+    );
     return cell;
   }
 
   function draw() {
     const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => [share, `${100 * share}%`]);
     drawLegend(parts.legend, "probability of the most likely", ticks);
-    cells.forEach((line, row) => line.forEach((cell, position) => paint(cell, candidates[row][position][0][1])));
+    cells.forEach((line, row) =>
+      line.forEach((cell, position) => paint(cell, candidates[row][position][0][1]))
+    );
   }
 
+  /**
+   * Shows the candidates of a cell, by its index among all, and the probability of the next token
+   * in each row.
+   */
   function showDetails(index) {
-    const [row, position] = [Math.floor(index / size), index % size];
+    const row = Math.floor(index / size);
+    const position = index % size;
     const came = next[position];
     const entries = candidates[row][position];
     tokens.forEach((token, place) => token.classList.toggle("looking", place === position));
     parts.detailsTitle.textContent = `${rows[row]}, after ${nameOf(labels, position)}`;
-    parts.readout.textContent =
-      came === null
-        ? `The text ends here, so there is no next ${unit}.`
-        : `The next ${unit} is ${quoted(came)}: ${surprise(nextProbability[row][position])}, in this row.`;
     parts.topTitle.textContent = `The ${entries.length} most likely`;
     drawBars(parts.top, entries, (entry) => (entries[entry][0] === came ? "came" : ""));
     parts.rowByRow.hidden = came === null;
-    if (came === null) return;
+    if (came === null) {
+      parts.readout.textContent = `The text ends here, so there is no next ${unit}.`;
+      return;
+    }
+    const surprised = surprise(nextProbability[row][position]);
+    parts.readout.textContent = `The next ${unit} is ${quoted(came)}: ${surprised}, in this row.`;
     parts.rowsTitle.textContent = `Probability of ${quoted(came)}, row by row`;
     const byRow = rows.map((name, entry) => [name, nextProbability[entry][position]]);
     drawBars(parts.rows, byRow, (entry) => (entry === row ? "chosen" : ""));
   }
 
-  /** Chooses a cell of the last row, and scrolls the table, never the page, until its column stands in the middle. */
+  /**
+   * Chooses a cell of the last row, and scrolls the table, never the page, until its column stands
+   * in the middle.
+   */
   function choosePrediction(position) {
     pickCell((rows.length - 1) * size + position);
     const cell = cells.at(-1)[position];
@@ -77,7 +100,7 @@ export function showLens(root, view) {
     if (tokens.includes(target)) choosePrediction(tokens.indexOf(target));
   });
   drawInTheme(root, draw);
-  choosePrediction(Math.max(0, size - 2)); // the last place that something comes after
+  choosePrediction(Math.max(0, size - 2)); // the last token that another one comes after
 }
 
 /** A row of a table under a name. */

@@ -1,23 +1,31 @@
 import { create, keyIn, within } from "../dom.js";
 
-const LARGEST = 28; // pixels of a cell
-const LABELLED = 9; // pixels of a cell from which a letter fits it
-const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const LARGEST = 28; // most pixels of a cell
+const LABELLED = 9; // pixels of a cell from which on a letter fits beside it
+const STEPS = {
+  ArrowUp: { query: -1, key: 0 },
+  ArrowDown: { query: 1, key: 0 },
+  ArrowLeft: { query: 0, key: -1 },
+  ArrowRight: { query: 0, key: 1 },
+};
 
-/** The frame of a square matrix: its size, the letters at its edges, and the cell that is pointed at or chosen. */
+/**
+ * The frame of a square matrix: its size, the letters at its edges, and the cell that is pointed at
+ * or chosen.
+ */
 export class Matrix {
-  /** `point(cell)`, of a query and a key or null, follows the mouse; `choose(query, key)` a click, finger or key. */
+  /**
+   * `point(cell)` is called with the query and key under the mouse, or null when it leaves, and
+   * `choose(query, key)` when a click, a finger or an arrow key chooses a cell.
+   */
   constructor(parts, labels, { point, choose }) {
     this.parts = parts;
     this.size = labels.length;
     this.point = point;
     this.choose = choose;
     this.cell = { query: 0, key: 0 };
-    this.ticks = [parts.queries, parts.keys].map((axis) => {
-      const ticks = labels.map((label) => create("span", label.length > 1 ? "long" : "", label));
-      axis.append(...ticks);
-      return ticks;
-    });
+    this.queryTicks = createTicks(parts.queries, labels);
+    this.keyTicks = createTicks(parts.keys, labels);
     this.listen();
     new ResizeObserver(() => this.fit()).observe(parts.place);
     this.fit();
@@ -42,18 +50,21 @@ export class Matrix {
       const step = keyIn(STEPS, event);
       if (!step) return;
       event.preventDefault();
-      this.point(null); // the mouse may lie on another
-      this.choose(...[this.cell.query, this.cell.key].map((at, axis) => within(at + step[axis], this.size - 1)));
+      this.point(null); // the mouse may lie on another cell
+      const { query, key } = this.cell;
+      const last = this.size - 1;
+      this.choose(within(query + step.query, last), within(key + step.key, last));
     });
   }
 
   /** Marks a cell, and the letters of its row and its column. */
   mark(cell) {
     this.cell = cell;
-    [cell.query, cell.key].forEach((place, axis) => {
-      this.parts.matrix.style.setProperty(["--query", "--key"][axis], place);
-      this.ticks[axis].forEach((tick, index) => tick.classList.toggle("on", index === place));
-    });
+    const { style } = this.parts.matrix;
+    style.setProperty("--query", cell.query);
+    style.setProperty("--key", cell.key);
+    this.queryTicks.forEach((tick, index) => tick.classList.toggle("on", index === cell.query));
+    this.keyTicks.forEach((tick, index) => tick.classList.toggle("on", index === cell.key));
   }
 
   /** Scrolls the matrix, and never the page, until the marked cell is in sight. */
@@ -61,15 +72,18 @@ export class Matrix {
     const { plot, box, queries, keys } = this.parts;
     const mark = plot.querySelector(".cell-mark").getBoundingClientRect();
     const frame = box.getBoundingClientRect();
-    const [left, top] = [frame.left + queries.offsetWidth, frame.top + keys.offsetHeight];
-    const [right, bottom] = [frame.left + box.clientWidth, frame.top + box.clientHeight];
+    // the letters at the edges stay in place, and cover what is below them
+    const left = frame.left + queries.offsetWidth;
+    const top = frame.top + keys.offsetHeight;
+    const right = frame.left + box.clientWidth;
+    const bottom = frame.top + box.clientHeight;
     box.scrollLeft += Math.min(0, mark.left - left) + Math.max(0, mark.right - right);
     box.scrollTop += Math.min(0, mark.top - top) + Math.max(0, mark.bottom - bottom);
   }
 
   /**
-   * Makes all of the matrix fit its place. The axes are measured at their widest: they grow with the cells, and would
-   * otherwise never settle.
+   * Makes all of the matrix fit its place. The axes grow with the cells, and so they are measured
+   * with the largest cells: otherwise the size would never settle.
    */
   fit() {
     const { place, box, queries, keys } = this.parts;
@@ -86,9 +100,17 @@ export class Matrix {
     matrix.classList.toggle("unlabelled", pixels < LABELLED);
   }
 
-  cellAt(event) {
+  /** The query and key of the cell at a place of the page. */
+  cellAt({ clientX, clientY }) {
     const { left, top, width, height } = this.parts.plot.getBoundingClientRect();
-    const along = (offset, length) => within(Math.floor((offset / length) * this.size), this.size - 1);
-    return { query: along(event.clientY - top, height), key: along(event.clientX - left, width) };
+    const indexAt = (share) => within(Math.floor(share * this.size), this.size - 1);
+    return { query: indexAt((clientY - top) / height), key: indexAt((clientX - left) / width) };
   }
+}
+
+/** Adds a letter for each row or column to an axis, and returns their elements. */
+function createTicks(axis, labels) {
+  const ticks = labels.map((label) => create("span", label.length > 1 ? "long" : "", label));
+  axis.append(...ticks);
+  return ticks;
 }

@@ -6,8 +6,9 @@ import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
 import { Numbers } from "./picture_numbers.js";
 import { describeParts } from "./picture_parts.js";
 
-let temperature = 1; // chosen in any picture of this page
-const PAUSE = 500; // milliseconds after ↑ or ↓, whose focus may scroll the page
+let temperature = 1; // as it was chosen last, in any picture of this page
+// milliseconds after ↑ or ↓ in which scrolling, which the new focus may cause, chooses no part
+const PAUSE = 500;
 
 /** Draws a model as one picture. */
 export function showPicture(root, view, source = null) {
@@ -21,10 +22,12 @@ class Picture {
     this.numbers = new Numbers(view);
     this.token = view.isAtEnd ? view.ids.length - 1 : mostDebated(view.lens);
     root.classList.toggle("flowing", Boolean(view.isAtEnd));
-    this.shown = []; // parts with their elements
+    this.shown = []; // the parts of the model with their elements
     this.parts = fill(root, template);
     this.build();
-    this.pickToken = makeChoosable(this.parts.line, this.tokens, Infinity, (token) => this.chooseToken(token));
+    this.pickToken = makeChoosable(this.parts.line, this.tokens, Infinity, (token) =>
+      this.chooseToken(token)
+    );
     const items = this.shown.map(({ item }) => item);
     const choose = (index) => {
       this.chosen = index;
@@ -40,26 +43,36 @@ class Picture {
     this.watchParts();
   }
 
+  /**
+   * Creates the line of tokens, and the stages: what comes before the blocks, each block, and what
+   * comes after them.
+   */
   build() {
     const { before, blocks, after } = describeParts(this.numbers, unitOf(this.view));
     const { line, flow } = this.parts;
-    this.tokens = this.view.labels.map((label) => Object.assign(create("span", "token", label), { role: "button" }));
+    this.tokens = this.view.labels.map((label) =>
+      Object.assign(create("span", "token", label), { role: "button" })
+    );
     line.append(...this.tokens);
     this.bars = create("ol", "bars");
-    this.stages = [
-      this.createStage(0, "text", ...before.map((part) => this.createRow(part))),
-      ...blocks.map((block, layer) => this.createBlock(block, layer)),
-      this.createStage(
-        blocks.length,
-        "logits",
-        ...after.map((part) => this.createRow(part)),
-        this.bars,
-        ...this.ending()
-      ),
-    ];
+    // in the order of the model, in which `createRow` and `createHead` number the parts
+    const text = this.createStage(0, "text", ...before.map((part) => this.createRow(part)));
+    const blockStages = blocks.map((block, layer) => this.createBlock(block, layer));
+    const logits = this.createStage(
+      blocks.length,
+      "logits",
+      ...after.map((part) => this.createRow(part)),
+      this.bars
+    );
+    if (this.source) logits.append(this.createEnding());
+    this.stages = [text, ...blockStages, logits];
     flow.append(...this.stages);
   }
 
+  /**
+   * Creates a part of the page; `row` is that of the lens, whose guess is shown while the stage is
+   * in sight.
+   */
   createStage(row, name, ...children) {
     const stage = create("section", "picture-stage", ...children);
     Object.assign(stage.dataset, { row, name });
@@ -69,7 +82,12 @@ class Picture {
   }
 
   createBlock({ parameters, attention, middle, mlp, stream }, layer) {
-    const summary = create("summary", "", create("b", "", `Block ${layer}`), create("span", "note", parameters));
+    const summary = create(
+      "summary",
+      "",
+      create("b", "", `Block ${layer}`),
+      create("span", "note", parameters)
+    );
     const block = create(
       "details",
       "block",
@@ -81,7 +99,10 @@ class Picture {
     return this.createStage(layer, `block ${layer}`, block, this.createRow(stream));
   }
 
-  /** A way out of the stream and back, with the heads as tiles below attention. */
+  /**
+   * Creates a branch, which leaves the stream and comes back to it, with the heads as tiles below
+   * attention.
+   */
   createBranch(parts) {
     const tiles = create("div", "head-tiles");
     const branch = create("div", "branch");
@@ -93,10 +114,18 @@ class Picture {
     return branch;
   }
 
-  /** What chooses the next token after the place in the text: its temperature, and a button that appends it. */
-  ending() {
-    if (!this.source) return [];
-    const slider = Object.assign(create("input"), { type: "range", min: 0, max: 2, step: 0.05, value: temperature });
+  /**
+   * Creates what samples the next token: a slider for the temperature, and a button that appends
+   * the token.
+   */
+  createEnding() {
+    const slider = Object.assign(create("input"), {
+      type: "range",
+      min: 0,
+      max: 2,
+      step: 0.05,
+      value: temperature,
+    });
     const value = create("output", "note", temperature);
     slider.addEventListener("input", () => {
       temperature = Number(slider.value);
@@ -104,52 +133,64 @@ class Picture {
       this.sample();
     });
     const goOn = createButton("", "Go on", async () => this.view.goOn(await this.sample()));
-    return [create("div", "ending", create("label", "", "Temperature ", slider, " ", value), goOn)];
+    return create("div", "ending", create("label", "", "Temperature ", slider, " ", value), goOn);
   }
 
-  /** Draws the probabilities at the temperature; returns the text so far, and what is sampled after it. */
+  /**
+   * Samples the next token, and draws its probabilities at the temperature; returns the text with
+   * this token.
+   */
   async sample() {
     const { token, source, view } = this;
-    const [prompt, chosen, written] = [view.ids.slice(0, token + 1), temperature, []];
+    const prompt = view.ids.slice(0, token + 1);
+    const asked = temperature;
+    const written = []; // the tokens of the prompt, and the next one
     const take = (tokens) => written.push(...tokens);
     await source.write({ model: view.model, prompt, count: 1, temperature, seed: token }, take);
     const { id, sampled } = written.at(-1);
-    const isStill = token === this.token && temperature === chosen;
-    const entries = sampled.map(([, ...entry]) => entry);
-    if (isStill) drawBars(this.bars, entries, (index) => (sampled[index][0] === id ? "chosen" : ""));
+    // nothing else was chosen in the meantime
+    const isCurrent = token === this.token && temperature === asked;
+    const bars = sampled.map(([, label, probability]) => [label, probability]);
+    if (isCurrent) drawBars(this.bars, bars, (index) => (sampled[index][0] === id ? "chosen" : ""));
     return written.map(({ text }) => text).join("");
   }
 
-  /** A row of the picture: a button with name and shape, what is drawn, and figures. */
+  /** Creates a row of the picture: a button with name and shape, what is drawn, and figures. */
   createRow(part) {
     const value = create("span", "value");
     const guess = part.guess ? create("span", "guess") : null;
-    const drawn = part.vector ? create("canvas", "strip") : create("span", "middle", part.middle ?? "");
+    const drawn = part.vector
+      ? create("canvas", "strip")
+      : create("span", "middle", part.middle ?? "");
+    // the guess, where there is one, takes the place of the value, which takes that of the note
+    const figures = guess
+      ? create("span", "figures", guess, create("span", "note", value))
+      : create("span", "figures", value, create("span", "note", part.note));
     const row = createButton(`part ${part.kind}`, "", () => {});
-    row.append(
-      create("span", "node"),
-      create("span", "name", part.name, create("span", "note", part.shape)),
-      drawn,
-      create("span", "figures", guess ?? value, create("span", "note", ...(guess ? [value] : [part.note])))
-    );
+    const name = create("span", "name", part.name, create("span", "note", part.shape));
+    row.append(create("span", "node"), name, drawn, figures);
     this.shown.push({ part, item: row, value, guess, drawn });
     return row;
   }
 
+  /** Creates the tile of a head, on which its attention is drawn as arcs. */
   createHead(part) {
-    const [value, drawn] = [create("span", "note"), create("canvas", "arcs-of-head")];
+    const value = create("span", "note");
+    const drawn = create("canvas", "arcs-of-head");
     const tile = createButton("head", "", () => {});
     tile.append(create("span", "name", part.name), drawn, value);
     this.shown.push({ part, item: tile, value, drawn });
     return tile;
   }
 
+  /** Creates the cell of a token with its id. */
   createCell(index) {
     const { labels, ids } = this.view;
-    return create("span", index === this.token ? "id chosen" : "id", labels[index], create("span", "note", ids[index]));
+    const className = index === this.token ? "id chosen" : "id";
+    return create("span", className, labels[index], create("span", "note", ids[index]));
   }
 
-  /** Arrow keys choose another token wherever the reader is. */
+  /** Lets ← and → choose another token wherever the focus is. */
   listen() {
     const { flow } = this.parts;
     const move = (by) => this.pickToken(within(this.token + by, this.tokens.length - 1));
@@ -163,37 +204,48 @@ class Picture {
         event.stopPropagation();
         move(by);
       },
-      { capture: true }
+      { capture: true } // before the handler of the parts, which has these keys, too
     );
-    for (const block of flow.querySelectorAll("details")) block.addEventListener("toggle", () => this.draw());
+    for (const block of flow.querySelectorAll("details"))
+      block.addEventListener("toggle", () => this.draw());
   }
 
-  /** Tells the story while the page scrolls: explains the part that passes a line across the window. */
+  /**
+   * Explains, while the reader scrolls, the part that passes a line across the window, a little
+   * above its middle.
+   */
   watchParts() {
-    let [isFirst, movedAt] = [true, -Infinity];
+    let isFirst = true;
+    let movedAt = -Infinity; // when an arrow key was pressed last
     const { flow } = this.parts;
     flow.addEventListener("keydown", (event) => {
       if (["ArrowUp", "ArrowDown"].includes(event.key)) movedAt = performance.now();
     });
-    const places = new Map(this.shown.map(({ item }, index) => [item, index]));
-    places.set(this.stages.at(-1), this.shown.length - 1); // what follows the last part belongs to it
+    const indices = new Map(this.shown.map(({ item }, index) => [item, index]));
+    // what follows the last part belongs to it
+    indices.set(this.stages.at(-1), this.shown.length - 1);
     const pass = (entries) => {
       if (isFirst) {
-        isFirst = false; // nobody has scrolled yet
+        isFirst = false; // an observer calls once at the start, when nobody has scrolled yet
         return;
       }
-      const there = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);
-      const stage = there.find((target) => this.stages.includes(target));
-      const part = there.filter((target) => places.has(target)).at(-1);
+      const passing = entries
+        .filter(({ isIntersecting }) => isIntersecting)
+        .map(({ target }) => target);
+      const stage = passing.find((target) => this.stages.includes(target));
       if (stage) this.showStage(stage);
-      if (part && performance.now() - movedAt > PAUSE) this.pickPart(places.get(part));
+      const part = passing.filter((target) => indices.has(target)).at(-1);
+      const isScrolledByKey = performance.now() - movedAt <= PAUSE;
+      if (part && !isScrolledByKey) this.pickPart(indices.get(part));
     };
-    // Not the window: in a frame that would be another page's, of which a browser may tell nothing.
+    // The document, not the default, which is the window of the topmost page: if this page is in a
+    // frame of another site, a browser tells nothing of that.
     const root = getComputedStyle(flow).overflowY === "auto" ? flow : document;
     const observer = new IntersectionObserver(pass, { root, rootMargin: "-45% 0px -55% 0px" });
-    for (const element of [...this.stages, ...places.keys()]) observer.observe(element);
+    for (const element of [...this.stages, ...indices.keys()]) observer.observe(element);
   }
 
+  /** Shows what the model would expect if it ended after a stage. */
   showStage(stage) {
     this.stage = stage;
     const { row, name } = stage.dataset;
@@ -211,6 +263,7 @@ class Picture {
     if (this.chosen !== undefined) this.explain(this.chosen);
   }
 
+  /** Draws all that depends on the token or on the colors, but for blocks that are closed. */
   draw() {
     const { token, numbers } = this;
     const inks = mixInks();
@@ -220,28 +273,37 @@ class Picture {
       value.textContent = part.value(token);
       if (part.vector) drawStrip(drawn, part.vector(token), inks);
       if (part.weights) drawArcs(drawn, part.weights(token), numbers.size, inks);
-      if (part.tokens) drawn.replaceChildren(...part.tokens(token).map((index) => this.createCell(index)));
+      if (part.tokens)
+        drawn.replaceChildren(...part.tokens(token).map((index) => this.createCell(index)));
       if (guess) showGuess(guess, part.guess(token));
     }
     this.showStage(this.stage);
-    const [candidates, came] = [this.view.top[token], this.view.labels[token + 1]];
+    const candidates = this.view.top[token];
+    const came = this.view.labels[token + 1];
     drawBars(this.bars, candidates, (index) => (candidates[index][0] === came ? "came" : ""));
     if (this.source && temperature !== 1) this.sample();
   }
 
+  /**
+   * Shows what a part does with the token, the two vectors that a head compares, and its weights on
+   * the line of tokens.
+   */
   explain(index) {
     const { part, item } = this.shown[index];
-    const { title, about } = this.parts;
-    const block = item.closest(".picture-stage").dataset.name;
-    title.textContent = part.title ?? (item.closest("details") ? `${part.name}, ${block}` : part.name);
+    const { title, about, pair } = this.parts;
+    const stage = item.closest(".picture-stage").dataset.name;
+    const isInBlock = item.closest("details") !== null;
+    title.textContent = part.title ?? (isInBlock ? `${part.name}, ${stage}` : part.name);
     about.textContent = part.about(this.token);
-    const inks = part.pair && mixInks();
-    const rows = (part.pair?.(this.token) ?? []).map(([name, vector]) => {
-      const canvas = create("canvas", "strip");
-      drawStrip(canvas, vector, inks);
-      return create("div", "", create("span", "note", name), canvas);
-    });
-    this.parts.pair.replaceChildren(...rows);
+    pair.replaceChildren();
+    if (part.pair) {
+      const inks = mixInks();
+      for (const [name, vector] of part.pair(this.token)) {
+        const canvas = create("canvas", "strip");
+        drawStrip(canvas, vector, inks);
+        pair.append(create("div", "", create("span", "note", name), canvas));
+      }
+    }
     const weights = part.weights?.(this.token) ?? [];
     this.tokens.forEach((token, key) => {
       if (key < weights.length) paint(token, Math.sqrt(weights[key]));
@@ -250,10 +312,13 @@ class Picture {
   }
 }
 
-/** The last of the places at which the guess changes most often from block to block. */
+/** The last of the tokens after which the model's layers have the most different guesses. */
 function mostDebated(lens) {
-  const guesses = lens[0].map((_, token) => new Set(lens.map((row) => row[token][0])).size);
-  return guesses.lastIndexOf(Math.max(...guesses));
+  const numGuesses = lens[0].map((_, token) => {
+    const guesses = new Set(lens.map((row) => row[token][0]));
+    return guesses.size;
+  });
+  return numGuesses.lastIndexOf(Math.max(...numGuesses));
 }
 
 /** Shows a token as a tile in the color of its probability. */

@@ -2,7 +2,10 @@ import { lengthOf } from "../engine/picture.js";
 import { decodeBase64 } from "../engine/weights.js";
 import { Heads } from "./heads.js";
 
-/** The numbers of a picture, as gpt/extras/inspection/views/picture.py has them, or the page's own engine, which packs none. */
+/**
+ * The numbers of a picture, from gpt/extras/inspection/views/picture.py, which packs them, or from
+ * the page's own engine.
+ */
 export class Numbers {
   constructor(view) {
     const { labels, config, parts, weights } = view;
@@ -15,8 +18,9 @@ export class Numbers {
     this.queries = unpack(view.queries);
     this.keys = unpack(view.keys);
     this.hidden = unpack(view.hidden);
-    this.summed = { token: null, streams: [] }; // streams of the token that was asked for last
-    this.addedFirst = parts.indexOf("attn"); // vectors that the blocks begin with
+    this.summed = { token: null, streams: [] }; // the streams of the token that was asked for last
+    // number of vectors, embedding and position, that the first block reads
+    this.addedFirst = parts.indexOf("attn");
   }
 
   /** What a part adds to the stream of a token, (C). */
@@ -27,21 +31,25 @@ export class Numbers {
 
   /** The hidden units of a layer's MLP, (F). */
   hiddenOf(layer, token) {
-    const each = this.hidden.length / this.config.n_layer / this.size;
-    return this.hidden.subarray((layer * this.size + token) * each, (layer * this.size + token + 1) * each);
+    const length = this.hidden.length / this.config.n_layer / this.size;
+    const begin = (layer * this.size + token) * length;
+    return this.hidden.subarray(begin, begin + length);
   }
 
-  /** A head's query of a token, and its key of another, (D). */
-  pairOf(layer, head, token, place) {
-    const { n_head: heads, n_kv_head: kvHeads, head_dim: each } = this.config;
-    const at = (row, of, index) => ((layer * this.size + row) * of + index) * each;
-    const [query, key] = [at(token, heads, head), at(place, kvHeads, Math.floor((head * kvHeads) / heads))];
-    return [this.queries.subarray(query, query + each), this.keys.subarray(key, key + each)];
+  /** A head's query of one token, and its key of another one, (D) each. */
+  pairOf(layer, head, queryToken, keyToken) {
+    const { n_head: heads, n_kv_head: kvHeads, head_dim: length } = this.config;
+    const kvHead = Math.floor((head * kvHeads) / heads); // several heads may share their keys
+    // in (layers, tokens, heads, D)
+    const query = ((layer * this.size + queryToken) * heads + head) * length;
+    const key = ((layer * this.size + keyToken) * kvHeads + kvHead) * length;
+    return [this.queries.subarray(query, query + length), this.keys.subarray(key, key + length)];
   }
 
-  /** The residual stream of a token after so many parts: their sum. */
+  /** The residual stream of a token after so many parts: the sum of what they add. */
   stream(parts, token) {
-    if (this.summed.token !== token) this.summed = { token, streams: [new Float32Array(this.width)] };
+    if (this.summed.token !== token)
+      this.summed = { token, streams: [new Float32Array(this.width)] };
     const { streams } = this.summed;
     while (streams.length <= parts) {
       const vector = this.vector(streams.length - 1, token);
@@ -54,7 +62,9 @@ export class Numbers {
     return lengthOf(this.stream(parts, token));
   }
 
-  /** How much a part changes the stream that it is added to: its length as a share of the stream's. */
+  /**
+   * How much a part changes the stream that it is added to: its length as a share of the stream's.
+   */
   change(part, token) {
     return lengthOf(this.vector(part, token)) / this.lengthOfStream(part, token);
   }
@@ -64,30 +74,41 @@ export class Numbers {
     return this.heads.row(layer * this.config.n_head + head, token);
   }
 
-  /** The two tokens that a head gives most weight to, as pairs of a place and its weight. */
+  /** The two tokens that a head gives the most weight to, as pairs of an index and a weight. */
   strongest(layer, head, token) {
     const pairs = Array.from(this.weightsOf(layer, head, token), (weight, key) => [key, weight]);
     return pairs.sort(([, one], [, other]) => other - one).slice(0, 2);
   }
 
-  /** Numbers in the tensors whose names start like this. */
+  /** How many numbers the tensors have whose names start with a prefix. */
   count(prefix) {
-    return this.shapes(prefix).reduce((sum, shape) => sum + shape.reduce((product, size) => product * size, 1), 0);
+    const sizes = this.shapes(prefix).map((shape) =>
+      shape.reduce((product, size) => product * size, 1)
+    );
+    return sizes.reduce((sum, size) => sum + size, 0);
   }
 
+  /** The shapes of the tensors whose names start with a prefix. */
   shapes(prefix) {
-    return this.view.parameters.filter(([name]) => name.startsWith(prefix)).map(([, shape]) => shape);
+    return this.view.parameters
+      .filter(([name]) => name.startsWith(prefix))
+      .map(([, shape]) => shape);
   }
 }
 
-/** Vectors of little-endian int16, each with the value of a step; what is not packed stays as it is. */
+/**
+ * Unpacks vectors of little-endian int16, each vector with a scale; numbers that are not packed
+ * stay as they are.
+ */
 function unpack(vectors) {
   if (!vectors?.scales) return vectors;
   const { numbers, scales } = vectors;
   const bytes = decodeBase64(numbers);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const each = bytes.length / 2 / scales.length;
-  return Float32Array.from({ length: bytes.length / 2 }, (_, index) => {
-    return view.getInt16(2 * index, true) * scales[Math.floor(index / each)];
+  const count = bytes.length / 2;
+  const length = count / scales.length; // of a vector
+  return Float32Array.from({ length: count }, (_, index) => {
+    const scale = scales[Math.floor(index / length)];
+    return view.getInt16(2 * index, true) * scale;
   });
 }

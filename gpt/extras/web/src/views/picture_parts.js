@@ -2,24 +2,44 @@ import { lengthOf } from "../engine/picture.js";
 import { many, percent, quoted } from "../tokens.js";
 
 const NORMS = { layernorm: "LayerNorm", rmsnorm: "RMSNorm" };
-const CELLS = 8; // tokens with their ids
-const ACTIVATIONS = { gelu: "GELU", gelu_tanh: "GELU", relu: "ReLU", relu2: "squared ReLU", swiglu: "SwiGLU" };
+const CELLS = 8; // most tokens that are shown with their ids
+const ACTIVATIONS = {
+  gelu: "GELU",
+  gelu_tanh: "GELU",
+  relu: "ReLU",
+  relu2: "squared ReLU",
+  swiglu: "SwiGLU",
+};
 
 /** Three significant digits. */
 function rounded(value) {
   return Number(value.toPrecision(3)).toLocaleString("en");
 }
 
+function withCommas(count) {
+  return count.toLocaleString("en");
+}
+
 /**
- * The parts of a model in the order in which it computes: `before` the blocks, `blocks`, each with the branches `attention`
- * and `mlp`, the stream in the `middle` and the `stream` that leaves it, and `after` them. A part has
- * - `kind`, `name`, `title` where that is not the name, and `shape`; and `note`, its parameters or what else does not change;
+ * The parts of a model in the order in which it computes: those `before` the blocks, `blocks`, and
+ * those `after` them. A block has the branches `attention` and `mlp`, the stream in its `middle`
+ * and the `stream` that leaves it. A part has
+ * - `kind`, `name`, `title` where that is not the name, and `shape`; `note`, its parameters or a
+ *   remark;
  * - `value(token)`, a short figure, and `about(token)`, two sentences;
- * - `vector(token)` where there is one to draw, `guess(token)`, the lens's candidate, or `weights(token)` of a head.
+ * - one of these where it is drawn: `vector(token)`; `guess(token)`, the lens's candidate;
+ *   `weights(token)` of a head, with `pair(token)`, named vectors that it compares; or
+ *   `tokens(token)`, those to show with their ids.
  */
 export function describeParts(numbers, unit) {
   const { config, ids, labels, parts, normalized, lens, top } = numbers.view;
-  const { n_layer: layers, n_head: heads, n_kv_head: kvHeads, head_dim: headDim, vocab_size: vocabulary } = config;
+  const {
+    n_layer: layers,
+    n_head: heads,
+    n_kv_head: kvHeads,
+    head_dim: headDim,
+    vocab_size: vocabulary,
+  } = config;
   const { n_embd: width, mlp_hidden: hidden } = config;
   const all = `T ${numbers.size}`;
   const stream = `${all} × C ${width}`;
@@ -33,62 +53,96 @@ export function describeParts(numbers, unit) {
     shape: all,
     note: `of ${many(vocabulary, "id")}`,
     value: (token) => `id ${ids[token]}`,
-    tokens: (token) => Array.from({ length: Math.min(token + 1, CELLS) }, (_, back) => token - back).reverse(),
-    about: (token) =>
-      `The model does not see letters: ${named(token)} is number ${ids[token]} of ${vocabulary.toLocaleString("en")}. ` +
-      `${token ? `It comes after ${many(token, unit)}` : "It is the first one"}; there is room for ` +
-      `${config.block_size.toLocaleString("en")}.`,
+    tokens: (token) => {
+      const first = Math.max(0, token + 1 - CELLS);
+      return Array.from({ length: token + 1 - first }, (_, index) => first + index);
+    },
+    about: (token) => {
+      const before = token ? `It comes after ${many(token, unit)}` : "It is the first one";
+      return (
+        `The model does not see letters: ${named(token)} is number ${ids[token]} of ${withCommas(vocabulary)}. ` +
+        `${before}; there is room for ${withCommas(config.block_size)}.`
+      );
+    },
   };
 
+  /** The embedding of the tokens. */
   function describeEmbedding(part) {
-    const isPosition = parts[part] === "position";
-    const isSum = numbers.addedFirst > 1; // else the stream begins as this vector, and is drawn as the next part
     const vector = (token) => numbers.vector(part, token);
-    const trained = numbers.shapes(isPosition ? "wpe" : "wte").length > 0;
-    const tokens = (token) =>
-      `Row ${ids[token]} of a table of ${vocabulary.toLocaleString("en")} × ${width} trained numbers: what ` +
-      `${named(token)} is before anything else is read.`;
-    const places = (token) =>
-      `Place ${token} has a vector of its own, ${trained ? "trained like the others" : "of fixed sines and cosines"}: ` +
-      `added, it tells the model where ${named(token)} stands.`;
+    const table = `a table of ${withCommas(vocabulary)} × ${width}`;
+    const description = {
+      kind: "vector",
+      name: "embedding",
+      shape: stream,
+      note: numbers.shapes("wte").length > 0 ? parameters("wte") : "not trained",
+      about: (token) =>
+        `Row ${ids[token]} of ${table} trained numbers: what ${named(token)} is before anything else is read. ` +
+        `Its length is ${length(vector(token))}.`,
+    };
+    // Without positions, the stream begins as this vector, and the next part draws it.
+    const isDrawn = numbers.addedFirst > 1;
+    return isDrawn
+      ? { ...description, value: (token) => `length ${length(vector(token))}`, vector }
+      : { ...description, value: (token) => `row ${ids[token]}`, middle: table };
+  }
+
+  /** The vectors of the positions, which are added to the embeddings. */
+  function describePosition(part) {
+    const vector = (token) => numbers.vector(part, token);
+    const isTrained = numbers.shapes("wpe").length > 0;
+    const kind = isTrained ? "trained like the others" : "of fixed sines and cosines";
     return {
       kind: "vector",
-      name: isPosition ? "position" : "embedding",
+      name: "position",
       shape: stream,
-      note: trained ? parameters(isPosition ? "wpe" : "wte") : "not trained",
-      ...(isSum
-        ? { value: (token) => `length ${length(vector(token))}`, vector }
-        : {
-            value: (token) => `row ${ids[token]}`,
-            middle: `a table of ${vocabulary.toLocaleString("en")} × ${width}`,
-          }),
-      about: (token) => `${(isPosition ? places : tokens)(token)} Its length is ${length(vector(token))}.`,
+      note: isTrained ? parameters("wpe") : "not trained",
+      value: (token) => `length ${length(vector(token))}`,
+      vector,
+      about: (token) =>
+        `Place ${token} has a vector of its own, ${kind}: added, it tells the model where ${named(token)} stands. ` +
+        `Its length is ${length(vector(token))}.`,
     };
   }
 
-  /** The stream after so many parts; `row` is that of the lens, null in the middle of a block. */
+  /**
+   * The stream after so many parts, at a row of the lens: row 0 is before the first block, row i
+   * after i blocks.
+   */
   function describeStream(count, row, name) {
-    const where =
-      row === null ? "in the middle of the block" : row ? `after block ${row - 1}` : "before the first block";
-    const guess = row === null ? null : (token) => lens[row][token];
-    const expected = (token) => `${quoted(guess(token)[0])} with ${percent(guess(token)[1])}`;
+    const where = row ? `after block ${row - 1}` : "before the first block";
+    const guess = (token) => lens[row][token];
+    const rest = (token) => {
+      const [label, probability] = guess(token);
+      return `If the model ended here, it would expect ${quoted(label)} with ${percent(probability)}.`;
+    };
+    return { ...describeSum(count, where, rest), name, guess };
+  }
+
+  /** The stream in the middle of a block, after so many parts, where the lens has no row. */
+  function describeMiddle(count) {
+    const rest = (token) =>
+      `Its length is ${rounded(numbers.lengthOfStream(count, token))}; the MLP reads it next.`;
+    return { ...describeSum(count, "in the middle of the block", rest), name: "stream" };
+  }
+
+  /** What all streams have in common; `rest(token)` is the second sentence about it. */
+  function describeSum(count, where, rest) {
     return {
       kind: "stream",
-      name,
       shape: stream,
       note: "",
       value: (token) => `length ${rounded(numbers.lengthOfStream(count, token))}`,
       vector: (token) => numbers.stream(count, token),
-      guess,
       about: (token) =>
         `The residual stream of ${named(token)} ${where}: ${width} numbers, the sum of all that was added so far. ` +
-        (guess
-          ? `If the model ended here, it would expect ${expected(token)}.`
-          : `Its length is ${rounded(numbers.lengthOfStream(count, token))}; the MLP reads it next.`),
+        rest(token),
     };
   }
 
-  /** `norm` counts them, `count` the parts that are in its stream. */
+  /**
+   * A norm: number `norm` of all, of the stream after `count` parts. `reader` reads what it
+   * returns.
+   */
   function describeNorm(norm, count, module, reader) {
     const name = NORMS[config.norm] ?? config.norm;
     const from = (token) => rounded(numbers.lengthOfStream(count, token));
@@ -106,31 +160,41 @@ export function describeParts(numbers, unit) {
     };
   }
 
+  /** Attention as a whole; its heads are parts of their own. */
   function describeAttention() {
     const shared = kvHeads < heads ? `, ${many(kvHeads, "set")} of keys and values` : "";
-    const before = [config.qk_norm && "normalized", config.position === "rope" && "rotated by their places"];
-    const prepared = before.filter(Boolean).join(" and ");
+    const changes = [];
+    if (config.qk_norm) changes.push("normalized");
+    if (config.position === "rope") changes.push("rotated by their places");
+    const prepared = changes.length ? ` Queries and keys are ${changes.join(" and ")} first.` : "";
+    const keys = (token) =>
+      token
+        ? `the keys of the ${many(token + 1, unit)} so far`
+        : "its own key, the only one so far";
     return {
       kind: "attention",
       name: "attention",
       shape: `H ${heads} × ${all} × S ${numbers.size}`,
       middle: `${many(heads, "head")} of ${headDim} numbers${shared}`,
       note: parameters("h.0.attn"),
-      value: (token) => `${many(token + 1, "key")}`,
+      value: (token) => many(token + 1, "key"),
       about: (token) =>
-        `Each head compares a query of ${named(token)} with ` +
-        `${token ? `the keys of the ${many(token + 1, unit)} so far` : "its own key, the only one so far"}, and adds up ` +
-        `their values by the weights below.${prepared ? ` Queries and keys are ${prepared} first.` : ""}`,
+        `Each head compares a query of ${named(token)} with ${keys(token)}, and adds up their values by the weights ` +
+        `below.${prepared}`,
     };
   }
 
+  /** One head, with what it looks at most. */
   function describeHead(layer, head) {
-    const group = heads / kvHeads;
+    const group = heads / kvHeads; // heads that share keys and values
     const first = head - (head % group);
+    const last = first + group - 1;
+    const sharing = `Heads ${first} ${group > 2 ? "to" : "and"} ${last} have the same keys and values.`;
     const looks = (token) =>
       numbers.strongest(layer, head, token).map(([key, weight], index) => {
-        const share = `${percent(weight)}${index ? "" : " of its weight"}`;
-        return `${share} on ${named(key)}, ${key < token ? `${token - key} back` : "itself"}`;
+        const share = index === 0 ? `${percent(weight)} of its weight` : percent(weight);
+        const place = key < token ? `${token - key} back` : "itself";
+        return `${share} on ${named(key)}, ${place}`;
       });
     return {
       kind: "head",
@@ -143,27 +207,29 @@ export function describeParts(numbers, unit) {
           .join("  "),
       weights: (token) => numbers.weightsOf(layer, head, token),
       pair: (token) => {
-        const [[place, weight]] = numbers.strongest(layer, head, token);
-        const [query, key] = numbers.pairOf(layer, head, token, place);
+        const [[keyToken, weight]] = numbers.strongest(layer, head, token);
+        const [query, key] = numbers.pairOf(layer, head, token, keyToken);
         const products = query.map((value, index) => value * key[index]);
         const sum = products.reduce((total, value) => total + value, 0);
+        const score = rounded(sum / Math.sqrt(headDim));
         return [
           [`query of ${named(token)}`, query],
-          [`key of ${named(place)}`, key],
+          [`key of ${named(keyToken)}`, key],
           [
-            `products: ${rounded(sum)} in all, / √${headDim} = ${rounded(sum / Math.sqrt(headDim))}; softmax: ${percent(weight)}`,
+            `products: ${rounded(sum)} in all, / √${headDim} = ${score}; softmax: ${percent(weight)}`,
             products,
           ],
         ];
       },
-      about: (token) =>
-        `Head ${head} of layer ${layer} puts ${looks(token).join(", and ")}. ` +
-        (group > 1
-          ? `Heads ${first} ${group > 2 ? "to" : "and"} ${first + group - 1} have the same keys and values.`
-          : "The thicker an arc, the more weight is on where it ends."),
+      about: (token) => {
+        const rest =
+          group > 1 ? sharing : "The thicker an arc, the more weight is on where it ends.";
+        return `Head ${head} of layer ${layer} puts ${looks(token).join(", and ")}. ${rest}`;
+      },
     };
   }
 
+  /** What a branch adds to the stream; `what` is the subject of the sentence about it. */
   function describeAddition(part, name, what) {
     const change = (token) => percent(numbers.change(part, token));
     return {
@@ -180,29 +246,35 @@ export function describeParts(numbers, unit) {
     };
   }
 
+  /** The MLP of a layer; that of a plugin may have no hidden numbers that could be shown. */
   function describeMlp(layer) {
     const isKnown = numbers.shapes("h.0.mlp.c_fc.weight").length > 0;
+    const isGated = numbers.shapes("h.0.mlp.c_gate").length > 0;
     const name = ACTIVATIONS[config.mlp] ?? config.mlp;
-    const way = isKnown ? `${width} → ${hidden} → ${width}, ${name}` : name;
-    const gated = numbers.shapes("h.0.mlp.c_gate").length > 0;
     const share = numbers.count("h.0.mlp.") / numbers.count("h.0.");
-    const inside = `to ${hidden} hidden ones${gated ? ", lets a gate of as many scale them," : ` through ${name}`} and back`;
-    return {
+    const through = isGated ? ", lets a gate of as many scale them," : ` through ${name}`;
+    const inside = isKnown
+      ? `: from ${width} numbers to ${hidden} hidden ones${through} and back`
+      : "";
+    const strip = numbers.hidden ? "The strip has the hidden ones. " : "";
+    const description = {
       kind: "norm",
       name: "MLP",
       shape: isKnown ? `${all} × F ${hidden}` : stream,
-      middle: way,
-      ...(numbers.hidden && { vector: (token) => numbers.hiddenOf(layer, token) }),
+      middle: isKnown ? `${width} → ${hidden} → ${width}, ${name}` : name,
       note: parameters("h.0.mlp."),
       value: () => "",
       about: (token) =>
-        `It works on ${named(token)} alone, without looking at the others` +
-        `${isKnown ? `: from ${width} numbers ${inside}` : ""}. ${numbers.hidden ? "The strip has the hidden ones. " : ""}It holds ${percent(share)} of the block's parameters.`,
+        `It works on ${named(token)} alone, without looking at the others${inside}. ${strip}` +
+        `It holds ${percent(share)} of the block's parameters.`,
     };
+    return numbers.hidden
+      ? { ...description, vector: (token) => numbers.hiddenOf(layer, token) }
+      : description;
   }
 
   function describeBlock(_, layer) {
-    const part = numbers.addedFirst + 2 * layer;
+    const part = numbers.addedFirst + 2 * layer; // that attention adds; the MLP adds the next one
     const module = `h.${layer}`;
     return {
       parameters: parameters("h.0."),
@@ -217,7 +289,7 @@ export function describeParts(numbers, unit) {
         describeMlp(layer),
         describeAddition(part + 1, "MLP adds", "The MLP's output"),
       ],
-      middle: describeStream(part + 1, null, "stream"),
+      middle: describeMiddle(part + 1),
       stream: describeStream(part + 2, layer + 1, `after block ${layer}`),
     };
   }
@@ -226,19 +298,29 @@ export function describeParts(numbers, unit) {
     kind: "logits",
     name: "logits",
     shape: `${all} × V ${vocabulary}`,
-    middle: config.tie_weights ? "compared with every row of the embedding" : "compared with a row for every id",
+    middle: config.tie_weights
+      ? "compared with every row of the embedding"
+      : "compared with a row for every id",
     note: config.tie_weights ? "the embedding's" : parameters("lm_head"),
-    value: (token) => `${top[token][0][0]} ${percent(top[token][0][1])}`,
-    about: (token) =>
-      `Each of the ${many(vocabulary, "id")} gets a score, the product of its row with the stream; softmax makes them probabilities. ` +
-      `After ${named(token)} the model expects ${quoted(top[token][0][0])} with ${percent(top[token][0][1])}.`,
+    value: (token) => {
+      const [label, probability] = top[token][0];
+      return `${label} ${percent(probability)}`;
+    },
+    about: (token) => {
+      const [label, probability] = top[token][0];
+      return (
+        `Each of the ${many(vocabulary, "id")} gets a score, the product of its row with the stream; softmax makes them ` +
+        `probabilities. After ${named(token)} the model expects ${quoted(label)} with ${percent(probability)}.`
+      );
+    },
   };
 
-  const count = parts.length;
-  const before = [text, ...parts.slice(0, numbers.addedFirst).map((_, part) => describeEmbedding(part))];
+  const before = [text, describeEmbedding(0)];
+  if (parts[1] === "position") before.push(describePosition(1));
+  before.push(describeStream(numbers.addedFirst, 0, "stream"));
   return {
-    before: [...before, describeStream(numbers.addedFirst, 0, "stream")],
+    before,
     blocks: Array.from({ length: layers }, describeBlock),
-    after: [describeNorm(2 * layers, count, "ln_f", "The head"), logits],
+    after: [describeNorm(2 * layers, parts.length, "ln_f", "The head"), logits],
   };
 }

@@ -14,29 +14,33 @@ const READINGS = {
   attention: { title: "Attention", show: showAttention, guide: attention },
   lens: { title: "Logit lens", show: showLens, guide: lens },
 };
-const MOST_TOKENS = 128;
-const UNKNOWN_WINDOW = 64; // tokens that are read where a model's facts are not there yet
+const MOST_TOKENS = 128; // that are read: a drawing of more has cells too small to see
+const UNKNOWN_WINDOW = 64; // tokens that are read as long as the facts of a model are not known
 
-/** The same for the shell, each with a field for the text. */
-export const READING_VIEWS = Object.keys(READINGS).map((name) => {
-  const { title, guide } = READINGS[name];
+/** The same views for the shell, each with a field for the text. */
+export const READING_VIEWS = Object.entries(READINGS).map(([name, { title, guide }]) => {
   const show = (root, context) => {
     const reading = new Reading(root, name, context);
     return () => reading.follow();
   };
   const guides = new DOMParser().parseFromString(guide, "text/html").querySelectorAll(".guide");
-  const [sentence, more] = [...guides].map(({ textContent: words }) => words.trim().replace(/\s+/g, " "));
+  const [sentence, more] = [...guides].map(({ textContent }) =>
+    textContent.trim().replace(/\s+/g, " ")
+  );
   return { name, title, sentence, more, show };
 });
 
-/** A field for a text, and what the model that is chosen makes of it: at first of the text that was written last. */
+/**
+ * A field for a text, and the view of it by the chosen model: at first of the text that was written
+ * last.
+ */
 class Reading {
   constructor(root, name, context) {
     this.name = name;
     this.parts = fill(root, template);
     this.context = context;
-    this.running = null;
-    this.last = null; // the text written last
+    this.running = null; // the AbortController of the reading
+    this.last = null; // the text that was written last, when this view read it
     this.reader = null; // the model that has read
     const { form, readingText } = this.parts;
     form.addEventListener("submit", (event) => {
@@ -44,7 +48,9 @@ class Reading {
       this.last = context.text = readingText.value;
       this.read();
     });
-    form.addEventListener("keydown", (event) => isSubmit(event) && form.requestSubmit());
+    form.addEventListener("keydown", (event) => {
+      if (isSubmit(event)) form.requestSubmit();
+    });
     this.follow();
   }
 
@@ -53,7 +59,7 @@ class Reading {
     return Math.min(MOST_TOKENS, this.context.facts?.block_size ?? UNKNOWN_WINDOW);
   }
 
-  /** Reads the text written last where that has changed, and the same one with another model. */
+  /** Reads the text that was written last if it or the model has changed. */
   follow() {
     const { text, model } = this.context;
     const field = this.parts.readingText;
@@ -64,32 +70,41 @@ class Reading {
     this.read();
   }
 
-  /** Reads what the field has, of a text longer than the window only the end. */
+  /**
+   * Reads what is in the field, of a text longer than the window only the end; `isAtEnd` opens the
+   * view at the end.
+   */
   async read(isAtEnd = false) {
     const { readingText, status, body } = this.parts;
     const { source, model, facts } = this.context;
-    const text = this.endOf(readingText.value);
-    const [all, read] = [readingText.value, text].map((characters) => [...characters].length);
+    const whole = readingText.value;
+    const text = this.endOf(whole);
     this.reader = model;
     this.running?.abort();
-    if (!read) {
+    if (!text) {
       body.replaceChildren();
-      return say(status, model ? "There is no text to read." : "");
+      say(status, model ? "There is no text to read." : "");
+      return;
     }
     this.running = new AbortController();
     const { signal } = this.running;
     say(status, "Reading…");
     try {
-      const { read: tokens, ...answer } = await source[this.name]({ model, text, last: this.window, signal });
+      const asked = { model, text, last: this.window };
+      const { read, ...answer } = await source[this.name]({ ...asked, signal });
       if (signal.aborted) return;
-      const part = tokens ? many(tokens, facts?.token ?? "token") : read < all && `${read} of ${all} characters`;
-      say(status, part ? `Only the last ${part} are read.` : "");
+      say(status, describeRead(read, facts?.token ?? "token", text, whole));
       const goOn = (longer) => {
-        this.last = this.context.text = readingText.value = longer;
+        readingText.value = longer;
+        this.context.text = longer;
+        this.last = longer;
         this.read(true);
       };
-      const asked = { model, text, last: this.window };
-      READINGS[this.name].show(body, { ...answer, ...asked, unit: facts?.token, goOn, isAtEnd }, source);
+      READINGS[this.name].show(
+        body,
+        { ...answer, ...asked, unit: facts?.token, goOn, isAtEnd },
+        source
+      );
     } catch (error) {
       if (signal.aborted) return;
       this.reader = null; // it is tried again when the view is opened again
@@ -97,18 +112,38 @@ class Reading {
     }
   }
 
-  /** The end of a text that fits, where its characters are the tokens; others are counted where they are encoded. */
+  /**
+   * The end of a text that fits the window. Where tokens are not characters, `last` of the request
+   * limits them.
+   */
   endOf(text) {
     const { facts } = this.context;
-    return facts && facts.token !== "character" ? text : endOf(text, this.window);
+    const hasOtherTokens = facts && facts.token !== "character";
+    return hasOtherTokens ? text : endOf(text, this.window);
   }
 }
 
-/** The last characters of a text, at most so many, from the start of a word where one is near. */
+/**
+ * Says how much of a text is read, if it is not all: `read` tokens, or the characters of its end
+ * `text`.
+ */
+function describeRead(read, unit, text, whole) {
+  if (read) return `Only the last ${many(read, unit)} are read.`;
+  const count = [...text].length;
+  const all = [...whole].length;
+  return count < all ? `Only the last ${count} of ${all} characters are read.` : "";
+}
+
+/**
+ * The last characters of a text, at most `most`, without a cut-off word at the start, unless it is
+ * long.
+ */
 function endOf(text, most) {
   const characters = [...text];
   if (characters.length <= most) return text;
   const end = characters.slice(-most).join("");
-  const [cut] = /\S/.test(characters.at(-most - 1)) ? (end.match(/^\S+\s+/) ?? [""]) : [""];
-  return cut.length <= most / 4 ? end.slice(cut.length) : end;
+  const isInWord = /\S/.test(characters.at(-most - 1));
+  const cutOff = isInWord ? end.match(/^\S+\s+/)?.[0] : undefined;
+  if (!cutOff || cutOff.length > most / 4) return end;
+  return end.slice(cutOff.length);
 }

@@ -3,18 +3,19 @@ import { many } from "../tokens.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
 
-/** How the view is named, and what to look for in it. */
+/** The view without its `show`; see `startShell`. */
 export const WRITE = {
   name: "write",
   title: "Write",
   sentence:
-    "The stronger the color, the less likely the model thought that character. Choose a place in the text to see " +
-    "what else was possible there.",
+    "The stronger the color, the less likely the model thought that character. Choose a place " +
+    "in the text to see what else was possible there.",
   more:
-    "Look for the first letters of words, where the model has many choices, and for the letters after them, which are " +
-    "almost certain. Each alternative has two bars: its probability by the model, and the one it is sampled " +
-    "with. Move a slider and watch the second: temperature makes likely ones more or less likely, then top-k, top-p " +
-    "and min-p drop unlikely ones, and what is left is scaled to 100%. Choose an alternative to continue from there.",
+    "Look for the first letters of words, where the model has many choices, and for the letters " +
+    "after them, which are almost certain. Each alternative has two bars: its probability by " +
+    "the model, and the one it is sampled with. Move a slider and watch the second: temperature " +
+    "makes likely ones more or less likely, then top-k, top-p and min-p drop unlikely ones, and " +
+    "what is left is scaled to 100%. Choose an alternative to continue from there.",
 };
 const TEMPERATURE = {
   field: "temperature",
@@ -23,22 +24,25 @@ const TEMPERATURE = {
   maximum: 2,
   description: "Below 1 makes likely ones more likely; 0 always takes the most likely one.",
 };
-const COMPUTED = ["temperature", "top-k", "top-p", "min-p"]; // what engine/sampling.js knows the effect of
-const PACE_MILLISECONDS = 16; // between tokens, which a reader can follow
-const MOST_ON_A_SLIDER = 50; // from its least value on
-const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u;
+// settings whose effect engine/sampling.js computes
+const COMPUTED = ["temperature", "top-k", "top-p", "min-p"];
+const PACE_MILLISECONDS = 16; // between tokens: as fast as a screen shows them
+const SLIDER_RANGE = 50; // of a setting without an upper bound
+const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u; // one word, or two where the second is short
 
 /**
- * A form, and the text of the model of a context, see `startShell`. `start` has the values of the form by its fields,
- * `most`, the greatest count, and `filters`, the sampling filters, each with the JSON schema of its value; the default
- * keeps all. Each is a field of the form, such as top-k, and of a request, such as topK.
+ * A form, and the text that the model of a context writes, see `startShell`. `start` has the values
+ * of the form's fields, `most`, the greatest count, and `filters`, the JSON schema of each sampling
+ * filter, whose default keeps all tokens. A filter is a field of the form, such as top-k, and of a
+ * request, such as topK.
  *
- * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls `add(tokens)` with
- * tokens as `Passage` takes them: those of the prompt but for the first `known`, then `count` that are sampled. The
- * prompt is a text, or the ids of one. `source.logitsAfter({ model, ids })` returns the logits, up to a
- * constant, of the token after some ids.
+ * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls
+ * `add(tokens)` with tokens as `Passage` takes them: those of the prompt without the first `known`,
+ * then `count` that are sampled. The prompt is a text, or the ids of one. `source.logitsAfter({
+ * model, ids })` returns the logits, up to a constant, of the token after the ids.
  *
- * `changed(values)` follows the form, `written(text)` each text that the reader asked for.
+ * `changed(values)` is called when the form has changed, `written(text)` after each text that the
+ * reader has asked for.
  */
 export class Writer {
   constructor(root, start, context, { changed = null, written = null } = {}) {
@@ -46,10 +50,13 @@ export class Writer {
     this.context = context;
     this.changed = changed;
     this.written = written;
-    this.word = "character"; // for a token of the model
+    this.word = "character"; // what a token of the model is called
     this.shown = null; // the model that the text was started with
-    this.running = null; // what cancels the text that grows
-    this.filters = Object.entries(start.filters).map(([name, schema]) => ({ ...schema, field: fieldOf(name) }));
+    this.running = null; // the AbortController of the text that is being written
+    this.filters = Object.entries(start.filters).map(([name, schema]) => ({
+      ...schema,
+      field: fieldOf(name),
+    }));
     const { form, seed, passage, count, prompt } = this.parts;
     this.fields = { prompt, count };
     this.sliders = {};
@@ -73,10 +80,10 @@ export class Writer {
       this.start();
     });
     form.addEventListener("input", ({ target }) => this.follow(target));
-    const showWrong = () => {
-      settings.open = true;
+    const unfold = () => {
+      settings.open = true; // so that the browser can point at the wrong field
     };
-    form.addEventListener("invalid", showWrong, { capture: true });
+    form.addEventListener("invalid", unfold, { capture: true });
     stop.addEventListener("click", () => this.stop());
     dice.addEventListener("click", () => {
       seed.value = crypto.getRandomValues(new Uint32Array(1))[0];
@@ -92,12 +99,12 @@ export class Writer {
         form.requestSubmit();
       }
     });
-    const isWide = matchMedia("(min-width: 56rem)");
-    const unfold = () => {
+    const isWide = matchMedia("(min-width: 56rem)"); // as in widths.css
+    const unfoldWhereWide = () => {
       settings.open = isWide.matches;
     };
-    isWide.addEventListener("change", unfold);
-    unfold();
+    isWide.addEventListener("change", unfoldWhereWide);
+    unfoldWhereWide();
   }
 
   /** Writes values into the form. */
@@ -106,7 +113,10 @@ export class Writer {
     this.follow();
   }
 
-  /** Follows a field of the form, and those that show what it has. */
+  /**
+   * Updates all that shows the values of the form; `target` is the field or slider that the reader
+   * has changed.
+   */
   follow(target = null) {
     for (const [name, slider] of Object.entries(this.sliders)) {
       if (target === slider) this.fields[name].value = slider.value;
@@ -117,24 +127,32 @@ export class Writer {
     this.parts.snippet.textContent = this.snippet(settings);
     if (!target) return;
     this.changed?.(this.values());
-    if (Object.values(this.fields).every(({ validity }) => validity.valid)) this.passage.follow();
+    const isValid = Object.values(this.fields).every(({ validity }) => validity.valid);
+    if (isValid) this.passage.follow();
+  }
+
+  /** The filters that some settings do not leave off. */
+  chosenFilters(settings) {
+    return this.filters.filter((filter) => settings[camelCase(filter.field)] !== filter.default);
   }
 
   /** A program that writes the text of the form. */
-  snippet({ count, temperature, seed, ...filters }) {
-    const chosen = this.filters.filter((filter) => filters[camelCase(filter.field)] !== filter.default);
-    const others = chosen.map(({ field }) => `${field.replaceAll("-", "_")}=${filters[camelCase(field)]}, `).join("");
-    const numbers = `max_new_tokens=${count}, temperature=${temperature}, ${others}seed=${seed}`;
-    const { source } = this.context;
-    const prompt = JSON.stringify(source.readable?.(this.fields.prompt.value) ?? this.fields.prompt.value);
-    const folder = JSON.stringify(`runs/${this.context.model || source.learning?.run.name}`);
+  snippet(settings) {
+    const numbers = [`max_new_tokens=${settings.count}`, `temperature=${settings.temperature}`];
+    for (const { field } of this.chosenFilters(settings)) {
+      numbers.push(`${field.replaceAll("-", "_")}=${settings[camelCase(field)]}`);
+    }
+    numbers.push(`seed=${settings.seed}`);
+    const { source, model } = this.context;
+    const prompt = source.readable(this.fields.prompt.value);
+    const folder = `runs/${model || source.learning?.run.name}`;
     return (
-      `import gpt\n\nmodel, tokenizer = gpt.load(${folder})\nprompt = ${prompt}\n` +
-      `print(prompt + gpt.generate(model, tokenizer, prompt, ${numbers}))`
+      `import gpt\n\nmodel, tokenizer = gpt.load(${JSON.stringify(folder)})\nprompt = ${JSON.stringify(prompt)}\n` +
+      `print(prompt + gpt.generate(model, tokenizer, prompt, ${numbers.join(", ")}))`
     );
   }
 
-  /** Writes when it is first shown, and when its model is another. */
+  /** Starts the text when the view is first shown, and when the model is another one. */
   open() {
     const { facts, model } = this.context;
     this.word = facts.token;
@@ -145,16 +163,23 @@ export class Writer {
   }
 
   values() {
-    return Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, field.value]));
+    return Object.fromEntries(
+      Object.entries(this.fields).map(([name, field]) => [name, field.value])
+    );
   }
 
   /** The numbers of the form, as a request has them. */
   settings() {
     const { prompt, ...numbers } = this.values();
-    return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [camelCase(name), Number(value)]));
+    return Object.fromEntries(
+      Object.entries(numbers).map(([name, value]) => [camelCase(name), Number(value)])
+    );
   }
 
-  /** Starts the text anew, unless a setting is wrong, which the form shows; `isAsked`: by the reader. */
+  /**
+   * Starts the text anew, unless a setting is wrong, which the form shows; `isAsked`: whether the
+   * reader asked for it.
+   */
   start(isAsked = true) {
     this.stop();
     this.shown = this.context.model;
@@ -163,16 +188,20 @@ export class Writer {
     this.run(this.parts.prompt.value, this.settings(), 0, isAsked);
   }
 
+  /** The settings in words, without filters that are off. */
   describe(settings) {
-    const chosen = this.filters.filter((filter) => settings[camelCase(filter.field)] !== filter.default);
-    const words = chosen.map(({ field }) => `${field} ${settings[camelCase(field)]}`);
+    const words = this.chosenFilters(settings).map(
+      ({ field }) => `${field} ${settings[camelCase(field)]}`
+    );
     return [`temperature ${settings.temperature}`, ...words].join(", ");
   }
 
-  /** Whether the effect of the settings can be computed here: not that of a filter that the page does not know, unless it is off. */
+  /**
+   * Whether the effect of the settings can be computed in the page, which does not know the filters
+   * of plugins.
+   */
   isComputed(settings) {
-    const others = this.filters.filter(({ field }) => !COMPUTED.includes(field));
-    return others.every((filter) => settings[camelCase(filter.field)] === filter.default);
+    return this.chosenFilters(settings).every(({ field }) => COMPUTED.includes(field));
   }
 
   stop() {
@@ -182,7 +211,11 @@ export class Writer {
   async copy() {
     const isCopied = await copy(this.passage.text);
     const { status } = this.parts;
-    say(status, isCopied ? "The text is copied." : "The browser allows no copying here; select the text.", !isCopied);
+    say(
+      status,
+      isCopied ? "The text is copied." : "The browser allows no copying here; select the text.",
+      !isCopied
+    );
   }
 
   logitsAfter(ids, signal) {
@@ -190,18 +223,27 @@ export class Writer {
     return source.logitsAfter({ model, ids, signal });
   }
 
-  /** Replaces a token, and continues from there with the settings; the random numbers of the seed begin anew. */
+  /**
+   * Replaces a token, and continues from there with the settings of the form. The seed's random
+   * numbers begin anew.
+   */
   branch(index, id) {
     if (!this.parts.form.reportValidity()) return;
     this.stop();
     const { tokens } = this.passage;
     const settings = this.settings();
-    const count = settings.count - tokens.slice(0, index + 1).filter(({ isGiven }) => !isGiven).length;
+    // the replaced one included
+    const written = tokens.slice(0, index + 1).filter(({ isGiven }) => !isGiven);
+    settings.count = Math.max(0, settings.count - written.length);
     this.passage.truncate(index);
-    this.run([...tokens.map((token) => token.id), id], { ...settings, count: Math.max(0, count) }, index, true);
+    const ids = tokens.map((token) => token.id);
+    this.run([...ids, id], settings, index, true);
   }
 
-  /** Lets the text grow, and says how that went. */
+  /**
+   * Lets the text grow, and says how that went. `known` tokens of the prompt are in the text
+   * already. A prompt of ids ends with one that the reader chose; see `branch`.
+   */
   async run(prompt, settings, known, isAsked) {
     const { parts, passage, context, word } = this;
     const control = new AbortController();
@@ -211,18 +253,31 @@ export class Writer {
     passage.sampling = settings;
     say(parts.status, "Writing…");
     const began = performance.now();
+    const picked = Array.isArray(prompt) ? known : null;
     let added = 0;
     const add = (tokens) => {
-      if (!signal.aborted) added += this.add(tokens, Array.isArray(prompt) ? known : null);
+      if (!signal.aborted) added += this.add(tokens, picked);
     };
+    // Tokens wait here, since several may come at a time: the prompt's are shown at once, the
+    // others one by one.
     const waiting = [];
-    const next = () => add(waiting.splice(0, Math.max(1, 1 + waiting.findLastIndex(({ isGiven }) => isGiven))));
-    const timer = setInterval(() => waiting.length && next(), PACE_MILLISECONDS);
-    const take = (tokens) => (isStill() ? add(tokens) : waiting.push(...tokens));
-    let [fault, unknown, seconds] = [null, [], 0];
+    const showNext = () => {
+      if (!waiting.length) return;
+      const numGiven = 1 + waiting.findLastIndex(({ isGiven }) => isGiven);
+      add(waiting.splice(0, Math.max(1, numGiven)));
+    };
+    const timer = setInterval(showNext, PACE_MILLISECONDS);
+    const take = (tokens) => {
+      if (prefersStill()) add(tokens);
+      else waiting.push(...tokens);
+    };
+    let fault = null;
+    let unknown = [];
+    let seconds = 0;
     try {
       const request = { ...settings, model: context.model, prompt, known, signal };
-      unknown = (await Promise.race([context.source.write(request, take), untilAborted(signal)])) ?? [];
+      unknown =
+        (await Promise.race([context.source.write(request, take), untilAborted(signal)])) ?? [];
       seconds = (performance.now() - began) / 1000;
       while (waiting.length) await Promise.race([nextFrame(), untilAborted(signal)]);
     } catch (error) {
@@ -232,19 +287,29 @@ export class Writer {
     if (this.running !== control) return; // another run has taken its place
     this.running = null;
     parts.stop.disabled = true;
-    const said = `${describeRun(added, word, settings.seed, seconds)}${describeBits(passage.tokens, context.facts)}${describeUnknown(unknown)}`;
-    say(parts.status, fault ?? said, fault !== null);
+    if (fault === null) {
+      const bits = describeBits(passage.tokens, context.facts);
+      say(
+        parts.status,
+        describeRun(added, word, settings.seed, seconds) + bits + describeUnknown(unknown)
+      );
+    } else {
+      say(parts.status, fault, true);
+    }
     passage.settle();
     if (isAsked) this.written?.(passage.text);
   }
 
-  /** Adds tokens, the one at `picked` chosen by the reader; returns how many were sampled. */
+  /**
+   * Adds tokens, of which the reader has chosen the one at `picked`; returns how many were sampled.
+   */
   add(tokens, picked) {
-    // the first of several slices may have none
+    // the first call may have no tokens
     const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
     if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
     this.passage.add(tokens);
-    if (!isStill() && !this.parts.passage.matches(":hover")) this.passage.show(this.passage.tokens.length - 1);
+    const isPointedAt = this.parts.passage.matches(":hover");
+    if (!prefersStill() && !isPointedAt) this.passage.show(this.passage.tokens.length - 1);
     if (isPicked) this.passage.focus(picked);
     return tokens.filter((token) => !token.isGiven && !token.isPicked).length;
   }
@@ -255,21 +320,28 @@ function describeRun(count, word, seed, seconds) {
   return `${many(count, word)} written with seed ${seed}${pace}.`;
 }
 
-/** How surprised the model was by what was written, per character, beside one that knows nothing but the characters. */
+/**
+ * How surprised the model was by the text that it wrote, per character, beside a guess that knows
+ * only the vocabulary.
+ */
 function describeBits(tokens, { token, vocab_size: size }) {
   const written = tokens.filter(({ isGiven, probability }) => !isGiven && probability > 0);
   const characters = written.reduce((sum, { text }) => sum + [...text].length, 0);
+  if (!characters) return "";
   const bits = written.reduce((sum, { probability }) => sum - Math.log2(probability), 0);
-  const blind = token === "character" && size ? `; guessing blindly: ${Math.log2(size).toFixed(2)}` : "";
-  return characters ? ` ${(bits / characters).toFixed(2)} bits per character${blind}.` : "";
+  const blind =
+    token === "character" && size ? `; guessing blindly: ${Math.log2(size).toFixed(2)}` : "";
+  return ` ${(bits / characters).toFixed(2)} bits per character${blind}.`;
 }
 
 function describeUnknown(characters) {
+  if (!characters.length) return "";
   const named = characters.slice(0, 10).join(" ");
-  return named && ` The model does not know ${named}, so a plain form took their place, or they were left out.`;
+  return ` The model does not know ${named}, so a plain form took their place, or they were left out.`;
 }
 
-function isStill() {
+/** Whether the reader has asked for less motion. */
+function prefersStill() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 
@@ -277,7 +349,7 @@ function nextFrame() {
   return new Promise((done) => setTimeout(done, PACE_MILLISECONDS));
 }
 
-/** Throws once a signal is aborted, whatever else still has to notice it. */
+/** Throws as soon as a signal is aborted, even if the source has not noticed yet. */
 function untilAborted(signal) {
   return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 }
@@ -287,26 +359,57 @@ function fieldOf(filter) {
   return filter.replaceAll("_", "-");
 }
 
-/** The values that the form starts with: what the model's configuration has for sampling, and its first words. */
+/**
+ * The values that the form starts with: the first words of the model's example, and what its
+ * configuration samples with.
+ */
 export function startValues({ example, sample: { temperature, ...filters } }) {
-  const named = Object.entries(filters).map(([name, value]) => [fieldOf(name), value]);
   const [prompt = ""] = BEGINNING.exec(example) ?? [];
-  return { prompt, count: 300, seed: 1337, temperature: Math.min(2, temperature), ...Object.fromEntries(named) };
+  const values = {
+    prompt,
+    count: 300,
+    seed: 1337,
+    temperature: Math.min(TEMPERATURE.maximum, temperature),
+  };
+  for (const [name, value] of Object.entries(filters)) values[fieldOf(name)] = value;
+  return values;
 }
 
-/** A number with a slider, from a JSON schema, which may have bounds. */
-function createSetting({ field, type, minimum, exclusiveMinimum, maximum, exclusiveMaximum, description = "" }) {
-  const [step, least] = type === "integer" ? [1, 1] : [0.01, 1e-6]; // of the slider, and off an exclusive bound
+/** Creates a field for a number with a slider beside it, from a JSON schema. */
+function createSetting(schema) {
+  const { field, type, description = "" } = schema;
+  const isInteger = type === "integer";
   const input = Object.assign(create("input"), { type: "number", id: field, required: true });
-  input.step = type === "integer" ? "1" : "any";
-  input.min = minimum ?? (exclusiveMinimum === undefined ? "" : exclusiveMinimum + least);
-  input.max = maximum ?? (exclusiveMaximum === undefined ? "" : exclusiveMaximum - least);
-  const min = minimum ?? (exclusiveMinimum === undefined ? 0 : exclusiveMinimum + step);
-  const most = maximum ?? (exclusiveMaximum === undefined ? Infinity : exclusiveMaximum - step);
-  const max = Math.min(most, min + MOST_ON_A_SLIDER);
+  input.step = isInteger ? "1" : "any";
+  // how near the field lets a number come to an exclusive bound
+  const nearest = isInteger ? 1 : 1e-6;
+  input.min = lowestOf(schema, nearest) ?? "";
+  input.max = highestOf(schema, nearest) ?? "";
+  const step = isInteger ? 1 : 0.01;
+  const min = lowestOf(schema, step) ?? 0;
+  const max = Math.min(highestOf(schema, step) ?? Infinity, min + SLIDER_RANGE);
   const slider = Object.assign(create("input"), { type: "range", step, min, max });
   const name = `${field[0].toUpperCase()}${field.slice(1)}`;
   slider.setAttribute("aria-label", `${name}, slider`);
-  const row = create("div", "setting", Object.assign(create("label", "", name), { htmlFor: field }), input, slider);
-  return { row: Object.assign(row, { title: description }), input, slider };
+  const label = Object.assign(create("label", "", name), { htmlFor: field });
+  const row = Object.assign(create("div", "setting", label, input, slider), { title: description });
+  return { row, input, slider };
+}
+
+/**
+ * The lowest number that the bounds of a schema allow, `distance` above an exclusive one; undefined
+ * without a bound.
+ */
+function lowestOf({ minimum, exclusiveMinimum }, distance) {
+  if (minimum !== undefined) return minimum;
+  return exclusiveMinimum === undefined ? undefined : exclusiveMinimum + distance;
+}
+
+/**
+ * The highest number that the bounds of a schema allow, `distance` below an exclusive one;
+ * undefined without a bound.
+ */
+function highestOf({ maximum, exclusiveMaximum }, distance) {
+  if (maximum !== undefined) return maximum;
+  return exclusiveMaximum === undefined ? undefined : exclusiveMaximum - distance;
 }
