@@ -1,1 +1,4 @@
-"""Measurements of speed, here and beside peers; `scripts/bench.py` runs them. Not part of the installed package."""
+"""Measurements of speed, here and beside peers; `scripts/bench.py` runs them.
+
+Not part of the installed package.
+"""

@@ -10,20 +10,29 @@ EXAMPLE = "step --config configs/shakespeare.yaml --variants native,torch"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one measurement; return 0, 1 if figures are out of bounds, 2 on a user's mistake, 130 on Ctrl-C."""
+    """Run one measurement.
+
+    Return 0, 1 if figures are out of bounds, 2 on a user's mistake, or 130 on Ctrl-C.
+    """
     return run_command(lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    load_given_plugins(argv)
+    load_given_plugins(argv)  # before the other options, whose values may be names of a plugin
     parser = CommandParser(
         "Measure speed. Each measurement ends with one line of JSON.",
         f"train {EXAMPLE}",
         prog="python scripts/bench.py",
     )
-    kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
-    train = kinds.add_parser("train", help="Measure training.", description="Measure training.", example=EXAMPLE)
-    trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")
+    kinds = parser.add_subparsers(
+        required=True, metavar="WHAT", title="what to measure (each has its own --help)"
+    )
+    train = kinds.add_parser(
+        "train", help="Measure training.", description="Measure training.", example=EXAMPLE
+    )
+    trainings = train.add_subparsers(
+        required=True, metavar="MEASUREMENT", title="each has its own --help"
+    )
     for module in (training_runs, training_step):
         module.add_parsers(trainings)
     for measurement in (decode, serve):

@@ -1,7 +1,8 @@
 """`make cuda`: tests and measurements that need a GPU, in at most 33 minutes on one card.
 
-Each stage is a few commands, the same that measure a CPU, each a process of its own, so that a crash on the device ends
-only one. What they print goes into `cuda.md` of a folder, their JSON into `cuda_<stage>_<number>.json`.
+Each stage is a few commands, the same that measure a CPU. Each command is a process of its own, so
+that a crash on the device ends only one. Their output is written to `cuda.md` in a folder, their
+JSON to `cuda_<stage>_<number>.json`.
 """
 
 import argparse
@@ -15,43 +16,70 @@ from benchmarks.processes import ROOT, environment, failure
 from benchmarks.training_runs import NANOGPT_FILES
 
 RESULTS = ROOT / "build" / "cuda"
-NEEDED = ("torch", "numpy", "pydantic", "yaml", "safetensors", "requests", "tqdm", "tensorboard")
+REQUIREMENTS = (
+    "torch",
+    "numpy",
+    "pydantic",
+    "yaml",
+    "safetensors",
+    "requests",
+    "tqdm",
+    "tensorboard",
+)
 MINUTES = {"tests": 5, "decoding": 8, "recipes": 8, "race": 9, "step": 3}
-"""Every stage in order, and the time limit of all its commands."""
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0")
-"""Of this project's own options, only what any pytest knows: another interpreter may lack the plugins."""
+"""Every stage in order, and the time limit in minutes of all its commands together."""
+PYTEST = (
+    *("-m", "pytest", "-q", "-p", "no:cacheprovider"),
+    *("-o", "addopts=--import-mode=importlib", "-o", "timeout=0"),
+)
+"""Only options that any pytest has: another interpreter may lack the plugins that this project's
+options are for.
+"""
 Commands = Mapping[str, Sequence[Sequence[str]]]
 
 
 def commands_of(nanogpt: Path | None) -> Commands:
     """Return the arguments of Python for every command, by stage."""
 
-    def bench(kind: str, config: str = "", *options: str) -> list[str]:
-        place = ["--config", f"configs/{config}.yaml", "run.device=cuda"] if config else ["--device", "cuda"]
-        return ["scripts/bench.py", *kind.split(), *place, *options]
-
     peer = [] if nanogpt is None else ["--nanogpt", str(nanogpt.resolve())]
-    shapes = ("--shapes", "6/6/384", "12/12/768", "--batch", "1", "8", "64", "512", "--rounds", "3")
     hf = ["--hf"] if find_spec("transformers") else []
-    baby = "shakespeare_baby_gpt"
+    sizes = ["--shapes", "6/6/384", "12/12/768", "--batch", "1", "8", "64", "512", "--rounds", "3"]
+    decoding = ["scripts/bench.py", "decode", "--device", "cuda", "--variants", "eager"]
+    race = "race" if peer else "recipe"
+    baby_gpt = "shakespeare_baby_gpt"
     return {
         "tests": [[*PYTEST, "tests/cuda"]],
-        "decoding": [bench("decode", "", "--variants", "eager", *shapes, *hf)],
-        "recipes": [bench("train recipe", "shakespeare", "--seeds", "1", "2", "3")],
-        "race": [bench("train race" if peer else "train recipe", baby, "--seeds", "1", *peer)],
-        "step": [bench("train step", baby, *peer)],
+        "decoding": [[*decoding, *sizes, *hf]],
+        "recipes": [[*_bench_train("recipe", "shakespeare"), "--seeds", "1", "2", "3"]],
+        "race": [[*_bench_train(race, baby_gpt), "--seeds", "1", *peer]],
+        "step": [[*_bench_train("step", baby_gpt), *peer]],
     }
+
+
+def _bench_train(kind: str, config: str) -> list[str]:
+    return [
+        *("scripts/bench.py", "train", kind),
+        *("--config", f"configs/{config}.yaml", "run.device=cuda"),
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stages; return 0, 1 if one failed, 2 on a user's mistake or without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda", description=__doc__)
-    parser.add_argument("--stages", default=",".join(MINUTES), metavar="A,B,...", help=f"of {', '.join(MINUTES)}")
+    parser.add_argument(
+        "--stages",
+        default=",".join(MINUTES),
+        metavar="A,B,...",
+        help=f"of {', '.join(MINUTES)}",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="FOLDER")
-    parser.add_argument("--nanogpt", type=Path, metavar="PATH", help="a checkout; without it there is no race")
+    parser.add_argument(
+        "--nanogpt", type=Path, metavar="PATH", help="a checkout; without it there is no race"
+    )
     arguments = parser.parse_args(argv)
     names = arguments.stages.split(",")
-    if mistake := _mistake(names, arguments.nanogpt):
+    mistake = _mistake(names, arguments.nanogpt)
+    if mistake:
         print(f"error: {mistake}", file=sys.stderr)
         return 2
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -59,14 +87,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _mistake(names: Sequence[str], nanogpt: Path | None) -> str:
-    """Return what cannot work, before anything is measured; empty if all can."""
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
+    """Return why the stages cannot run, before anything is measured; empty if they can."""
+    missing = [name for name in REQUIREMENTS if find_spec(name) is None]
+    if missing:
         return f"{sys.executable} lacks {', '.join(missing)}; install them for it"
-    if unknown := [name for name in names if name not in MINUTES]:
-        return f"--stages: {unknown[0]!r} is none of {', '.join(MINUTES)}"
-    lacking = [] if nanogpt is None else [name for name in NANOGPT_FILES if not (nanogpt / name).is_file()]
-    if lacking:
-        return f"--nanogpt {nanogpt} is not a checkout of nanoGPT: it has no {lacking[0]}"
+    for name in names:
+        if name not in MINUTES:
+            return f"--stages: {name!r} is none of {', '.join(MINUTES)}"
+    if nanogpt is not None:
+        for file in NANOGPT_FILES:
+            if not (nanogpt / file).is_file():
+                return f"--nanogpt {nanogpt} is not a checkout of nanoGPT: it has no {file}"
     import torch
 
     if torch.cuda.is_available():
@@ -75,36 +106,55 @@ def _mistake(names: Sequence[str], nanogpt: Path | None) -> str:
 
 
 def run_all(commands: Commands, names: Sequence[str], output: Path) -> int:
-    """Run stages, of which those that fail or take too long are noted, and write and print `cuda.md`."""
-    parts, good = ["# On a CUDA device"], True
+    """Run stages, and write and print `cuda.md`, in which those that fail or take too long are
+    noted.
+
+    Return 0, or 1 if one has failed.
+    """
+    paragraphs = ["# On a CUDA device"]
+    has_failed = False
     for name in MINUTES:
-        parts.append(f"## {name}")
+        paragraphs.append(f"## {name}")
         if name not in names:
-            parts.append("Not run.")
+            paragraphs.append("Not run.")
             continue
+        limit = 60 * MINUTES[name] / len(commands[name])
         for number, command in enumerate(commands[name], 1):
-            print(f"{name}: {' '.join(command)}", file=sys.stderr, flush=True)
-            json = ["--json", str(output / f"cuda_{name}_{number}.json")] if "bench.py" in command[0] else []
-            printed, problem = run_command([*command, *json], 60 * MINUTES[name] / len(commands[name]))
-            parts += [f"`{' '.join(command)}`", f"```\n{printed.strip()}\n```"]
-            parts += [f"**Failed:** {problem}"] if problem else []
-            good &= not problem
-    text = "\n\n".join(parts) + "\n"
+            shown = " ".join(command)
+            print(f"{name}: {shown}", file=sys.stderr, flush=True)
+            options = []
+            if "bench.py" in command[0]:
+                options = ["--json", str(output / f"cuda_{name}_{number}.json")]
+            printed, problem = run_command([*command, *options], limit)
+            paragraphs += [f"`{shown}`", f"```\n{printed.strip()}\n```"]
+            if problem:
+                paragraphs.append(f"**Failed:** {problem}")
+                has_failed = True
+    text = "\n\n".join(paragraphs) + "\n"
     (output / "cuda.md").write_text(text, encoding="utf-8")
     print(text)
-    return 0 if good else 1
+    return 1 if has_failed else 0
 
 
 def run_command(command: Sequence[str], limit: float) -> tuple[str, str]:
-    """Run Python with some arguments; return what it printed but for JSON, and why it failed in one line, if it did."""
-    line = [sys.executable, *command]
+    """Run Python with some arguments for at most `limit` seconds.
+
+    Return its output without lines of JSON, and one line that says why it failed, empty if it did
+    not.
+    """
+    full_command = [sys.executable, *command]
     try:
-        done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            full_command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=limit
+        )
     except subprocess.TimeoutExpired as error:
-        return (error.output or b"").decode(errors="replace"), f"it took more than {limit / 60:.1f} minutes"
+        output = error.output or b""
+        return output.decode(errors="replace"), f"it took more than {limit / 60:.1f} minutes"
     sys.stderr.write(done.stderr)
     printed = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("{"))
-    return printed, "" if done.returncode == 0 else failure(line, done.returncode, done.stderr)
+    if done.returncode == 0:
+        return printed, ""
+    return printed, failure(full_command, done.returncode, done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What `bench.py decode` measures: this package's backends, and peers with the weights of the same model."""
+"""What `bench.py decode` measures: this package's backends, and peers with the weights of the same
+model.
+"""
 
 import argparse
 import time
@@ -24,12 +26,26 @@ from gpt.model import GPT
 from gpt.model.quantized import NAMES, BFloat16Linear, QuantizedLinear, quantize, weights_format
 
 Decode = Callable[[Tensor, SamplingParams], list[float]]
-"""Samples after ids (B, T); returns the clock at the start, after each step where that is visible, and at the end."""
+"""Samples after ids (B, T); returns the clock in seconds: at the start, after each step, and at the
+end.
+
+A peer that returns all tokens at a time gives only the start and the end.
+"""
+
+
+LLAMA_CPP_TOLERANCES = {"F32": 1e-3, "Q8_0": 0.3}
+"""By how much its logits may differ; 8 bits round the weights."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A way to decode; `matrix_bytes` of weights are read in each step."""
+    """A way to decode.
+
+    Attributes:
+        weights: their format.
+        matrix_bytes: bytes of weights that each step reads.
+        is_peer: whether it is another library.
+    """
 
     decode: Decode
     weights: str
@@ -39,7 +55,11 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model in eval mode, and the ids (T,) of a prompt; `is_trained`: it came from a checkpoint."""
+    """A model in eval mode, and the ids (T,) of a prompt.
+
+    Attributes:
+        is_trained: whether the model came from a checkpoint.
+    """
 
     name: str
     model: GPT
@@ -47,40 +67,54 @@ class Subject:
     is_trained: bool = False
 
     def prompts(self, batch: int) -> Tensor:
-        """Return ids (B, T); random sequences differ, so that nobody computes one for all."""
-        rows = [self.prompt if self.is_trained else self.prompt.roll(row) for row in range(batch)]
-        return torch.stack(rows)
+        """Return ids (B, T).
+
+        Prompts of random ids differ from row to row, so that no entrant can compute one for all. A
+        trained model has the same text in each row, since a rolled one would be none.
+        """
+        if self.is_trained:
+            return torch.stack([self.prompt] * batch)
+        return torch.stack([self.prompt.roll(row) for row in range(batch)])
 
 
-def from_shape(name: str, config: ModelConfig, prompt: int, device: torch.device | str = "cpu") -> Subject:
-    """Return a model with random weights, so large that every part matters to the logits."""
+def from_shape(
+    name: str, config: ModelConfig, prompt: int, device: torch.device | str = "cpu"
+) -> Subject:
+    """Return a model with random weights.
+
+    They are larger than at the start of a training, so that every part matters to the logits, which
+    are compared with those of peers.
+    """
     torch.manual_seed(1)
     model = GPT(config).eval()
     for parameter in model.parameters():
         if parameter.dim() == 2:
-            torch.nn.init.normal_(parameter, std=parameter.size(1) ** -0.5)
+            fan_in = parameter.size(1)
+            torch.nn.init.normal_(parameter, std=fan_in**-0.5)
     return Subject(name, model.to(device), torch.randint(model.vocab_size, (prompt,)))
 
 
 def from_checkpoint(path: Path, prompt: int, device: torch.device) -> Subject:
-    """Return a trained model, and the beginning of a text that it generated."""
+    """Return a trained model, and as its prompt the beginning of a text that it generates."""
     loaded = load_trained(path, Path("runs"), device)
+    # the id that an empty prompt begins with
     start = encode_prompt(loaded.tokenizer, "", SamplingParams(), loaded.config.model.block_size)
     tokens = generate_tokens(loaded.model, start, SamplingParams(max_new_tokens=prompt - 1))
     return Subject(str(path), loaded.model, torch.tensor([*start, *tokens]), is_trained=True)
 
 
 def ours(variant: str, subject: Subject) -> Entrant:
-    """Return a backend, by names such as `eager` and `native-int8`."""
-    backend, *rest = variant.split("-")
-    weights = next((name for name in rest if name in NAMES), None)
-    model = subject.model if weights is None else quantize(subject.model, weights)
+    """Return a backend of this package by the name of its variant, such as `eager` or
+    `native-int8`.
+    """
+    backend, _, weights = variant.partition("-")
+    model = quantize(subject.model, weights) if weights in NAMES else subject.model
     runtime = build_runtime(model, DecodeOptions(backend), report=report)
     return Entrant(stepwise(runtime), weights_format(model), matrix_bytes(model))
 
 
 def stepwise(runtime: Runtime) -> Decode:
-    """Return what decodes with a runtime, a step for each token of all sequences."""
+    """Return a function that decodes with a runtime, in a step for each token of all sequences."""
 
     def decode(idx: Tensor, params: SamplingParams) -> list[float]:
         ticks = [time.perf_counter()]
@@ -94,23 +128,42 @@ def stepwise(runtime: Runtime) -> Decode:
 
 
 def peers(model: GPT, stack: ExitStack, wanted: argparse.Namespace) -> dict[str, Entrant]:
-    """Return the peers that the options name, with the weights of a model; `stack` ends their processes.
+    """Return the peers that the options name, with the weights of a model.
+
+    Args:
+        stack: ends their processes.
+        wanted: the options of the command.
 
     Raises:
-        ConfigError: one computes other logits with them.
+        ConfigError: a peer computes other logits with the same weights.
         GPTError: llama.cpp cannot run here.
     """
-    entrants, size = {}, matrix_bytes(model)
+    entrants: dict[str, Entrant] = {}
     if wanted.hf:
-        entrants["Hugging Face"] = Entrant(whole(hugging_face(model), model), "float32", size, is_peer=True)
-    for kind, tolerance in () if wanted.llama_cpp is None else (("F32", 1e-3), ("Q8_0", 0.3)):
-        peer = LlamaCpp(model, kind, wanted.llama_cpp, stack)
-        check_agreement(f"llama.cpp {kind}", peer.logits, model, tolerance)
-        weights = "float32" if kind == "F32" else "int8"  # Q8_0 has a scale for 32 weights
-        read = size if kind == "F32" else matrix_bytes(quantize(model, "int8"))
-        for cache in CACHES:
-            name = f"llama.cpp {kind}, cache {cache}"
-            entrants[name] = Entrant(partial(peer.decode, cache=cache), weights, read, is_peer=True)
+        decode = whole(hugging_face(model), model)
+        entrants["Hugging Face"] = Entrant(decode, "float32", matrix_bytes(model), is_peer=True)
+    if wanted.llama_cpp is not None:
+        entrants |= _llama_cpp_entrants("F32", "float32", model, stack, wanted.llama_cpp)
+        # Q8_0 has a scale for every 32 weights, int8 of this package one for a row
+        entrants |= _llama_cpp_entrants("Q8_0", "int8", model, stack, wanted.llama_cpp)
+    return entrants
+
+
+def _llama_cpp_entrants(
+    kind: str, weights: str, model: GPT, stack: ExitStack, python: str
+) -> dict[str, Entrant]:
+    """Return llama.cpp with each type of cache.
+
+    `kind` is its name of a format, `weights` the one that is closest here.
+    """
+    peer = LlamaCpp(model, kind, python, stack)
+    check_agreement(f"llama.cpp {kind}", peer.logits, model, LLAMA_CPP_TOLERANCES[kind])
+    stored = model if weights == "float32" else quantize(model, weights)
+    read = matrix_bytes(stored)
+    entrants = {}
+    for cache in CACHES:
+        decode = partial(peer.decode, cache=cache)
+        entrants[f"llama.cpp {kind}, cache {cache}"] = Entrant(decode, weights, read, is_peer=True)
     return entrants
 
 
@@ -128,13 +181,14 @@ def matrix_bytes(model: GPT) -> int:
 
 
 def whole(generate: Callable[[Tensor, SamplingParams], Tensor], model: GPT) -> Decode:
-    """Return what decodes with a peer that gives all ids (B, T + max_new_tokens) at the end."""
-
+    """Return a function that decodes with a peer which returns all ids (B, T + max_new_tokens) at
+    the end.
+    """
     device = next(model.parameters()).device
 
     def decode(idx: Tensor, params: SamplingParams) -> list[float]:
         start = time.perf_counter()
-        ids = generate(idx.to(device), params).cpu()  # which waits for a device
+        ids = generate(idx.to(device), params).cpu()  # the copy waits until a GPU has finished
         assert ids.size(1) == idx.size(1) + params.max_new_tokens
         return [start, time.perf_counter()]
 

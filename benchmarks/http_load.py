@@ -1,4 +1,6 @@
-"""Requests to a server of the OpenAI completions protocol, and the times of their answers."""
+"""Send requests to a server of the OpenAI completions protocol, and measure the times of their
+answers.
+"""
 
 import asyncio
 import json
@@ -15,28 +17,42 @@ from numpy.typing import NDArray
 from gpt.system.errors import GPTError
 
 TEMPERATURE = 0.8
+READ_BYTES = 1 << 16
+"""Most bytes that are read from a connection at a time."""
 
 
 @dataclass
 class Answer:
-    """When a request was due, and when which number of its tokens arrived, in seconds of one clock."""
+    """The times of one answer, in seconds of one clock.
 
-    sent: float
+    Attributes:
+        due: when its request was to be sent.
+        arrived: when tokens arrived, and how many.
+    """
+
+    due: float
     arrived: list[tuple[float, int]] = field(default_factory=list)
 
 
 async def send(
-    url: str, prompts: Sequence[str], tokens: int, concurrency: int = 1, arrivals: Sequence[float] = ()
+    url: str,
+    prompts: Sequence[str],
+    tokens: int,
+    concurrency: int = 1,
+    arrivals: Sequence[float] = (),
 ) -> list[Answer]:
-    """Stream a completion of `tokens` characters for each prompt, on a connection of its own.
+    """Stream a completion of `tokens` characters for each prompt, each on a connection of its own.
 
-    With `arrivals` (open loop) each request is sent so many seconds after the start, whatever has been answered by
-    then; without (closed loop) `concurrency` requests are always in flight.
+    Args:
+        concurrency: without `arrivals` (closed loop), so many requests are always in flight.
+        arrivals: with them (open loop), each request is sent so many seconds after the start,
+            whatever has been answered by then.
 
     Raises:
-        GPTError: a request was refused, or its answer broken off.
+        GPTError: a request was refused, or its answer ended early.
     """
-    start, free = time.perf_counter(), asyncio.Semaphore(concurrency)
+    start = time.perf_counter()
+    free = asyncio.Semaphore(concurrency)
     tasks = []
     try:
         async with asyncio.TaskGroup() as group:
@@ -47,36 +63,51 @@ async def send(
                 else:
                     await free.acquire()
                     due = time.perf_counter()
-                tasks.append(group.create_task(_complete(url, prompt, tokens, Answer(due))))
-                tasks[-1].add_done_callback(lambda _: free.release())
+                task = group.create_task(_complete(url, prompt, tokens, due))
+                task.add_done_callback(lambda _: free.release())
+                tasks.append(task)
     except* OSError as errors:
         failure = str(errors.exceptions[0])
     else:
         return [task.result() for task in tasks]
-    raise GPTError(failure)
+    raise GPTError(failure)  # here, since an `except*` block would wrap it in a group
 
 
-async def _complete(url: str, prompt: str, tokens: int, answer: Answer) -> Answer:
-    parts = urlsplit(url)
-    body = json.dumps({"prompt": prompt, "stream": True, "max_tokens": tokens, "temperature": TEMPERATURE}).encode()
-    fields = {"Host": parts.netloc, "Content-Type": "application/json", "Content-Length": str(len(body))}
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    connection, rest, status = h11.Connection(h11.CLIENT), b"", 0
+async def _complete(url: str, prompt: str, tokens: int, due: float) -> Answer:
+    """Send one request, and return when the tokens of its answer arrived."""
+    server = urlsplit(url)
+    fields = {"prompt": prompt, "stream": True, "max_tokens": tokens, "temperature": TEMPERATURE}
+    body = json.dumps(fields).encode()
+    headers = [
+        ("Host", server.netloc),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    ]
+    reader, writer = await asyncio.open_connection(server.hostname, server.port)
+    connection = h11.Connection(h11.CLIENT)
+    answer = Answer(due)
+    status = 0
+    rest = b""  # of a line whose end has not arrived yet
     try:
-        request = h11.Request(method="POST", target="/v1/completions", headers=list(fields.items()))
+        request = h11.Request(method="POST", target="/v1/completions", headers=headers)
         for part in (request, h11.Data(data=body), h11.EndOfMessage()):
             writer.write(connection.send(part) or b"")
-        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.EndOfMessage):
+                break
             if event is h11.NEED_DATA:
-                connection.receive_data(await reader.read(1 << 16))
+                connection.receive_data(await reader.read(READ_BYTES))
             elif isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):
                 now = time.perf_counter()
-                *lines, rest = (rest + event.data).split(b"\n")
                 if status != 200:
-                    raise ConnectionError(f"the server answers {status}: {event.data.decode()[:300]}")
-                if count := sum(map(_count_characters, lines)):
+                    reason = event.data.decode()[:300]
+                    raise ConnectionError(f"the server answers {status}: {reason}")
+                *lines, rest = (rest + event.data).split(b"\n")
+                count = sum(_count_characters(line) for line in lines)
+                if count > 0:
                     answer.arrived.append((now, count))
     except h11.RemoteProtocolError as error:
         raise ConnectionError(f"the server broke its answer off: {error}") from None
@@ -88,9 +119,14 @@ async def _complete(url: str, prompt: str, tokens: int, answer: Answer) -> Answe
 
 
 def _count_characters(line: bytes) -> int:
-    """Return how many characters of text a line of the stream brings; raise ConnectionError if it is an error."""
+    """Return how many characters of text a line of the stream has.
+
+    Raise ConnectionError if it is an error.
+    """
+    if not line.startswith(b"data:"):
+        return 0
     data = line.removeprefix(b"data:").strip()
-    if not line.startswith(b"data:") or data == b"[DONE]":
+    if data == b"[DONE]":
         return 0
     chunk = json.loads(data)
     if "error" in chunk:
@@ -98,37 +134,51 @@ def _count_characters(line: bytes) -> int:
     return sum(len(choice.get("text") or "") for choice in chunk["choices"])
 
 
-def random_prompts(alphabet: Sequence[str], lengths: Sequence[int], count: int, seed: Sequence[int]) -> list[str]:
+def random_prompts(
+    alphabet: Sequence[str], lengths: Sequence[int], count: int, seed: Sequence[int]
+) -> list[str]:
     """Return random texts, whose lengths are chosen at random from `lengths`."""
     random = np.random.default_rng(seed)
-    return ["".join(random.choice(alphabet, size=random.choice(lengths))) for _ in range(count)]
+    prompts = []
+    for _ in range(count):
+        length = random.choice(lengths)
+        prompts.append("".join(random.choice(alphabet, size=length)))
+    return prompts
 
 
 def poisson_arrivals(rate: float, count: int, seed: Sequence[int]) -> list[float]:
-    """Return the arrival times, in seconds, of a Poisson process with `rate` requests per second."""
+    """Return the arrival times in seconds of a Poisson process with `rate` requests a second."""
     times: list[float] = np.random.default_rng(seed).exponential(1 / rate, count).cumsum().tolist()
     return times
 
 
 def summarize_answers(rounds: Sequence[Sequence[Answer]]) -> dict[str, Any]:
-    """Return the throughput of each round, and percentiles of the latencies of all, in milliseconds.
+    """Return the throughput of each round, and percentiles of the latencies of all, in
+    milliseconds.
 
-    Time to first token counts from when a request was due, so that a client that falls behind hides nothing. Tokens
-    that arrive together share the time since those before them.
+    Time to first token counts from when a request was due, so that a client that falls behind hides
+    nothing. Tokens that arrive together share the time since those before them.
     """
-    throughput, first, gaps = [], list[float](), [np.zeros(0)]
+    throughputs: list[float] = []
+    first_token: list[float] = []
+    gaps = [np.zeros(0)]  # concatenate needs at least one
     for answers in rounds:
-        parts = [np.array(answer.arrived, dtype=np.float64) for answer in answers]  # (time, tokens) in each row
-        seconds = max(part[-1, 0] for part in parts) - min(answer.sent for answer in answers)
-        throughput.append(float(sum(part[:, 1].sum() for part in parts) / seconds))
-        first += [part[0, 0] - answer.sent for part, answer in zip(parts, answers, strict=True)]
-        gaps += [np.repeat(np.diff(part[:, 0]) / part[1:, 1], part[1:, 1].astype(int)) for part in parts]
-    streamed = np.concatenate(gaps)
+        start = min(answer.due for answer in answers)
+        end = 0.0
+        num_tokens = 0.0
+        for answer in answers:
+            times, counts = np.array(answer.arrived, dtype=np.float64).T
+            end = max(end, times[-1])
+            num_tokens += counts.sum()
+            first_token.append(times[0] - answer.due)
+            gaps.append(np.repeat(np.diff(times) / counts[1:], counts[1:].astype(int)))
+        throughputs.append(float(num_tokens / (end - start)))
+    inter_token = np.concatenate(gaps)
     return {
-        "requests": sum(map(len, rounds)),
-        "tokens_per_second": throughput,
-        "first_token_ms": _percentiles(first),
-        "inter_token_ms": _percentiles(streamed) if len(streamed) else None,
+        "requests": sum(len(answers) for answers in rounds),
+        "tokens_per_second": throughputs,
+        "first_token_ms": _percentiles(first_token),
+        "inter_token_ms": _percentiles(inter_token) if len(inter_token) else None,
     }
 
 

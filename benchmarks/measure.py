@@ -28,23 +28,34 @@ Row = dict[str, Any]
 
 
 def interleave(names: Sequence[str], rounds: int, report: Report) -> Iterator[tuple[int, str]]:
-    """Yield (round, name) for every name in every round; odd rounds run backwards, so that drift affects all alike."""
+    """Yield (round, name) for every name in every round.
+
+    Every second round runs backwards, so that a drift of the machine's speed affects all alike.
+    """
     for number in range(rounds):
         report(f"round {number + 1} of {rounds}")
-        for name in names if number % 2 == 0 else reversed(names):
+        order = list(names) if number % 2 == 0 else list(reversed(names))
+        for name in order:
             time.sleep(PAUSE)
             yield number, name
 
 
 def summarize(values: Sequence[float]) -> Row:
-    """Return mean, sample standard deviation (None for a single value), median, and 10th and 90th percentile."""
+    """Return mean, sample standard deviation (None for a single value), median, and 10th and 90th
+    percentile.
+    """
     low, median, high = np.percentile(values, (10, 50, 90)).tolist()
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "deviation": deviation, "median": median, "low": low, "high": high}
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "median": median,
+        "low": low,
+        "high": high,
+    }
 
 
 def ratios(baseline: Sequence[float], values: Sequence[float]) -> list[float]:
-    """Divide `values` by `baseline` round by round, which cancels whatever slowed down a whole round."""
+    """Divide `values` by `baseline` round by round, which cancels what slows down a round."""
     return [value / base for base, value in zip(baseline, values, strict=True)]
 
 
@@ -54,47 +65,82 @@ def show_ratios(values: Sequence[float], form: str = ".2f") -> str:
     return middle if len(values) == 1 else f"{middle} ({min(values):{form}}-{max(values):{form}})"
 
 
-def make_table(title: str, rows: Mapping[str, Any], columns: Mapping[str, Callable[[Any], str]], note: str) -> Table:
-    """Make a table with a line for each row, from the functions that format its columns."""
-    cells = [(name, *(cell(row) for cell in columns.values())) for name, row in rows.items()]
-    return Table(title, ("", *columns), cells, "<" + ">" * len(columns), note)
+def make_table(
+    title: str, rows: Mapping[str, Any], columns: Mapping[str, Callable[[Any], str]], note: str
+) -> Table:
+    """Return a table with a line for each row.
+
+    Each of the columns is a function that formats a cell of a row.
+    """
+    cells = []
+    for name, row in rows.items():
+        cells.append((name, *[format_cell(row) for format_cell in columns.values()]))
+    align = "<" + ">" * len(columns)
+    return Table(title, ("", *columns), cells, align, note)
 
 
 def describe(benchmark: str, arguments: argparse.Namespace, run: RunConfig | None = None) -> Row:
-    """Return the beginning of every result; `run` chooses device and threads, None: the CPU and torch's default."""
+    """Return what every result begins with.
+
+    Args:
+        run: chooses the device and the number of threads; None for the CPU and torch's default.
+    """
     import torch
 
     from gpt.system.device import choose_device
 
-    device, threads = ("cpu", None) if run is None else (str(choose_device(run.device)), run.threads)
-    shared = {name: getattr(arguments, name) for name in ("config", "overrides") if hasattr(arguments, name)}
-    threads = threads or torch.get_num_threads()
-    return {"benchmark": benchmark, **describe_machine(device), "threads": threads, **shared}
+    device = "cpu"
+    threads = torch.get_num_threads()
+    if run is not None:
+        device = str(choose_device(run.device))
+        threads = run.threads or threads
+    facts = {"benchmark": benchmark, **describe_machine(device), "threads": threads}
+    for name in ("config", "overrides"):
+        if hasattr(arguments, name):
+            facts[name] = getattr(arguments, name)
+    return facts
 
 
 def describe_machine(device: str = "cpu") -> Row:
     """Return date, machine and versions; `device` is the one that computes."""
-    cpuinfo = Path("/proc/cpuinfo")
-    name = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
+    versions = {"python": platform.python_version()}
+    for package in distributions():
+        if package.name in PACKAGES:
+            versions[package.name] = package.version
     return {
         "date": datetime.date.today().isoformat(),
         "machine": {
             "class": processor_class(device),
-            "cpu": name.group(1) if name else platform.processor() or platform.machine(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cpu": _cpu_name(),
+            "cores": _num_cores(),
             "system": f"{platform.system()} {platform.release()}",
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         },
-        "versions": {
-            "python": platform.python_version(),
-            **{package.name: package.version for package in distributions() if package.name in PACKAGES},
-        },
+        "versions": versions,
     }
 
 
-def processor_class(device: str) -> str:
-    """Return what figures belong to: `CUDA` and the card, or a class of `gpt.system.processor`, such as `AMX`.
+def _cpu_name() -> str:
+    """Return the name of the processor, which on Linux only /proc/cpuinfo has in full."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        match = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
+        if match:
+            return match.group(1)
+    return platform.processor() or platform.machine()
 
+
+def _num_cores() -> int | None:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def processor_class(device: str) -> str:
+    """Return the class of hardware that figures belong to.
+
+    That is `CUDA` and the name of the card, or a class of `gpt.system.processor`, such as `AMX`.
     `AMX as AVX2` means that kernels were told to use fewer instructions than the processor has.
     """
     import torch
@@ -102,20 +148,34 @@ def processor_class(device: str) -> str:
     from gpt.system.environment import read_settings
     from gpt.system.processor import supported_processors
 
+    if device.startswith("cuda"):
+        return f"CUDA {torch.cuda.get_device_name(device)}"
     if device != "cpu":
-        return f"CUDA {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else device
-    own, acts_as = supported_processors()[0].name, read_settings().processor
+        return device
+    own = supported_processors()[0].name
+    acts_as = read_settings().processor
     return own if acts_as in (None, own) else f"{own} as {acts_as}"
 
 
-def finish(arguments: argparse.Namespace, tables: Sequence[Table], result: Row, problems: Sequence[str] = ()) -> int:
-    """Print tables and then the result, which begins as `describe` has it, as a line of JSON; write it to `--json`.
+def finish(
+    arguments: argparse.Namespace,
+    tables: Sequence[Table],
+    result: Row,
+    problems: Sequence[str] = (),
+) -> int:
+    """Print tables, and then the result as a line of JSON, which is also written to `--json`.
 
-    Return 1 where there are problems, which are reported.
+    Args:
+        result: what `describe` returns, and more.
+        problems: lines to report.
+
+    Return 0, or 1 if there are problems.
     """
+    hardware = f"[{result['machine']['class']}, {result['threads']} threads]"
     for table in tables:
-        print(f"{table.title} [{result['machine']['class']}, {result['threads']} threads]")
-        print(render_table(table.header, table.rows, table.align), table.note, sep="\n", end="\n\n")
+        print(f"{table.title} {hardware}")
+        print(render_table(table.header, table.rows, table.align))
+        print(table.note, end="\n\n")
     line = json.dumps(result)
     print(line, flush=True)
     if arguments.json is not None:
@@ -126,5 +186,5 @@ def finish(arguments: argparse.Namespace, tables: Sequence[Table], result: Row, 
 
 
 def show(value: float | None, form: str, scale: float = 1) -> str:
-    """Format a number that may be missing."""
+    """Format `scale` times a number; one that is missing is empty."""
     return "" if value is None else f"{value * scale:{form}}"

@@ -15,13 +15,14 @@ from benchmarks.processes import time_process
 from gpt.data.dataset import Dataset
 from gpt.system.errors import DataError, GPTError
 
-OUT = "out-shakespeare-char"
+OUTPUT_FOLDER = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""
-COMPILED = "_orig_mod."
-"""Prefix of every weight that torch.compile adds, and nanoGPT leaves."""
+COMPILED_PREFIX = "_orig_mod."
+"""Prefix that torch.compile adds to the name of every weight, and that nanoGPT saves."""
 
 
 def import_nanogpt(checkout: Path) -> Any:
+    """Import model.py of a checkout, which is no package, under a name that nothing else has."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
     assert spec is not None
     assert spec.loader is not None
@@ -31,9 +32,10 @@ def import_nanogpt(checkout: Path) -> Any:
 
 
 def build_nanogpt(checkout: Path, shape: dict[str, Any]) -> Any:
-    """Build its model from the arguments of its GPTConfig."""
+    """Build nanoGPT's model from the arguments of its GPTConfig."""
     module = import_nanogpt(checkout)
-    with contextlib.redirect_stdout(sys.stderr):  # it prints its number of parameters
+    # it prints its number of parameters, and standard output is for JSON
+    with contextlib.redirect_stdout(sys.stderr):
         return module.GPT(module.GPTConfig(**shape))
 
 
@@ -43,36 +45,46 @@ def prepare_nanogpt(checkout: Path, dataset: Dataset, folder: Path) -> Path:
     Raises:
         GPTError: its prepare.py fails, or does not encode and split the text as this package does.
     """
-    place = folder / "nanogpt"
-    shutil.copytree(checkout, place, ignore=shutil.ignore_patterns(".git", "__pycache__"))
-    data = place / "data" / "shakespeare_char"
-    text = "".join(dataset.tokenizer.decode(np.asarray(split)) for split in (dataset.train, dataset.val))
+    copy = folder / "nanogpt"
+    shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+    data = copy / "data" / "shakespeare_char"
+    splits = {"train": dataset.train, "val": dataset.val}
+    text = "".join(dataset.tokenizer.decode(np.asarray(split)) for split in splits.values())
     (data / "input.txt").write_text(text, encoding="utf-8")
     time_process([sys.executable, "prepare.py"], folder / "caches", data)
-    for name, ours in (("train", dataset.train), ("val", dataset.val)):
-        if not np.array_equal(np.fromfile(data / f"{name}.bin", dtype=np.uint16), ours):
+    for name, split in splits.items():
+        theirs = np.fromfile(data / f"{name}.bin", dtype=np.uint16)
+        if not np.array_equal(theirs, split):
             needs = "both need data.tokenizer=char, data.val_fraction=0.1"
             raise DataError(f"nanoGPT's {name}.bin has other tokens; {needs}")
-    return place
+    return copy
 
 
 def load_nanogpt(folder: Path) -> "AllLogits":
-    """Load the checkpoint in a copy, the best by nanoGPT's own estimate; raise GPTError where there is none."""
-    path = folder / OUT / "ckpt.pt"
+    """Load the checkpoint in a copy, the best by nanoGPT's own estimate.
+
+    Raise GPTError if there is none.
+    """
+    path = folder / OUTPUT_FOLDER / "ckpt.pt"
     if not path.is_file():
-        raise GPTError("nanoGPT left no checkpoint; it writes one every 250 steps, so --peer-steps has to be higher")
+        reason = "nanoGPT left no checkpoint; it writes one every 250 steps"
+        raise GPTError(f"{reason}, so --peer-steps has to be higher")
     saved = torch.load(path, map_location="cpu", weights_only=True)
     model = build_nanogpt(folder, saved["model_args"])
-    model.load_state_dict({name.removeprefix(COMPILED): value for name, value in saved["model"].items()})
+    weights = saved["model"]
+    model.load_state_dict({name.removeprefix(COMPILED_PREFIX): weights[name] for name in weights})
     return AllLogits(model, saved["model_args"]["block_size"])
 
 
 class AllLogits(nn.Module):
-    """Makes nanoGPT return the logits of all positions, which it does only where it is given targets."""
+    """Makes nanoGPT return the logits of all positions, which it does only where it is given
+    targets.
+    """
 
     def __init__(self, model: nn.Module, block_size: int) -> None:
         super().__init__()
-        self.model, self.block_size = model, block_size
+        self.model = model
+        self.block_size = block_size
 
     def forward(self, idx: Tensor) -> Tensor:
         """Map ids (B, T) to logits (B, T, V)."""

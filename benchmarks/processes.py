@@ -1,4 +1,4 @@
-"""Other processes: timed from start to end with cold caches, or asked by lines of JSON."""
+"""Time other processes from start to end with cold caches, or ask them by lines of JSON."""
 
 import contextlib
 import json
@@ -16,10 +16,16 @@ from gpt.system.errors import GPTError
 from gpt.system.progress import Report, silent
 
 ROOT = Path(__file__).resolve().parents[1]
-CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "XDG_CACHE_HOME": "cache"}
-"""Variables that name caches of compiled code, and the folder that each gets."""
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "XDG_CACHE_HOME": "cache",
+}
+"""Environment variables that name caches of compiled code, and the folder that each gets."""
 Ask = Callable[..., dict[str, Any]]
-"""Sends its keyword arguments and returns the answer; raises GPTError where the process ends or answers `error`."""
+"""Sends its keyword arguments and returns the answer; raises GPTError if the process ends or
+answers with `error`.
+"""
 
 
 class Line(NamedTuple):
@@ -35,12 +41,20 @@ def script_command(name: str) -> list[str]:
 
 
 def environment(caches: Path | None = None, threads: int | None = None) -> dict[str, str]:
-    """Return variables for a process that imports this package; an empty folder `caches` makes all caches cold."""
+    """Return environment variables for a process that imports this package.
+
+    Args:
+        caches: a folder for caches of compiled code; an empty one makes all of them cold.
+    """
+    variables = dict(os.environ)
     path = os.environ.get("PYTHONPATH")
-    variables = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
+    variables["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
     if caches is not None:
-        variables |= {name: str(caches / folder) for name, folder in CACHES.items()}
-    return variables if threads is None else {**variables, "OMP_NUM_THREADS": str(threads)}
+        for name, folder in CACHES.items():
+            variables[name] = str(caches / folder)
+    if threads is not None:
+        variables["OMP_NUM_THREADS"] = str(threads)
+    return variables
 
 
 def time_process(
@@ -50,14 +64,18 @@ def time_process(
     threads: int | None = None,
     report: Report = silent,
 ) -> tuple[float, list[Line]]:
-    """Run a process to its end, with cold caches; return its wall time in seconds and what it printed.
+    """Run a process to its end, with cold caches; return its wall time in seconds and what it
+    printed.
 
-    `report` gets the lines in which trainers print a validation loss.
+    Args:
+        folder: where it runs.
+        report: receives the lines in which trainers print a validation loss.
 
     Raises:
         GPTError: it failed; the message has its last line.
     """
-    start, lines = time.perf_counter(), []
+    start = time.perf_counter()
+    lines = []
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -74,34 +92,47 @@ def time_process(
                 report(f"  {text.rstrip()}")
     seconds = time.perf_counter() - start
     if process.returncode != 0:
-        raise GPTError(failure(command, process.returncode, "\n".join(line.text for line in lines)))
+        log = "\n".join(line.text for line in lines)
+        raise GPTError(failure(command, process.returncode, log))
     return seconds, lines
 
 
 def failure(command: Sequence[str], code: int, log: str) -> str:
     """Return one line about a process that failed, with the last line that it printed."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it printed nothing"]
-    return f"{' '.join(command[1:3])} ... ended with {code}: {lines[-1].removeprefix('error: ')[:300]}"
+    last = "it printed nothing"
+    for line in log.splitlines():
+        if line.strip():
+            last = line.strip()
+    reason = last.removeprefix("error: ")[:300]
+    return f"{' '.join(command[1:3])} ... ended with {code}: {reason}"
 
 
 @contextlib.contextmanager
 def json_process(name: str, command: Sequence[str]) -> Iterator[Ask]:
-    """Start a process that answers each line of JSON on its input with one on its output; yield what asks it.
+    """Start a process that answers each line of JSON on its input with one on its output; yield a
+    function to ask it.
 
-    It has to end at the end of its input. `name` is for error messages.
+    The process has to end at the end of its input. `name` is for error messages.
     """
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
         subprocess.Popen(
-            command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            command,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         ) as process,
     ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        pipe_in, pipe_out = process.stdin, process.stdout
+        pipe_in = process.stdin
+        pipe_out = process.stdout
+        assert pipe_in is not None
+        assert pipe_out is not None
 
         def ask(**request: Any) -> dict[str, Any]:
-            with contextlib.suppress(BrokenPipeError):  # it died; what it printed says why
+            # if the process has ended, there is no answer, and its log says why
+            with contextlib.suppress(BrokenPipeError):
                 print(json.dumps(request), file=pipe_in, flush=True)
             line = pipe_out.readline()
             if not line:

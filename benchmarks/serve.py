@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import json
+import math
 import socket
 import statistics
+import string
 import subprocess
 import tempfile
 import time
@@ -25,13 +27,15 @@ from gpt.system.errors import ConfigError, GPTError
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
-ALPHABET = "\n !$&',-.3:;?" + "".join(chr(code) for start in ("A", "a") for code in range(ord(start), ord(start) + 26))
+ALPHABET = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase
 """The 65 characters of Tiny Shakespeare."""
 START_SECONDS = 120.0
+"""How long the server may take to start."""
 NOTE = (
-    "Tokens/s: sampled tokens from the first request to the last answer, prompts included in the time; median of the\n"
-    "rounds (lowest-highest). TTFT: time to first token, since the request was due. ITL: inter-token latency as the\n"
-    "client sees it; tokens that arrive together share the time since those before. Both of all rounds together, in\n"
+    "Tokens/s: sampled tokens from the first request to the last answer, prompts included in\n"
+    "the time; median of the rounds (lowest-highest). TTFT: time to first token, since the\n"
+    "request was due. ITL: inter-token latency as the client sees it; tokens that arrive\n"
+    "together share the time since those before. Both of all rounds together, in\n"
     "milliseconds. Of idle: p99 of TTFT over that of one request at a time."
 )
 COLUMNS = {
@@ -45,7 +49,7 @@ COLUMNS = {
 
 
 class Run(NamedTuple):
-    """How many requests are in flight (closed loop), or arrive per second (open loop)."""
+    """One load: how many requests are in flight (closed loop), or arrive per second (open loop)."""
 
     concurrency: int = 1
     rate: float = 0.0
@@ -55,28 +59,81 @@ class Run(NamedTuple):
         return f"{self.rate:.3g} requests/s" if self.rate else f"{self.concurrency} at a time"
 
 
+IDLE = Run()
+"""One request at a time."""
+SETTINGS = (
+    "shape",
+    "kv_dtype",
+    "window",
+    "prompt_lengths",
+    "tokens",
+    "concurrency",
+    "requests",
+    "rounds",
+    "seed",
+)
+"""Options that are part of the result."""
+
+
 def add_parser(subparsers: Any) -> None:
-    summary = "Measure many requests at a time to the HTTP server."
-    parser = add_measurement(subparsers, "serve", summary, "--concurrency 32 --rates 8 16")
-    parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="a trained model instead of random weights")
-    shape = "layers, heads and width of a model with random weights (default: 6/6/384)"
-    parser.add_argument("--shape", default="6/6/384", metavar="L/H/C", help=shape)
-    kv_dtype = "of keys and values (default: fp32)"
-    parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "int8"), default="fp32", help=kv_dtype)
+    """Add the command."""
+    parser = add_measurement(
+        subparsers,
+        "serve",
+        "Measure many requests at a time to the HTTP server.",
+        "--concurrency 32 --rates 8 16",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="PATH",
+        help="a trained model instead of random weights",
+    )
+    parser.add_argument(
+        "--shape",
+        default="6/6/384",
+        metavar="L/H/C",
+        help="layers, heads and width of a model with random weights (default: 6/6/384)",
+    )
+    parser.add_argument(
+        "--kv-dtype",
+        choices=("fp32", "bf16", "int8"),
+        default="fp32",
+        help="of keys and values (default: fp32)",
+    )
     add_count(parser, "--window", 256, "block_size of the shape")
-    add_count(parser, "--prompt-lengths", [16, 32, 64, 128], "characters; each prompt has one of them, at random")
+    add_count(
+        parser,
+        "--prompt-lengths",
+        [16, 32, 64, 128],
+        "characters; each prompt has one of them, at random",
+    )
     add_count(parser, "--tokens", 120, "tokens sampled after each prompt")
-    add_count(parser, "--concurrency", 32, "requests in flight in the closed loop, which sends twice as many", lowest=2)
+    add_count(
+        parser,
+        "--concurrency",
+        32,
+        "requests in flight in the closed loop, which sends twice as many",
+        lowest=2,
+    )
     add_count(parser, "--requests", 150, "requests at each rate, in all rounds together")
-    rates = "requests per second of the open loop; 0: no open loop (default: half and 0.8 of the capacity)"
-    parser.add_argument("--rates", type=at_least(0, float), nargs="+", metavar="R", help=rates)
+    parser.add_argument(
+        "--rates",
+        type=at_least(0, float),
+        nargs="+",
+        metavar="R",
+        help="requests per second of the open loop; 0: no open loop "
+        "(default: half and 0.8 of the capacity)",
+    )
     add_count(parser, "--rounds", 3, "rounds")
     add_count(parser, "--seed", 1, "of prompts and arrivals", lowest=0)
-    parser.set_defaults(run=run, architecture="gpt2")
+    parser.set_defaults(run=run, architecture="gpt2")  # the architecture is for `config_of`
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure closed loops first, then open loops, by default at rates that the server can keep up with."""
+    """Measure closed loops first, then open loops, by default at rates that the server can keep up
+    with.
+    """
     check_installed("serve", "fastapi", "uvicorn", "h11")
     config = config_of(arguments.shape, arguments)
 
@@ -89,53 +146,83 @@ def run(arguments: argparse.Namespace) -> int:
         path = arguments.checkpoint or write_random_model(config, Path(folder) / "random")
         loaded = load_trained(path, Path("runs"), torch.device("cpu"))
         check_model(arguments, loaded)
-        alphabet = [loaded.tokenizer.decode([index]) for index in range(loaded.tokenizer.vocab_size)]
+        alphabet = [
+            loaded.tokenizer.decode([index]) for index in range(loaded.tokenizer.vocab_size)
+        ]
         report("starting the server")
         with start_server(loaded.folder, arguments.kv_dtype) as url:
             report("closed loops: requests follow answers")
-            closed = measure([Run(), Run(arguments.concurrency)], url, alphabet, arguments)
-            capacity = statistics.median(closed[Run(arguments.concurrency)]["tokens_per_second"]) / arguments.tokens
-            rates = [0.5 * capacity, 0.8 * capacity] if arguments.rates is None else filter(None, arguments.rates)
+            busy = Run(arguments.concurrency)
+            closed = measure([IDLE, busy], url, alphabet, arguments)
+            tokens_per_second = statistics.median(closed[busy]["tokens_per_second"])
+            rates = _rates(arguments, tokens_per_second / arguments.tokens)
             report("open loops: requests arrive at random, whatever has been answered")
             rows = closed | measure([Run(rate=rate) for rate in rates], url, alphabet, arguments)
+    idle_ms = rows[IDLE]["first_token_ms"]["p99"]
     for row in rows.values():
-        row["times_idle"] = row["first_token_ms"]["p99"] / rows[Run()]["first_token_ms"]["p99"]
-    title = f"{loaded.folder.name if arguments.checkpoint else arguments.shape}, {arguments.tokens} tokens per request"
+        row["times_idle"] = row["first_token_ms"]["p99"] / idle_ms
+    name = loaded.folder.name if arguments.checkpoint else arguments.shape
+    title = f"{name}, {arguments.tokens} tokens per request"
     table = make_table(title, {one.title: row for one, row in rows.items()}, COLUMNS, NOTE)
-    names = ("shape", "kv_dtype", "window", "prompt_lengths", "tokens", "concurrency", "requests", "rounds", "seed")
-    settings = {name: getattr(arguments, name) for name in names}
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
     results = [{**one._asdict(), **row} for one, row in rows.items()]
     return finish(arguments, [table], {**facts, **settings, "results": results})
 
 
+def _rates(arguments: argparse.Namespace, capacity: float) -> list[float]:
+    """Return the rates of the open loops, by default such as a server of this capacity can keep up
+    with.
+    """
+    if arguments.rates is None:
+        return [0.5 * capacity, 0.8 * capacity]
+    return [rate for rate in arguments.rates if rate > 0]
+
+
 def check_model(arguments: argparse.Namespace, loaded: "Loaded") -> None:
-    """Raise ConfigError if the longest request does not fit into the window, or characters are not tokens."""
+    """Raise ConfigError if the longest request does not fit into the window, or tokens are not
+    characters.
+    """
     window = loaded.model.config.block_size
     if max(arguments.prompt_lengths) + arguments.tokens > window:
-        raise ConfigError(f"--prompt-lengths and --tokens do not fit into the model's window of {window}")
+        found = "--prompt-lengths and --tokens do not fit"
+        raise ConfigError(f"{found} into the model's window of {window}")
     if loaded.config.data.tokenizer != "char":
-        raise ConfigError("--checkpoint: the client counts characters, so its tokenizer has to be char")
+        raise ConfigError(
+            "--checkpoint: the client counts characters, so its tokenizer has to be char"
+        )
 
 
-def measure(runs: Sequence[Run], url: str, alphabet: Sequence[str], arguments: argparse.Namespace) -> dict[Run, Row]:
-    """Measure in interleaved rounds, after two requests that do not count; no two rounds have the same prompts."""
+def measure(
+    runs: Sequence[Run], url: str, alphabet: Sequence[str], arguments: argparse.Namespace
+) -> dict[Run, Row]:
+    """Measure in interleaved rounds, after two requests that do not count.
+
+    Prompts differ from round to round, since the server finds keys and values of equal ones again.
+    """
     from benchmarks.http_load import poisson_arrivals, random_prompts, send, summarize_answers
 
     asyncio.run(send(url, ["O", "ROMEO"], 2))
     answers: dict[Run, list[Any]] = {}
     by_title = {one.title: one for one in runs}
-    for number, title in interleave(list(by_title), arguments.rounds if runs else 0, report):
+    rounds = arguments.rounds if runs else 0
+    for number, title in interleave(list(by_title), rounds, report):
         one = by_title[title]
         seed = [arguments.seed, number, one.concurrency, int(1000 * one.rate)]
-        count = -(-arguments.requests // arguments.rounds) if one.rate else requests_of(one.concurrency, arguments)
+        count = _num_requests(one, arguments)
         prompts = random_prompts(alphabet, arguments.prompt_lengths, count, seed)
         arrivals = poisson_arrivals(one.rate, count, seed) if one.rate else []
-        answers.setdefault(one, []).append(asyncio.run(send(url, prompts, arguments.tokens, one.concurrency, arrivals)))
-    return {one: summarize_answers(rounds) for one, rounds in answers.items()}
+        sending = send(url, prompts, arguments.tokens, one.concurrency, arrivals)
+        answers.setdefault(one, []).append(asyncio.run(sending))
+    return {one: summarize_answers(of_rounds) for one, of_rounds in answers.items()}
 
 
-def requests_of(concurrency: int, arguments: argparse.Namespace) -> int:
-    return 2 * concurrency if concurrency > 1 else max(2, arguments.concurrency // 2)
+def _num_requests(one: Run, arguments: argparse.Namespace) -> int:
+    """Return how many requests a load sends in a round."""
+    if one.rate:
+        return math.ceil(arguments.requests / arguments.rounds)
+    if one.concurrency > 1:
+        return 2 * one.concurrency
+    return max(2, arguments.concurrency // 2)
 
 
 def write_random_model(config: ModelConfig, folder: Path) -> Path:
@@ -153,7 +240,8 @@ def write_random_model(config: ModelConfig, folder: Path) -> Path:
 
 @contextmanager
 def start_server(checkpoint: Path, kv_dtype: str) -> Iterator[str]:
-    """Start `scripts/serve.py` on a free port of 127.0.0.1; yield its URL once it answers, and end it afterwards.
+    """Start `scripts/serve.py` on a free port of 127.0.0.1, yield its URL when it answers, and end
+    it afterwards.
 
     Raises:
         GPTError: it ended, or did not answer in time.
@@ -161,16 +249,28 @@ def start_server(checkpoint: Path, kv_dtype: str) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = ["--checkpoint", str(checkpoint), "--kv-dtype", kv_dtype, "--max-waiting", "100000", "--port", str(port)]
-    command, url = [*script_command("serve"), *options], f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        *script_command("serve"),
+        *("--checkpoint", str(checkpoint)),
+        *("--kv-dtype", kv_dtype),
+        *(
+            "--max-waiting",
+            "100000",
+        ),  # no request is refused, so that the latency of all is measured
+        *("--port", str(port)),
+    ]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        process = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
         try:
-            end = time.monotonic() + START_SECONDS
+            deadline = time.monotonic() + START_SECONDS
             while not _answers(url):
-                if process.poll() is not None or time.monotonic() > end:
+                code = process.poll()
+                if code is not None or time.monotonic() > deadline:
                     log.seek(0)
-                    raise GPTError(f"the server: {failure(command, process.poll() or 0, log.read())}")
+                    raise GPTError(f"the server: {failure(command, code or 0, log.read())}")
                 time.sleep(0.1)
             yield url
         finally:

@@ -1,4 +1,4 @@
-"""`scripts/bench.py train recipe` and `train race`: seconds and loss of whole training processes."""
+"""`scripts/bench.py train recipe` and `train race`: seconds and loss of training processes."""
 
 import argparse
 import json
@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.cli_options import add_count, add_measurement, add_nanogpt, check_overrides
-from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show, show_ratios, summarize
+from benchmarks.measure import (
+    Row,
+    describe,
+    finish,
+    interleave,
+    make_table,
+    ratios,
+    show,
+    show_ratios,
+    summarize,
+)
 from benchmarks.processes import Line, script_command, time_process
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes
@@ -24,20 +34,28 @@ if TYPE_CHECKING:
 
     from gpt.data.dataset import Dataset
 
-NAME = "bench"
+RUN_NAME = "bench"
 NANOGPT_CONFIG = "config/train_shakespeare_char.py"
 NANOGPT_FILES = ("model.py", "train.py", NANOGPT_CONFIG, "data/shakespeare_char/prepare.py")
 README_OPTIONS = (
-    "--device=cpu --compile=False --eval_iters=20 --log_interval=1 --block_size=64 --batch_size=12 --n_layer=4 "
-    "--n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000 --dropout=0.0"
+    "--device=cpu --compile=False --eval_iters=20 --log_interval=1 --block_size=64 "
+    "--batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 "
+    "--lr_decay_iters=2000 --dropout=0.0"
 )
-"""Word for word what nanoGPT's README gives for a CPU; on a GPU it trains by its configuration alone."""
-NANOGPT_WINDOWS = {"cpu": 64}
-GPU_WINDOW = 256
+"""Word for word what nanoGPT's README gives for a CPU; on a GPU it trains by its configuration
+alone.
+"""
+README_STEPS = "iters=2000"
+"""The number of steps in these options, in two of them."""
+NANOGPT_CPU_WINDOW = 64
+"""Of README_OPTIONS."""
+NANOGPT_GPU_WINDOW = 256
+"""Of NANOGPT_CONFIG."""
 NOTE = (
-    "s: seconds from the start of the process to its end, with cold compile caches and prepared data. Loss: nats per\n"
-    "token over the whole validation split in float32, in windows of the model's own length and, beside nanoGPT, of a\n"
-    "length that both models can read. Ours is of the last weights, nanoGPT's of those that it estimates best. To its\n"
+    "s: seconds from the start of the process to its end, with cold compile caches and\n"
+    "prepared data. Loss: nats per token over the whole validation split in float32, in\n"
+    "windows of the model's own length and, beside nanoGPT, of a length that both models can\n"
+    "read. Ours is of the last weights, nanoGPT's of those that it estimates best. To its\n"
     "best: until the trainer's own estimate was first as low as nanoGPT's lowest."
 )
 MEASURED = ("seconds", "loss", "common_loss")
@@ -49,11 +67,19 @@ COLUMNS = {
     "s to its best": lambda row: show(row.get("seconds_to_goal"), ".1f") or "-",
     "memory": lambda row: human_bytes(row["peak_bytes"]) if row.get("peak_bytes") else "-",
 }
-PEER_COLUMNS, GPU_COLUMNS = ("in common windows", "s to its best"), ("memory",)
-OUR_EVALUATION = re.compile(r"^step +(\d+) .*validation loss ([\d.]+)")
-EVALUATION = re.compile(r"^step (\d+): train loss [\d.]+, val loss ([\d.]+)")
-ITERATION = re.compile(r"^iter (\d+): loss [\d.]+, time ([\d.]+)ms")
-TOKENS = re.compile(r"tokens per iteration will be: ([\d,]+)")
+PEER_COLUMNS = ("in common windows", "s to its best")
+"""Columns that say something only beside nanoGPT."""
+GPU_COLUMNS = ("memory",)
+OUR_EVALUATION = re.compile(r"^step +\d+ .*validation loss ([\d.]+)")
+NANOGPT_EVALUATION = re.compile(r"^step \d+: train loss [\d.]+, val loss ([\d.]+)")
+NANOGPT_ITERATION = re.compile(r"^iter \d+: loss [\d.]+, time ([\d.]+)ms")
+NANOGPT_TOKENS = re.compile(r"tokens per iteration will be: ([\d,]+)")
+
+
+Evaluations = Sequence[tuple[float, float]]
+"""Of each evaluation, the seconds from the start of the process and the trainer's own estimate of
+the loss.
+"""
 
 
 class Run(NamedTuple):
@@ -61,30 +87,47 @@ class Run(NamedTuple):
 
     Attributes:
         seconds: from its start to its end.
-        model: that it kept.
-        evaluations: seconds from its start, and the loss by its own estimate, in order.
+        model: the model that it saved.
         tokens_per_second: median over its log; None where it logged none.
-        peak_bytes: on a CUDA device.
+        peak_bytes: on a CUDA device, otherwise None.
     """
 
     seconds: float
     model: "nn.Module"
-    evaluations: Sequence[tuple[float, float]] = ()
+    evaluations: Evaluations = ()
     tokens_per_second: float | None = None
     peak_bytes: int | None = None
 
-    def seconds_to(self, loss: float) -> float | None:
-        """When an evaluation first gave that loss or less; None: never."""
-        return next((seconds for seconds, value in self.evaluations if value <= loss), None)
+    def row(self, loss: float, common_loss: float) -> Row:
+        """Return what a result has of this process, with the losses of its model over the
+        validation split.
+        """
+        return {
+            "seconds": self.seconds,
+            "loss": loss,
+            "common_loss": common_loss,
+            "tokens_per_second": self.tokens_per_second,
+            "peak_bytes": self.peak_bytes,
+        }
 
 
 def add_parsers(subparsers: Any) -> None:
-    summary = "Time whole training processes and evaluate what they trained."
+    """Add both commands."""
     config = "--config configs/shakespeare.yaml"
-    recipe = add_measurement(subparsers, "train recipe", summary, f"{config} --seeds 1 2 3")
+    recipe = add_measurement(
+        subparsers,
+        "train recipe",
+        "Time whole training processes and evaluate what they trained.",
+        f"{config} --seeds 1 2 3",
+    )
     recipe.set_defaults(nanogpt=None)
-    summary = "The same, interleaved with processes of nanoGPT: by its recipe, on a GPU by its own configuration."
-    race = add_measurement(subparsers, "train race", summary, f"{config} --nanogpt ../nanoGPT")
+    race = add_measurement(
+        subparsers,
+        "train race",
+        "The same, interleaved with processes of nanoGPT: by its recipe, on a GPU by its own "
+        "configuration.",
+        f"{config} --nanogpt ../nanoGPT",
+    )
     add_nanogpt(race, NANOGPT_FILES, required=True)
     add_count(race, "--peer-steps", 2000, "training steps of nanoGPT on a CPU; its README has 2000")
     for parser, seeds in ((recipe, [1, 2, 3]), (race, [1])):
@@ -93,102 +136,201 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train by every seed, beside nanoGPT if that is wanted, and evaluate all models in the same way."""
+    """Train by every seed, beside nanoGPT if that is wanted, and evaluate all models in the same
+    way.
+    """
     check_overrides(arguments, "run.seed")
-    config, peer = load_config(Path(arguments.config), arguments.overrides).config, arguments.nanogpt
+    config = load_config(Path(arguments.config), arguments.overrides).config
+    peer = arguments.nanogpt
 
     from benchmarks.nanogpt import prepare_nanogpt
     from gpt.data.preparation import prepare
     from gpt.system.device import choose_device
 
     facts = describe("train race" if peer else "train recipe", arguments, config.run)
-    dataset, window = prepare(config.data, read_settings(), report), config.model.block_size
+    dataset = prepare(config.data, read_settings(), report)
     device = choose_device(config.run.device).type
-    names, peer_window = ["gpt", "nanoGPT"][: 2 if peer else 1], NANOGPT_WINDOWS.get(device, GPU_WINDOW)
-    common = min(window, peer_window) if peer else window
-    dataset.check_length(max(window, peer_window if peer else 0))
-    runs: dict[str, list[Row]] = {name: [] for name in names}
-    estimates: list[tuple[Row, Run]] = []
+    windows = {"gpt": config.model.block_size}
+    if peer:
+        windows["nanoGPT"] = NANOGPT_CPU_WINDOW if device == "cpu" else NANOGPT_GPU_WINDOW
+    common_window = min(windows.values())
+    dataset.check_length(max(windows.values()))
+
+    rows: dict[str, list[Row]] = {name: [] for name in windows}
+    evaluations: dict[str, list[Evaluations]] = {name: [] for name in windows}
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
-        place = prepare_nanogpt(peer, dataset, Path(folder)) if peer else None
-        for number, name in interleave(names, len(arguments.seeds), report):
+        copy = prepare_nanogpt(peer, dataset, Path(folder)) if peer else None
+        for number, name in interleave(list(windows), len(arguments.seeds), report):
             seed = arguments.seeds[number]
             if name == "gpt":
                 run = time_ours(arguments.config, [*arguments.overrides, f"run.seed={seed}"])
             else:
-                assert place is not None
-                run = time_nanogpt(place, arguments.peer_steps if device == "cpu" else None, config.run.threads)
-            own = window if name == "gpt" else peer_window
-            losses = {"loss": loss_of(run.model, dataset, own, device)}
-            losses["common_loss"] = loss_of(run.model, dataset, common, device)
-            speed = {"tokens_per_second": run.tokens_per_second, "peak_bytes": run.peak_bytes}
-            row: Row = {"seconds": run.seconds, **losses, **speed} | ({"seed": seed} if name == "gpt" else {})
-            runs[name].append(row)
-            estimates.append((row, run._replace(model=None)))  # type: ignore[arg-type]
-            report(f"{name}: {run.seconds:.1f} s, loss {losses['loss']:.4f} nats per token")
-    goal = min((loss for row, run in estimates if "seed" not in row for _, loss in run.evaluations), default=None)
-    for row, run in estimates:
-        row["seconds_to_goal"] = None if goal is None else run.seconds_to(goal)
-    times = {name: ratios(*([run["seconds"] for run in each] for each in (runs["gpt"], runs[name]))) for name in names}
-    totals = {name: {key: summarize([one[key] for one in ones]) for key in MEASURED} for name, ones in runs.items()}
-    hidden = (() if peer else PEER_COLUMNS) + (() if device == "cuda" else GPU_COLUMNS)
+                assert copy is not None
+                steps = arguments.peer_steps if device == "cpu" else None
+                run = time_nanogpt(copy, steps, config.run.threads)
+            loss = loss_of(run.model, dataset, windows[name], device)
+            row = run.row(loss, loss_of(run.model, dataset, common_window, device))
+            if name == "gpt":
+                row["seed"] = seed
+            rows[name].append(row)
+            evaluations[name].append(run.evaluations)
+            report(f"{name}: {run.seconds:.1f} s, loss {loss:.4f} nats per token")
+    goal = lowest_loss(evaluations.get("nanoGPT", []))
+    for name in windows:
+        for row, of_run in zip(rows[name], evaluations[name], strict=True):
+            row["seconds_to_goal"] = None if goal is None else seconds_to(goal, of_run)
+    return _finish(arguments, facts, rows, goal, is_cuda=device == "cuda")
+
+
+def _finish(
+    arguments: argparse.Namespace,
+    facts: Row,
+    runs: Mapping[str, list[Row]],
+    goal: float | None,
+    *,
+    is_cuda: bool,
+) -> int:
+    """Print the table and the result of all processes."""
+    seconds = {name: [row["seconds"] for row in rows] for name, rows in runs.items()}
+    times = {name: ratios(seconds["gpt"], values) for name, values in seconds.items()}
+    totals: dict[str, Row] = {}
+    for name, rows in runs.items():
+        totals[name] = {key: summarize([row[key] for row in rows]) for key in MEASURED}
+    title = arguments.config
+    hidden: list[str] = []
+    if "nanoGPT" in runs:
+        title += f"; nanoGPT takes {show_ratios(times['nanoGPT'])} times as long"
+    else:
+        hidden += PEER_COLUMNS
+    if not is_cuda:
+        hidden += GPU_COLUMNS
     columns = {name: cell for name, cell in COLUMNS.items() if name not in hidden}
-    title = "".join(f"; nanoGPT takes {show_ratios(times[name])} times as long" for name in names[1:])
-    result = {**facts, "compile_cache": "cold", "token_files": "cached", "runs": runs, "total": totals, "times": times}
-    tables = [make_table(f"{arguments.config}{title}", rows_of(runs, totals), columns, NOTE)]
-    return finish(arguments, tables, {**result, "goal": goal})
+    table = make_table(title, rows_of(runs, totals), columns, NOTE)
+    result = {
+        **facts,
+        "compile_cache": "cold",
+        "token_files": "cached",
+        "runs": runs,
+        "total": totals,
+        "times": times,
+        "goal": goal,
+    }
+    return finish(arguments, [table], result)
+
+
+def lowest_loss(runs: Sequence[Evaluations]) -> float | None:
+    """Return the lowest loss of all evaluations; None if there are none."""
+    losses = [loss for evaluations in runs for _, loss in evaluations]
+    return min(losses, default=None)
+
+
+def seconds_to(loss: float, evaluations: Evaluations) -> float | None:
+    """Return the seconds to the first evaluation with that loss or less; None if there is none."""
+    for seconds, value in evaluations:
+        if value <= loss:
+            return seconds
+    return None
 
 
 def rows_of(runs: Mapping[str, list[Row]], totals: Mapping[str, Row]) -> dict[str, Row]:
-    """Return a row for each process, by its seed, and rows with mean and deviation where there are several."""
+    """Return a row for each process, by its seed, and rows with mean and deviation where there are
+    several.
+    """
     rows: dict[str, Row] = {}
-    for name, ones in runs.items():
-        rows |= {f"{name}, {run.get('seed', number)}": run for number, run in enumerate(ones, 1)}
-        for statistic in ("mean", "deviation") if len(ones) > 1 else ():
-            rows[f"{name}, {statistic}"] = {key: totals[name][key][statistic] for key in MEASURED}
+    for name, of_name in runs.items():
+        for number, row in enumerate(of_name, 1):
+            rows[f"{name}, {row.get('seed', number)}"] = row
+        if len(of_name) > 1:
+            for statistic in ("mean", "deviation"):
+                total = {key: totals[name][key][statistic] for key in MEASURED}
+                rows[f"{name}, {statistic}"] = total
     return rows
 
 
 def time_ours(config: str, overrides: Sequence[str]) -> Run:
-    """Run `scripts/train.py` in a temporary folder; its model is that of the last checkpoint, on the CPU."""
+    """Run `scripts/train.py` in a temporary folder.
+
+    The model is that of the last checkpoint, on the CPU.
+    """
     import torch
 
     from gpt.checkpoint import load_trained
 
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as temporary:
         folder = Path(temporary)
-        command = [*script_command("train"), "--config", config, *overrides, f"run.dir={folder}", f"run.name={NAME}"]
+        place = [f"run.dir={folder}", f"run.name={RUN_NAME}"]
+        command = [*script_command("train"), "--config", config, *overrides, *place]
         seconds, lines = time_process(command, folder / "caches", report=report)
-        evaluations = [(line.seconds, float(m.group(2))) for line in lines if (m := OUR_EVALUATION.match(line.text))]
-        metrics = [json.loads(line) for line in (folder / NAME / "metrics.jsonl").read_text("utf-8").splitlines()]
-        speeds = [row["speed/tokens_per_second"] for row in metrics if "speed/tokens_per_second" in row]
-        loaded = load_trained(folder / NAME / "last", folder, torch.device("cpu"))
-        is_cuda = loaded.config.run.device.startswith("cuda")
-        peak = max((int(row["speed/memory_bytes"]) for row in metrics if "speed/memory_bytes" in row), default=None)
+        evaluations = read_evaluations(lines, OUR_EVALUATION)
+        log = (folder / RUN_NAME / "metrics.jsonl").read_text("utf-8")
+        metrics = [json.loads(line) for line in log.splitlines()]
+        speeds = _values(metrics, "speed/tokens_per_second")
         speed = statistics.median(speeds) if speeds else None
-        return Run(seconds, loaded.model, evaluations, speed, peak if is_cuda else None)
+        loaded = load_trained(folder / RUN_NAME / "last", folder, torch.device("cpu"))
+        peak = None
+        if loaded.config.run.device.startswith("cuda"):
+            peak = max(
+                (int(value) for value in _values(metrics, "speed/memory_bytes")), default=None
+            )
+        return Run(seconds, loaded.model, evaluations, speed, peak)
 
 
-def time_nanogpt(place: Path, steps: int | None, threads: int | None) -> Run:
-    """Run the train.py of a copied checkout, with the options of its README for a CPU, or for None steps with none."""
-    from benchmarks.nanogpt import OUT, load_nanogpt
+def _values(metrics: Sequence[Row], name: str) -> list[float]:
+    """Return a metric of all steps that have it."""
+    return [row[name] for row in metrics if name in row]
 
-    shutil.rmtree(place / OUT, ignore_errors=True)
-    options = [] if steps is None else README_OPTIONS.replace("iters=2000", f"iters={steps}").split()
-    command = [sys.executable, "train.py", NANOGPT_CONFIG, *options]
+
+def time_nanogpt(copy: Path, steps: int | None, threads: int | None) -> Run:
+    """Run the train.py of a copied checkout.
+
+    Args:
+        steps: train by the options of its README for a CPU, for so many steps; None: by its
+            configuration alone.
+    """
+    from benchmarks.nanogpt import OUTPUT_FOLDER, load_nanogpt
+
+    shutil.rmtree(copy / OUTPUT_FOLDER, ignore_errors=True)  # the checkpoint of the process before
+    command = [sys.executable, "train.py", NANOGPT_CONFIG]
+    if steps is not None:
+        command += README_OPTIONS.replace(README_STEPS, f"iters={steps}").split()
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
-        seconds, lines = time_process(command, Path(folder), place, threads, report)
-    return read_log(seconds, lines, load_nanogpt(place))
+        seconds, lines = time_process(command, Path(folder), copy, threads, report)
+    model = load_nanogpt(copy)
+    evaluations = read_evaluations(lines, NANOGPT_EVALUATION)
+    return Run(seconds, model, evaluations, nanogpt_speed(lines))
 
 
-def read_log(seconds: float, lines: Sequence[Line], model: "nn.Module") -> Run:
-    """Read nanoGPT's evaluations and speed from what it prints; an iteration after an evaluation includes its time."""
-    found = [match for line in lines if (match := ITERATION.match(line.text))]
-    evaluations = [(line.seconds, float(m.group(2))) for line in lines if (m := EVALUATION.match(line.text))]
-    tokens = [int(m.group(1).replace(",", "")) for line in lines if (m := TOKENS.match(line.text))]
-    if not found or not tokens:
-        return Run(seconds, model, evaluations)
-    return Run(seconds, model, evaluations, tokens[0] / statistics.median(float(m.group(2)) for m in found) * 1000)
+def read_evaluations(lines: Sequence[Line], pattern: re.Pattern[str]) -> Evaluations:
+    """Return the seconds and the loss of each line that fits a pattern, which has the loss as a
+    group.
+    """
+    evaluations = []
+    for line in lines:
+        match = pattern.match(line.text)
+        if match:
+            evaluations.append((line.seconds, float(match.group(1))))
+    return evaluations
+
+
+def nanogpt_speed(lines: Sequence[Line]) -> float | None:
+    """Return tokens per second by the median iteration that nanoGPT has logged; None if it has
+    logged none.
+
+    The time of an iteration after an evaluation includes the evaluation, which a median does not
+    notice.
+    """
+    milliseconds: list[float] = []
+    tokens = 0
+    for line in lines:
+        iteration = NANOGPT_ITERATION.match(line.text)
+        if iteration:
+            milliseconds.append(float(iteration.group(1)))
+        found = NANOGPT_TOKENS.match(line.text)
+        if found and not tokens:
+            tokens = int(found.group(1).replace(",", ""))
+    if not milliseconds or not tokens:
+        return None
+    return tokens / statistics.median(milliseconds) * 1000
 
 
 def loss_of(model: "nn.Module", dataset: "Dataset", block_size: int, device: str = "cpu") -> float:
@@ -199,4 +341,5 @@ def loss_of(model: "nn.Module", dataset: "Dataset", block_size: int, device: str
     from gpt.training.loss import evaluate, full_batches
 
     compute = Compute(torch.device(device), torch.float32)
-    return evaluate(model.to(compute.device), full_batches(dataset.val, block_size, 64), compute).loss
+    batches = full_batches(dataset.val, block_size, 64)
+    return evaluate(model.to(compute.device), batches, compute).loss

@@ -1,7 +1,7 @@
-"""A process that trains for `train step`: warm-up steps at the first request, then a number of steps for each.
+"""Train for `train step`: warm-up steps at the first request, then a number of steps at each other.
 
-Its argument is a job as JSON: `trainer` (gpt or nanogpt), `config`, `overrides`, `warmup`, `steps`, and
-for nanoGPT `dtype` and `checkout`. What follows it is `--plugin` with a file, or nothing.
+The argument of this process is a job as JSON: `trainer` (gpt or nanogpt), `config`, `overrides`,
+`warmup`, `steps`, and for nanoGPT `dtype` and `checkout`. `--plugin` with a file may follow it.
 """
 
 import json
@@ -33,75 +33,96 @@ STEPS_ONLY = (
     *("train.max_steps=1000000", "train.eval_interval=1000000", "train.log_interval=1000000"),
     *("train.teacher=null", "run.snapshots=false"),
 )
-"""Overrides: no evaluation, no log line and no teacher before the process is ended."""
-
-
+"""Overrides: no evaluation, no log line, no teacher and no snapshot before the process is ended."""
 SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout", "vocab_size")
 
 
 class StepTimer(Monitor):
     """Times the steps of a training loop, which calls `progress` after each.
 
-    It writes a line of JSON to `answers` after `warmup` steps, and then after every `steps`; training pauses until a
-    line on standard input asks for more. The end of the input raises SystemExit.
+    It writes a line of JSON to `answers` after `warmup` steps, and then after every `steps`.
+    Training pauses until a line on standard input asks for more. The end of the input raises
+    SystemExit.
     """
 
     def __init__(self, warmup: int, steps: int, answers: TextIO) -> None:
-        self._left, self._steps, self._answers = warmup, steps, answers
+        self._requested = warmup
+        self._steps = steps
+        self._answers = answers
         self._milliseconds: list[float] = []
 
     def begin(self, model: torch.nn.Module, dtype: str, blocks: str) -> None:
-        """Start the clock; what is trained, in which type and by which blocks becomes part of every answer."""
+        """Start the clock.
+
+        What is trained, in which dtype and by which blocks, becomes part of every answer.
+        """
         parameters = list(model.parameters())
-        count, self._is_cuda = sum(parameter.numel() for parameter in parameters), parameters[0].is_cuda
+        self._is_cuda = parameters[0].is_cuda
+        count = sum(parameter.numel() for parameter in parameters)
         self._about = {"dtype": dtype, "blocks": blocks, "parameters": count}
         self._last = time.perf_counter()
 
     def progress(self, step: int, loss: float | None) -> None:
-        """Note the time of a step; answer and wait when all requested steps are done, off the clock."""
+        """Record the time of a step.
+
+        After the last requested step, answer and wait, which is part of no step's time.
+        """
         if self._is_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # until now the step is only queued
         now = time.perf_counter()
         self._milliseconds.append((now - self._last) * 1000)
         self._last = now
-        if len(self._milliseconds) < self._left:
+        if len(self._milliseconds) < self._requested:
             return
         peak = peak_memory_bytes(torch.device("cpu"))
         answer = {**self._about, "peak_bytes": peak, "milliseconds": self._milliseconds}
         print(json.dumps(answer), file=self._answers, flush=True)
         if not sys.stdin.readline():
             raise SystemExit
-        self._milliseconds, self._left, self._last = [], self._steps, time.perf_counter()
+        self._milliseconds = []
+        self._requested = self._steps
+        self._last = time.perf_counter()
 
 
 def train_gpt(loaded: LoadedConfig, timer: StepTimer) -> None:
-    """Run `Trainer.run`, which tells its monitor of every step."""
+    """Run `Trainer.run`, which calls its monitor after every step."""
     trainer = build_trainer(TrainRequest(loaded, read_settings(), report))
     trainer.monitor = MonitorGroup([timer], report)
-    is_native = isinstance(trainer.model.h[0], NativeBlock)
-    blocks = "native" if is_native else "compiled" if trainer.config.run.compile else "eager"
-    timer.begin(trainer.model, str(trainer.compute.dtype).removeprefix("torch."), blocks)
+    blocks = "eager"
+    if isinstance(trainer.model.h[0], NativeBlock):
+        blocks = "native"
+    elif trainer.config.run.compile:
+        blocks = "compiled"
+    dtype = str(trainer.compute.dtype).removeprefix("torch.")
+    timer.begin(trainer.model, dtype, blocks)
     trainer.run()
 
 
 def train_nanogpt(loaded: LoadedConfig, timer: StepTimer, checkout: Path, dtype: str) -> None:
-    """Train as an iteration of nanoGPT's train.py does, with its model and optimizer, on our batches, without end.
+    """Train nanoGPT's model by its optimizer on our batches, as an iteration of its train.py does.
 
-    Its train.py never uses autocast on a CPU: bfloat16 there is what it would be with it.
+    Its train.py never uses autocast on a CPU. In bfloat16, the figures are those that it would have
+    with autocast. The training has no end; the timer ends the process.
     """
     dataset = prepare(loaded.config.data, read_settings(), silent)
-    config, device = resolve(loaded, dataset), choose_device(loaded.config.run.device)
-    optim, train = config.optim, config.train
+    config = resolve(loaded, dataset)
+    device = choose_device(loaded.config.run.device)
+    optim = config.optim
+    train = config.train
     torch.set_num_threads(config.run.threads or torch.get_num_threads())
-    model = build_nanogpt(checkout, {key: getattr(config.model, key) for key in SHAPE}).to(device)
-    optimizer = model.configure_optimizers(optim.weight_decay, optim.learning_rate, optim.betas, device.type)
+    shape = {key: getattr(config.model, key) for key in SHAPE}
+    model = build_nanogpt(checkout, shape).to(device)
+    optimizer = model.configure_optimizers(
+        optim.weight_decay, optim.learning_rate, optim.betas, device.type
+    )
     sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
     timer.begin(model, dtype, "eager")
     while True:
         for _ in range(train.grad_accum_steps):
-            inputs, targets = sampler.get_batch(train.batch_size)
+            inputs, targets = sampler.get_batch(train.batch_size)  # (B, T) each
             with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                loss = model(inputs.to(device), targets.contiguous().to(device))[1] / train.grad_accum_steps
+                _, loss = model(inputs.to(device), targets.contiguous().to(device))
+                loss = loss / train.grad_accum_steps
             loss.backward()
         if optim.grad_clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), optim.grad_clip)
@@ -111,10 +132,13 @@ def train_nanogpt(loaded: LoadedConfig, timer: StepTimer, checkout: Path, dtype:
 
 
 def main() -> int:
-    job, answers = json.loads(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed is not an answer
+    """Train as the job says, until the input ends; return the exit status."""
+    job = json.loads(sys.argv[1])
+    # standard output is for answers; what else is printed there goes to standard error
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     load_given_plugins(sys.argv[2:])
-    sys.stdin.readline()
+    sys.stdin.readline()  # the first request
     timer = StepTimer(job["warmup"], job["steps"], answers)
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         overrides = [*job["overrides"], *STEPS_ONLY, f"run.dir={folder}", "run.name=bench"]
