@@ -20,7 +20,6 @@ from programs import find_browser, is_ci
 from tiny import CORPUS, TINY, tiny_config
 from training.sessions import quick_beginnings
 
-
 def can_build_site() -> bool:
     """Return whether the packages of the extra `site` are installed."""
     return all(map(find_spec, ("jupytext", "material", "mkdocstrings")))
@@ -40,7 +39,11 @@ TESTS = Path(__file__).parent
 MARKED = {
     "slow": (
         *("accounting/test_memory.py", "api/test_python_page.py", "benchmarks"),
-        *("checkpoint/test_failed_writing.py", "cli/test_processes.py", "data/test_resident_memory.py"),
+        *(
+            "checkpoint/test_failed_writing.py",
+            "cli/test_processes.py",
+            "data/test_resident_memory.py",
+        ),
         *("distributed", "drills"),
         *("inspection/test_notebook.py", "interop"),
         *("export/test_gguf_file.py", "export/test_html.py", "export/test_hugging_face.py"),
@@ -50,7 +53,9 @@ MARKED = {
     "compiler": ("fake_cuda", "native"),
     "site": ("docs",),
 }
-"""Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""
+"""The marks of folders and files of tests, which `make test` leaves out, by their beginnings below
+`tests`.
+"""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -64,6 +69,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by `MARKED`, and those that use the fixture `browser`."""
     for item in items:
         path = item.path.relative_to(TESTS).as_posix()
         for mark, places in MARKED.items():
@@ -79,10 +85,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 for profile, count in {"quick": 20, "whole": 200}.items():  # of `make test` and `make test-all`
-    settings.register_profile(profile, max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        profile,
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile("whole")
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, which runs respect
-torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
+# A shell lets its background jobs ignore Ctrl-C, and a run respects that: tests of Ctrl-C need the
+# default.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(1)  # models are tiny, and pytest has a worker on each core
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -96,7 +109,8 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test sees the user's environment, or leaves torch's generator moved for the next."""
     for name in ("GPT_DATA_DIR", "GPT_OFFLINE", "GPT_PROCESSOR", "GPT_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("gpt.system.progress.SILENCE", PATIENCE)  # a slow machine says no more than a fast one
+    # a slow machine prints no more lines about progress than a fast one
+    monkeypatch.setattr("gpt.system.progress.SILENCE", PATIENCE)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
@@ -104,7 +118,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def no_plugins() -> Iterator[None]:
-    """A test that loads plugins, which the next one does not see."""
+    """Unload plugins after a test that loads some."""
     yield
     unload()
 
@@ -158,11 +172,16 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
     pages: list[Page] = []
 
     def start(url: str, **options: Any) -> Page:
-        pages.append(browser.open(url, **options))
-        return pages[-1]
+        page = browser.open(url, **options)
+        pages.append(page)
+        return page
 
     yield start
-    consoles = [[*page.console] for page in pages]  # before they are closed: a server may have ended meanwhile
+    lines: list[str] = []
+    for page in pages:
+        # read before any page is closed: the server may end then, and other pages that ask it get
+        # errors
+        lines += page.console
     for page in pages:
         page.close()
-    assert [lines for lines in consoles if lines] == []
+    assert lines == []

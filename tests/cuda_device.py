@@ -1,4 +1,4 @@
-"""Training and waiting on a CUDA device, for the tests that have one."""
+"""Train, and detect waiting, on a CUDA device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +14,29 @@ from gpt.training.step import Stepper
 
 
 def stepper_of(
-    model: GPT, device: torch.device, dtype: torch.dtype = torch.float32, kind: type[Stepper] = Stepper, **optim: object
+    model: GPT,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    kind: type[Stepper] = Stepper,
+    **optim: object,
 ) -> Stepper:
-    """Of a model that is on the device; float32 is exact, without TF32."""
-    config = OptimConfig.model_validate({"learning_rate": 3e-3, "min_lr": 0.0, "warmup_steps": 0, **optim})
-    fast = torch.bfloat16 if device.type == "cuda" else torch.float32
+    """Return the stepper of a model that is on the device.
+
+    With float32 it computes exactly, without TF32.
+    """
+    config = OptimConfig.model_validate(
+        {"learning_rate": 3e-3, "min_lr": 0.0, "warmup_steps": 0, **optim}
+    )
+    fast_dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    optimizer = build_optimizer(model, config, device, fast_dtype)
     objective = Objective(0.9, mtp_weights=(0.5, 0.25), mtp_steps=12)
-    return kind(model, build_optimizer(model, config, device, fast), Compute(device, dtype), 1.0, objective)
+    grad_clip = 1.0
+    return kind(model, optimizer, Compute(device, dtype), grad_clip, objective)
 
 
 @contextmanager
 def no_synchronization(device: torch.device) -> Iterator[None]:
-    """Within, torch raises where it would wait for the CUDA device."""
+    """Let torch raise, inside this context, where it would wait for the CUDA device."""
     if device.type != "cuda":
         yield
         return

@@ -1,4 +1,4 @@
-"""Servers on real sockets, in a thread of their own: with the real engine, or with one that a test moves by hand."""
+"""Run servers on real sockets in a thread, with the real engine or one that a test drives."""
 
 import asyncio
 import json
@@ -32,20 +32,25 @@ from server_process import HEAD, post_bytes  # noqa: F401  # for tests of server
 
 
 class ManualEngine:
-    """An engine that computes nothing: a test says what comes. It admits `room` requests."""
+    """An engine that computes nothing: a test says which text comes. It accepts `room` requests."""
 
     def __init__(self, room: int = 1000) -> None:
-        self.room, self.failure = room, None
+        self.room = room
+        self.failure = None
         self.requests: list[Request] = []
         self.cancelled: list[Request] = []
-        self.arrived, self.left = threading.Semaphore(0), threading.Semaphore(0)
+        self.arrived = threading.Semaphore(0)  # requests that no test has waited for yet
+        self.left = threading.Semaphore(0)  # the same for those that were cancelled
 
-    def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[TextChunk]], None]) -> Request:
+    def submit(
+        self, prompt: str, params: SamplingParams, on_chunks: Callable[[list[TextChunk]], None]
+    ) -> Request:
         if len(self.requests) >= self.room:
             raise QueueFullError("1 requests are waiting already")
-        self.requests.append(Request([0], params, on_pieces))
+        request = Request([0], params, on_chunks)
+        self.requests.append(request)
         self.arrived.release()
-        return self.requests[-1]
+        return request
 
     def cancel(self, request: Request) -> None:
         self.cancelled.append(request)
@@ -53,14 +58,14 @@ class ManualEngine:
         self.left.release()
 
     def say(self, text: str, finish: Any = None, request: int = 0) -> None:
-        """Give a request one more piece."""
+        """Let a request receive one more chunk."""
         self.requests[request].on_chunks([TextChunk(0, text, SampledToken(0), finish)])
 
     def wait_for_request(self) -> None:
         assert self.arrived.acquire(timeout=PATIENCE)
 
     def wait_for_cancel(self, seconds: float = 10.0) -> None:
-        """Wait for less than a server's limits, which would cancel a request too."""
+        """Wait for less time than a server's limits, after which it would cancel a request, too."""
         assert self.left.acquire(timeout=seconds)
 
     def stats(self) -> EngineStats:
@@ -99,7 +104,9 @@ class Served:
         asyncio.run_coroutine_threadsafe(look(), self.loop).result(PATIENCE)
 
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE
+        )
 
     def http(self) -> httpx2.Client:
         return httpx2.Client(base_url=self.url, timeout=PATIENCE)
@@ -112,9 +119,10 @@ class Served:
         return self.send(json.dumps(body).encode(), path)
 
     def send(self, content: Any, path: str = "/v1/completions", **headers: Any) -> httpx2.Response:
-        """Post bytes, as JSON where the headers say nothing else."""
+        """Post bytes, as JSON unless the headers say otherwise."""
+        all_headers = {"Content-Type": "application/json", **headers}
         with self.http() as client:
-            return client.post(path, content=content, headers={"Content-Type": "application/json", **headers})
+            return client.post(path, content=content, headers=all_headers)
 
     def connect(self, sent: bytes = b"") -> socket.socket:
         """Open a connection, and send something."""
@@ -127,8 +135,12 @@ Serve = Callable[..., AbstractContextManager[Served]]
 CharModel = tuple[GPT, CharTokenizer]
 
 
-def assert_is_error(answer: httpx2.Response, status: int, param: str | None = None, *words: str) -> str:
-    """Expect the shape of all errors, and return the message."""
+def assert_is_error(
+    answer: httpx2.Response, status: int, param: str | None = None, *words: str
+) -> str:
+    """Check that an answer is an error in the protocol's shape, whose message has these words, and
+    return the message.
+    """
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -146,26 +158,40 @@ def serve_models(
     limits: Limits = Limits(),  # noqa: B008
     **app_options: Any,
 ) -> Iterator[Served]:
-    """Run a server in a thread until the context ends."""
-    bound, engines = bind("127.0.0.1", 0), []
-    ready, stop = Future[Served](), threading.Event()
+    """Run a server in a thread until the context ends.
 
-    def keep(model: Loaded) -> Any:
-        engines.append(make_engine(model))
-        return engines[-1]
+    Args:
+        folder: the runs folder.
+        loaded: returns the model of a checkpoint folder.
+        app_options: those of `create_app`.
+    """
+    bound = bind("127.0.0.1", 0)
+    engines: list[Any] = []
+    ready = Future[Served]()
+    stop = threading.Event()
+
+    def make_and_keep(model: Loaded) -> Any:
+        engine = make_engine(model)
+        engines.append(engine)
+        return engine
 
     async def run() -> None:
-        models = Models(loaded, keep, folder)
+        models = Models(loaded, make_and_keep, folder)
         app = create_app(models, limits, **app_options)
         server = uvicorn.Server(build_config(app, limits, "critical", timeout_graceful_shutdown=0))
         serving = asyncio.create_task(server.serve([bound]))
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        connections = server.server_state.connections
-        served = Served(url, app.state.services, models, asyncio.get_running_loop(), connections, engines)
-        async with models.use(None):
+        async with models.use(None):  # so that the first engine is there
             pass
         while not server.started:
             await asyncio.sleep(0.005)
+        served = Served(
+            url=f"http://127.0.0.1:{bound.getsockname()[1]}",
+            services=app.state.services,
+            models=models,
+            loop=asyncio.get_running_loop(),
+            connections=server.server_state.connections,
+            engines=engines,
+        )
         ready.set_result(served)
         while not stop.is_set():
             await asyncio.sleep(0.01)
@@ -192,10 +218,11 @@ def add_run(runs: Path, name: str) -> None:
 
 
 def make_loaded(model: GPT, tokenizer: Tokenizer) -> Callable[[Path], Loaded]:
+    """Return a function that returns a model as if it were loaded from a folder."""
     config = Config.model_validate({"sample": {"temperature": 0.8}})
     return lambda folder: Loaded(model, tokenizer, config, folder, {"step": 5})
 
 
 def real_engine(loaded: Loaded) -> EngineThread:
-    # by the native backend where there is one: its logprobs are the same bits in any batch
+    # the native backend where there is one: its log-probabilities are the same bits in any batch
     return EngineThread(loaded.model, loaded.tokenizer, max_sequences=16)

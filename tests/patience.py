@@ -1,15 +1,20 @@
-"""How long tests wait for other threads and processes, and how many examples dear properties are tried with."""
+"""How long tests wait for other threads and processes, and how many examples expensive properties
+are tried with.
+"""
 
 from hypothesis import settings
 
 PATIENCE = 240.0
-"""Seconds for whatever should come: a limit against a hang, which measures nothing.
+"""Seconds that a test waits for anything: a limit against a hang, which measures nothing.
 
-It takes a few at most, or some 20 on a busy machine. pytest's own limit, `timeout` in pyproject.toml, is longer, so
-that a test says what it has waited for.
+Nothing takes more than a few seconds, or some 20 on a busy machine. pytest's own limit, `timeout`
+in pyproject.toml, is longer, so that a test can say what it has waited for.
 """
 
 
 def examples(share: float) -> settings:
-    """Decorate a property whose examples are dear: it is tried with a share of the examples that others have."""
-    return settings(max_examples=max(2, round(share * settings().max_examples)))
+    """Return a decorator for an expensive property, which is tried with this share of the usual
+    number of examples.
+    """
+    count = round(share * settings().max_examples)
+    return settings(max_examples=max(2, count))

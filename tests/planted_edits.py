@@ -1,4 +1,6 @@
-"""Edits of the model, one of each of its parts, as a reader makes them, that fast paths must notice."""
+"""Edits of the model, one of each of its parts, such as a reader makes, which fast paths have to
+notice.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +18,7 @@ Edit = Callable[[pytest.MonkeyPatch], None]
 
 
 def edited(owner: type, forward: Callable[..., Tensor]) -> Edit:
+    """Return the edit that replaces the `forward` of a class."""
     return lambda patch: patch.setattr(owner, "forward", forward)
 
 

@@ -1,6 +1,7 @@
-"""Plugins for tests, and a process without them afterward.
+"""Write and load plugins for tests, and unload them afterward.
 
-Their names begin with `own_`, so that no test fails in a checkout whose reader has added an activation called mish.
+Their names begin with `own_`, so that no test fails in a checkout whose reader has added an
+activation called mish.
 """
 
 from pathlib import Path
@@ -55,23 +56,26 @@ class Bilinear(torch.nn.Module):
 
 ACTIVATIONS |= {"own_mish": F.mish, "prelu": torch.nn.PReLU}
 MLPS["bilinear"] = Bilinear
-NORMS["double"] = lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))
+NORMS["double"] = lambda config: torch.nn.Sequential(
+    torch.nn.LayerNorm(config.n_embd), torch.nn.LayerNorm(config.n_embd)
+)
 POSITIONS["own_alibi"] = ALiBi
 OPTIMIZERS["momentum"] = Momentum
 LOSS_TERMS["own_confidence"] = lambda logits, targets: -logits.float().log_softmax(-1).mean(-1).sum()
 SCHEDULES["own_linear"] = lambda step, config, max_steps: 1 - step / max_steps
 """
-"""A plugin with a part of every kind."""
+"""A plugin with a component of every kind."""
 
 
 def plugin_of(folder: Path, code: str = PARTS, name: str = "my_parts.py") -> Plugin:
     """Write a plugin and load it."""
-    (folder / name).write_text(code, encoding="utf-8")
-    load_plugins([folder / name])
-    return PLUGINS[(folder / name).resolve()]
+    path = folder / name
+    path.write_text(code, encoding="utf-8")
+    load_plugins([path])
+    return PLUGINS[path.resolve()]
 
 
 def unload() -> None:
-    """Forget all plugins."""
-    for place in list(PLUGINS):
-        unload_plugin(place)
+    """Unload all plugins."""
+    for path in list(PLUGINS):
+        unload_plugin(path)

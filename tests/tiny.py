@@ -1,4 +1,4 @@
-"""What many tests are made of: a text and a model of a size that costs a millisecond."""
+"""A text, a recipe and models for many tests, so small that a step takes a millisecond."""
 
 import torch
 from torch import nn
@@ -7,7 +7,8 @@ from gpt.config import ModelConfig
 from gpt.model import GPT
 
 CORPUS = (
-    "It was the best of rooms, it was the worst of rooms; every door had a key, every key had a door.\n"
+    "It was the best of rooms, it was the worst of rooms; "
+    "every door had a key, every key had a door.\n"
     "Who keeps the keys? asked Ada. The keeper, said Tom, and the keeper sleeps till seven.\n"
 )
 
@@ -22,15 +23,25 @@ train: {batch_size: 4, max_steps: 6, eval_interval: 3, log_interval: 1, sample_t
 
 
 def tiny_config(**changes: object) -> ModelConfig:
-    """2 layers, 4 heads, 32 wide, 16 positions, 23 ids."""
-    values = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23, **changes}
+    """Return a configuration of 2 layers, 4 heads, width 32, 16 positions and 23 ids."""
+    values = {
+        "n_layer": 2,
+        "n_head": 4,
+        "n_embd": 32,
+        "block_size": 16,
+        "vocab_size": 23,
+        **changes,
+    }
     return ModelConfig.model_validate(values)
 
 
 def sharp_model(std: float = 0.2, seed: int = 0, **changes: object) -> GPT:
-    """A tiny model in eval mode with weights so large that its logits are far from uniform and every part matters."""
+    """Return a tiny model in eval mode whose weights are so large that every part matters to its
+    logits.
+    """
     torch.manual_seed(seed)
     model = GPT(tiny_config(**{"tie_weights": False, **changes})).eval()
     for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=std)
+        is_vector = parameter.dim() == 1  # the weight of a norm, which is about 1, or a bias
+        nn.init.normal_(parameter, mean=1.0 if is_vector else 0.0, std=std)
     return model

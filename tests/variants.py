@@ -1,4 +1,6 @@
-"""Models of every choice of the architecture: few, in which any two choices meet."""
+"""Models of every choice of the architecture: few ones, such that any two choices meet in one of
+them.
+"""
 
 from random import Random
 from typing import Any
@@ -26,7 +28,9 @@ VARIANTS = [
     ("rope", "rmsnorm", "relu2", 1, True, True, False, "reference"),
     ("rope", "rmsnorm", "swiglu", 1, True, True, False, "auto"),
 ]
-"""Values of `CHOICES`. A test of the model checks that every pair of values is in one of them."""
+"""Values of `CHOICES`. A test of the model checks that every pair of values is in one of the
+variants.
+"""
 
 
 def keys_of(variant: tuple[Any, ...]) -> dict[str, Any]:
@@ -35,28 +39,33 @@ def keys_of(variant: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def name_of(variant: tuple[Any, ...]) -> str:
-    """Return what a test of a variant is called."""
+    """Return the name of a variant in the name of a test."""
     return "-".join(map(str, variant))
 
 
-def draw_model(chance: Random, **fixed: Any) -> GPT:
-    """Return a model in eval mode with random sizes, a random choice of everything, and weights that matter.
+def draw_model(generator: Random, **fixed: Any) -> GPT:
+    """Return a model in eval mode with random sizes, a random choice of everything, and weights
+    that matter.
 
     Args:
-        chance: decides.
+        generator: decides.
         fixed: keys of `model` that are not chosen at random.
     """
-    keys = {name: chance.choice([variant[i] for variant in VARIANTS]) for i, name in enumerate(CHOICES)}
-    heads = chance.choice((1, 2, 3, 4, 6))
+    keys: dict[str, Any] = {}
+    for name, values in zip(CHOICES, zip(*VARIANTS, strict=True), strict=True):
+        keys[name] = generator.choice(values)
+    heads = generator.choice((1, 2, 3, 4, 6))
     keys |= {
-        "n_layer": chance.randint(1, 3),
+        "n_layer": generator.randint(1, 3),
         "n_head": heads,
-        "n_kv_head": chance.choice([count for count in (1, 2, 3, 4, 6) if heads % count == 0]),
-        "n_embd": heads * chance.choice((2, 6, 8, 16)),
-        "block_size": chance.choice((5, 16, 24, 70)),
-        "vocab_size": chance.choice((3, 23, 65, 130)),
-        "mlp_width": chance.choice((None, None, 20, 67)),
-        "norm_eps": chance.choice((1e-5, 0.1)),
-        "rope_theta": chance.choice((100.0, 10000.0)),
+        "n_kv_head": generator.choice([count for count in (1, 2, 3, 4, 6) if heads % count == 0]),
+        "n_embd": heads * generator.choice((2, 6, 8, 16)),
+        "block_size": generator.choice((5, 16, 24, 70)),
+        "vocab_size": generator.choice((3, 23, 65, 130)),
+        "mlp_width": generator.choice((None, None, 20, 67)),
+        "norm_eps": generator.choice((1e-5, 0.1)),
+        "rope_theta": generator.choice((100.0, 10000.0)),
     }
-    return sharp_model(chance.choice((0.2, 0.3, 0.5)), chance.randrange(2**31), **(keys | fixed))
+    return sharp_model(
+        generator.choice((0.2, 0.3, 0.5)), generator.randrange(2**31), **(keys | fixed)
+    )

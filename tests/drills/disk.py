@@ -7,13 +7,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from drills.forks import Ending, prepare_to_fork, run_forked
-from drills.kill import encode, write_texts
+from drills.kill import Outcome, encode, write_texts
 from drills.leftovers import contents, make_folder, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import train
@@ -21,12 +20,20 @@ from gpt.system.errors import CheckpointError
 
 DISK = Path("disk")
 RUN = DISK / "runs" / "tiny"
-NEW_NAMESPACE, NEW_USER = 0x20000, 0x10000000
-READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18
+CLONE_NEWNS = 0x20000
+"""For unshare(2), from <sched.h>: mounts that other processes do not see."""
+CLONE_NEWUSER = 0x10000000
+"""A user namespace, in which a process without privileges may mount."""
+MS_RDONLY = 1
+"""For mount(2), from <sys/mount.h>, as those below."""
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
 NO_DISK = 77
-"""Exit code where this system lets no process have a disk of its own."""
+"""Exit code if this system lets no process have a disk of its own."""
 LOST = "LOST:"
-"""Printed in a child, which alone sees its disk."""
+"""Printed in a child before what is lost: the child alone sees its disk."""
 Act = Callable[[], Any]
 
 
@@ -36,10 +43,10 @@ class Fault:
 
     Attributes:
         name: shown in failures.
-        acts: done before a save, by its number from 1.
-        code: of the run in the end.
-        warnings: failed saves that are reported, at least.
-        says: part of a message.
+        acts: called before a save, by its number from 1.
+        code: exit code that the run has to end with.
+        warnings: how many failed saves have to be reported at least.
+        says: what the output has to contain.
         kibibytes: size of the disk.
     """
 
@@ -51,11 +58,14 @@ class Fault:
     kibibytes: int = 4000
 
     def is_right(self, ending: Ending) -> bool:
-        is_told = ending.output.count("the last checkpoint is kept") >= self.warnings and self.says in ending.output
-        return ending.code == self.code and is_told
+        """Return whether a run has ended as it should."""
+        warnings = ending.output.count("the last checkpoint is kept")
+        is_reported = warnings >= self.warnings and self.says in ending.output
+        return ending.code == self.code and is_reported
 
 
 def fill() -> None:
+    """Write a file until the disk is full."""
     with (DISK / "filler").open("wb", buffering=0) as file:
         try:
             while True:
@@ -71,21 +81,29 @@ def make_room() -> None:
 def become_read_only() -> None:
     """Let nothing be written below the folder of the checkpoints, or into it."""
     path = str(RUN / "checkpoints").encode()
-    call_libc("mount", path, path, None, BIND, None)
-    call_libc("mount", b"none", path, None, BIND | REMOUNT | READ_ONLY, None)
+    # a folder can only be remounted if it is a mount, so it is mounted on itself first
+    call_libc("mount", path, path, None, MS_BIND, None)
+    call_libc("mount", b"none", path, None, MS_BIND | MS_REMOUNT | MS_RDONLY, None)
 
 
 def become_writable() -> None:
     call_libc("umount", str(RUN / "checkpoints").encode())
 
 
-def limit(most: int) -> Act:
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+def limit(max_bytes: int) -> Act:
+    """Return an act after which no file may be larger; -1 is no limit."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
 
 
 def become_slow() -> None:
-    flush = os.fsync
-    os.fsync = lambda handle: (time.sleep(0.01), flush(handle))[1]
+    """Let every flush to disk take 10 ms longer."""
+    fsync = os.fsync
+
+    def slow_fsync(handle: int) -> None:
+        time.sleep(0.01)
+        fsync(handle)
+
+    os.fsync = slow_fsync
 
 
 FAULTS = (
@@ -95,7 +113,9 @@ FAULTS = (
     Fault("read-only from the second save on", {2: become_read_only}, code=2, warnings=1),
     Fault("read-only for two saves", {2: become_read_only, 4: become_writable}, code=0, warnings=2),
     Fault("files of 8 kB at most from the second save on", {2: limit(8000)}, code=2, warnings=1),
-    Fault("files of 8 kB at most for two saves", {2: limit(8000), 4: limit(-1)}, code=0, warnings=2),
+    Fault(
+        "files of 8 kB at most for two saves", {2: limit(8000), 4: limit(-1)}, code=0, warnings=2
+    ),
     Fault("run folder deleted", {3: lambda: shutil.rmtree(RUN)}, code=0),
     Fault("slow", {1: become_slow}, code=0),
 )
@@ -113,11 +133,15 @@ def call_libc(name: str, *arguments: object) -> None:
 
 
 def on_disk(kibibytes: int, call: Callable[[], int]) -> int:
-    """Call a function in a child that has a small disk of its own at `disk`, which is gone when the child ends."""
+    """Call a function in a child that has a small disk of its own at `disk`, which is gone when the
+    child ends.
+    """
     DISK.mkdir(exist_ok=True)
     try:
-        call_libc("unshare", NEW_NAMESPACE | (0 if os.geteuid() == 0 else NEW_USER))
-        call_libc("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
+        is_root = os.geteuid() == 0
+        call_libc("unshare", CLONE_NEWNS if is_root else CLONE_NEWNS | CLONE_NEWUSER)
+        # mounts would otherwise be passed on to the namespace of other processes
+        call_libc("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
         call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", 0, f"size={kibibytes}k".encode())
     except OSError:
         return NO_DISK
@@ -126,15 +150,22 @@ def on_disk(kibibytes: int, call: Callable[[], int]) -> int:
 
 def train_with(fault: Fault) -> int:
     """Train on a disk with a fault, and check what is left."""
-    saves, save = 0, RunFolder.save
+    save = RunFolder.save
+    number = 0
 
     def faulty_save(*arguments: object, **options: object) -> object:
-        nonlocal saves
-        saves += 1
-        fault.acts.get(saves, lambda: None)()
+        nonlocal number
+        number += 1
+        if number in fault.acts:
+            fault.acts[number]()
         return save(*arguments, **options)
 
-    changes = ("run.dir=disk/runs", "train.max_steps=10", "train.eval_interval=2", "train.keep_last=9")
+    changes = (
+        "run.dir=disk/runs",
+        "train.max_steps=10",
+        "train.eval_interval=2",
+        "train.keep_last=9",
+    )
     with patch.object(RunFolder, "save", faulty_save):
         code = train.main(["--config", "tiny.yaml", *changes])
     folders = RunFolder(RUN).checkpoints()
@@ -151,37 +182,45 @@ def train_with(fault: Fault) -> int:
 
 
 def encode_on_small_disk() -> int:
-    """Encode a corpus on a disk that is too small, and again when it is larger; return the first code."""
+    """Encode a corpus on a disk that is too small, and again when it is larger.
+
+    Return the first code.
+    """
     assert encode() == 0
     expected = contents(Path("blocks"))
-    code = encode(into="disk")
-    if left := list((DISK / "tokens").iterdir()):
+    first_code = encode(into="disk")
+    left = list((DISK / "tokens").iterdir())
+    if left:
         print(LOST, f"what is left is {left}")
-    call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", REMOUNT, b"size=4000k")
-    again = encode(into="disk")
+    call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", MS_REMOUNT, b"size=4000k")
+    second_code = encode(into="disk")
     found = {name.replace("disk/", "blocks/"): value for name, value in contents(DISK).items()}
-    if again != 0 or found != expected:
-        print(LOST, f"it ends with {again}, and with {sorted(set(found) ^ set(expected))}")
-    return code
+    if second_code != 0 or found != expected:
+        different = sorted(set(found) ^ set(expected))
+        print(LOST, f"it ends with {second_code}, and with {different}")
+    return first_code
 
 
-def run(folder: Path, full: bool) -> Iterator[tuple[str, str, str]]:
+def run(folder: Path, full: bool) -> Iterator[Outcome]:
+    """Train with every fault, or some, and encode on a disk that is too small."""
     prepare_to_fork()
     train_tiny(folder)
     write_texts(folder / "texts")
-
-    def attack(
-        name: str, place: Path, call: Callable[[], int], is_right: Callable[[Ending], bool]
-    ) -> tuple[str, str, str]:
-        ending = run_forked(call, place)
-        if ending.code == NO_DISK:
-            return "not possible here", name, ""
-        wrong = LOST in ending.output or "Traceback" in ending.output or not is_right(ending)
-        return "faults of a disk", name, f"{ending.code}: {ending.output[-600:]}" if wrong else ""
-
     for fault in FAULTS if full else FAULTS[:3]:
         place = make_folder(folder / fault.name.replace(" ", "-"))
-        call = partial(on_disk, fault.kibibytes, partial(train_with, fault))
-        yield attack(fault.name, place, call, fault.is_right)
-    call = partial(on_disk, 4, encode_on_small_disk)  # with room for the ids
-    yield attack("tokens on a small one", folder, call, lambda ending: ending.code == 2)
+        ending = run_forked(
+            lambda fault=fault: on_disk(fault.kibibytes, lambda: train_with(fault)), place
+        )
+        yield judge(fault.name, ending, fault.is_right(ending))
+    # 4 kB have room for the ids of a text, but not for the rest
+    ending = run_forked(lambda: on_disk(4, encode_on_small_disk), folder)
+    yield judge("tokens on a small one", ending, ending.code == 2)
+
+
+def judge(name: str, ending: Ending, is_right: bool) -> Outcome:
+    """Return the outcome of a fault, given whether a process has ended as it should."""
+    if ending.code == NO_DISK:
+        return "not possible here", name, ""
+    if is_right and LOST not in ending.output and "Traceback" not in ending.output:
+        return "faults of a disk", name, ""
+    return "faults of a disk", name, f"{ending.code}: {ending.output[-600:]}"

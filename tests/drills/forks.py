@@ -1,4 +1,7 @@
-"""Processes that die where a drill wants it, forked from this one, which has imported torch already."""
+"""Run functions in processes that die where a drill wants it.
+
+They are forked from this one, which has imported torch.
+"""
 
 import mmap
 import os
@@ -19,20 +22,22 @@ from tqdm import tqdm
 from gpt.system.signals import WATCHED
 from patience import PATIENCE
 
-CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}
-"""Audit events of the calls that change a folder, besides `open` for writing."""
+CHANGE_EVENTS = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}
+"""Python's audit events of calls that change a folder, besides `open` for writing."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+"""Flags of files that are opened for writing."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a process is stopped.
+    """When a process is stopped, and by which signal.
 
     Attributes:
-        changes: before it changes anything on disk for this time.
-        seconds: after so long.
-        number: by this signal.
-        file_bytes: in a write that would make a file larger than this, of which the first bytes are written.
+        changes: before the change on disk of this number.
+        seconds: so many seconds after its start.
+        number: the signal.
+        file_bytes: in the write that would make a file larger than this; its first bytes are
+            written.
     """
 
     changes: int | None = None
@@ -61,8 +66,10 @@ class Ending:
 
 
 def prepare_to_fork() -> None:
-    """Import what children need, and set torch to one thread: a child has none of its parent's threads."""
-    import torch._dynamo  # by torch.optim, for two seconds
+    """Import what children need, and set torch to one thread, since a child has none of its
+    parent's threads.
+    """
+    import torch._dynamo  # torch.optim imports it, which takes two seconds
     import torch.utils.tensorboard
 
     from gpt.cli import evaluate, export, import_model, prepare_data, quantize, sample, train  # noqa: F401
@@ -71,54 +78,84 @@ def prepare_to_fork() -> None:
     import gpt.training.train
     import gpt.training.trainer
 
-    gpt.training.monitor.measure_matmul_rate = lambda device, dtype: 1e9  # half a second at every start
+    gpt.training.monitor.measure_matmul_rate = lambda device, dtype: (
+        1e9
+    )  # saves half a second a start
 
 
 @dataclass(frozen=True)
 class Child:
+    """A process that runs.
+
+    Attributes:
+        log: the file of its output.
+        changes: memory that it shares with its parent, for the number of its changes on disk.
+    """
+
     pid: int
     log: Path
     death: Death
     changes: mmap.mmap
 
 
-def start_forked(call: Callable[[], int], folder: Path, death: Death = Death(), name: str = "") -> Child:
-    """Run a function in a child process with `folder` as its working directory; `name` differs between children."""
+def start_forked(
+    call: Callable[[], int], folder: Path, death: Death = Death(), name: str = ""
+) -> Child:
+    """Run a function in a child process with `folder` as its working directory.
+
+    `name` differs between children.
+    """
     log = folder / f".output{name}"
     log.touch()
-    changes = mmap.mmap(-1, 8)
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # a process that is started has no half of a fork to interrupt
+    changes = mmap.mmap(-1, 8)  # room for one integer
+    # blocked until the child has its own handlers: a program that is started is never interrupted
+    # before
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     pid = os.fork()
     if pid == 0:
-        end_with(lambda: _be_the_child(call, folder, log, death, changes))
+        end_with(lambda: _run_child(call, folder, log, death, changes))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     return Child(pid, log, death, changes)
 
 
 def finish(child: Child) -> Ending:
-    """Wait for a child's end, for which its `Death` and, when patience ends, SIGKILL care."""
-    is_timed = child.death.seconds is not None
-    number = child.death.number if is_timed else signal.SIGKILL
-    end = time.monotonic() + (child.death.seconds if is_timed else PATIENCE)
-    while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:
-        if time.monotonic() >= end:
+    """Wait for a child's end.
+
+    After the seconds of its `Death` it gets the signal, and after PATIENCE SIGKILL.
+    """
+    number = signal.SIGKILL
+    seconds = PATIENCE
+    if child.death.seconds is not None:
+        number = child.death.number
+        seconds = child.death.seconds
+    deadline = time.monotonic() + seconds
+    while True:
+        pid, status, _ = os.wait4(child.pid, os.WNOHANG)
+        if pid != 0:
+            break
+        if time.monotonic() >= deadline:
             os.kill(child.pid, number)
-            number, end = signal.SIGKILL, end + PATIENCE
+            number = signal.SIGKILL
+            deadline += PATIENCE
         time.sleep(0.001)
     output = child.log.read_text(encoding="utf-8", errors="replace")
     child.log.unlink()
     changes = int.from_bytes(child.changes[:], "little")
-    return Ending(os.waitstatus_to_exitcode(ended[1]), changes, output)
+    return Ending(os.waitstatus_to_exitcode(status), changes, output)
 
 
 def run_forked(call: Callable[[], int], folder: Path, death: Death = Death()) -> Ending:
-    """Run a function in a child process with `folder` as its working directory, and stop it as `death` says."""
+    """Run a function in a child process with `folder` as its working directory, and stop it as
+    `death` says.
+    """
     return finish(start_forked(call, folder, death))
 
 
 def end_with(call: Callable[[], int]) -> NoReturn:
-    """Call a function, and end this process with its exit code."""
-    code = 70
+    """Call a function, and end this process with its exit code, without the cleanup of its parent's
+    objects.
+    """
+    code = 70  # of an exception: EX_SOFTWARE of <sysexits.h>
     try:
         code = call()
     except SystemExit as error:
@@ -132,27 +169,35 @@ def end_with(call: Callable[[], int]) -> NoReturn:
         os._exit(code)
 
 
-def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death, changes: mmap.mmap) -> int:
+def _run_child(
+    call: Callable[[], int], folder: Path, log: Path, death: Death, changes: mmap.mmap
+) -> int:
+    """Call a function in the child, so that it dies as `death` says."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.chdir(folder)
-    tqdm.set_lock(threading.RLock())  # the inherited one is shared: a process that was killed holds it for ever
+    # the inherited lock is shared with other children: one that was killed may hold it for ever
+    tqdm.set_lock(threading.RLock())
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as gpt.cli.start does
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     _count_changes(death, changes)
     if death.file_bytes is not None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the signal would write a core dump
         resource.setrlimit(resource.RLIMIT_FSIZE, (death.file_bytes, death.file_bytes))
     return call()
 
 
 def _count_changes(death: Death, changes: mmap.mmap) -> None:
-    """Count calls that change files, and die before the last one; nothing is flushed to disk, which is slow."""
+    """Count calls that change files, and die before the one of `death`.
+
+    A flush to disk counts, too, but is not made: it is slow, and a process that is killed loses
+    nothing without it.
+    """
     count = 0
 
-    def note() -> None:
+    def count_change() -> None:
         nonlocal count
         count += 1
         changes[:] = count.to_bytes(8, "little")
@@ -160,8 +205,12 @@ def _count_changes(death: Death, changes: mmap.mmap) -> None:
             os.kill(os.getpid(), death.number)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
-            note()
+        is_change = event in CHANGE_EVENTS
+        if event == "open":
+            _, _, flags = arguments
+            is_change = isinstance(flags, int) and bool(flags & WRITING)
+        if is_change:
+            count_change()
 
-    os.fsync = lambda handle: note()
+    os.fsync = lambda handle: count_change()
     sys.addaudithook(hook)

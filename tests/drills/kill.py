@@ -1,4 +1,6 @@
-"""SIGKILL before every change that a program makes on disk, at random moments, and in the middle of writes."""
+"""SIGKILL before every change that a program makes on disk, at random moments, and in the middle of
+writes.
+"""
 
 import hashlib
 import os
@@ -39,40 +41,36 @@ train:
   sample_tokens: 4
   keep_last: 2
 """
-"""With dropout."""
-NATIVE = RECIPE.replace("kernels: torch", "kernels: auto").replace("n_embd: 16", "n_embd: 64")
-"""Trained by compiled kernels, where there is a compiler."""
+"""A run with dropout, whose random numbers have to go on where they were."""
+NATIVE_RECIPE = RECIPE.replace("kernels: torch", "kernels: auto").replace(
+    "n_embd: 16", "n_embd: 64"
+)
+"""A run that compiled kernels train, where there is a compiler; they need a larger width."""
 COUNT = 20
+"""Kills of a run that is continued from an earlier step."""
 EARLIER = "runs/run/checkpoints/step-000002"
 Outcome = tuple[str, str, str]
-Look = Callable[[Path, Death, Ending], tuple[str, str]]
-
-
-def was_killed(place: Path, death: Death, ending: Ending) -> tuple[str, str]:
-    if ending.was_killed:
-        return "kills", ""
-    return "ended before", "" if ending.code == 0 else f"{ending}"
+"""The figure that an attack counts for, a description of it, and what is wrong; see
+`drills.__main__`.
+"""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is stopped, and continued by the same command.
+    """A training that is stopped, and continued by the same command.
 
     Attributes:
-        name: its figure.
         call: starts or continues it, in a child.
-        deaths: how it is stopped at full scale and at the small one, given how many changes it makes on disk.
-        in_a_row: how often one run is stopped at most before it may finish.
+        deaths: yields how it is stopped, given whether at full scale, and how many changes it makes
+            on disk.
         make: makes the folder that it works in.
-        look: returns the figure of a stop, and what is wrong with how it ended and with what it left.
+        in_a_row: how often one run is stopped at most before it may finish.
     """
 
-    name: str
     call: Callable[[], int]
     deaths: Callable[[bool, int], Iterator[Death]]
+    make: Callable[[Path], Path]
     in_a_row: int = 1
-    make: Callable[[Path], Path] = make_folder
-    look: Look = was_killed
 
 
 def resume(*options: str) -> int:
@@ -80,7 +78,7 @@ def resume(*options: str) -> int:
 
 
 def resume_from_earlier() -> int:
-    """Continue a finished run from an earlier checkpoint, or that; the checkpoints after it are replaced."""
+    """Continue a finished run from an earlier checkpoint, and after a stop from its last one."""
     mark = Path("begun")
     if mark.exists():
         return resume()
@@ -93,7 +91,7 @@ def make_recipe(folder: Path) -> Path:
 
 
 def make_native(folder: Path) -> Path:
-    return make_folder(folder, NATIVE)
+    return make_folder(folder, NATIVE_RECIPE)
 
 
 def make_finished(folder: Path) -> Path:
@@ -103,28 +101,44 @@ def make_finished(folder: Path) -> Path:
 
 
 def everywhere(full: bool, changes: int) -> Iterator[Death]:
-    """Yield a death before every second change on disk, at random moments, and in writes of random files."""
-    chance = random.Random(0)
-    yield from (Death(changes=number) for number in range(1, changes + 1, 2 if full else changes // 4))
-    yield from (Death(seconds=chance.uniform(0, 0.3)) for _ in range(40 if full else 1))
-    yield from (Death(file_bytes=chance.randrange(50_000)) for _ in range(40 if full else 1))
+    """Yield deaths before every second change on disk, at random moments, and in writes of random
+    sizes.
+
+    At the small scale these are four changes, one moment and one size.
+    """
+    generator = random.Random(0)
+    step = 2 if full else changes // 4
+    for number in range(1, changes + 1, step):
+        yield Death(changes=number)
+    count = 40 if full else 1
+    for _ in range(count):
+        yield Death(seconds=generator.uniform(0, 0.3))
+    for _ in range(count):
+        yield Death(file_bytes=generator.randrange(50_000))
 
 
 def spread(full: bool, changes: int) -> Iterator[Death]:
-    """Yield `COUNT` deaths before changes on disk, as far from each other as can be, and one at the small scale."""
-    number = COUNT if full else 1
-    yield from (Death(changes=1 + (2 * index + 1) * changes // (2 * number)) for index in range(number))
+    """Yield `COUNT` deaths before changes on disk, spread evenly over all changes.
+
+    One at the small scale.
+    """
+    count = COUNT if full else 1
+    for index in range(count):
+        middle = (2 * index + 1) * changes // (2 * count)  # of the part of this index
+        yield Death(changes=1 + middle)
 
 
 SUBJECTS = (
-    Subject("runs finished", resume, everywhere, in_a_row=3, make=make_recipe),
-    Subject("runs finished", resume_from_earlier, spread, make=make_finished),
-    Subject("runs finished", resume, spread, make=make_native),
+    Subject(resume, everywhere, make_recipe, in_a_row=3),
+    Subject(resume_from_earlier, spread, make_finished),
+    Subject(resume, spread, make_native),
 )
 
 
 def attack(subject: Subject, folder: Path, full: bool) -> Iterator[Outcome]:
-    """Stop it in every way, continue it, and compare what it leaves with what it leaves undisturbed."""
+    """Stop a training in every way, continue it, and compare what it leaves with what it leaves
+    undisturbed.
+    """
     folder.mkdir()
     whole = subject.make(folder / "undisturbed")
     ending = run_forked(subject.call, whole)
@@ -132,21 +146,30 @@ def attack(subject: Subject, folder: Path, full: bool) -> Iterator[Outcome]:
     expected = all_runs(whole / "runs")
     waiting = list(subject.deaths(full, ending.changes))
     random.Random(1).shuffle(waiting)
+    in_a_row = subject.in_a_row if full else 1
     while waiting:
+        deaths = [waiting.pop() for _ in range(min(in_a_row, len(waiting)))]
         place = subject.make(folder / "place")
-        dying = [waiting.pop() for _ in range(min(subject.in_a_row if full else 1, len(waiting)))]
-        for death in dying:
-            figure, wrong = subject.look(place, death, run_forked(subject.call, place, death))
-            yield figure, f"{death}", wrong
-        yield subject.name, f"{dying}", lost(place, run_forked(subject.call, place), expected)
+        for death in deaths:
+            ending = run_forked(subject.call, place, death)
+            if ending.was_killed:
+                yield "kills", f"{death}", ""
+            else:  # it was faster than the death
+                wrong = "" if ending.code == 0 else f"{ending}"
+                yield "ended before", f"{death}", wrong
+        ending = run_forked(subject.call, place)
+        yield "runs finished", f"{deaths}", lost(place, ending, expected)
         shutil.rmtree(place)
 
 
 TEXT = bytes(range(32, 127)) * 5000
+"""What is downloaded: all printable characters of ASCII."""
 
 
 class Command(NamedTuple):
-    """A command that writes `output`, one file or folder, in a directory whose `runs/tiny` is a trained run."""
+    """A command that writes `output`, a file or folder, in a working directory whose `runs/tiny` is
+    a trained run.
+    """
 
     name: str
     run: Callable[[], int]
@@ -170,7 +193,10 @@ def _download() -> int:
 
 
 def encode(into: str = "blocks") -> int:
-    """Encode two files in several blocks, in a child, which ends."""
+    """Encode two files in several blocks.
+
+    Only a child may call this: the size of blocks stays changed.
+    """
     corpus_text.BLOCK = 300
     return prepare_data.main(["--config", "tiny.yaml", "data.path=texts", f"data.dir={into}"])
 
@@ -184,7 +210,11 @@ def write_texts(folder: Path) -> None:
 QUANTIZE = ["--checkpoint", "runs/tiny", "--output", "quantized"]
 IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
 COMMANDS = (
-    Command("encode", lambda: prepare_data.main(["--config", "tiny.yaml", "data.tokenizer=byte"]), "data"),
+    Command(
+        "encode",
+        lambda: prepare_data.main(["--config", "tiny.yaml", "data.tokenizer=byte"]),
+        "data",
+    ),
     Command("blocks", encode, "blocks"),
     Command("download", _download, "downloads/text.txt"),
     Command("quantize", lambda: quantize.main(QUANTIZE), "quantized"),
@@ -195,19 +225,22 @@ COMMANDS = (
 )
 """The last one reads what the one before it has written."""
 INCOMPLETE = ("data", "blocks")
-"""Outputs that may be incomplete when a command was stopped, but none of their parts."""
+"""Folders from which files may be missing when a command was stopped; none of the files is
+incomplete.
+"""
 
 
 @contextmanager
 def text_server(folder: Path) -> Iterator[None]:
-    """Serve the file `text` by a process of its own; the file `port` says where."""
-    (folder / "served").mkdir()
-    (folder / "served" / "text").write_bytes(TEXT)
-    server = HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder / "served"))
+    """Serve `TEXT` by a process of its own, and write its port into the file `port`."""
+    served = folder / "served"
+    served.mkdir()
+    (served / "text").write_bytes(TEXT)
+    server = HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=served))
     (folder / "port").write_text(str(server.server_port))
     pid = os.fork()
     if pid == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the handler logs each request
         server.serve_forever()
     try:
         yield
@@ -218,7 +251,9 @@ def text_server(folder: Path) -> Iterator[None]:
 
 
 def undisturbed(folder: Path) -> Iterator[tuple[Command, int, dict[str, str]]]:
-    """Yield each command after it has run once, with its changes on disk and what it has written."""
+    """Yield each command after it has run once, with the number of its changes on disk and what it
+    has written.
+    """
     folder.mkdir()
     train_tiny(folder)
     shutil.rmtree(folder / "data")
@@ -230,31 +265,50 @@ def undisturbed(folder: Path) -> Iterator[tuple[Command, int, dict[str, str]]]:
             yield command, ending.changes, contents(folder / command.output)
 
 
-def stop(command: Command, folder: Path, death: Death, expected: dict[str, str]) -> tuple[Ending, str]:
-    """Stop a command, and run it again unless it was done; return how it ended, and what is wrong with what it wrote.
+def stop(
+    command: Command, folder: Path, death: Death, expected: dict[str, str]
+) -> tuple[Ending, str]:
+    """Stop a command, and run it again unless it was done; return how it ended, and what is wrong
+    with its output.
 
-    After a kill, what was half written is removed when it is old and the same thing is written again; after any other
-    signal, nothing may be left.
+    After a kill, a half-written file is removed when it is old and the same output is written
+    again. After any other signal, none may be left.
     """
-    _remove(folder / command.output)
+    output = folder / command.output
+    _remove(output)
     ending = run_forked(command.run, folder, death)
     is_kill = death.number == signal.SIGKILL
-    is_right = ending.was_killed or ending.code == 0 if is_kill else ending.code == 128 + death.number
-    wrong = "" if is_right and "Traceback" not in ending.output else f"{ending}"
+    wrong: list[str] = []
+    if not _ended_as_it_should(ending, death):
+        wrong.append(f"{ending}")
     if is_kill:
-        make_old(folder)
+        make_old(folder)  # so that the next run removes what is half written
     else:
-        wrong += ", ".join(hidden_files(folder))
-    if not (folder / command.output).exists() or command.output in INCOMPLETE:
+        wrong += hidden_files(folder)
+    if not output.exists() or command.output in INCOMPLETE:
         again = run_forked(command.run, folder)
-        wrong += "" if again.code == 0 else f"{again}"
-    wrong += "" if contents(folder / command.output) == expected else "something else is written"
+        if again.code != 0:
+            wrong.append(f"{again}")
+    if contents(output) != expected:
+        wrong.append("something else is written")
     make_old(folder)
     if is_kill and hidden_files(folder):
-        _remove(folder / command.output)
+        # written again, since a command that was done was not run again
+        _remove(output)
         run_forked(command.run, folder)
-        wrong += ", ".join(hidden_files(folder))
-    return ending, wrong
+        wrong += hidden_files(folder)
+    return ending, ", ".join(wrong)
+
+
+def _ended_as_it_should(ending: Ending, death: Death) -> bool:
+    """Return whether a command that was stopped has ended by its signal, or before it, without a
+    traceback.
+    """
+    if "Traceback" in ending.output:
+        return False
+    if death.number == signal.SIGKILL:
+        return ending.was_killed or ending.code == 0
+    return ending.code == 128 + death.number
 
 
 def _remove(path: Path) -> None:
@@ -262,22 +316,36 @@ def _remove(path: Path) -> None:
 
 
 def make_old(folder: Path) -> None:
-    """Set all times in a folder two days back: what a process is writing would be younger."""
+    """Set all times in a folder two days back, since younger files may be those that a process is
+    writing.
+    """
     past = time.time() - 2 * 24 * 3600
     for path in folder.rglob("*"):
         os.utime(path, (past, past))
 
 
 def run(folder: Path, full: bool) -> Iterator[Outcome]:
-    """Kill trainings; kill or stop each command before changes (or a few), and in writes: it ends as if undisturbed."""
+    """Kill trainings, and kill or stop each command: all have to end as if undisturbed."""
     prepare_to_fork()
     for number, subject in enumerate(SUBJECTS):
         yield from attack(subject, folder / str(number), full)
     for command, changes, expected in undisturbed(folder / "commands"):
-        deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (changes // 2 + 1,))]
-        deaths += [Death(changes=changes // 2 + 1, number=number) for number in (WATCHED if full else WATCHED[:1])]
-        for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
+        for death in _deaths_of_command(full, changes):
             ending, wrong = stop(command, folder / "commands", death, expected)
             if ending.was_killed:
                 yield "kills", "", ""
             yield "commands finished", f"{command.name} after {death}", wrong
+
+
+def _deaths_of_command(full: bool, changes: int) -> Iterator[Death]:
+    """Yield kills before each change on disk and in writes, and every other signal.
+
+    At the small scale a few.
+    """
+    middle = changes // 2 + 1
+    for number in range(1, changes + 1) if full else [middle]:
+        yield Death(changes=number)
+    for watched in WATCHED if full else WATCHED[:1]:
+        yield Death(changes=middle, number=watched)
+    for size in (0, 1000, 10_000) if full else (1000,):
+        yield Death(file_bytes=size)

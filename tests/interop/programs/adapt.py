@@ -1,4 +1,6 @@
-"""Print how far from each other the logits of an adapted model are by peft: as it is, read from disk, and merged."""
+"""Adapt models by peft, and print how much the logits change by saving and loading, and by merging
+the adapter.
+"""
 
 import copy
 import json
@@ -15,7 +17,8 @@ differences = {}
 for tied in (True, False):
     sizes = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23}
     model = GPT(ModelConfig(tie_weights=tied, **sizes)).eval()
-    plain, idx = copy.deepcopy(model), torch.randint(23, (2, 16))
+    plain = copy.deepcopy(model)
+    idx = torch.randint(23, (2, 16))
     before = model(idx)
     targets = ["c_q", "c_k", "c_v", "c_proj", "c_fc"]
     adapted = get_peft_model(model, LoraConfig(target_modules=targets, init_lora_weights=False))
@@ -24,6 +27,8 @@ for tied in (True, False):
     loaded = PeftModel.from_pretrained(plain, sys.argv[1])(idx)
     merged = adapted.merge_and_unload()
     assert type(merged) is GPT
-    ways = {"adapted": before, "loaded": loaded, "merged": merged(idx)}
-    differences[f"tied {tied}"] = {way: float((each - logits).abs().max()) for way, each in ways.items()}
+    others = {"adapted": before, "loaded": loaded, "merged": merged(idx)}
+    differences[f"tied {tied}"] = {
+        name: float((other - logits).abs().max()) for name, other in others.items()
+    }
 print(json.dumps(differences))

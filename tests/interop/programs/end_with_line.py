@@ -1,4 +1,6 @@
-"""Let the tokenizer of an exported folder end texts at a line end, as docs/export.md says, and print its id."""
+"""Let the tokenizer of an exported folder end texts at a line end, as docs/export.md says, and
+print its id.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Print what transformers makes of exported folders, each with a text in text.txt: ids, logits and a greedy text."""
+"""Read exported folders by transformers, and print ids, logits and a greedy text after the text.txt
+in each.
+"""
 
 import json
 import sys
@@ -10,6 +12,7 @@ import transformers
 
 @torch.no_grad()
 def read(folder: Path) -> dict[str, object]:
+    """Return the answers of one folder."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     inputs = tokenizer((folder / "text.txt").read_text(encoding="utf-8"), return_tensors="pt")
@@ -21,4 +24,5 @@ def read(folder: Path) -> dict[str, object]:
     }
 
 
-print(json.dumps({"version": transformers.__version__, "answers": [read(Path(each)) for each in sys.argv[1:]]}))
+answers = [read(Path(folder)) for folder in sys.argv[1:]]
+print(json.dumps({"version": transformers.__version__, "answers": answers}))

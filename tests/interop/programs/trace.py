@@ -1,4 +1,6 @@
-"""Print how far the activations that nnsight reads are from ours, and how far an edit of its moves the logits."""
+"""Trace a model by nnsight, and print how far its activations are from ours, and how far an edit
+moves the logits.
+"""
 
 import json
 
@@ -25,4 +27,5 @@ pairs = {
     "logits": (logits, expected),
     "edited": (edited, expected),
 }
-print(json.dumps({name: float((one - other).abs().max()) for name, (one, other) in pairs.items()}))
+differences = {name: float((one - other).abs().max()) for name, (one, other) in pairs.items()}
+print(json.dumps(differences))
