@@ -154,7 +154,9 @@ def processor_class(device: str) -> str:
         return device
     own = supported_processors()[0].name
     acts_as = read_settings().processor
-    return own if acts_as in (None, own) else f"{own} as {acts_as}"
+    if acts_as is None or acts_as == own:
+        return own
+    return f"{own} as {acts_as}"
 
 
 def finish(

@@ -172,32 +172,24 @@ async def answer(
     reading = (body, services.limits, model, tokenizer, served.loaded.config.sample)
     prompts = await worker.run(length_of(body.prompt), read_prompts, *reading)
     prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
-    values = sum(prompt.values for prompt in prompts)
+    values = sum(prompt.values for prompt in prompts)  # that the answer may hold in memory
     response = cleanup.enter_context(services.respond(served.engine, prompt_tokens, values))
 
     # All prompts are scored before the first one starts: a started sequence holds blocks of keys
     # and values.
-    is_scored = body.echo and body.logprobs is not None
     scores: list[list[SampledToken]] = []
     for prompt in prompts:
-        if not is_scored or not prompt.ids:
-            scores.append([])
-            continue
-        if await request.is_disconnected():
+        is_scored = prompt.is_shown and body.logprobs is not None and len(prompt.ids) > 0
+        if is_scored and await request.is_disconnected():
             return HTTPResponse(status_code=CLIENT_GONE)
-        scores.append(await prompt.score(model, services.executor))
+        scores.append(await prompt.score(model, services.executor) if is_scored else [])
     for prompt, scored in zip(prompts, scores, strict=True):
         first = len(response.choices)
         choices = await worker.run(prompt.values, _begin, prompt, scored, tokenizer, first)
         for choice, params in zip(choices, prompt.params, strict=True):
             response.start(choice, prompt.ids, params)
 
-    head = {
-        "id": f"{protocol.id_prefix}-{secrets.token_hex(12)}",
-        "object": protocol.chunk_object if body.stream else protocol.object,
-        "created": int(time.time()),
-        "model": services.models.first if body.model is None else body.model,
-    }
+    head = _head(body, protocol, services.models.first)
     if body.stream:
         return stream(_events(head, response, protocol, body.stream_options or StreamOptions()))
     while not response.finished:
@@ -206,6 +198,16 @@ async def answer(
         await response.wait()
     response.check()
     return await worker.run(values, _whole, head, response, protocol)
+
+
+def _head(body: CompletionRequest, protocol: Protocol, default_model: str) -> dict[str, Any]:
+    """Return the fields that an answer begins with, and each chunk of a stream."""
+    return {
+        "id": f"{protocol.id_prefix}-{secrets.token_hex(12)}",
+        "object": protocol.chunk_object if body.stream else protocol.object,
+        "created": int(time.time()),
+        "model": default_model if body.model is None else body.model,
+    }
 
 
 def _begin(

@@ -106,10 +106,11 @@ def read_prompts(
             ids = _encode(given, tokenizer)
             window = fit_prompt(ids, tokenizer, params, model.config.block_size)
         except GPTError as error:
-            is_too_long = isinstance(error, GenerationError) and bool(given)
+            # of a prompt that is not empty, whose ids the model has, only the length can be wrong
+            is_too_long = isinstance(error, GenerationError) and len(given) > 0
             code = "context_length_exceeded" if is_too_long else None
             raise APIError(400, f"prompt: {error}", "prompt", code) from None
-        cropped = ids[: -len(window)]
+        cropped = ids[: -len(window)]  # the window is the end of the prompt
         if not ids:
             # the engine puts a line end in place of an empty prompt, which is no token of the
             # request

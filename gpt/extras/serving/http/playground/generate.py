@@ -96,6 +96,7 @@ def add_generate(app: FastAPI, services: Services) -> None:
         values = num_given + num_described * (2 + 2 * body.alternatives)
         response = cleanup.enter_context(services.respond(served.engine, len(prompt.ids), values))
 
+        # an empty prompt is scored as the line end that the engine puts in its place
         ids = prompt.ids or fit_prompt([], tokenizer, params, model.config.block_size)
         loop = asyncio.get_running_loop()
         arguments = (model, ids, params)
