@@ -98,11 +98,9 @@ def _means_nothing(key: str, value: Any) -> bool:
     """Return whether a field means the same as leaving it out."""
     if value is None or key in IGNORED_FIELDS:
         return True
-    for neutral in NEUTRAL_VALUES.get(key, ()):
-        # the type counts: `logprobs: 0` asks for log-probabilities, `logprobs: false` for none
-        if type(value) is type(neutral) and value == neutral:
-            return True
-    return False
+    # the type counts: `logprobs: 0` asks for log-probabilities, `logprobs: false` for none
+    candidates = [each for each in NEUTRAL_VALUES.get(key, ()) if type(each) is type(value)]
+    return value in candidates
 
 
 class StreamOptions(_Body):
