@@ -142,11 +142,10 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
     if counts_characters:
         total = sum(tokenizer.count_chars(piece) for piece in in_pieces(tokens))
     test = round(total * config.test_fraction)
+    # the training split is rounded down as in nanoGPT, which has no test split
+    val = total - int(total * (1 - config.val_fraction))
     if test > 0:
         val = round(total * config.val_fraction)
-    else:
-        # rounded down as in nanoGPT, whose splits are the same
-        val = total - int(total * (1 - config.val_fraction))
     end_of_train = total - test - val
     end_of_val = total - test
     if counts_characters:

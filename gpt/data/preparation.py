@@ -64,11 +64,14 @@ def _prepare_several(
         files += corpus_files(each, settings)
     corpus = CorpusText(files)
     with announced(report, f"reading {corpus.name}"):
-        if base is None:
-            tokenizer = build_tokenizer(corpus, config)
-        else:
-            tokenizer = extend_tokenizer(base, corpus)
+        tokenizer = _tokenizer_of_all(corpus, config, base)
     return join_texts([prepare(each, settings, report, tokenizer) for each in config_of_each])
+
+
+def _tokenizer_of_all(corpus: CorpusText, config: DataConfig, base: Tokenizer | None) -> Tokenizer:
+    if base is None:
+        return build_tokenizer(corpus, config)
+    return extend_tokenizer(base, corpus)
 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:

@@ -116,7 +116,7 @@ class CharTokenizer(Tokenizer):
                 raise UnknownCharactersError(self._unknown_message(text, np.flatnonzero(missing)))
             if self.unknown == "drop":
                 ids = ids[~missing]
-            else:
+            elif self.unknown == "replace":
                 ids = np.where(missing, self.stoi[self.replacement], ids)
         return ids.astype(smallest_dtype(self.vocab_size))
 
