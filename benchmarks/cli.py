@@ -18,7 +18,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    load_given_plugins(argv)  # before the other options, whose values may be names of a plugin
     parser = CommandParser(
         "Measure speed. Each measurement ends with one line of JSON.",
         f"train {EXAMPLE}",
@@ -38,4 +37,5 @@ def _run(argv: Sequence[str] | None) -> int:
     for measurement in (decode, serve):
         measurement.add_parser(kinds)
     arguments = parser.parse_args(argv)
+    load_given_plugins(arguments)
     return int(arguments.run(arguments))

@@ -91,9 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
     from gpt.data.preparation import prepare
-    from gpt.training.train import resolve
+    from gpt.training.train import fill_in
 
-    config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
+    dataset = prepare(loaded.config.data, read_settings(), report)
+    config = fill_in(loaded.named_config, dataset)
     facts = describe("train step", arguments, config.run)
     rates = measure_rates(config, arguments.matmul_sizes)
     answers: dict[str, list[Row]] = {}

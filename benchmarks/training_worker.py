@@ -4,6 +4,7 @@ The argument of this process is a job as JSON: `trainer` (gpt or nanogpt), `conf
 `warmup`, `steps`, and for nanoGPT `dtype` and `checkout`. `--plugin` with a file may follow it.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ import torch
 
 from benchmarks.nanogpt import build_nanogpt
 from gpt.cli.command import report
-from gpt.cli.shared_options import load_given_plugins
+from gpt.cli.shared_options import add_plugin_option, load_given_plugins
 from gpt.config.sources import LoadedConfig, load_config
 from gpt.data.batches import BatchSampler
 from gpt.data.preparation import prepare
@@ -27,7 +28,7 @@ from gpt.system.errors import GPTError
 from gpt.system.machine import peak_memory_bytes
 from gpt.system.progress import silent
 from gpt.training.monitor import Monitor, MonitorGroup
-from gpt.training.train import TrainRequest, build_trainer, resolve
+from gpt.training.train import Host, build_trainer, fill_in
 
 STEPS_ONLY = (
     *("train.max_steps=1000000", "train.eval_interval=1000000", "train.log_interval=1000000"),
@@ -86,7 +87,7 @@ class StepTimer(Monitor):
 
 def train_gpt(loaded: LoadedConfig, timer: StepTimer) -> None:
     """Run `Trainer.run`, which calls its monitor after every step."""
-    trainer = build_trainer(TrainRequest(loaded, read_settings(), report))
+    trainer = build_trainer(loaded, Host(read_settings(), report))
     trainer.monitor = MonitorGroup([timer], report)
     blocks = "eager"
     if isinstance(trainer.model.h[0], NativeBlock):
@@ -105,8 +106,8 @@ def train_nanogpt(loaded: LoadedConfig, timer: StepTimer, checkout: Path, dtype:
     with autocast. The training has no end; the timer ends the process.
     """
     dataset = prepare(loaded.config.data, read_settings(), silent)
-    config = resolve(loaded, dataset)
-    device = choose_device(loaded.config.run.device)
+    config = fill_in(loaded.named_config, dataset)
+    device = choose_device(config.run.device)
     optim = config.optim
     train = config.train
     torch.set_num_threads(config.run.threads or torch.get_num_threads())
@@ -137,7 +138,9 @@ def main() -> int:
     # standard output is for answers; what else is printed there goes to standard error
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    load_given_plugins(sys.argv[2:])
+    parser = argparse.ArgumentParser()
+    add_plugin_option(parser)
+    load_given_plugins(parser.parse_args(sys.argv[2:]))
     sys.stdin.readline()  # the first request
     timer = StepTimer(job["warmup"], job["steps"], answers)
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:

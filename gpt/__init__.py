@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.model.quantized import quantize as quantize
     from gpt.system.errors import GPTError as GPTError
     from gpt.training.callbacks import Callback as Callback
-    from gpt.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
@@ -67,7 +66,6 @@ _NAMES = {
     "gpt.model.quantized": "quantize",
     "gpt.config.plugins": "load_plugins",
     "gpt.training.callbacks": "Callback",
-    "gpt.training.trainer": "Trainer",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)

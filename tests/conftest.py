@@ -20,6 +20,7 @@ from programs import find_browser, is_ci
 from tiny import CORPUS, TINY, tiny_config
 from training.sessions import quick_beginnings
 
+
 def can_build_site() -> bool:
     """Return whether the packages of the extra `site` are installed."""
     return all(map(find_spec, ("jupytext", "material", "mkdocstrings")))

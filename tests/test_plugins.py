@@ -58,7 +58,7 @@ def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(tmp
     assert set(names_of("model.mlp")) - known == {"own_silu"}
     assert plugin_options() == ["--plugin", str(second.path)]
     (tmp_path / "others.py").write_text(second.path.read_text().replace("F.silu", "F.relu"))
-    with pytest.raises(ConfigError, match=r"others\.py: own_silu is a name already"):
+    with pytest.raises(ConfigError, match=r"others\.py: own_silu is already registered; choose another name"):
         load_plugins(tmp_path / "others.py")
     os.mkfifo(tmp_path / "pipe.py")
     for name in ("none.py", "pipe.py"):
@@ -77,9 +77,9 @@ MLP_CALLED = "from gpt.model.layers import MLPS, SwiGLU\nMLPS[{!r}] = SwiGLU\n"
         ("import sys\nsys.exit(3)", ":2: the plugin raises SystemExit: 3"),
         ("", ": the plugin adds no parts; write for example from gpt.model.layers import"),
         (MISH + "nonsense", ":4: the plugin raises NameError"),
-        (MISH.replace("own_mish", "relu"), r"my_parts\.py: relu is a name already; choose another"),
-        (MLP_CALLED.format("gelu"), r"my_parts\.py: gelu is a name of model\.mlp already; choose another"),
-        (MISH.replace("own_mish", "swiglu"), r"my_parts\.py: swiglu is a name of model\.mlp already; choose another"),
+        (MISH.replace("own_mish", "relu"), r"my_parts\.py: relu is already registered; choose another"),
+        (MLP_CALLED.format("gelu"), r"my_parts\.py: gelu is already registered for model\.mlp; choose another"),
+        (MISH.replace("own_mish", "swiglu"), r"my_parts\.py: swiglu is already registered for model\.mlp; choose another"),
     ],
 )
 def test_a_bad_plugin_is_refused_in_one_line_and_adds_nothing(tmp_path: Path, code: str, message: str) -> None:
@@ -154,6 +154,15 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
     assert evaluate.main([*checkpoint, *plugin]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines.count("warning: the plugin my_parts.py has changed since the checkpoint was saved") == 1
+
+
+def test_help_runs_no_plugin(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my_parts.py").write_text("raise ValueError", encoding="utf-8")
+    for command in (train, sample):
+        with pytest.raises(SystemExit) as stop:
+            command.main(["--plugin", "my_parts.py", "--help"])
+        assert stop.value.code == 0
+        assert "--plugin FILE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("recorded", [3, [3], [{}], [{"file": "a", "sha256": "b", "parts": 3}], {"file": "a"}])

@@ -13,7 +13,7 @@ from gpt.cli.commands import COMMANDS
 from gpt.cli.explain import VIEWS
 
 NAMES = {
-    "train": ("Train", "train Run Trainer Callback plot load_plugins"),
+    "train": ("Train", "train Run Callback plot load_plugins"),
     "generate": ("Generate", "load save generate stream generate_tokens SamplingParams build_runtime quantize"),
     "inspect": (
         "Look inside",

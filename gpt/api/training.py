@@ -24,10 +24,10 @@ from gpt.system.environment import Settings, expand_home, read_launch, read_sett
 from gpt.system.errors import ConfigError, DataError
 from gpt.system.progress import Report, in_notebook, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
-from gpt.training.naming import runs_of
-from gpt.training.resume import AUTO
+from gpt.training.monitor import Console, Monitor
+from gpt.training.resume import AUTO, runs_of
 from gpt.training.signals import Interrupted
-from gpt.training.train import TrainRequest, build_trainer
+from gpt.training.train import Host, build_trainer
 from gpt.training.trainer import Trainer
 
 Texts = str | Path | Sequence[str | Path]
@@ -72,31 +72,69 @@ def train(
         GPTError: the configuration, the data, the device or the run folder cannot be used.
         KeyboardInterrupt: Ctrl-C in a program; the run is saved.
     """
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise ConfigError("gpt.train is called under torch.autocast; leave it before, and choose the type by run.dtype")
-    if torch.get_default_device().type != "cpu":
-        raise ConfigError("torch's default device is not the CPU; set it back, and choose the device by run.device")
+    _require_plain_torch()
     if plugins:
         load_plugins(plugins)
     if resume is not None and not isinstance(resume, str | Path):
         raise ConfigError(f'resume is {resume!r}, expected "auto", a path, or None')
     listeners = as_callbacks(callbacks)
-    settings, start = read_settings(offline), None if resume is None else str(resume)
-    if start not in (None, AUTO) and path is None and text is None and config is None:
-        # of the keywords only where runs are: the others are perhaps right only with that configuration
-        places = compose_config(None, {"run": keywords["run"]} if "run" in keywords else {}).config
-        checkpoint = find_checkpoint(Path(str(start)), runs_of(places), prefer="last")
-        start, config = str(checkpoint), configuration_around(checkpoint)
+    settings = read_settings(offline)
+    start = None if resume is None else str(resume)
+    has_source = path is not None or text is not None or config is not None
+    if start is not None and start != AUTO and not has_source:
+        checkpoint = _find_resumed(start, keywords)
+        start = str(checkpoint)
+        config = configuration_around(checkpoint)
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
-        require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
+        threads = loaded.config.run.threads or torch.get_num_threads()
+        require_own_threads(threads, "set run.threads to 1")
         if loaded.config.run.snapshots:
             listeners = [Snapshots(tell), *listeners]
-        shown = tell is not silent and in_notebook()
-        display = LiveCurve(loaded.name, loaded.config.train.max_steps) if shown else None
-        request = TrainRequest(loaded, settings, tell, start, allow_config_change, world, listeners, display)
-        return _finish(build_trainer(request), tell)
+        trainer = build_trainer(
+            loaded,
+            Host(settings, tell, world),
+            resume=start,
+            allow_config_change=allow_config_change,
+            callbacks=listeners,
+            progress=_build_progress(loaded, tell),
+        )
+        return _finish(trainer)
+
+
+def _require_plain_torch() -> None:
+    """Raise ConfigError where settings of the caller would change what is computed."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise ConfigError(
+            "gpt.train is called under torch.autocast; leave it before, and choose the type by "
+            "run.dtype"
+        )
+    if torch.get_default_device().type != "cpu":
+        raise ConfigError(
+            "torch's default device is not the CPU; set it back, and choose the device by "
+            "run.device"
+        )
+
+
+def _find_resumed(resume: str, keywords: Mapping[str, Any]) -> Path:
+    """Return the checkpoint that is meant, where the run's own configuration is to be taken."""
+    # The other keywords are perhaps right only with that configuration, still to be found.
+    places = {"run": keywords["run"]} if "run" in keywords else {}
+    runs = runs_of(compose_config(None, places).config)
+    return find_checkpoint(Path(resume), runs, prefer="last")
+
+
+def _build_progress(loaded: LoadedConfig, report: Report) -> Monitor | None:
+    """Return what shows the progress: a curve in a notebook, or else a bar; None: nothing."""
+    max_steps = loaded.config.train.max_steps
+    if report is silent:
+        return None
+    if in_notebook():
+        return LiveCurve(loaded.name, max_steps)
+    if sys.stderr is None:  # a program without a console
+        return None
+    return Console(max_steps, sys.stderr)
 
 
 def _configure(
@@ -107,9 +145,12 @@ def _configure(
     settings: Settings,
     report: Report,
 ) -> LoadedConfig:
+    """Return the configuration that the arguments of `train` mean; a text is stored first."""
     if path is None and text is None:
         if source is None and not keywords:
-            raise ConfigError('nothing to train on: give a path, text="..." or config="shakespeare"')
+            raise ConfigError(
+                'nothing to train on: give a path, text="..." or config="shakespeare"'
+            )
         return compose_config(source, keywords)
     if path is not None and text is not None:
         raise ConfigError("path and text are given; leave one of them out")
@@ -118,16 +159,19 @@ def _configure(
     assert path is not None
     keywords = _with_path(keywords, path)
     if source is None:
-        source, _ = fit_recipe(compose_config(None, keywords).config.data, settings, report)
+        data = compose_config(None, keywords).config.data
+        source, _ = fit_recipe(data, settings, report)
     loaded = compose_config(source, keywords)
+    if loaded.file is not None:
+        return loaded
     name = "text" if text is not None else _name_of(path)
-    return loaded if loaded.file is not None else LoadedConfig(loaded.config, name)
+    return LoadedConfig(loaded.config, name)
 
 
 def _name_of(path: Texts) -> str:
     """Return a name for a run that is like that of its text, or like those of all its texts."""
     texts = [path] if isinstance(path, str | Path) else path
-    return to_name("-".join(map(name_of_text, texts)))
+    return to_name("-".join(name_of_text(each) for each in texts))
 
 
 def _store(text: str, source: Source | None, keywords: Mapping[str, Any]) -> Path:
@@ -141,30 +185,32 @@ def _store(text: str, source: Source | None, keywords: Mapping[str, Any]) -> Pat
 
 
 def _with_path(keywords: Mapping[str, Any], path: Texts) -> Mapping[str, Any]:
+    """Return the keywords with the path of the text, whatever else they say of the data."""
     data = keywords.get("data", {})
     if isinstance(data, BaseModel):
         data = data.model_dump(exclude_unset=True)
     if not isinstance(data, Mapping):
-        return keywords  # an error of the keyword
+        return keywords  # an error, which `compose_config` reports
     return {**keywords, "data": {**data, "source": "file", "path": path}}
 
 
-def _finish(trainer: Trainer, report: Report) -> Run:
+def _finish(trainer: Trainer) -> Run:
+    """Train, and return the run; a signal that stops it goes to the caller, once it is saved."""
     try:
         trainer.run()
     except Interrupted as stopped:
-        _tell_how_to_continue(str(stopped), trainer, report)
+        _tell_how_to_continue(str(stopped), trainer)
         if stopped.exit_code != 128 + signal.SIGINT:
             signal.raise_signal(stopped.exit_code - 128)  # by the handlers of the caller
         if not hasattr(sys, "ps1"):  # a program, not a prompt or a notebook
             raise KeyboardInterrupt from None
     except BaseException as error:
         if trainer.callbacks.failed:
-            _tell_how_to_continue(f"{type(error).__name__} in a callback", trainer, report)
+            _tell_how_to_continue(f"{type(error).__name__} in a callback", trainer)
         raise
     return Run(trainer.run_folder.path)
 
 
-def _tell_how_to_continue(cause: str, trainer: Trainer, report: Report) -> None:
+def _tell_how_to_continue(cause: str, trainer: Trainer) -> None:
     where = f"at step {trainer.state.step}, saved in {trainer.run_folder.path}"
-    report(f'stopped by {cause} {where}; continue with the same call and resume="auto"')
+    trainer.report(f'stopped by {cause} {where}; continue with the same call and resume="auto"')

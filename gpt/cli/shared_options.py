@@ -1,7 +1,6 @@
 """Options shared by several commands: numbers, files, plugins and checkpoints."""
 
 import argparse
-import contextlib
 import os
 import re
 import sys
@@ -59,9 +58,8 @@ class Command:
     def _parse_and_run(self, argv: Sequence[str] | None) -> int:
         parser = CommandParser(self._description, self._example, prog=command_line(self._name))
         self._add_options(parser)
-        if parser.get_default("plugin") is not None:  # a command without the option runs no file
-            load_given_plugins(argv)
         arguments = parser.parse_intermixed_args(argv)
+        load_given_plugins(arguments)
         if vars(arguments).get("output") == Path("-"):
             parser.error(
                 "argument --output: -, expected a name; nothing is written to standard output"
@@ -147,20 +145,20 @@ def add_runs_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plugin_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--plugin`, which `load_given_plugins` reads."""
+    """Add `--plugin`; `load_given_plugins` loads what it names."""
     file = "Python file with parts of your own, see docs/changing.md; may be repeated"
-    parser.add_argument("--plugin", type=to_path, action="append", default=[], metavar="FILE", help=file)
+    parser.add_argument(
+        "--plugin", type=to_path, action="append", default=[], metavar="FILE", help=file
+    )
 
 
-def load_given_plugins(argv: Sequence[str] | None) -> None:
-    """Load the plugins of a command line."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    add_plugin_option(parser)
-    with contextlib.suppress(argparse.ArgumentError):  # the command's own parser reports it
-        if files := parser.parse_known_args(argv)[0].plugin:
-            from gpt.config.plugins import load_plugins
+def load_given_plugins(arguments: argparse.Namespace) -> None:
+    """Load the plugins of a command line, before the names that they add are looked up."""
+    files = vars(arguments).get("plugin")  # not every command has the option
+    if files:
+        from gpt.config.plugins import load_plugins
 
-            load_plugins(files)
+        load_plugins(files)
 
 
 def add_weights_option(parser: argparse.ArgumentParser) -> None:

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import CommandParser, load, load_torch, report, run_command
-from gpt.cli.config_options import add_config_options, check_overrides, read_config, write_output
+from gpt.cli.config_options import add_config_options, check_overrides, write_output
 from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited
-from gpt.cli.shared_options import load_given_plugins, not_empty
+from gpt.cli.shared_options import not_empty
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.plugins import load_plugins, plugin_options
@@ -23,6 +23,10 @@ from gpt.system.environment import read_launch, read_settings
 from gpt.system.errors import ConfigError
 from gpt.system.invocation import command_line
 from gpt.system.progress import silent
+
+if TYPE_CHECKING:
+    from gpt.training.signals import Interrupted
+    from gpt.training.trainer import Trainer
 
 AUTO = "auto"  # as in gpt.training.resume, which imports torch
 
@@ -35,32 +39,83 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(lambda: _run(argv))
 
 
+def _run(argv: Sequence[str] | None) -> int:
+    with joined(read_launch()) as world:
+        arguments = world.rank_zero(lambda: _parse(argv))
+        with world.together():
+            # In each process, since the configuration may name what a plugin adds.
+            load_plugins(arguments.plugin)
+        if arguments.print_schema:
+            world.rank_zero(lambda: print(json.dumps(Config.model_json_schema(), indent=2)))
+            return 0
+        loaded, resume = world.rank_zero(lambda: _read(arguments))
+        if arguments.print_config:
+            world.rank_zero(lambda: sys.stdout.write(dump_config(loaded.config)))
+            return 0
+        return _train(loaded, resume, arguments, world)
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    load_given_plugins(argv)
     parser = CommandParser(
-        "Train a GPT: by a configuration, or on your own TEXT, whose configuration is written first, to TEXT.yaml. "
-        "Any key can be overridden as section.key=value.",
+        "Train a GPT: by a configuration, or on your own TEXT, whose configuration is written "
+        "first, to TEXT.yaml. Any key can be overridden as section.key=value.",
         "my.txt\n--config shakespeare run.name=slower optim.learning_rate=3e-3",
         prog=command_line("train"),
     )
     add_config_options(parser, or_text=True)
-    start = "auto, or nothing: continue this run from its newest readable checkpoint, or start it; PATH: continue from "
-    start += "that run or checkpoint, without --config by the run's own configuration"
-    parser.add_argument("--resume", type=not_empty, nargs="?", const=AUTO, metavar="auto|PATH", help=start)
-    change = "resume even though the configuration differs from the checkpoint's"
-    parser.add_argument("--allow-config-change", action="store_true", help=change)
-    parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
-    parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
-    parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.resume is not None and _is_no_checkpoint(arguments.resume):
-        arguments.overrides.insert(0, arguments.resume)
-        arguments.resume = AUTO
-    return arguments
+    parser.add_argument(
+        "--resume",
+        type=not_empty,
+        nargs="?",
+        const=AUTO,
+        metavar="auto|PATH",
+        help="auto, or nothing: continue this run from its newest readable checkpoint, or start "
+        "it; PATH: continue from that run or checkpoint, without --config by the run's own "
+        "configuration",
+    )
+    parser.add_argument(
+        "--allow-config-change",
+        action="store_true",
+        help="resume even though the configuration differs from the checkpoint's",
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the whole configuration and exit"
+    )
+    parser.add_argument(
+        "--print-schema",
+        action="store_true",
+        help="print the JSON schema of configurations and exit",
+    )
+    return parser.parse_intermixed_args(argv)
+
+
+def _read(arguments: argparse.Namespace) -> tuple[LoadedConfig, str | None]:
+    """Return the configuration, and what to resume from: None, `auto` or a path."""
+    words: list[str] = arguments.overrides
+    resume: str | None = arguments.resume
+    if resume is not None and _is_no_checkpoint(resume):
+        # --resume was meant to have no value, and argparse took the word that follows for one.
+        words = [resume, *words]
+        resume = AUTO
+    texts = [word for word in words if _is_text(word)]
+    if arguments.config is not None:
+        if texts and os.path.exists(texts[0]):  # noqa: PTH110
+            raise ConfigError(f"--config and the text {texts[0]} are given; leave one of them out")
+        check_overrides(words)
+        return load_config(arguments.config, words), resume
+    is_path = resume is not None and resume != AUTO
+    if is_path and not texts:
+        return _read_run(str(resume), words)
+    text = _only_text(texts, words)
+    overrides = [word for word in words if word != text]
+    return _read_text(text, overrides, arguments), resume
 
 
 def _is_no_checkpoint(word: str) -> bool:
-    """Return whether what follows --resume is a text or an override, so that the option is meant to have no value."""
+    """Return whether what follows --resume is a text or an override."""
     if not os.path.isfile(word):  # noqa: PTH113
         return "=" in word and not os.path.exists(word)  # noqa: PTH110
     load_torch()
@@ -69,69 +124,10 @@ def _is_no_checkpoint(word: str) -> bool:
     return not holds_model(Path(word).parent)
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    with joined(read_launch()) as world:
-        arguments, loaded = world.rank_zero(lambda: _read(argv))
-        if loaded is None:
-            return 0
-        if arguments.plugin:
-            # the other processes have not parsed the options
-            with world.together():
-                load_plugins(arguments.plugin)
-        return _train(loaded, arguments, world)
-
-
-def _read(argv: Sequence[str] | None) -> tuple[argparse.Namespace, LoadedConfig | None]:
-    """Return the options and the configuration; None where it, or the schema, was only to be printed."""
-    arguments = _parse(argv)
-    if arguments.print_schema:
-        print(json.dumps(Config.model_json_schema(), indent=2))
-        return arguments, None
-    text = _take_text(arguments)
-    loaded = read_config(arguments) if text is None else _read_text(text, arguments)
-    if arguments.print_config:
-        sys.stdout.write(dump_config(loaded.config))
-        return arguments, None
-    return arguments, loaded
-
-
-def _take_text(arguments: argparse.Namespace) -> str | None:
-    """Remove the text from the overrides and return it; None if a configuration is given."""
-    exists = os.path.exists  # unlike Path.exists, for an override longer than a file's name too
-    texts = [word for word in arguments.overrides if exists(word) or not ("=" in word or _is_key(word))]
-    text = next(iter(texts), None)
-    if arguments.config is not None:
-        if text is not None and exists(text):
-            raise ConfigError(f"--config and the text {text} are given; leave one of them out")
-        return None
-    if text is None and arguments.resume not in (None, AUTO):
-        _take_run(arguments)
-        return None
-    if text is None:
-        raise ConfigError("nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN")
-    if len(texts) > 1 and (key := next(filter(_is_key, arguments.overrides), None)):
-        raise ConfigError(f"{key} has no value; write it as {key}=VALUE, without blanks")
-    if len(texts) > 1:
-        raise ConfigError(
-            f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as '*.txt'"
-        )
-    if Path(text).suffix in (".yaml", ".yml") or (not exists(text) and text in recipe_names()):
-        again = command_line("train", "--config", text)
-        raise ConfigError(f"{text} is a configuration, not a text; train by it with: {again}")
-    arguments.overrides.remove(text)
-    return str(text)
-
-
-def _take_run(arguments: argparse.Namespace) -> None:
-    """Find the checkpoint that --resume means, which is then searched for no more, and its run's configuration."""
-    load_torch()
-    from gpt.checkpoint import configuration_around, find_checkpoint
-    from gpt.training.naming import runs_of
-
-    places = [word for word in arguments.overrides if word.partition("=")[0].strip() == "run.dir"]
-    runs = runs_of(parse_config("", "command line", places))
-    checkpoint = find_checkpoint(Path(arguments.resume), runs, prefer="last")
-    arguments.resume, arguments.config = str(checkpoint), configuration_around(checkpoint)
+def _is_text(word: str) -> bool:
+    """Return whether a word is a text to train on, there or not, and not an override."""
+    # `os.path.exists`, since `Path.exists` raises for an override longer than a file's name
+    return os.path.exists(word) or not ("=" in word or _is_key(word))  # noqa: PTH110
 
 
 def _is_key(word: str) -> bool:
@@ -139,13 +135,55 @@ def _is_key(word: str) -> bool:
     return section in SECTIONS and key in SECTIONS[section].model_fields
 
 
-def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
-    """Return the configuration for a text; it is written first, with the overrides that say how the text is read."""
-    check_overrides(arguments.overrides)
+def _only_text(texts: Sequence[str], words: Sequence[str]) -> str:
+    """Return the one text that is given; ConfigError: there is none, or it cannot be one."""
+    if not texts:
+        raise ConfigError(
+            "nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN"
+        )
+    if len(texts) > 1:
+        keys = [word for word in words if _is_key(word)]
+        if keys:  # `train.max_steps 500`, where 500 was taken for a text
+            raise ConfigError(
+                f"{keys[0]} has no value; write it as {keys[0]}=VALUE, without blanks"
+            )
+        raise ConfigError(
+            f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as "
+            "'*.txt'"
+        )
+    text = texts[0]
+    is_recipe = text in recipe_names() and not os.path.exists(text)  # noqa: PTH110
+    if is_recipe or Path(text).suffix in (".yaml", ".yml"):
+        again = command_line("train", "--config", text)
+        raise ConfigError(f"{text} is a configuration, not a text; train by it with: {again}")
+    return text
+
+
+def _read_run(resume: str, overrides: Sequence[str]) -> tuple[LoadedConfig, str]:
+    """Return the configuration of the run that --resume names, and the checkpoint it means."""
+    load_torch()
+    from gpt.checkpoint import configuration_around, find_checkpoint
+    from gpt.training.resume import runs_of
+
+    # The other overrides are perhaps right only with the run's configuration, still to be found.
+    places = [word for word in overrides if word.partition("=")[0].strip() == "run.dir"]
+    runs = runs_of(parse_config("", "command line", places))
+    checkpoint = find_checkpoint(Path(resume), runs, prefer="last")
+    check_overrides(overrides)
+    return load_config(configuration_around(checkpoint), overrides), str(checkpoint)
+
+
+def _read_text(text: str, overrides: Sequence[str], arguments: argparse.Namespace) -> LoadedConfig:
+    """Return the configuration for a text.
+
+    It is written first, with the overrides that say how the text is read.
+    """
+    check_overrides(overrides)
     output = default_output(text)
-    of_data = [word for word in arguments.overrides if word.partition(".")[0].strip() == "data"]
-    fitted, dataset, content = fit_text(text, output, of_data, read_settings(arguments.offline))
-    config = parse_config(content.decode(), str(output), arguments.overrides)
+    of_data = [word for word in overrides if word.partition(".")[0].strip() == "data"]
+    settings = read_settings(arguments.offline)
+    fitted, dataset, content = fit_text(text, output, of_data, settings)
+    config = parse_config(content.decode(), str(output), overrides)
     if output.exists() and is_edited(output):
         _check_same(load_config(output).config.leaves(), fitted.leaves(), output)
     elif not arguments.print_config:
@@ -154,57 +192,96 @@ def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
 
         choose_device(config.run.device)  # a training that cannot begin here leaves no file
         write_output(output, content)
-    model, train = config.model, config.train
+    model = config.model
+    train = config.train
     report(
-        f"{output}: {model.n_layer} layers of {model.n_embd}, {model.block_size} positions, {train.max_steps:,} steps "
-        f"of {train.batch_size} sequences; {describe_reading(config, dataset)}"
+        f"{output}: {model.n_layer} layers of {model.n_embd}, {model.block_size} positions, "
+        f"{train.max_steps:,} steps of {train.batch_size} sequences; "
+        f"{describe_reading(config, dataset)}"
     )
     return LoadedConfig(config, to_name(output.stem), output)
 
 
 def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> None:
+    """Raise ConfigError if a file that somebody has edited differs from what fits the text."""
     for key, value in fitted.items():
         if found[key] != value:
+            again = command_line("train", "--config", str(file))
             raise ConfigError(
-                f"{file} already exists with other settings than fit this text ({key}: {found[key]}, not {value}); "
-                f"remove it, or train by it with: {command_line('train', '--config', str(file))}"
+                f"{file} already exists with different settings than this text's recipe ({key}: "
+                f"{found[key]}, not {value}); remove it, or train by it with: {again}"
             )
 
 
-def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
+def _train(
+    loaded: LoadedConfig, resume: str | None, arguments: argparse.Namespace, world: World
+) -> int:
     load_torch()
     from gpt.extras.snapshots import Snapshots
-    from gpt.model.flops import run_flops
+    from gpt.training.monitor import Console
     from gpt.training.signals import Interrupted
-    from gpt.training.train import TrainRequest, build_trainer
+    from gpt.training.train import Host, build_trainer
 
-    # torch's optimizers import it; until then nothing else is imported, but kernels are perhaps compiled and tried
+    # torch's optimizers import this module, which takes a second. The kernels are compiled and
+    # tried meanwhile, where there are none yet, and nothing else is imported until then.
     Thread(target=load, args=("torch._dynamo",)).start()
-    settings, tell = read_settings(arguments.offline), report if world.is_main else silent
-    callbacks = [Snapshots(tell)] if loaded.config.run.snapshots else []
-    request = TrainRequest(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world, callbacks)
-    trainer = build_trainer(request)
-    folder = trainer.run_folder.path
-    try:
-        state = trainer.run()
-    except Interrupted as stopped:
-        again = "the same command and --resume auto"
-        if world.size == 1:
-            config = folder / "config.yaml"
-            again = command_line("train", "--config", str(config), *plugin_options(), "--resume", "auto")
-        tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
-        return stopped.exit_code
-    is_whole = state.step >= trainer.config.train.max_steps
-    cost = f", {run_flops(trainer.config) / 1e12:,.3g} TFLOP" if is_whole else ""
-    name, loss, at = "best", state.best_val_loss, state.best_step
-    if loss is None:  # that checkpoint was deleted
-        name, loss, at = "last", state.val_loss, state.evaluated_step
-    tell(
-        f"done: {state.step} steps in {state.seconds:.1f} s{cost}; {name} validation loss {loss:.4f} nats "
-        f"per token at step {at}; sample with: "
-        f"{command_line('sample', '--checkpoint', str(folder), *plugin_options())}"
+    host = Host(read_settings(arguments.offline), report if world.is_main else silent, world)
+    callbacks = []
+    if loaded.config.run.snapshots:
+        callbacks.append(Snapshots(host.report))
+    progress = None
+    if world.is_main:
+        progress = Console(loaded.config.train.max_steps, sys.stderr)
+    trainer = build_trainer(
+        loaded,
+        host,
+        resume=resume,
+        allow_config_change=arguments.allow_config_change,
+        callbacks=callbacks,
+        progress=progress,
     )
+    try:
+        trainer.run()
+    except Interrupted as stopped:
+        trainer.report(_how_to_continue(trainer, stopped))
+        return stopped.exit_code
+    trainer.report(_how_it_ended(trainer))
     return 0
+
+
+def _how_to_continue(trainer: "Trainer", stopped: "Interrupted") -> str:
+    folder = trainer.run_folder.path
+    again = "the same command and --resume auto"
+    if trainer.world.size == 1:
+        config = str(folder / "config.yaml")
+        again = command_line("train", "--config", config, *plugin_options(), "--resume", "auto")
+    return (
+        f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; "
+        f"continue with: {again}"
+    )
+
+
+def _how_it_ended(trainer: "Trainer") -> str:
+    """Return the last line of a training: its cost, its loss, and the command that samples."""
+    from gpt.model.flops import run_flops
+
+    state = trainer.state
+    cost = ""
+    if state.step >= trainer.config.train.max_steps:  # a callback may have stopped it earlier
+        cost = f", {run_flops(trainer.config) / 1e12:,.3g} TFLOP"
+    name = "best"
+    loss = state.best_val_loss
+    step = state.best_step
+    if loss is None:  # the best checkpoint was deleted meanwhile
+        name = "last"
+        loss = state.val_loss
+        step = state.evaluated_step
+    folder = str(trainer.run_folder.path)
+    again = command_line("sample", "--checkpoint", folder, *plugin_options())
+    return (
+        f"done: {state.step} steps in {state.seconds:.1f} s{cost}; {name} validation loss "
+        f"{loss:.4f} nats per token at step {step}; sample with: {again}"
+    )
 
 
 if __name__ == "__main__":

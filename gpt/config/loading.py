@@ -1,7 +1,8 @@
-"""From YAML and overrides to a `Config`, or to an error with a line for everything that is wrong."""
+"""From YAML and overrides to a `Config`, or to an error with a line for each problem."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -9,7 +10,15 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt.config.sections import SECTIONS, Config, CrossCheckError
-from gpt.config.strict_yaml import MAX_CHARACTERS, Document, Key, YAMLSyntaxError, dump, parse, parse_value
+from gpt.config.strict_yaml import (
+    MAX_CHARACTERS,
+    Document,
+    Key,
+    YAMLSyntaxError,
+    dump,
+    parse,
+    parse_value,
+)
 from gpt.config.suggestions import did_you_mean
 from gpt.system.environment import no_device
 from gpt.system.errors import ConfigError
@@ -34,21 +43,49 @@ def read_yaml(path: Path) -> str:
 
 
 def _similar_file(path: Path) -> str:
-    names = {other.stem: other for other in path.parent.glob("*.y*ml")}  # suffixes make all names alike
+    # Without their suffixes, which would make all names look alike.
+    names = {other.stem: other for other in path.parent.glob("*.y*ml")}
     near = difflib.get_close_matches(path.stem, names, n=1)
     return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where each value of a configuration was given, to name that place in messages.
+
+    Attributes:
+        origin: names the configuration, such as its file.
+        document: knows the lines of the keys; empty where there is no file.
+        given: the keys whose values were replaced.
+        giver: names what has replaced them, such as "command line".
+    """
+
+    origin: str
+    document: Document = field(default_factory=lambda: Document({}))
+    given: Set[Key] = frozenset()
+    giver: str = ""
+
+    def place_of(self, key: Key) -> str:
+        """Return where a key was given: `file:line`, or what has replaced its value."""
+        sections_of_document = self.document.data
+        is_given = key[:2] in self.given
+        is_section_given = any(each[0] == key[0] for each in self.given)
+        is_new_section = len(key) == 1 and is_section_given and key[0] not in sections_of_document
+        if is_given or is_new_section:
+            return self.giver
+        return _at_line(self.origin, self.document.line_of(key))
 
 
 def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Config:
     """Parse and check the text of a configuration file, with `section.key=value` overrides.
 
     Raises:
-        ConfigError: the text is no YAML mapping, or anything in it or the overrides is wrong; the message holds one
-            line per problem, each with the line of the file, which `origin` names.
+        ConfigError: the text is no YAML mapping, or anything in it or the overrides is wrong. The
+            message holds one line per problem, each with the line of the file that `origin` names.
     """
     document, problems = parse_document(text, origin)
-    given = _read_overrides(overrides, problems)
-    return compose(document, origin, given, "command line", problems)
+    given, problems_of_overrides = _read_overrides(overrides)
+    return compose(document, origin, given, "command line", [*problems, *problems_of_overrides])
 
 
 def parse_document(text: str, origin: str) -> tuple[Document, list[str]]:
@@ -61,64 +98,102 @@ def parse_document(text: str, origin: str) -> tuple[Document, list[str]]:
         document = parse(text)
     except YAMLSyntaxError as error:
         raise ConfigError(f"{_at_line(origin, error.line)}: {error}") from None
-    return document, [
-        f"{_at_line(origin, line)}: {_dotted(key)}: is given twice, first on line {document.lines[key]}"
-        for key, line in document.duplicates
-    ]
+    problems = []
+    for key, line in document.duplicates:
+        first = document.lines[key]
+        problems.append(
+            f"{_at_line(origin, line)}: {_dotted(key)}: is given twice, first on line {first}"
+        )
+    return document, problems
 
 
-def compose(document: Document, origin: str, given: Mapping[Key, Any], giver: str, problems: list[str]) -> Config:
+def compose(
+    document: Document, origin: str, given: Mapping[Key, Any], giver: str, problems: Sequence[str]
+) -> Config:
     """Return the configuration of a document in which some values are replaced.
 
     Args:
         origin: names the document in messages.
         given: the replacing values, by section and key.
         giver: names where they come from in messages.
+        problems: lines that were found before, and are reported with the others.
+    """
+    sections: dict[str, Any] = {}
+    for name, section in document.data.items():
+        if section is None:  # YAML has null for `section:` with nothing below it
+            sections[name] = {}
+        elif isinstance(section, Mapping):
+            sections[name] = dict(section)
+        else:
+            sections[name] = section  # which is no section, as the check will say
+    for (name, key), value in given.items():
+        section = sections.setdefault(name, {})
+        if isinstance(section, dict):
+            section[key] = value
+    places = Places(origin, document, given.keys(), giver)
+    return build_config(sections, origin, places, problems)
+
+
+def build_config(
+    sections: Mapping[str, Any],
+    origin: str,
+    places: Places | None = None,
+    problems: Sequence[str] = (),
+) -> Config:
+    """Check the sections of a configuration, and build it.
+
+    Args:
+        origin: names the configuration in messages.
+        places: where the values were given; None: `origin` is all that is known.
         problems: lines that were found before.
+
+    Raises:
+        ConfigError: anything is wrong. The message holds one line per problem, with its place.
     """
-    data = {
-        key: dict(value or {}) if isinstance(value, Mapping | None) else value for key, value in document.data.items()
-    }
-    for (section, key), value in given.items():
-        target = data.setdefault(section, {})
-        if isinstance(target, dict):
-            target[key] = value
-    new = {(section,) for section, _ in given if section not in document.data}
-
-    def place(key: Key) -> str:
-        return giver if key[:2] in given or key in new else _at_line(origin, document.line_of(key))
-
-    return checked(data, origin, problems, place)
-
-
-def checked(data: dict[str, Any], origin: str, problems: list[str], place: Callable[[Key], str]) -> Config:
-    """Return the configuration of some sections, or raise ConfigError with all problems, and where each is.
-
-    Unknown keys hide the checks between known ones, so those are repeated without them.
-    """
-    findings: dict[Finding, None] = {}  # an ordered set
-    while True:
-        try:
-            config = Config.model_validate(data)
-            break
-        except ValidationError as error:
-            findings |= dict.fromkeys(explain(error))
-            unknown = {entry["loc"] for entry in error.errors() if entry["type"] == "extra_forbidden"}
-        if not unknown:
-            break
-        data = {
-            name: {key: value for key, value in section.items() if (name, key) not in unknown}
-            if isinstance(section, dict)
-            else section
-            for name, section in data.items()
-            if (name,) not in unknown
-        }
-    problems = [*problems, *(f"{place(key)}: {_dotted(key)}: {message}" for key, message in findings)]
-    if len(problems) > 1:
-        problems = [f"{origin} has {len(problems)} problems:", *(f"  {problem}" for problem in problems)]
-    if problems:
-        raise ConfigError("\n".join(problems))
+    places = places or Places(origin)
+    config: Config | None = None
+    findings: list[Finding] = []
+    try:
+        config = Config.model_validate(sections)
+    except ValidationError as error:
+        findings = _all_findings(error, sections)
+    lines = list(problems)
+    lines += [f"{places.place_of(key)}: {_dotted(key)}: {words}" for key, words in findings]
+    if len(lines) > 1:
+        lines = [f"{origin} has {len(lines)} problems:", *(f"  {line}" for line in lines)]
+    if lines:
+        raise ConfigError("\n".join(lines))
+    assert config is not None
     return config
+
+
+def _all_findings(error: ValidationError, sections: Mapping[str, Any]) -> list[Finding]:
+    """Return what is wrong with sections, also what pydantic has not looked for after an error.
+
+    It compares keys with one another, see `cross_checks`, only where it knows all of them. So the
+    sections are validated once more without the unknown keys.
+    """
+    findings = explain(error)
+    unknown = {entry["loc"] for entry in error.errors() if entry["type"] == "extra_forbidden"}
+    if unknown:
+        try:
+            Config.model_validate(_without(unknown, sections))
+        except ValidationError as second:
+            findings += explain(second)
+    return list(dict.fromkeys(findings))  # each once, in their order
+
+
+def _without(unknown: Set[tuple[int | str, ...]], sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections without some of them, and without some of their keys."""
+    known: dict[str, Any] = {}
+    for name, section in sections.items():
+        if (name,) in unknown:
+            continue
+        known[name] = section
+        if isinstance(section, dict):
+            keys = [key for key in section if (name, key) not in unknown]
+            known[name] = {key: section[key] for key in keys}
+    return known
 
 
 def dump_config(config: Config, only_given: bool = False) -> str:
@@ -129,38 +204,45 @@ def dump_config(config: Config, only_given: bool = False) -> str:
     return dump(config.model_dump(mode="json", exclude_unset=only_given))
 
 
-def _read_overrides(overrides: Sequence[str], problems: list[str]) -> dict[Key, Any]:
-    """Return the values of `section.key=value` overrides by section and key; any other becomes a problem."""
+def _read_overrides(overrides: Sequence[str]) -> tuple[dict[Key, Any], list[str]]:
+    """Return the values of `section.key=value` overrides by section and key, and what is wrong."""
     given: dict[Key, Any] = {}
+    problems = []
     for override in overrides:
         name, equals, value = override.partition("=")
         section, dot, key = name.strip().partition(".")
-        if not (equals and dot and section and key):
+        has_name = dot and section and key
+        if not (equals and has_name):
+            hint = "" if dot else did_you_mean((section,))
             problems.append(
-                f"command line: {override!r} is not of the form section.key=value, for example train.max_steps=500"
-                + ("" if dot else did_you_mean((section,)))
+                f"command line: {override!r} is not of the form section.key=value, for example "
+                f"train.max_steps=500{hint}"
             )
-        elif not value.strip():  # often a variable of a shell that is not set
-            problems.append(f"command line: {_dotted((section, key))}: has no value; write null for none")
-        else:
-            try:
-                given[section, key] = parse_value(value)
-            except YAMLSyntaxError as error:
-                problems.append(f"command line: {_dotted((section, key))}: {error}")
-    return given
+            continue
+        place = f"command line: {_dotted((section, key))}"
+        if not value.strip():  # often a variable of a shell that is not set
+            problems.append(f"{place}: has no value; write null for none")
+            continue
+        try:
+            given[section, key] = parse_value(value)
+        except YAMLSyntaxError as error:
+            problems.append(f"{place}: {error}")
+    return given, problems
 
 
 def explain(error: ValidationError, *section: str) -> list[Finding]:
     """Return what is wrong with the values of a configuration, or of one `section`."""
-    findings: dict[Finding, None] = {}  # an ordered set: a union reports each of its branches
+    findings: list[Finding] = []
     for entry in error.errors(include_url=False):
         key = (*section, *map(str, entry["loc"]))
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, CrossCheckError):
-            findings |= {((*key, *name.split(".")), message): None for name, message in cause.problems}
+            for name, message in cause.problems:
+                findings.append(((*key, *name.split(".")), message))
         else:
-            findings[key[:2], _sentence(key[:2], entry)] = None
-    return list(findings)
+            findings.append((key[:2], _sentence(key[:2], entry)))
+    # Each once, in their order: pydantic reports every branch of a union.
+    return list(dict.fromkeys(findings))
 
 
 def _sentence(key: Key, details: ErrorDetails) -> str:
@@ -178,25 +260,36 @@ def _sentence(key: Key, details: ErrorDetails) -> str:
         case "tuple_type":
             return f"got {value!r}, expected a list, in brackets"
         case "missing" | "too_long":
-            return f"got {list(value)}, which has too {'few' if details['type'] == 'missing' else 'many'} values"
+            amount = "few" if details["type"] == "missing" else "many"
+            return f"got {list(value)}, which has too {amount} values"
         case "string_pattern_mismatch":
             return f"got {value!r}, {no_device(value)}"  # the only key with a pattern
         case _:
-            message = details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+            message = (
+                details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+            )
             return f"got {value!r}, {message[0].lower()}{message[1:]}"
 
 
 def _choices(key: Key) -> list[str]:
     """Return the words that the value of a key can be; none if it is free."""
-    section, name = key if len(key) == 2 else ("", "")
-    field = SECTIONS[section].model_fields.get(name) if section in SECTIONS else None
-    return [] if field is None else _words(field.annotation)
+    if len(key) != 2 or key[0] not in SECTIONS:
+        return []
+    section, name = key
+    fields = SECTIONS[section].model_fields
+    return _words(fields[name].annotation) if name in fields else []
 
 
 def _words(kind: Any) -> list[str]:
+    """Return the words that a type allows, also as a part of another type such as `X | None`."""
     if kind is bool:
         return ["true", "false"]
-    return list(get_args(kind)) if get_origin(kind) is Literal else [w for part in get_args(kind) for w in _words(part)]
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    words = []
+    for part in get_args(kind):
+        words += _words(part)
+    return words
 
 
 def _dotted(key: Key) -> str:

@@ -40,47 +40,91 @@ class Plugin:
 
 
 PLUGINS: dict[Path, Plugin] = {}
-"""The plugins of this process."""
+"""The plugins of this process, by their resolved paths."""
+Components = dict[str, Any]
+"""A table of the package: classes and functions by the names that a configuration can have."""
 
 
 def load_plugins(paths: str | Path | Sequence[str | Path]) -> None:
-    """Load plugins into this process; one that is loaded already is loaded again only if its file has changed."""
-    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
-        if text := text_for_path(path):
-            raise ConfigError(f"{text}; give a plugin's file")
-        try:
-            content = read_file(path, MAX_BYTES)
-        except OSError as error:
-            raise ConfigError(f"cannot read the plugin {path}: {error.strerror}") from None
-        place, sha256 = path.resolve(), hashlib.sha256(content).hexdigest()
-        if place in PLUGINS and PLUGINS[place].sha256 == sha256:
-            continue
-        unload_plugin(place)
-        tables = {table: resolve_name(table) for each in TABLES.values() for table in each}
-        before = {table: dict(parts) for table, parts in tables.items()}
-        try:
-            _run(path, content)
-            for table, parts in before.items():
-                if taken := [name for name, part in parts.items() if tables[table].get(name) is not part]:
-                    raise ConfigError(f"{path}: {taken[0]} is a name already; choose another")
-            for key in TABLES:
-                names = names_of(key)
-                if taken := [name for name in names if names.count(name) > 1]:
-                    raise ConfigError(f"{path}: {taken[0]} is a name of {key} already; choose another")
-            added = {table: [name for name in parts if name not in before[table]] for table, parts in tables.items()}
-            if not any(added.values()):
-                example = 'from gpt.model.layers import ACTIVATIONS; ACTIVATIONS["mish"] = F.mish'
-                raise ConfigError(f"{path}: the plugin adds no parts; write for example {example}")
-        except (Exception, SystemExit) as error:
-            for table, parts in tables.items():
-                parts.clear()
-                parts.update(before[table])
-            if isinstance(error, ConfigError):
-                raise
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-            where = f"{path}:{lines[-1]}" if lines else str(path)
-            raise ConfigError(f"{where}: the plugin raises {type(error).__name__}: {first_line(error)}") from error
-        PLUGINS[place] = Plugin(path, sha256, added)
+    """Load plugins into this process.
+
+    One that is loaded already is loaded again only if its file has changed.
+    """
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        _load(Path(path))
+
+
+def _load(path: Path) -> None:
+    """Run a plugin, and record its hash and the names that it has added."""
+    content = _read(path)
+    place = path.resolve()
+    sha256 = hashlib.sha256(content).hexdigest()
+    if place in PLUGINS and PLUGINS[place].sha256 == sha256:
+        return
+    unload_plugin(place)
+    tables: dict[str, Components] = {}
+    for names_of_tables in TABLES.values():
+        for table in names_of_tables:
+            tables[table] = resolve_name(table)
+    before = {table: dict(components) for table, components in tables.items()}
+    try:
+        _run(path, content)
+        added = _added_names(path, tables, before)
+    except (Exception, SystemExit) as error:
+        # A plugin that fails half way must leave nothing behind.
+        for table, components in tables.items():
+            components.clear()
+            components.update(before[table])
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(_error_of_plugin(path, error)) from error
+    PLUGINS[place] = Plugin(path, sha256, added)
+
+
+def _read(path: Path) -> bytes:
+    if text := text_for_path(path):
+        raise ConfigError(f"{text}; give a plugin's file")
+    try:
+        return read_file(path, MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(f"cannot read the plugin {path}: {error.strerror}") from None
+
+
+def _added_names(
+    path: Path, tables: dict[str, Components], before: dict[str, Components]
+) -> dict[str, list[str]]:
+    """Return the names that a plugin has added, by table.
+
+    Raises:
+        ConfigError: it has replaced or removed a name, or added one that is ambiguous, or none.
+    """
+    for table, components in before.items():
+        for name, component in components.items():
+            if tables[table].get(name) is not component:
+                raise ConfigError(f"{path}: {name} is already registered; choose another name")
+    for key in TABLES:
+        # A key may look into several tables, as `model.mlp` does into activations and classes.
+        names = names_of(key)
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"{path}: {name} is already registered for {key}; choose another name"
+                )
+    added = {}
+    for table, components in tables.items():
+        added[table] = [name for name in components if name not in before[table]]
+    if not any(added.values()):
+        example = 'from gpt.model.layers import ACTIVATIONS; ACTIVATIONS["mish"] = F.mish'
+        raise ConfigError(f"{path}: the plugin adds no parts; write for example {example}")
+    return added
+
+
+def _error_of_plugin(path: Path, error: BaseException) -> str:
+    """Return what a plugin raises, and the last line of its file that led there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    place = f"{path}:{lines[-1]}" if lines else str(path)
+    return f"{place}: the plugin raises {type(error).__name__}: {first_line(error)}"
 
 
 def _run(path: Path, content: bytes) -> None:
@@ -91,42 +135,79 @@ def _run(path: Path, content: bytes) -> None:
 
 
 def unload_plugin(place: Path) -> None:
-    """Take the parts of a plugin out of the tables, if it is loaded."""
-    if place in PLUGINS:
-        for table, names in PLUGINS.pop(place).names.items():
-            for name in names:
-                del resolve_name(table)[name]
+    """Unregister what a plugin has added, if it is loaded."""
+    if place not in PLUGINS:
+        return
+    plugin = PLUGINS.pop(place)
+    for table, names in plugin.names.items():
+        components = resolve_name(table)
+        for name in names:
+            del components[name]
 
 
 def plugin_options() -> list[str]:
     """Return the options by which another command loads the plugins of this process."""
-    return [word for place in PLUGINS for word in ("--plugin", str(place))]
+    options = []
+    for place in PLUGINS:
+        options += ["--plugin", str(place)]
+    return options
 
 
 def used_plugins(config: Config) -> list[dict[str, Any]]:
-    """Return file name, hash and parts of each plugin that a configuration uses, as JSON values for a checkpoint."""
-    leaves, used = config.leaves(), []
+    """Return a record of each plugin that a configuration uses, as JSON values for a checkpoint.
+
+    It has the file's name and hash, and a name that the plugin added, by the key that has it. Of
+    several loss terms the last one is recorded, which is enough to tell that the plugin is needed.
+    """
+    values = config.leaves()
+    records = []
     for plugin in PLUGINS.values():
-        names = {key: [name for table in tables for name in plugin.names[table]] for key, tables in TABLES.items()}
-        values = {key: leaves[key] if isinstance(leaves[key], dict) else [leaves[key]] for key in names}
-        if parts := {key: name for key, added in names.items() for name in values[key] if name in added}:
-            used.append({"file": plugin.path.name, "sha256": plugin.sha256, "parts": parts})
-    return used
+        parts = {}
+        for key, tables in TABLES.items():
+            # the names of loss terms are the keys of a dict of their weights
+            value = values[key]
+            names = list(value) if isinstance(value, dict) else [value]
+            added = [name for table in tables for name in plugin.names[table]]
+            for name in names:
+                if name in added:
+                    parts[key] = name
+        if parts:
+            records.append({"file": plugin.path.name, "sha256": plugin.sha256, "parts": parts})
+    return records
 
 
 def require_plugins(recorded: Any) -> None:
-    """Check that the plugins which a checkpoint records are loaded, and warn of those whose file has changed.
+    """Check that the plugins which a checkpoint records are loaded.
 
-    `recorded` is the result of `used_plugins`, as it was read; None where a checkpoint has none.
+    Warn of those whose file has changed.
+
+    Args:
+        recorded: the result of `used_plugins`, as it was read, and perhaps damaged; None where a
+            checkpoint has no plugins.
     """
-    try:
-        entries = [(str(each["file"]), str(each["sha256"]), dict(each["parts"])) for each in recorded or []]
-    except (TypeError, KeyError, ValueError):
-        raise CheckpointError("state.json is damaged: what it says of plugins cannot be read") from None
-    for file, sha256, parts in entries:
+    for file, sha256, parts in _read_records(recorded or []):
         name = quoted(Path(file).name)  # never a path, which somebody would be told to run
         for key, value in parts.items():
             if value not in names_of(str(key)):
-                raise CheckpointError(f"{quoted(f'{key}: {value}')} comes from the plugin {name}; pass --plugin {name}")
-        if any(plugin.path.name == file and plugin.sha256 != sha256 for plugin in PLUGINS.values()):
-            warnings.warn(f"the plugin {name} has changed since the checkpoint was saved", GPTWarning, stacklevel=2)
+                part = quoted(f"{key}: {value}")
+                raise CheckpointError(f"{part} comes from the plugin {name}; pass --plugin {name}")
+        for plugin in PLUGINS.values():
+            if plugin.path.name == file and plugin.sha256 != sha256:
+                warnings.warn(
+                    f"the plugin {name} has changed since the checkpoint was saved",
+                    GPTWarning,
+                    stacklevel=2,
+                )
+
+
+def _read_records(records: Any) -> list[tuple[str, str, dict[Any, Any]]]:
+    """Return file, hash and parts of each record; CheckpointError: they are damaged."""
+    found = []
+    try:
+        for record in records:
+            found.append((str(record["file"]), str(record["sha256"]), dict(record["parts"])))
+    except (TypeError, KeyError, ValueError):
+        raise CheckpointError(
+            "state.json is damaged: what it says of plugins cannot be read"
+        ) from None
+    return found

@@ -31,7 +31,7 @@ _ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A configuration, and what its file says of the run.
+    """A configuration, and what its file says about the name and the folder of the run.
 
     Attributes:
         default_name: the name that the file suggests.
@@ -46,8 +46,14 @@ class LoadedConfig:
 
     @property
     def name(self) -> str:
-        """Return the run's name: `run.name`, or else that of the configuration file, see `to_name`."""
+        """Return the run's name: `run.name`, or else that of the configuration file."""
         return self.config.run.name or self.default_name
+
+    @property
+    def named_config(self) -> Config:
+        """Return the configuration with the run's name filled in."""
+        run = self.config.run.model_copy(update={"name": self.name})
+        return self.config.model_copy(update={"run": run})
 
     @property
     def run_file(self) -> Path | None:

@@ -217,7 +217,7 @@ class MicroBatches:
         sequences: windows of a step, of all processes.
         size: windows of a micro-batch.
         rows: indices of the windows of a step that this process reads, (R,) int64; None: all.
-        complete: adds what the objective reads to inputs and targets, (B, T) each, of windows that
+        add_targets: adds what the objective reads to inputs and targets, (B, T) each, of windows that
             begin at the given positions, (B,).
     """
 
@@ -225,7 +225,7 @@ class MicroBatches:
     sequences: int
     size: int
     rows: Tensor | None = None
-    complete: Callable[[tuple[Tensor, Tensor], Tensor], tuple[Tensor, ...]] = _unchanged
+    add_targets: Callable[[tuple[Tensor, Tensor], Tensor], tuple[Tensor, ...]] = _unchanged
 
     def next(self, length: int) -> list[tuple[Tensor, ...]]:
         """Read the micro-batches of a step; each tensor is (B T / length, length, ...).
@@ -238,7 +238,7 @@ class MicroBatches:
         batches: list[tuple[Tensor, ...]] = []
         for first in range(0, len(inputs), self.size):
             part = slice(first, first + self.size)
-            batch = self.complete((inputs[part], targets[part]), starts[part])
+            batch = self.add_targets((inputs[part], targets[part]), starts[part])
             batches.append(tuple(_cut(tensor, length) for tensor in batch))
         return batches
 

@@ -78,6 +78,19 @@ class Compute:
         return f"{self.device}{threads}, {name}{tf32}"
 
 
+def setup_process(threads: int | None, device: torch.device, launch: Launch) -> None:
+    """Set up this process for training: torch's threads, its current device, memory that is kept.
+
+    Nothing else of a training changes settings of the whole process for good, so that checks which
+    come before can refuse a run and leave the process of their caller as it was.
+    """
+    use_threads(threads, launch)
+    if launch.size > 1 and device.type == "cuda":
+        # NCCL and DistributedDataParallel take the current device for that of this process.
+        torch.cuda.set_device(device)
+    keep_freed_memory()
+
+
 def use_threads(threads: int | None, launch: Launch) -> None:
     """Set torch's number of threads; None means that a machine's processes share its cores."""
     if threads is not None:
@@ -94,7 +107,7 @@ def choose_compute(
     processor: Processor | None = None,
     launch: Launch = Launch(),  # noqa: B008  # frozen
 ) -> Compute:
-    """Choose the device and the dtype of a run.
+    """Choose the device and the dtype of a run. Nothing of the process is changed.
 
     Args:
         name: a device, or `auto`; `cuda` is a device of its own for each process of a launch.
@@ -105,9 +118,6 @@ def choose_compute(
     if launch.size > 1:
         name = _device_of_rank(name, launch)
     device = choose_device(name)
-    if launch.size > 1 and device.type == "cuda":
-        # Otherwise NCCL would let all processes of a machine use device 0.
-        torch.cuda.set_device(device)
     fast_dtype = _fast_dtype(device, processor)
     chosen: torch.dtype
     if dtype != "auto":

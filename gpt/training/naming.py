@@ -1,7 +1,7 @@
-"""The folder of a run: that in which its configuration lies, or NAME, or NAME-2 if NAME is another run.
+"""The folder of a run: the one its configuration lies in, or NAME, or NAME-2 beside another run.
 
-The configuration of a run says the `run.name` that was wanted, NAME also in the folder NAME-2: by that it is told from
-one that a person has named NAME-2.
+The configuration in a run's folder says which `run.name` was wanted: NAME also in the folder
+NAME-2. This tells NAME-2 from a run that a person has called so.
 """
 
 import itertools
@@ -19,56 +19,62 @@ from gpt.config.loading import parse_document, read_yaml
 from gpt.config.plugins import plugin_options
 from gpt.config.sources import LoadedConfig, override
 from gpt.data.dataset import Dataset
-from gpt.system.environment import expand_home
+from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError, ConfigError, first_line
 from gpt.system.invocation import command_line
-from gpt.training.resume import AUTO, differences_of_existing
+from gpt.training.resume import AUTO, differences_of_existing, runs_of
 from gpt.training.training_state import TrainingState
 
 OTHER_TEXT = "data: another text"
 _NUMBER = re.compile(r"-([2-9]|[1-9][0-9]{1,2})")
-"""What is added to a name; a year or a date is rather a part of another run's own name."""
+"""What is added to a name. Four digits are rather a year or a date in the name of another run."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The folder of a training, and a line for the user if it is not the one that the configuration names."""
-
-    folder: Path
-    line: str = ""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a training asks for, by which runs are compared.
+class WantedRun:
+    """What a training asks for, by which the runs that exist are compared.
 
     Attributes:
+        loaded: says where the configuration was read.
+        config: the same configuration as it will be trained; `run.name` is filled in.
+        data: None where the run's checkpoint may bring the tokenizer. Texts are not compared then.
         resume: None, `auto`, or the folder of a checkpoint.
-        data: None where it is not known before the run's checkpoint.
     """
 
+    loaded: LoadedConfig
     config: Config
     data: Dataset | None
     resume: str | Path | None
     allow_config_change: bool
 
-    def changes_of(self, folder: Path, longer: bool = False) -> list[str]:
-        """Return `key: old -> new` for what differs from the run in a folder, which may get `longer`."""
+    def changes_of(self, folder: Path, may_be_longer: bool = False) -> list[str]:
+        """Return `key: old -> new` for what differs from the run in a folder."""
         run = RunFolder(folder)
         try:
             existing = run.config()
-        except ConfigError as error:  # it is damaged, or names what a plugin adds
+        except ConfigError as error:
+            # It is damaged, or names a component of a plugin that is not loaded here.
             return [f"it cannot be read here: {first_line(error)}"]
         if existing is None:
             return []
-        changes = differences_of_existing(existing, self.config, longer)
-        if self.data is not None and _last_state(run).get("data", self.data.fingerprint) != self.data.fingerprint:
-            changes.append(OTHER_TEXT)
+        changes = differences_of_existing(existing, self.config, may_be_longer)
+        if self.data is not None:
+            fingerprint = _last_state(run).get("data", self.data.fingerprint)
+            if fingerprint != self.data.fingerprint:
+                changes.append(OTHER_TEXT)
         return changes
 
 
-def named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
-    """Return the folder that a configuration means, and whether that is the one in which it lies.
+@dataclass(frozen=True)
+class Choice:
+    """The folder of a training, and a line for the user if it is not the one that was meant."""
+
+    folder: Path
+    line: str = ""
+
+
+def _named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
+    """Return the folder that a configuration means, and whether it was read from that folder.
 
     The configuration of a run is that run wherever its folder is, and whatever it is called.
     """
@@ -79,50 +85,90 @@ def named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
     return runs_of(loaded.config) / loaded.name, False
 
 
-def runs_of(config: Config) -> Path:
-    """Return the folder in which runs that are named are looked for."""
-    return expand_home(config.run.dir, "run.dir")
+def claim_folder(wanted: WantedRun, world: World) -> tuple[RunFolder, str]:
+    """Choose the folder of a run and lock it; return it with a line for the user, or an empty one.
+
+    Rank 0 alone holds the lock, since it alone writes.
+
+    Raises:
+        CheckpointError: another process trains that run, or has just taken its name.
+    """
+    choice = world.rank_zero(lambda: choose_folder(wanted))
+    run = RunFolder(choice.folder)
+    world.rank_zero(lambda: _lock(run, wanted))
+    return run, choice.line
 
 
-def choose_folder(loaded: LoadedConfig, wanted: Wanted) -> Choice:
-    """Return the folder of a run that is continued, or is there already, or of a new one.
+def _lock(run: RunFolder, wanted: WantedRun) -> None:
+    """Lock the folder that was chosen, and make sure that it would still be chosen.
+
+    A lock needs a path, so that another process may take the name after the choice.
+    """
+    run.lock()
+    try:
+        if choose_folder(wanted).folder != run.path:
+            raise CheckpointError(
+                f"another process has just trained {run.path}; give the command again"
+            )
+    except BaseException:
+        run.unlock()
+        raise
+
+
+def choose_folder(wanted: WantedRun) -> Choice:
+    """Return the folder of a run that is continued, or exists already, or of a new one.
 
     A new run takes the first name that is free: NAME, NAME-2, NAME-3, ... Nothing is written.
     """
-    named, is_own = named_folder(loaded)
-    if RunFolder(named).is_checkpoint:
+    folder, is_own = _named_folder(wanted.loaded)
+    if RunFolder(folder).is_checkpoint:
         raise CheckpointError(
-            f"{named} exists already, and is a checkpoint, not a run; choose another name with run.name=NAME"
+            f"{folder} exists already, and is a checkpoint, not a run; choose another name with "
+            "run.name=NAME"
         )
-    changes = {run: wanted.changes_of(run) for run in _runs_of_name(named, loaded.name)}
+    runs = _runs_of_name(folder, wanted.loaded.name)
     if isinstance(wanted.resume, Path):
-        holding = [run for run in [named, *changes] if run.resolve() in wanted.resume.resolve().parents]
-        if holding:
-            return Choice(holding[0])
-    if is_own and _find({named: changes.get(named, [])}, wanted) is not None:
-        return Choice(named)
+        # A run that holds the checkpoint is continued, whatever differs: `check_fits` compares it.
+        for run in [folder, *runs]:
+            if run.resolve() in wanted.resume.resolve().parents:
+                return Choice(run)
+    changes = {run: wanted.changes_of(run) for run in runs}
+    if is_own:
+        # A run's own configuration means that run also where another one is more like it.
+        own = _find({folder: changes.get(folder, [])}, wanted)
+        if own is not None:
+            return Choice(own)
     found = _find(changes, wanted)
     if found is not None:
         return Choice(found)
-    free = _free_name(named)
-    return Choice(free, _why_another(changes, free, wanted) if changes else "")
+    free = _free_name(folder)
+    line = _why_another(changes, free, wanted) if changes else ""
+    return Choice(free, line)
 
 
-def _runs_of_name(named: Path, name: str) -> list[Path]:
-    """Return the folders that hold a run: NAME, and those of NAME-2, ... for which `name` was wanted, in this order."""
+def _runs_of_name(folder: Path, name: str) -> list[Path]:
+    """Return the folders that hold a run of a name: NAME first, then NAME-2, NAME-3, ..."""
     numbered: dict[int, Path] = {}
-    beside = named.parent.iterdir() if named.parent.is_dir() else ()
-    for path in beside:
-        number = _NUMBER.fullmatch(path.name.removeprefix(named.name))
-        # a model that was saved, or copied, has the configuration of its run too
-        if path.name.startswith(named.name) and number and not RunFolder(path).is_checkpoint:
-            numbered[int(number[1])] = path
-    ours = [numbered[number] for number in sorted(numbered) if _wanted_name(numbered[number]) == name]
-    return [named, *ours] if _is_taken(named) else ours
+    siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
+    for path in siblings:
+        if not path.name.startswith(folder.name):
+            continue
+        match = _NUMBER.fullmatch(path.name.removeprefix(folder.name))
+        # A checkpoint that was saved or copied here has the configuration of its run too.
+        if match and not RunFolder(path).is_checkpoint:
+            numbered[int(match[1])] = path
+    runs = [folder] if _is_taken(folder) else []
+    for _, path in sorted(numbered.items()):
+        if _wanted_name(path) == name:
+            runs.append(path)
+    return runs
 
 
 def _wanted_name(folder: Path) -> Any:
-    """Return the name that was wanted for the run in a folder; None if there is none, or it cannot be read."""
+    """Return the name that was wanted for the run in a folder.
+
+    None: there is no run, or its configuration cannot be read.
+    """
     try:
         return _read_document(folder)["run"]["name"]
     except (ConfigError, KeyError, TypeError):
@@ -133,38 +179,46 @@ def _is_taken(folder: Path) -> bool:
     return (folder / "config.yaml").is_file()
 
 
-def _find(changes: dict[Path, list[str]], wanted: Wanted) -> Path | None:
-    """Return the run that is asked for, by what differs from each.
+def _find(changes: dict[Path, list[str]], wanted: WantedRun) -> Path | None:
+    """Return the run that is asked for, by what differs from each; None: it is a new one.
 
-    That is one of the same configuration and text. `auto` also continues one that is only to be longer; and it means
-    the last one where that is not finished, or the first one if its configuration may change.
+    That is the first run of the same configuration and text. `auto` means more: also a run that is
+    only to be longer; or else the last run, if it is not finished, where a difference is then an
+    error; or the first one, if its configuration may change.
     """
-    same = [run for run in changes if not changes[run]]
-    if wanted.resume != AUTO or same or not changes:
-        return same[0] if same else None
-    longer = [run for run in changes if not wanted.changes_of(run, longer=True)]
-    if longer:
-        return longer[0]
-    first, last = next(iter(changes)), next(reversed(changes))
+    same = [run for run, changes_of_run in changes.items() if not changes_of_run]
+    if same:
+        return same[0]
+    if wanted.resume != AUTO or not changes:
+        return None
+    for run in changes:
+        if not wanted.changes_of(run, may_be_longer=True):
+            return run
+    first, *_ = changes
+    *_, last = changes
     if not _is_finished(last):
         return last
     return first if wanted.allow_config_change else None
 
 
-def _free_name(named: Path) -> Path:
-    """Return NAME, or the first of NAME-2, ... at which there is nothing, whatever else may be there."""
-    if not _is_taken(named):
-        return named
-    numbered = (named.with_name(f"{named.name}-{number}") for number in itertools.count(2))
-    return next(folder for folder in numbered if not os.path.lexists(folder))
+def _free_name(folder: Path) -> Path:
+    """Return NAME if no run has it, or the first of NAME-2, ... at which there is nothing."""
+    if not _is_taken(folder):
+        return folder
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    # A link that leads nowhere is something too.
+    return next(each for each in numbered if not os.path.lexists(each))
 
 
-def _why_another(changes_of: dict[Path, list[str]], new: Path, wanted: Wanted) -> str:
-    """Return the line that says how a new run differs from the one most like it, and how to go on from that."""
-    old = min(reversed(changes_of), key=lambda run: len(changes_of[run]))
-    changes = changes_of[old]
-    line = f"{old} is a run of another configuration ({'; '.join(changes)}), and stays; this run is {new}"
-    if changes != [OTHER_TEXT]:
+def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -> str:
+    """Return how a new run differs from the one most like it, and how to go on from that."""
+    # Of several that are equally like it, the last one: it was probably in use most recently.
+    old = min(reversed(changes), key=lambda run: len(changes[run]))
+    line = (
+        f"{old} is a run of another configuration ({'; '.join(changes[old])}), and stays; "
+        f"this run is {new}"
+    )
+    if changes[old] != [OTHER_TEXT]:
         return line
     existing = RunFolder(old).config()
     assert existing is not None
@@ -175,7 +229,10 @@ def _why_another(changes_of: dict[Path, list[str]], new: Path, wanted: Wanted) -
 
 
 def _last_state(run: RunFolder) -> dict[str, Any]:
-    """Return the state of a run's last checkpoint; none where it is missing or damaged, which a resume reports."""
+    """Return the state of a run's last checkpoint.
+
+    It is empty where the checkpoint is missing or damaged, which only a resume has to report.
+    """
     folder = run.pointed("last")
     try:
         return {} if folder is None else read_state(folder)
@@ -184,7 +241,10 @@ def _last_state(run: RunFolder) -> dict[str, Any]:
 
 
 def _is_finished(folder: Path) -> bool:
-    """Return whether a run has made all of its steps, by what can be read without its plugins."""
+    """Return whether a run has made all of its steps.
+
+    Only what can be read without its plugins is read.
+    """
     try:
         train = TrainConfig(max_steps=_read_document(folder)["train"]["max_steps"])
         return TrainingState.from_dict(_last_state(RunFolder(folder))).is_over(train)
@@ -193,7 +253,10 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _read_document(folder: Path) -> dict[str, Any]:
-    """Return what the configuration of a run says, by section, also where that names what a plugin adds."""
+    """Return the sections of a run's configuration as they are written, unchecked.
+
+    A check would refuse the names of a plugin that is not loaded.
+    """
     file = folder / "config.yaml"
     document, _ = parse_document(read_yaml(file), str(file))
     return document.data

@@ -1,38 +1,56 @@
-"""The checkpoint that a run resumes from, or begins with (`train.init_from`), and what may differ from it."""
+"""What a run begins with: nothing, a checkpoint to resume, or that of `train.init_from`."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Set
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, find_place, load_weights, read_checkpoint
+from gpt.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    find_checkpoint,
+    find_place,
+    load_weights,
+    read_checkpoint,
+)
 from gpt.config import Config, ModelConfig
-from gpt.config.loading import checked
-from gpt.config.sources import LoadedConfig
+from gpt.config.loading import build_config
 from gpt.data import CharTokenizer, Tokenizer
 from gpt.data.dataset import Dataset
 from gpt.model import GPT
 from gpt.model.quantized import format_of
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError, explained
-from gpt.system.progress import Report
+from gpt.system.progress import Report, announced
 from gpt.training.trainer import Trainer
 
 AUTO = "auto"
-
+"""What `--resume` means without a path: the newest readable checkpoint of the run, if it has one."""
 RESUME_SAFE_KEYS = {
-    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads", "run.snapshots"),
-    *("data.dir", "data.path"),
+    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
+    *("run.snapshots", "data.dir", "data.path"),
     *("train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"),
 }
-"""Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
+"""Keys that do not affect the result of training and so may change on a resume.
+
+All keys of `sample` may change too.
+"""
 FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})
-"""Keys of the model that may differ from the checkpoint's: they change no tensor but the embedding and the head."""
+"""Keys of the model that may differ from those of the checkpoint in `train.init_from`.
+
+They change the shape of no tensor but the embedding and the head, which `load_pretrained` extends.
+"""
 
 
 @dataclass(frozen=True)
-class ResumePoint:
-    """A checkpoint to resume from or to begin with, and its folder."""
+class New:
+    """The run begins with random weights."""
+
+
+@dataclass(frozen=True)
+class SavedStart:
+    """The run begins with a checkpoint, which lies in a folder."""
 
     folder: Path
     checkpoint: Checkpoint
@@ -42,186 +60,278 @@ class ResumePoint:
         weights = format_of(self.checkpoint.model)
         if weights != "float32":
             raise CheckpointError(
-                f"{self.folder} has {weights} weights, which cannot be trained; use the float32 checkpoint"
+                f"{self.folder} has {weights} weights, which cannot be trained; "
+                "use the float32 checkpoint"
             )
 
 
+@dataclass(frozen=True)
+class Resume(SavedStart):
+    """The run continues: weights, optimizer, batches and random numbers go on where they were."""
+
+
+@dataclass(frozen=True)
+class InitFrom(SavedStart):
+    """A new run begins with the weights of `train.init_from`, and with nothing else of that run."""
+
+
+Start = New | Resume | InitFrom
+
+
+def runs_of(config: Config) -> Path:
+    """Return the folder in which runs that are named are looked for."""
+    return expand_home(config.run.dir, "run.dir")
+
+
 def find_resumed(resume: str | Path | None, runs: Path) -> str | Path | None:
-    """Return the checkpoint folder that is meant by a path, or by a name in `runs`; None and `auto` stay as they are.
+    """Return the checkpoint folder that a path means, or a name in `runs`.
+
+    None and `auto` name no checkpoint, and are returned as they are.
 
     Raises:
         CheckpointError: there is no such checkpoint.
     """
-    return resume if resume in (None, AUTO) else find_checkpoint(Path(resume), runs, prefer="last")
+    if resume is None or resume == AUTO:
+        return resume
+    return find_checkpoint(Path(resume), runs, prefer="last")
 
 
-def find_resume_point(run: RunFolder, resume: str | Path | None, report: Report) -> ResumePoint | None:
-    """Return the checkpoint to resume from: the newest readable one (`auto`), or the given one; None for a new run.
+def find_start(config: Config, run: RunFolder, resume: str | Path | None, report: Report) -> Start:
+    """Return what a run begins with, and read the checkpoint if there is one.
+
+    Args:
+        resume: None: a new run; `auto`: the newest readable checkpoint of `run`, or a new run where
+            it has none; or the folder of a checkpoint.
 
     Raises:
-        CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
-            run; or the checkpoint is damaged.
+        CheckpointError: the folder holds a run that would be overwritten, or the checkpoint is
+            damaged.
     """
-    if resume is None:
-        _refuse_existing(run)
-        return None
-    if isinstance(resume, Path):
-        if run.path.resolve() not in resume.resolve().parents:
+    with announced(report, "reading the checkpoint"):
+        if isinstance(resume, Path):
+            if not _contains(run, resume):
+                _refuse_existing(run)
+            return Resume(resume, read_checkpoint(resume))
+        if resume == AUTO:
+            newest = _newest_checkpoint(run, report)
+            if newest is not None:
+                return newest
+        else:
             _refuse_existing(run)
-        return ResumePoint(resume, read_checkpoint(resume))
+        # Only now, since a run that is resumed needs its `train.init_from` no more: it may be gone.
+        return New() if config.train.init_from is None else _find_init_from(config)
+
+
+def _contains(run: RunFolder, checkpoint: Path) -> bool:
+    return run.path.resolve() in checkpoint.resolve().parents
+
+
+def _newest_checkpoint(run: RunFolder, report: Report) -> Resume | None:
+    """Return the newest readable checkpoint of a run; None if it has not saved any."""
     found = run.newest_valid()
     if found is None:
         if (run.path / "last.json").exists():
-            raise CheckpointError(f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME")
+            raise CheckpointError(
+                f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME"
+            )
         return None
     folder, checkpoint, damaged = found
     for line in damaged:
         report(f"warning: {line}; trying the previous one")
-    return ResumePoint(folder, checkpoint)
-
-
-def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_config_change: bool) -> None:
-    """Raise CheckpointError if a checkpoint is of another configuration or data, unless that is allowed and works."""
-    saved = point.checkpoint
-    # as gpt.save and import_model.py write it
-    if "data" not in saved.state:
-        raise CheckpointError(
-            f"{point.folder} holds a model, but no state of a training to resume; begin a new run with it: "
-            f"train.init_from={point.folder}"
-        )
-    point.require_float32()
-    same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
-    changes = differences(saved.config, config, is_resumed=True)
-    if not same_tokenizer:
-        changes = [change for change in changes if not change.startswith("model.vocab_size:")]  # follows from that
-    anew = "leave --resume out to begin a new run beside it"
-    if changes and not allow_config_change:
-        raise CheckpointError(
-            f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
-            f"Change that back, pass --allow-config-change to continue with it, or {anew}"
-        )
-    if not same_tokenizer:
-        raise CheckpointError(
-            f"{point.folder} was trained with another tokenizer: its text had other characters; {anew}"
-        )
-    if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
-        raise CheckpointError(
-            f"{point.folder} was trained on other data; pass --allow-config-change to continue, or {anew}"
-        )
-
-
-def restore(trainer: Trainer, point: ResumePoint) -> None:
-    """Let a trainer continue with the state of a checkpoint; CheckpointError: it is damaged, or of another run."""
-    try:
-        trainer.restore(point.checkpoint)
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        changes = differences(point.checkpoint.config, trainer.config)
-        raise CheckpointError(
-            f"the checkpoint's training state does not fit: {'; '.join(changes) or explained(error)}; resume by its "
-            "own configuration, or from another checkpoint, or begin a new run with its weights, train.init_from=RUN "
-            "run.name=NEW"
-        ) from None
-
-
-def resolve_init_from(config: Config, runs: Path) -> ResumePoint | None:
-    """Return the checkpoint that `train.init_from` names, below the folder of runs, if it names one."""
-    if config.train.init_from is None:
-        return None
-    folder = find_checkpoint(expand_home(config.train.init_from, "train.init_from"), runs)
-    base = ResumePoint(folder, read_checkpoint(folder, training=False))
-    base.require_float32()
-    return base
-
-
-def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
-    """Return the configuration with the architecture of a checkpoint; ConfigError: a key contradicts it."""
-    config, saved = loaded.config, base.checkpoint.config
-    tokenizer = {"tokenizer"} | ({"bpe_vocab_size"} & config.data.model_fields_set)
-    for section, keys in (("model", config.model.model_fields_set - FREE), ("data", tokenizer)):
-        ours, theirs = getattr(config, section), getattr(saved, section)
-        for key in sorted(keys):
-            if getattr(ours, key) != getattr(theirs, key):
-                raise ConfigError(
-                    f"{section}.{key} is {getattr(ours, key)}, but {base.folder}, from which train.init_from begins, "
-                    f"has {getattr(theirs, key)}"
-                )
-    free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
-    if free.get("vocab_size") == saved.model.vocab_size:  # as in the configuration of a run, which has every value
-        free["vocab_size"] = None  # may grow with the text
-    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
-    changed = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
-    return replace(loaded, config=checked(changed, loaded.name, [], lambda key: loaded.name))
-
-
-@torch.no_grad()
-def load_pretrained(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None:
-    """Copy the weights of a checkpoint into a model; embeddings of characters that it lacks stay as they are.
-
-    Args:
-        model: with the checkpoint's architecture.
-        tokenizer: of the model: the checkpoint's, or that with more characters.
-    """
-    saved = base.checkpoint
-    weights = dict(saved.model)
-    if tokenizer.to_dict() != saved.tokenizer.to_dict():
-        assert isinstance(tokenizer, CharTokenizer)
-        assert isinstance(saved.tokenizer, CharTokenizer)
-        rows = torch.tensor([tokenizer.stoi[character] for character in saved.tokenizer.itos])
-        for name in {"wte.weight", "lm_head.weight"} & weights.keys():
-            grown = model.get_parameter(name).detach().cpu().clone()
-            grown[rows] = weights[name][: len(rows)]
-            weights[name] = grown
-    load_weights(model, weights, base.folder)
-
-
-def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]:
-    """Return `key: old -> new` for each changed key that affects the training result; a resume may make it longer."""
-    before, after = old.leaves(), new.leaves()
-    harmless = RESUME_SAFE_KEYS
-    if is_resumed and new.train.max_steps > old.train.max_steps:
-        harmless = harmless | {"train.max_steps", "optim.warmup_steps"}  # which was perhaps cut to fit
-    if is_resumed:
-        harmless = harmless | moved_runs(old, new).keys()
-    return [
-        f"{key}: {before[key]} -> {after[key]}"
-        for key in before
-        if before[key] != after[key] and key not in harmless and not key.startswith("sample.")
-    ]
-
-
-def moved_runs(old: Config, new: Config) -> dict[str, str]:
-    """Return a line by key for each run that has another path than before, where nothing is any more.
-
-    It was moved or renamed.
-    """
-    lines = {}
-    for key in ("init_from", "teacher"):
-        before, after = getattr(old.train, key), getattr(new.train, key)
-        if before is None or after is None or before == after:
-            continue
-        place = find_place(expand_home(before, f"train.{key}"), expand_home(new.run.dir, "run.dir"))
-        if place is None:
-            lines[f"train.{key}"] = f"train.{key}: nothing is at {before} any more; {after} is taken for what was there"
-    return lines
-
-
-def differences_of_existing(existing: Config, config: Config, is_resumed: bool = False) -> list[str]:
-    """Return the `differences` from the run in a folder to a configuration that is not resolved yet.
-
-    What only the text or the checkpoint of `train.init_from` tells is taken to be as it was.
-    """
-    model, given = config.model, config.model.model_fields_set
-    is_moved = "train.init_from" in moved_runs(existing, config)
-    if config.train.init_from is not None and (is_moved or config.train.init_from == existing.train.init_from):
-        model = existing.model.model_copy(update={key: getattr(config.model, key) for key in given})
-    size = config.model.vocab_size or existing.model.vocab_size
-    resolved = config.model_copy(update={"model": model.model_copy(update={"vocab_size": size})})
-    return differences(existing, resolved, is_resumed)
+    return Resume(folder, checkpoint)
 
 
 def _refuse_existing(run: RunFolder) -> None:
     if (run.path / "config.yaml").is_file():
         raise CheckpointError(
-            f"the run folder {run.path} exists already, with this configuration; continue it with --resume auto "
-            '(in Python resume="auto"), or choose another name with run.name=NAME, or delete it'
+            f"the run folder {run.path} exists already, with this configuration; continue it with "
+            '--resume auto (in Python resume="auto"), or choose another name with run.name=NAME, '
+            "or delete it"
         )
+
+
+def _find_init_from(config: Config) -> InitFrom:
+    """Read the checkpoint that `train.init_from` names."""
+    assert config.train.init_from is not None
+    path = expand_home(config.train.init_from, "train.init_from")
+    folder = find_checkpoint(path, runs_of(config))
+    start = InitFrom(folder, read_checkpoint(folder, training=False))
+    start.require_float32()
+    return start
+
+
+def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_change: bool) -> None:
+    """Raise CheckpointError if a checkpoint has another configuration or data.
+
+    `allow_config_change` allows what can work: nothing else than another tokenizer is refused then.
+    """
+    saved = start.checkpoint
+    # `gpt.save` and `gpt import-model` write a checkpoint of weights alone.
+    if "data" not in saved.state:
+        raise CheckpointError(
+            f"{start.folder} holds a model, but no state of a training to resume; begin a new run "
+            f"with it: train.init_from={start.folder}"
+        )
+    start.require_float32()
+    has_same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
+    changes = differences(saved.config, config, is_resumed=True)
+    if not has_same_tokenizer:
+        # The other size of the vocabulary follows from the tokenizer, which is named below.
+        changes = [change for change in changes if not change.startswith("model.vocab_size:")]
+    new_run = "leave --resume out to begin a new run beside it"
+    if changes and not allow_config_change:
+        raise CheckpointError(
+            f"{start.folder} was trained with another configuration: {'; '.join(changes)}. Change "
+            f"that back, pass --allow-config-change to continue with it, or {new_run}"
+        )
+    if not has_same_tokenizer:
+        raise CheckpointError(
+            f"{start.folder} was trained with another tokenizer: its text had other characters; "
+            f"{new_run}"
+        )
+    if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
+        raise CheckpointError(
+            f"{start.folder} was trained on other data; pass --allow-config-change to continue, or "
+            f"{new_run}"
+        )
+
+
+def restore(trainer: Trainer, start: Resume) -> None:
+    """Let a trainer continue with the state of a checkpoint.
+
+    Raises:
+        CheckpointError: the state is damaged, or of another run.
+    """
+    try:
+        trainer.restore(start.checkpoint)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        # A state has what libraries made of it: any part can be missing, or of another type.
+        changes = differences(start.checkpoint.config, trainer.config)
+        cause = "; ".join(changes) or explained(error)
+        raise CheckpointError(
+            f"the checkpoint's training state does not fit: {cause}; resume by its own "
+            "configuration, or from another checkpoint, or begin a new run with its weights, "
+            "train.init_from=RUN run.name=NEW"
+        ) from None
+
+
+def with_architecture(config: Config, start: SavedStart) -> Config:
+    """Return the configuration with the architecture of the checkpoint that a run begins with.
+
+    Raises:
+        ConfigError: a key that was given contradicts the checkpoint.
+    """
+    saved = start.checkpoint.config
+    model_keys = config.model.model_fields_set - FREE
+    _refuse_contradiction("model", model_keys, config, start)
+    # The checkpoint brings its tokenizer. Its kind has a default, which may not contradict either;
+    # the size of a BPE vocabulary is compared only if it was given.
+    tokenizer_keys = {"tokenizer"} | ({"bpe_vocab_size"} & config.data.model_fields_set)
+    _refuse_contradiction("data", tokenizer_keys, config, start)
+
+    free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
+    if free.get("vocab_size") == saved.model.vocab_size:
+        # The configuration in a run's folder has every value, also this one, which nobody chose:
+        # the vocabulary may grow with the text.
+        free["vocab_size"] = None
+    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
+    # The sections are checked together once more: the new model may not fit `train`.
+    sections = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
+    return build_config(sections, config.run.name or "config")
+
+
+def _refuse_contradiction(section: str, keys: Set[str], config: Config, start: SavedStart) -> None:
+    """Raise ConfigError if some keys of a section differ from the checkpoint's."""
+    given = getattr(config, section)
+    saved = getattr(start.checkpoint.config, section)
+    for key in sorted(keys):
+        if getattr(given, key) != getattr(saved, key):
+            raise ConfigError(
+                f"{section}.{key} is {getattr(given, key)}, but {start.folder}, from which "
+                f"train.init_from begins, has {getattr(saved, key)}"
+            )
+
+
+@torch.no_grad()
+def load_pretrained(model: GPT, tokenizer: Tokenizer, start: InitFrom) -> None:
+    """Copy the weights of a checkpoint into a model.
+
+    The embeddings of characters that the checkpoint lacks stay as they are.
+
+    Args:
+        model: with the checkpoint's architecture.
+        tokenizer: the checkpoint's, or that with more characters.
+    """
+    saved = start.checkpoint
+    weights = dict(saved.model)
+    if tokenizer.to_dict() != saved.tokenizer.to_dict():
+        # only a character tokenizer grows, see `extend_tokenizer`
+        assert isinstance(tokenizer, CharTokenizer)
+        assert isinstance(saved.tokenizer, CharTokenizer)
+        rows = torch.tensor([tokenizer.stoi[char] for char in saved.tokenizer.itos])
+        for name in {"wte.weight", "lm_head.weight"} & weights.keys():
+            extended = model.get_parameter(name).detach().cpu().clone()  # (V, C)
+            # A padded embedding has more rows than there are characters.
+            extended[rows] = weights[name][: len(rows)]
+            weights[name] = extended
+    load_weights(model, weights, start.folder)
+
+
+def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]:
+    """Return `key: old -> new` for each changed key that affects the training result.
+
+    A run that is resumed may also get longer, and find what it began with at another place.
+    """
+    old_values = old.leaves()
+    new_values = new.leaves()
+    harmless = set(RESUME_SAFE_KEYS)
+    if is_resumed:
+        harmless |= moved_runs(old, new).keys()
+        if new.train.max_steps > old.train.max_steps:
+            # A warmup that did not fit the shorter run was cut, see `fit_schedule`.
+            harmless |= {"train.max_steps", "optim.warmup_steps"}
+    changes = []
+    for key, old_value in old_values.items():
+        is_harmless = key in harmless or key.startswith("sample.")
+        if old_value != new_values[key] and not is_harmless:
+            changes.append(f"{key}: {old_value} -> {new_values[key]}")
+    return changes
+
+
+def moved_runs(old: Config, new: Config) -> dict[str, str]:
+    """Return a line for the user by each key that names a run, if the run seems to have moved.
+
+    The key has another path than before, and nothing is at the old path any more.
+    """
+    lines = {}
+    for key in ("init_from", "teacher"):
+        old_path = getattr(old.train, key)
+        new_path = getattr(new.train, key)
+        is_changed = old_path != new_path
+        if old_path is None or new_path is None or not is_changed:
+            continue
+        if find_place(expand_home(old_path, f"train.{key}"), runs_of(new)) is None:
+            lines[f"train.{key}"] = (
+                f"train.{key}: nothing is at {old_path} any more; {new_path} is taken for what was "
+                "there"
+            )
+    return lines
+
+
+def differences_of_existing(
+    existing: Config, config: Config, is_resumed: bool = False
+) -> list[str]:
+    """Return the `differences` from the run in a folder to a configuration not filled in yet.
+
+    What only the text or the checkpoint of `train.init_from` tells is taken to be as it was.
+    """
+    model = config.model
+    init_from = config.train.init_from
+    has_moved = "train.init_from" in moved_runs(existing, config)
+    has_same_start = has_moved or init_from == existing.train.init_from
+    if init_from is not None and has_same_start:
+        given = {key: getattr(config.model, key) for key in config.model.model_fields_set}
+        model = existing.model.model_copy(update=given)
+    size = config.model.vocab_size or existing.model.vocab_size
+    model = model.model_copy(update={"vocab_size": size})
+    return differences(existing, config.model_copy(update={"model": model}), is_resumed)

@@ -45,14 +45,22 @@ class Stateful(Protocol):
 
 @dataclass(eq=False, repr=False)  # a callback may print what refers to it
 class Trainer:
-    """Trains one model in one run folder.
-
-    `config` is resolved; `model` is in training mode, on the device.
+    """Trains one model in one run folder; `gpt.training.train.build_trainer` makes it.
 
     Attributes:
+        config: filled in: it has the run's name and the vocabulary size.
+        model: in training mode, on the device.
+        world: the processes that train together.
+        report: takes lines for the user.
         run_folder: locked; `run` unlocks it at its end.
     """
 
+    config: Config
+    model: GPT
+    dataset: Dataset
+    compute: Compute
+    world: World
+    report: Report
     stepper: Stepper
     batches: MicroBatches
     validation: Validation
@@ -61,30 +69,6 @@ class Trainer:
     meter: SpeedMeter
     callbacks: CallbackGroup
     state: TrainingState = field(default_factory=TrainingState)
-
-    @property
-    def config(self) -> Config:
-        return self.validation.config
-
-    @property
-    def model(self) -> GPT:
-        return self.stepper.model
-
-    @property
-    def dataset(self) -> Dataset:
-        return self.validation.dataset
-
-    @property
-    def compute(self) -> Compute:
-        return self.stepper.compute
-
-    @property
-    def world(self) -> World:
-        return self.stepper.parallelism.world
-
-    @property
-    def report(self) -> Report:
-        return self.monitor.report
 
     @property
     def stateful(self) -> dict[str, Stateful]:
@@ -97,19 +81,24 @@ class Trainer:
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
+        """Restore the training state of a checkpoint whose weights the model has already.
+
+        `gpt.training.resume.restore` turns errors of damaged states into a CheckpointError.
+        """
         self.state = TrainingState.from_dict(checkpoint.state)
         for name, part in self.stateful.items():
             part.load_state_dict(checkpoint.training[name])
+        # An empty state loads without an error, and would silently begin the moments anew.
         if self.state.step > 0 and not self.stepper.optimizer.has_moments:
-            raise ValueError("the optimizer has no moments")
+            raise ValueError("the optimizer state is empty")
 
     def _reseed(self) -> None:
+        """Seed torch's generators by the step, where their saved states do not fit."""
         seed_process(self.config.run.seed, self.world.rank, self.state.step)
         if self.config.model.has_dropout:
             self.report(
-                "another number of processes, or a run on another kind of device, saved the checkpoint: "
-                "dropout has new random numbers"
+                "another number of processes, or a run on another kind of device, saved the "
+                "checkpoint: the random numbers of dropout were re-seeded"
             )
 
     @torch.inference_mode(False)
@@ -126,7 +115,8 @@ class Trainer:
             with announced(self.report, "measuring the rate of matmuls"), self.compute.allow_tf32():
                 self.meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
-            # Signals also while saving: an echo of the first must not end that.
+            # Signals are watched also while the run is saved, which an echo of the first, as a
+            # shell sends it to a whole group, must not end.
             with SignalWatch(self.report, self.world) as signals, closing(self.monitor):
                 try:
                     self._loop(signals.check)
@@ -147,7 +137,8 @@ class Trainer:
         while True:
             if self._evaluation_is_due():
                 if self._is_finished():
-                    # an evaluation or a sample may fail, as for want of memory, and then nothing of the steps is lost
+                    # The evaluation and the sample may fail, for example for want of memory. Saved
+                    # before them, the steps are not lost.
                     self._save(best=False, required=True, is_final=False)
                 with announced(self.report, f"step {self.state.step}: evaluating"):
                     self._evaluate(poll)
@@ -160,15 +151,21 @@ class Trainer:
             self.callbacks.sync_across_ranks()
 
     def _evaluation_is_due(self) -> bool:
-        step, train = self.state.step, self.config.train
-        due = (step > 0 and step % train.eval_interval == 0) or step >= train.max_steps
-        return (due or self.callbacks.stopped) and self.state.evaluated_step != step
+        """Return whether the present step is to be evaluated, and has not been yet."""
+        step = self.state.step
+        if step == self.state.evaluated_step:
+            return False
+        is_interval = step > 0 and step % self.config.train.eval_interval == 0
+        return is_interval or self._is_finished()
 
     def _is_finished(self) -> bool:
         return self.callbacks.stopped or self.state.step >= self.config.train.max_steps
 
     def _train_one_step(self) -> None:
-        """Make and report one optimizer step; its loss is read at log steps only, since reading waits for a GPU."""
+        """Make and report one optimizer step.
+
+        Its loss is read back at log steps only, since reading waits for a GPU.
+        """
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
@@ -182,40 +179,63 @@ class Trainer:
         self.callbacks.call(StepEvent(self, self.state.step, rate, is_logged, result))
 
     def _change_gradients(self) -> None:
-        generator = torch.Generator().manual_seed(mix_seeds(self.config.run.seed, self.state.step))
+        """Let callbacks change the gradients, by random numbers alike in all processes."""
+        seed = mix_seeds(self.config.run.seed, self.state.step)
+        generator = torch.Generator().manual_seed(seed)
         self.callbacks.call(GradientEvent(self, self.state.step, generator))
 
     def _log(self, result: StepResult, rate: float) -> float:
-        """Read the result of a step back from the device and report it; return the loss in nats per token."""
+        """Read the result of a step back from the device and report it.
+
+        Return the loss in nats per token.
+        """
         self.stepper.check()
-        loss, norm = float(result.loss), float(result.gradient_norm)
-        values = {"train/loss": loss, "train/learning_rate": rate, "train/grad_norm": norm}
+        loss = float(result.loss)
+        values = {
+            "train/loss": loss,
+            "train/learning_rate": rate,
+            "train/grad_norm": float(result.gradient_norm),
+        }
         values |= {f"train/{name}": float(mean) for name, mean in result.terms.items()}
         self.monitor.scalars(self.state.step, {**values, **self.meter.read()})
         return loss
 
     def _evaluate(self, poll: Poll) -> None:
         """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
+        # Weights that have diverged are reported as such, and not evaluated.
         self.stepper.check()
-        step, validation = self.state.step, self.validation
-        result, sample = validation.loss(step, poll), validation.sample(poll)
+        step = self.state.step
+        validation = self.validation
+        result = validation.loss(step, poll)
+        sample = validation.sample(poll)
         is_best = self.state.record_evaluation(result.loss)
-        bits_per_char = result.bits_per_char(self.dataset.chars_per_token(validation.tokens))
-        values = {"val/loss": result.loss, "val/bits_per_char": bits_per_char}
-        self.monitor.scalars(step, {**values, "speed/seconds": self.meter.total_seconds})
+        chars_per_token = self.dataset.chars_per_token(validation.tokens)
+        bits_per_char = result.bits_per_char(chars_per_token)
+        values = {
+            "val/loss": result.loss,
+            "val/bits_per_char": bits_per_char,
+            "speed/seconds": self.meter.total_seconds,
+        }
+        self.monitor.scalars(step, values)
         if sample:
             self.monitor.sample(step, sample)
         self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
+        # An error of a callback is raised only after the checkpoint of this step is written.
         self.callbacks.sync_across_ranks(then_raise=False)
         self._save(best=is_best, required=self._is_finished())
         self.callbacks.sync_across_ranks()
+        # The time of the evaluation does not count as time of steps.
         self.meter.restart()
 
     def _save(self, best: bool, required: bool, is_final: bool = True) -> None:
-        """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
+        """Write a checkpoint.
 
-        The state names a checkpoint as the best one only once it is written. One that is not `is_final` is written
-        again after the evaluation of its step, and callbacks hear of that one only.
+        The state names a checkpoint as the best one only once it is written.
+
+        Args:
+            required: raise an error; otherwise a failure is reported, and the run continues.
+            is_final: callbacks hear of the checkpoint. One that is not final is written once more
+                after the evaluation of its step.
 
         Raises:
             NonFiniteError: a step since the last one that was read back was not finite.
@@ -224,23 +244,37 @@ class Trainer:
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
         weights = weights_of(self.model)
+        # In all processes, since each has random generators of its own.
         training = {name: part.state_dict() for name, part in self.stateful.items()}
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
-        if folder is not None:
-            self.state = saved
-        if folder is not None and is_final:
+        if folder is None:
+            return
+        self.state = saved
+        if is_final:
             self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
 
     def _write(
-        self, weights: dict[str, Tensor], training: dict[str, Any], state: TrainingState, best: bool, required: bool
+        self,
+        weights: dict[str, Tensor],
+        training: dict[str, Any],
+        state: TrainingState,
+        best: bool,
+        required: bool,
     ) -> Path | None:
-        """Write a checkpoint, in rank 0, and return its folder; None: that failed, and was reported."""
+        """Write a checkpoint, in rank 0, and return its folder.
+
+        None: that failed, and was reported.
+        """
         for name, weight in weights.items():
-            # the loss may be finite even if one is not, as where it is multiplied by 0
+            # The loss may be finite even if a weight is not, as where it is multiplied by 0.
             if not bool(torch.isfinite(weight).all()):
-                raise NonFiniteError(f"the weights {name} are not finite at step {state.step}; nothing was saved")
+                raise NonFiniteError(
+                    f"the weights {name} are not finite at step {state.step}; nothing was saved"
+                )
+        values = {**asdict(state), "data": self.dataset.fingerprint}
         plugins = used_plugins(self.config)
-        values = {**asdict(state), "data": self.dataset.fingerprint, **({"plugins": plugins} if plugins else {})}
+        if plugins:
+            values["plugins"] = plugins
         checkpoint = Checkpoint(weights, training, values, self.config, self.dataset.tokenizer)
         try:
             return self.run_folder.save(checkpoint, best, self.config.train.keep_last)

@@ -305,9 +305,9 @@ def test_text_trains_at_once_for_a_try_and_then_again(text: Path, run: Call, ref
     assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本-2", "日本-3"}
     recipe = Path("日本.yaml").read_text(encoding="utf-8")
     Path("日本.yaml").write_text(recipe.replace("n_layer: 4", "n_layer: 3"), encoding="utf-8")
-    assert "日本.yaml already exists with other settings than fit this text (model.n_layer: 3, not 4)" in refuse(
-        f"train 日本.txt {SMALL}"
-    )
+    error = refuse(f"train 日本.txt {SMALL}")
+    assert "日本.yaml already exists with different settings than this text's recipe" in error
+    assert "(model.n_layer: 3, not 4)" in error
 
 
 def test_overrides_say_how_a_text_is_read(text: Path, run: Call) -> None:

@@ -40,7 +40,7 @@ from gpt.training.loss import evaluate as mean_loss
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
-from gpt.training.train import TrainRequest, build_trainer
+from gpt.training.train import Host, build_trainer
 from tiny import CORPUS, tiny_config
 from variants import VARIANTS, keys_of
 
@@ -82,7 +82,8 @@ def watched(device: FakeCuda, owner: type, name: str, float32: bool = True) -> A
 def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None, end: int = 2) -> None:
     """Train: all of it is on the device, in the right types, and no step waits."""
     loaded = configured(f"run.name={name}", f"run.dtype={dtype}", f"train.max_steps={end}", *overrides)
-    trainer = build_trainer(TrainRequest(loaded, read_settings(), print, resume, True))
+    host = Host(read_settings(), print)
+    trainer = build_trainer(loaded, host, resume=resume, allow_config_change=True)
     assert trainer.state.step == (2 if resume else 0)
     float32 = dtype == "float32"
     with watched(device, Stepper, "step", float32), watched(device, GraphedStepper, "step", float32):
@@ -148,8 +149,8 @@ def move(device: FakeCuda) -> None:
     with mock.patch.object(torch.cuda, "set_rng_state", lambda state, device: restored.append(str(device))):
         for lines, place in zip(said, ("cuda", "cpu"), strict=True):
             loaded = configured(f"run.device={place}", *change)
-            request = TrainRequest(loaded, read_settings(), lines.append, "auto", allow_config_change=True)
-            trainer = build_trainer(request)
+            host = Host(read_settings(), lines.append)
+            trainer = build_trainer(loaded, host, resume="auto", allow_config_change=True)
             trainer.run_folder.unlock()
     assert restored == ["cuda"]
     on_cuda, on_cpu = ([line.partition(" saved")[0] for line in lines if "dropout" in line] for lines in said)

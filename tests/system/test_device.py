@@ -7,7 +7,7 @@ import torch
 
 from gpt.config import RunConfig
 from gpt.system import device
-from gpt.system.device import available_bytes, choose_compute, choose_device, require_memory, use_threads
+from gpt.system.device import available_bytes, choose_compute, choose_device, require_memory, setup_process
 from gpt.system.environment import Launch
 from gpt.system.errors import DeviceError
 from gpt.system.processor import AMX, AVX2, PROCESSORS
@@ -17,9 +17,11 @@ TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
 
 
 def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # noqa: B008  # frozen
+    """Choose a device as a training does, and set up the process for it."""
     run = RunConfig.model_validate(values)
-    use_threads(run.threads, launch)
-    return choose_compute(run.device, run.dtype, lambda line: None, None, launch)
+    compute = choose_compute(run.device, run.dtype, lambda line: None, None, launch)
+    setup_process(run.threads, compute.device, launch)
+    return compute
 
 
 def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

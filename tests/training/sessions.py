@@ -16,7 +16,7 @@ from gpt.config.sources import LoadedConfig
 from gpt.system.distributed import World
 from gpt.system.environment import read_settings
 from gpt.training.callbacks import Callback
-from gpt.training.train import TrainRequest, build_trainer
+from gpt.training.train import Host, build_trainer
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 
@@ -47,8 +47,13 @@ def start_session(
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
     settings = replace(read_settings(offline=True), data_dir=None)
-    request = TrainRequest(LoadedConfig(config, "run"), settings, report, resume, allow_config_change, world, callbacks)
-    return build_trainer(request)
+    return build_trainer(
+        LoadedConfig(config, "run"),
+        Host(settings, report, world),
+        resume=resume,
+        allow_config_change=allow_config_change,
+        callbacks=callbacks,
+    )
 
 
 def rows(folder: Path, name: str) -> dict[int, float]:

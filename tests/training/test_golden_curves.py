@@ -17,7 +17,7 @@ import gpt
 from gpt.config.loading import parse_config
 from gpt.config.sources import LoadedConfig
 from gpt.system.environment import read_settings
-from gpt.training.train import TrainRequest, build_trainer
+from gpt.training.train import Host, build_trainer
 from training.sessions import rows
 
 RECORDED = Path(__file__).with_name("golden_curves.json")
@@ -67,7 +67,7 @@ def record(recipe: str, folder: Path, overrides: list[str]) -> tuple[list[float]
     placed = [f"{key}={json.dumps(str(folder / name))}" for key, name in places.items()]
     config = parse_config("", recipe, [*COMMON, *RECIPES[recipe], *placed, *overrides])
     settings = replace(read_settings(offline=True), data_dir=None, processor="generic")
-    trainer = build_trainer(TrainRequest(LoadedConfig(config, "run"), settings, lambda line: None))
+    trainer = build_trainer(LoadedConfig(config, "run"), Host(settings, lambda line: None))
     trainer.run()
     model, tokenizer = gpt.load(trainer.run_folder.path)
     text = gpt.generate(model, tokenizer, "It was ", temperature=0.0, max_new_tokens=40)

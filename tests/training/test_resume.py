@@ -26,7 +26,7 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point, find_resumed
+from gpt.training.resume import AUTO, New, Resume, check_fits, find_resumed, find_start
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import TrainingState
 from training.sessions import same, weights
@@ -56,11 +56,12 @@ def last_of(run: RunFolder) -> Path:
 def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     run, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "other")
     save(other, 3)
-    assert find_resume_point(run, last_of(other), print) is not None
+    assert find_start(CONFIG, run, None, print) == New()
+    assert isinstance(find_start(CONFIG, run, last_of(other), print), Resume)
     run.create(CONFIG)
     for resume in (None, last_of(other)):
         with pytest.raises(CheckpointError, match="exists already, with this configuration; continue it with --resume"):
-            find_resume_point(run, resume, pytest.fail)
+            find_start(CONFIG, run, resume, pytest.fail)
 
 
 def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warning_each(tmp_path: Path) -> None:
@@ -68,10 +69,10 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
     folders = [save(run, step, best=step == 5) for step in (5, 10, 15)]
 
     def step_of(place: RunFolder, resume: str) -> int:
-        point = find_resume_point(place, find_resumed(resume, tmp_path), lines.append)
-        assert point is not None
-        assert point.folder.name == f"step-{point.checkpoint.state['step']:06d}"
-        return int(point.checkpoint.state["step"])
+        start = find_start(CONFIG, place, find_resumed(resume, tmp_path), lines.append)
+        assert isinstance(start, Resume)
+        assert start.folder.name == f"step-{start.checkpoint.state['step']:06d}"
+        return int(start.checkpoint.state["step"])
 
     for path, step in (("", 15), ("last", 15), ("best", 5), ("checkpoints/step-000010", 10)):
         assert step_of(new, str(run.path / path)) == step
@@ -89,7 +90,7 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
 
 def test_checkpoint_fits_its_tokenizer_and_what_is_allowed_to_change(tmp_path: Path) -> None:
     """With another tokenizer the same ids would mean other characters."""
-    point = ResumePoint(Path("step-000005"), read_checkpoint(save(RunFolder(tmp_path), 5)))
+    point = Resume(Path("step-000005"), read_checkpoint(save(RunFolder(tmp_path), 5)))
     rate, foreign = changed("optim.learning_rate", 0.5), replace(DATASET, tokenizer=CharTokenizer("abd"))
     for config, data, message in (
         (rate, DATASET, r"optim\.learning_rate: 0\.001 -> 0\.5\. Change that"),
@@ -121,8 +122,9 @@ def test_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path) ->
     trainer.run()
     folder = trainer.run_folder.checkpoints()[0]
     checkpoint = read_checkpoint(folder)
+    without_moments = {**checkpoint.training["optimizer"]["adamw"], "state": {}}
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"optimizer": {"adamw": {**checkpoint.training["optimizer"]["adamw"], "state": {}}}}, "has no moments"),
+        ({"optimizer": {"adamw": without_moments}}, "the optimizer state is empty"),
         ({"optimizer": {"adamw": []}}, ""),
         ({"optimizer": None}, ""),
         ({"sampler": {"generator": torch.zeros(3)}}, ""),

@@ -79,6 +79,17 @@ def test_run_is_locked_from_its_start_to_its_end(tmp_path: Path, monkeypatch: py
     assert not list((tmp_path / "runs").glob(".*"))
 
 
+def test_run_that_is_refused_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    with (
+        patch("gpt.system.device.keep_freed_memory") as keep_freed_memory,
+        pytest.raises(GPTError, match="fewer than block_size"),
+    ):
+        start(tmp_path, f"run.threads={threads + 1}", "model.block_size=100000")
+    assert torch.get_num_threads() == threads
+    keep_freed_memory.assert_not_called()
+
+
 def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

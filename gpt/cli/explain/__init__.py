@@ -17,7 +17,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    load_given_plugins(argv)
     parser = CommandParser(
         "Look inside a model: its shapes, attention, predictions, parameters, FLOPs and memory.",
         'attention --prompt "To be, or not" --layer 2 --head 1',
@@ -35,5 +34,6 @@ def _run(argv: Sequence[str] | None) -> int:
         unknown = [text for text in unknown if text.startswith("-")]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    load_given_plugins(arguments)
     arguments.run(arguments)
     return 0
