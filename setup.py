@@ -5,5 +5,7 @@
 
 from setuptools import find_namespace_packages, setup
 
-packages = find_namespace_packages(include=["gpt", "gpt.*"], exclude=["gpt.extras.web.node_modules*"])
+packages = find_namespace_packages(
+    include=["gpt", "gpt.*"], exclude=["gpt.extras.web.node_modules*"]
+)
 setup(packages=[*packages, "gpt.recipes"], package_dir={"gpt.recipes": "configs"})

@@ -126,7 +126,9 @@ def train(text: str, recipe: Recipe, output: Path) -> list[float]:
 
         if (step + 1) % recipe.eval_interval == 0 or step + 1 == recipe.max_steps:
             val_loss = validation_loss(model, val_tokens, recipe.block_size)
-            print(f"step {step + 1}: training loss {loss.item():.4f}, validation loss {val_loss:.4f}")
+            print(
+                f"step {step + 1}: training loss {loss.item():.4f}, validation loss {val_loss:.4f}"
+            )
 
     saved = {
         "config": config.model_dump(),

@@ -77,7 +77,11 @@ if not TYPE_CHECKING:  # for them a name that is not above is an error
         if name not in _MODULE_OF:
             raise AttributeError(f"module 'gpt' has no attribute {name!r}")
         module = import_module(_MODULE_OF[name])
-        return getattr(module, name) if hasattr(module, name) else import_module(f"{_MODULE_OF[name]}.{name}")
+        return (
+            getattr(module, name)
+            if hasattr(module, name)
+            else import_module(f"{_MODULE_OF[name]}.{name}")
+        )
 
 
 def __dir__() -> list[str]:

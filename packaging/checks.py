@@ -30,7 +30,13 @@ def check_wheel(wheel: Path, tag: str) -> list[str]:
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as scratch:
         for name in sorted(name for name in archive.namelist() if "/prebuilt/" in name):
             library = Path(archive.extract(name, scratch))
-            found = check_dll(library) if "win" in tag else check_dylib(library, tag) if "macosx" in tag else ()
+            found = (
+                check_dll(library)
+                if "win" in tag
+                else check_dylib(library, tag)
+                if "macosx" in tag
+                else ()
+            )
             problems += [f"{name}: {problem}" for problem in found]
     return problems
 
@@ -82,6 +88,8 @@ def check_dylib(library: Path, tag: str) -> Iterator[str]:
 
 def _run(tool: str, *arguments: str, expected: str = "") -> list[str]:
     """Return what a tool says if it fails, or if it does not say what is expected."""
-    result = subprocess.run([sys.executable, "-m", tool, *arguments], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-m", tool, *arguments], capture_output=True, text=True, check=False
+    )
     is_fine = result.returncode == 0 and expected in " ".join(result.stdout.split())
     return [] if is_fine else [f"{tool}: {result.stdout}{result.stderr}".strip()]

@@ -41,5 +41,7 @@ PLATFORMS = {
     ),
     "linux-aarch64": Platform("manylinux_2_17_aarch64", "aarch64-linux-gnu.2.17", "linux", (NEON,)),
     "macos-arm64": Platform("macosx_11_0_arm64", "aarch64-macos.11.0", "darwin", (NEON,)),
-    "windows-x64": Platform("win_amd64", "x86_64-windows-gnu", "win32", (AVX512_BF16, AVX512, AVX2, GENERIC)),
+    "windows-x64": Platform(
+        "win_amd64", "x86_64-windows-gnu", "win32", (AVX512_BF16, AVX512, AVX2, GENERIC)
+    ),
 }

@@ -33,7 +33,14 @@ KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 ARGUMENTS = 9
 NO_RESULT = -1
 THREADS = 2
-SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 80, "vocab_size": 65, "norm_eps": 1e-5}
+SHAPE = {
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 64,
+    "block_size": 80,
+    "vocab_size": 65,
+    "norm_eps": 1e-5,
+}
 VARIANTS = (
     {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "qk_norm": True, "dropout": 0.1},
     {"norm": "layernorm", "position": "learned", "mlp": "swiglu", "dropout": 0.0},
@@ -56,12 +63,15 @@ class Recorder:
     def _call(self, name: str, *arguments: Any) -> Any:
         values = [_number(argument) for argument in arguments]
         regions = _reachable(values)
-        before = {address: ctypes.string_at(address, size) for address, (size, _) in regions.items()}
+        before = {
+            address: ctypes.string_at(address, size) for address, (size, _) in regions.items()
+        }
         result = getattr(self._library, name)(*arguments)
         number = NO_RESULT if result is None else result
         padded = values + [0] * (ARGUMENTS - len(values))
         self._calls.append(
-            name.encode().ljust(32, b"\0") + struct.pack(f"<{ARGUMENTS + 2}q", *padded, number, len(regions))
+            name.encode().ljust(32, b"\0")
+            + struct.pack(f"<{ARGUMENTS + 2}q", *padded, number, len(regions))
         )
         for address, (size, kind) in regions.items():
             after = ctypes.string_at(address, size)
@@ -124,13 +134,17 @@ def record_training(path: Path, processor: Processor, settings: Settings) -> Non
             model = GPT(ModelConfig(**SHAPE, **variant))
             replace_blocks(model, kernels)
             idx = torch.randint(65, (2, 41))
-            with torch.autocast("cpu", torch.bfloat16, enabled=processor.matmul_dtype == torch.bfloat16):
+            with torch.autocast(
+                "cpu", torch.bfloat16, enabled=processor.matmul_dtype == torch.bfloat16
+            ):
                 logits = model(idx[:, :-1])
             F.cross_entropy(logits.flatten(0, 1).float(), idx[:, 1:].flatten()).backward()
         if processor.matmul_dtype == torch.float32:
             matmul(kernels, torch.randn(600, 41).T, torch.randn(600, 48))
     missing = {f"gpt_{name}" for name in KERNELS} - recorder.names
-    assert missing == {"gpt_weight_gradient" if processor.matmul_dtype == torch.float32 else "gpt_matmul"}, missing
+    assert missing == {
+        "gpt_weight_gradient" if processor.matmul_dtype == torch.float32 else "gpt_matmul"
+    }, missing
     recorder.write(path)
 
 
@@ -138,13 +152,18 @@ def record_decoding(path: Path, processor: Processor, settings: Settings) -> Non
     """Record passes and samples of each of `VARIANTS`, with weights and keys of all types."""
     recorder: Any = Recorder(load_decoder(settings, processor=processor)[0])
     torch.manual_seed(1)
-    params, uniforms = SamplingParams(temperature=0.9, top_k=20, repetition_penalty=1.1), torch.rand(2, 8)
+    params, uniforms = (
+        SamplingParams(temperature=0.9, top_k=20, repetition_penalty=1.1),
+        torch.rand(2, 8),
+    )
     formats = ((None, "fp32"), ("int8", "bf16"), ("int4", "int8"))
     with _threads():
         for variant in VARIANTS:
             for weights, kv_dtype in formats:
                 model = GPT(ModelConfig(**SHAPE, **variant)).eval()
-                laid_out = lay_out_weights(quantize(model, weights) if weights else model, processor)
+                laid_out = lay_out_weights(
+                    quantize(model, weights) if weights else model, processor
+                )
                 engine = Decoder(recorder, laid_out, sequences=2, kv_dtype=kv_dtype, blocks=5)
                 prompt = torch.randint(65, (60,)).tolist()
                 engine.forward(prompt, [0] * 60, range(60), [0, 59])
@@ -152,7 +171,9 @@ def record_decoding(path: Path, processor: Processor, settings: Settings) -> Non
                 seen = torch.zeros(2, 65, dtype=torch.uint8)
                 for by_sequence in (False, True):
                     places = ([0, 1], [3, 4], [60, 0])
-                    engine.generate(*places, uniforms, params, seen, keep_logits=True, by_sequence=by_sequence)
+                    engine.generate(
+                        *places, uniforms, params, seen, keep_logits=True, by_sequence=by_sequence
+                    )
                 sample = sample_in_c(sampling_in_c(params), 0.4, seen[0], None)
                 engine.step([5], [1], [8], [0], [sample])
                 del engine

@@ -34,7 +34,17 @@ def replay_wheel(wheel: Path, platform: Platform) -> list[str]:
     problems = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        command = [*ZIG, "-target", platform.target, "-std=c++17", "-O3", "-s", SOURCE, "-o", folder / "replay.exe"]
+        command = [
+            *ZIG,
+            "-target",
+            platform.target,
+            "-std=c++17",
+            "-O3",
+            "-s",
+            SOURCE,
+            "-o",
+            folder / "replay.exe",
+        ]
         subprocess.run(command, check=True)
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
@@ -58,7 +68,9 @@ def replay(platform: Platform, folder: Path, library: Path) -> tuple[bool, str]:
     command = [*runner(platform), "./replay.exe", library, "recording"]
     environment = {**os.environ, "WINEPREFIX": str(BUILD / "wine"), "WINEDEBUG": "-all"}
     try:
-        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+        result = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        )
     except subprocess.TimeoutExpired:
         return False, "it has not ended after 10 minutes"
     said = result.stdout.strip() or result.stderr.strip()

@@ -42,7 +42,9 @@ def compiled_library(platform: Platform, source: str, processor: Processor) -> P
     own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in processor.compiler_flags]
     system = system_flags(platform.system, is_zig=True)
     flags = [*(flag for flag in FLAGS if flag != "-shared"), *system, *own, *SOURCES[source]]
-    made_by = hashlib.sha256(" ".join([importlib.metadata.version("ziglang"), *flags, *LINK]).encode()).hexdigest()[:8]
+    made_by = hashlib.sha256(
+        " ".join([importlib.metadata.version("ziglang"), *flags, *LINK]).encode()
+    ).hexdigest()[:8]
     folder = ROOT / "build/wheels" / f"{platform.target}-{made_by}"
     cached = platform.library(folder, source, processor)
     if library := cached.find():
@@ -65,10 +67,16 @@ def build_wheel(platform: Platform, output: Path) -> Path:
         subprocess.CalledProcessError: git, the compiler or pip fails.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        libraries = list(pool.map(lambda job: compiled_library(platform, *job), product(SOURCES, platform.processors)))
+        libraries = list(
+            pool.map(
+                lambda job: compiled_library(platform, *job), product(SOURCES, platform.processors)
+            )
+        )
     with tempfile.TemporaryDirectory() as scratch:
         tree, made = Path(scratch, "tree"), Path(scratch, "made")
-        names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        names = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
         for name in filter(None, names.split("\0")):
             if name.startswith(("gpt/", "configs/")) or "/" not in name:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -77,9 +85,20 @@ def build_wheel(platform: Platform, output: Path) -> Path:
         for library in libraries:
             shutil.copy(library, tree / "gpt/native/prebuilt")
             print(f"  {library.name}: {library.stat().st_size / 1e3:,.0f} kB")
-        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
         tag = f"--config-settings=--build-option=--plat-name={platform.tag}"
-        dated = {**os.environ, "SOURCE_DATE_EPOCH": "315619200"}  # 1980, where the times of ZIP files begin
+        dated = {
+            **os.environ,
+            "SOURCE_DATE_EPOCH": "315619200",
+        }  # 1980, where the times of ZIP files begin
         subprocess.run([*pip, tag, "--wheel-dir", made, tree], env=dated, check=True)
         (wheel,) = made.glob("*.whl")
         output.mkdir(parents=True, exist_ok=True)
@@ -88,22 +107,42 @@ def build_wheel(platform: Platform, output: Path) -> Path:
 
 def main() -> int:
     """Build and check wheels; return 1 if one is not fit to be published."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("platforms", nargs="*", default=list(PLATFORMS), help=f"{', '.join(PLATFORMS)}; all by default")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder of the wheels (dist)")
-    parser.add_argument("--unchecked", action="store_true", help="only build, without the tools that check")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "platforms",
+        nargs="*",
+        default=list(PLATFORMS),
+        help=f"{', '.join(PLATFORMS)}; all by default",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "dist", help="folder of the wheels (dist)"
+    )
+    parser.add_argument(
+        "--unchecked", action="store_true", help="only build, without the tools that check"
+    )
     options = parser.parse_args()
     if unknown := set(options.platforms) - set(PLATFORMS):
         parser.error(f"unknown platform {unknown.pop()!r}; expected {', '.join(PLATFORMS)}")
     if machine.machine() != "x86_64":
-        parser.error(f"wheels are built on x86-64, and this is {machine.machine()}")  # see gpt/system/processor.py
+        parser.error(
+            f"wheels are built on x86-64, and this is {machine.machine()}"
+        )  # see gpt/system/processor.py
     problems = []
     for name in options.platforms:
         platform, start = PLATFORMS[name], time.monotonic()
         print(f"{name}:", flush=True)
         wheel = build_wheel(platform, options.output)
-        print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s", flush=True)
-        found = [] if options.unchecked else [*check_wheel(wheel, platform.tag), *replay_wheel(wheel, platform)]
+        print(
+            f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
+        found = (
+            []
+            if options.unchecked
+            else [*check_wheel(wheel, platform.tag), *replay_wheel(wheel, platform)]
+        )
         problems += [f"{wheel.name}: {problem}" for problem in found]
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -56,10 +56,14 @@ def test_walk_is_a_numbered_list_of_linked_functions(walk: str) -> None:
     section = text_of("docs/architecture.md").partition(f"## {walk}\n")[2].partition("\n## ")[0]
     steps = re.findall(r"^\d+\. .*(?:\n   .*)*", section, re.MULTILINE)
     assert len(steps) > 3
-    assert [step for step in steps if not re.search(r"\[`\w+`\]\(\.\./gpt/[\w/]+\.py\)", step)] == []
+    assert [
+        step for step in steps if not re.search(r"\[`\w+`\]\(\.\./gpt/[\w/]+\.py\)", step)
+    ] == []
 
 
 def test_files_that_recipes_name_are_there() -> None:
-    named = re.findall(r"`((?:gpt|tests|docs|configs|benchmarks)/[\w/.]*)`", text_of("CONTRIBUTING.md"))
+    named = re.findall(
+        r"`((?:gpt|tests|docs|configs|benchmarks)/[\w/.]*)`", text_of("CONTRIBUTING.md")
+    )
     assert len(named) > 30
     assert [name for name in named if not (ROOT / name).exists()] == []

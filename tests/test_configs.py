@@ -16,7 +16,9 @@ CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"
 def test_every_recipe_points_to_the_schema_is_named_after_its_file_and_trains_two_steps(
     path: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=schema.json\n")
+    assert path.read_text(encoding="utf-8").startswith(
+        "# yaml-language-server: $schema=schema.json\n"
+    )
     monkeypatch.chdir(tmp_path)
     smaller = ["train.max_steps=2", "train.batch_size=2", "train.teacher=null", "model.n_layer=1"]
     cheaper = ["train.eval_max_tokens=100", "train.sample_tokens=2"]
@@ -27,7 +29,10 @@ def test_every_recipe_points_to_the_schema_is_named_after_its_file_and_trains_tw
 
 def test_the_schema_in_the_repository_is_the_present_one() -> None:
     """`make schema` writes it anew."""
-    assert json.loads((CONFIGS[0].parent / "schema.json").read_text(encoding="utf-8")) == Config.model_json_schema()
+    assert (
+        json.loads((CONFIGS[0].parent / "schema.json").read_text(encoding="utf-8"))
+        == Config.model_json_schema()
+    )
 
 
 def test_the_shakespeare_recipes_are_nanogpts() -> None:
@@ -39,8 +44,17 @@ def test_the_shakespeare_recipes_are_nanogpts() -> None:
         config = load_config(CONFIGS[0].parent / f"{name}.yaml").config
         model, optim = config.model, config.optim
         assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == shape
-        assert (config.train.batch_size, config.train.max_steps, model.dropout) == (batch, steps, dropout)
+        assert (config.train.batch_size, config.train.max_steps, model.dropout) == (
+            batch,
+            steps,
+            dropout,
+        )
         assert (model.norm, model.position, model.mlp) == ("layernorm", "learned", "gelu")
         assert (model.bias, model.tie_weights) == (False, True)
-        assert (optim.learning_rate, optim.min_lr, optim.warmup_steps, optim.betas) == (1e-3, 1e-4, 100, (0.9, 0.99))
+        assert (optim.learning_rate, optim.min_lr, optim.warmup_steps, optim.betas) == (
+            1e-3,
+            1e-4,
+            100,
+            (0.9, 0.99),
+        )
         assert (optim.schedule, optim.weight_decay, optim.grad_clip) == ("cosine", 0.1, 1.0)

@@ -35,9 +35,13 @@ def needed() -> dict[str, bool]:
             lines = [line for extra in requirement.extras for line in required[extra]]
         else:
             lines = (requirements_of(name) or []) if installed(name) else []
-            found[name] = found.get(name, False) or any(part.operator == "==" for part in requirement.specifier)
+            found[name] = found.get(name, False) or any(
+                part.operator == "==" for part in requirement.specifier
+            )
         for each in map(Requirement, lines):
-            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras):
+            if each.marker is None or any(
+                each.marker.evaluate({"extra": extra}) for extra in extras
+            ):
                 waiting |= {str(each)} - seen
     return found
 
@@ -54,7 +58,9 @@ def test_every_package_is_pinned_as_installed_and_every_pin_is_needed() -> None:
     assert [name for name, is_exact in found.items() if name not in pinned and not is_exact] == []
     here = {name: installed(name) for name in found}
     assert {
-        name: (here[name], pinned[name]) for name in found.keys() & pinned if here[name] not in (None, pinned[name])
+        name: (here[name], pinned[name])
+        for name in found.keys() & pinned
+        if here[name] not in (None, pinned[name])
     } == {}
     if all(here.values()):  # otherwise what they need in turn is unknown here
         assert sorted(pinned.keys() - found.keys()) == []

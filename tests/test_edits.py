@@ -21,7 +21,13 @@ from plugin_files import plugin_of
 from tiny import CORPUS
 
 PACKAGE = Path(gpt.__file__).parent
-MAX_LINES = {"activation": 1, "norm": 13, "position encoding": 16, "sampling filter": 11, "optimizer": 18}
+MAX_LINES = {
+    "activation": 1,
+    "norm": 13,
+    "position encoding": 16,
+    "sampling filter": 11,
+    "optimizer": 18,
+}
 MAX_LINES |= {"schedule": 1, "loss term": 7, "metric": 1}
 RECIPE = """
 run: {name: tiny, device: cpu, dtype: float32, threads: 1}
@@ -36,16 +42,38 @@ EDITS: dict[str, tuple[str, str, str]] = {
     "attention times zero": ("model/gpt.py", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
     "an MLP without residual": ("model/gpt.py", "return x + self.mlp(", "return self.mlp("),
     "scaled embeddings": ("model/gpt.py", "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
-    "label smoothing": ("training/loss.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)'),
-    "a slower warmup": ("training/schedule.py", "(step + 1) / config.warmup_steps", "0.1 * step / config.warmup_steps"),
-    "a momentum without Nesterov": ("training/muon.py", 'momenta, group["momentum"])', "momenta, 1.0)"),
-    "another temperature": ("generation/sampling.py", "max(params.temperature,", "max(0.2 * params.temperature,"),
+    "label smoothing": (
+        "training/loss.py",
+        'reduction="sum")',
+        'reduction="sum", label_smoothing=0.1)',
+    ),
+    "a slower warmup": (
+        "training/schedule.py",
+        "(step + 1) / config.warmup_steps",
+        "0.1 * step / config.warmup_steps",
+    ),
+    "a momentum without Nesterov": (
+        "training/muon.py",
+        'momenta, group["momentum"])',
+        "momenta, 1.0)",
+    ),
+    "another temperature": (
+        "generation/sampling.py",
+        "max(params.temperature,",
+        "max(0.2 * params.temperature,",
+    ),
 }
 DECODING = ("another temperature",)
 """Those that leave training as it is."""
 OF_MODEL = [*list(EDITS)[:3], "new parts"]
 """Those that native training blocks, the native engine and an exported page do not make."""
-PARTS = ("model.mlp=mish", "model.norm=tanh", "model.position=alibi", "optim.name=lion", "optim.schedule=linear")
+PARTS = (
+    "model.mlp=mish",
+    "model.norm=tanh",
+    "model.position=alibi",
+    "optim.name=lion",
+    "optim.schedule=linear",
+)
 PARTS += ("train.loss_terms={confidence: 0.1}", "sample.typical_p=0.3")
 """What the diffs of the document add."""
 
@@ -160,14 +188,18 @@ def apply_if_missing(folder: Path, diff: str) -> None:
     """Apply a diff of the page, unless the reader of this checkout has already made that change."""
     command = ["git", "apply", "--recount"]
     check = [*command, "--check", "--reverse"]
-    is_there = subprocess.run(check, cwd=folder, input=diff, text=True, capture_output=True, check=False)
+    is_there = subprocess.run(
+        check, cwd=folder, input=diff, text=True, capture_output=True, check=False
+    )
     if is_there.returncode != 0:
         subprocess.run(command, cwd=folder, input=diff, text=True, check=True)
 
 
 def run_copy(folder: Path, name: str, script: str) -> str:
     """Return what a script prints in a folder with a copy of the package that has an edit, one of `EDITS` if any."""
-    shutil.copytree(PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+    shutil.copytree(
+        PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__", "node_modules")
+    )
     (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
     if name in EDITS:
@@ -178,26 +210,38 @@ def run_copy(folder: Path, name: str, script: str) -> str:
     elif name == "new parts":
         for diff in DIFFS.values():
             apply_if_missing(folder, diff)
-    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}  # the copy in the folder is imported
+    environment = {
+        **os.environ,
+        "PYTHONPATH": "",
+        "OMP_NUM_THREADS": "1",
+    }  # the copy in the folder is imported
     command = [sys.executable, "-c", script, *(PARTS if name == "new parts" else ())]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def unedited(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return json.loads(run_copy(tmp_path_factory.mktemp("unedited"), "none", SCRIPT).splitlines()[-1])
+    return json.loads(
+        run_copy(tmp_path_factory.mktemp("unedited"), "none", SCRIPT).splitlines()[-1]
+    )
 
 
 def is_one_line_refusal(result: dict[str, Any]) -> bool:
-    return result["code"] == 2 and re.fullmatch(r"(.*\n)*error: [^\n]+\n", result["err"]) is not None
+    return (
+        result["code"] == 2 and re.fullmatch(r"(.*\n)*error: [^\n]+\n", result["err"]) is not None
+    )
 
 
 @needs_compiler
 @pytest.mark.compiler
 @pytest.mark.parametrize("name", [*EDITS, "new parts"])
-def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, Any], tmp_path: Path) -> None:
+def test_no_command_ignores_an_edit_in_silence(
+    name: str, unedited: dict[str, Any], tmp_path: Path
+) -> None:
     found = json.loads(run_copy(tmp_path, name, SCRIPT).splitlines()[-1])
     losses, plain = found["losses"], unedited["losses"]["default"]
     assert losses["default"] == pytest.approx(losses["torch"], rel=1e-4)
@@ -207,8 +251,14 @@ def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, An
     text = found["sample eager"]["out"]
     assert found["sample auto"]["out"] == text == "The" + found["served"]["out"] + "\n"
     assert found["sample native"]["out"] == text or is_one_line_refusal(found["sample native"])
-    assert json.loads(found["evaluate"]["out"].splitlines()[-1])["loss"] == pytest.approx(found["val"], rel=1e-5)
-    assert found["traced"] == pytest.approx(0.0, abs=1e-4) if isinstance(found["traced"], float) else found["traced"]
+    assert json.loads(found["evaluate"]["out"].splitlines()[-1])["loss"] == pytest.approx(
+        found["val"], rel=1e-5
+    )
+    assert (
+        found["traced"] == pytest.approx(0.0, abs=1e-4)
+        if isinstance(found["traced"], float)
+        else found["traced"]
+    )
     assert found["explain"]["code"] == 0 or is_one_line_refusal(found["explain"])
     falls_back = "training with PyTorch's operators: " in found["default"]["err"]
     assert falls_back is (name in OF_MODEL)
@@ -219,7 +269,9 @@ def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, An
     if name in DECODING:
         assert text != unedited["sample eager"]["out"]
         assert "sampling with PyTorch's operators: " in found["sample auto"]["err"]
-        assert any("sampling with PyTorch's operators: " in line for line in found["served"]["lines"])
+        assert any(
+            "sampling with PyTorch's operators: " in line for line in found["served"]["lines"]
+        )
 
 
 @needs_compiler
@@ -232,7 +284,9 @@ def test_without_an_edit_everything_is_native(unedited: dict[str, Any]) -> None:
 
 
 def test_a_diff_of_the_document_is_in_one_file_and_as_short_as_promised() -> None:
-    assert {name: len(re.findall(r"^\+(?!\+\+)", diff, re.MULTILINE)) for name, diff in DIFFS.items()} == MAX_LINES
+    assert {
+        name: len(re.findall(r"^\+(?!\+\+)", diff, re.MULTILINE)) for name, diff in DIFFS.items()
+    } == MAX_LINES
     assert all(diff.count("\n+++ ") + diff.startswith("+++ ") == 1 for diff in DIFFS.values())
 
 
@@ -242,7 +296,9 @@ def test_the_diffs_of_the_document_have_effects(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_plugins")
 def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
-    code = PLUGIN.replace('["mish"]', '["own_mish"]')  # a reader of this checkout may have added mish itself
+    code = PLUGIN.replace(
+        '["mish"]', '["own_mish"]'
+    )  # a reader of this checkout may have added mish itself
     assert plugin_of(tmp_path, code).names["gpt.model.layers:ACTIVATIONS"] == ["own_mish"]
 
 

@@ -70,7 +70,11 @@ def test_train_minimal_has_the_losses_of_the_trainer_bit_for_bit(
 
 @pytest.mark.parametrize("prompt", ["Line", "Line 1: the square of it"])
 def test_sample_minimal_writes_the_text_of_the_sample_command(
-    prompt: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    prompt: str,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tokenizer = CharTokenizer(text)
@@ -81,7 +85,14 @@ def test_sample_minimal_writes_the_text_of_the_sample_command(
     tokens = example.generate(model, tokenizer.encode(prompt).tolist(), num_tokens=60, seed=7)
 
     capsys.readouterr()
-    options = ["--temperature", str(example.TEMPERATURE), "--top-k", str(example.TOP_K), "--seed", "7"]
+    options = [
+        "--temperature",
+        str(example.TEMPERATURE),
+        "--top-k",
+        str(example.TOP_K),
+        "--seed",
+        "7",
+    ]
     options += ["--max-new-tokens", "60", "--backend", "eager", "--prompt", prompt]
     assert sample_command.main(["--checkpoint", "saved", *options]) == 0
     assert capsys.readouterr().out.rstrip("\n") == (prompt + tokenizer.decode(tokens)).rstrip("\n")

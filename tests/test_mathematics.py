@@ -20,7 +20,9 @@ from gpt.training.loss import summed_cross_entropy
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "book" / "mathematics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "book" / "mathematics.md").read_text(
+    encoding="utf-8"
+)
 _names: dict[str, Any] = {}
 exec("".join(re.findall(r"^```python\n((?:(?!^```).*\n)*)```$", PAGE, re.MULTILINE)), _names)
 mathematics = SimpleNamespace(**_names)
@@ -35,7 +37,9 @@ def normal(*shape: int, scale: float = 1.0) -> Tensor:
     return scale * torch.randn(shape, dtype=torch.float64)
 
 
-def assert_pair(ours: Callable[..., Tensor], backward: Callable[..., Any], theirs: Any, *inputs: Tensor) -> None:
+def assert_pair(
+    ours: Callable[..., Tensor], backward: Callable[..., Any], theirs: Any, *inputs: Tensor
+) -> None:
     """Compare a function of some inputs with torch's, and its backward, given a gradient, with autograd's."""
     result = theirs(*inputs)
     assert_equal(ours(*inputs), result)
@@ -48,7 +52,9 @@ def randomized(module: nn.Module, *names: str) -> tuple[nn.Module, list[Tensor]]
     """Draw the parameters of a module, and return those of its parts by name."""
     for parameter in module.double().parameters():
         nn.init.normal_(parameter)
-    return module, [parameter.detach() for name in names for parameter in getattr(module, name).parameters()]
+    return module, [
+        parameter.detach() for name in names for parameter in getattr(module, name).parameters()
+    ]
 
 
 def test_embedding() -> None:
@@ -99,7 +105,9 @@ def test_norms_and_softmax(leading: tuple[int, ...], width: int, scale: float) -
     [(1, 1, 1, 1, 1), (1, 1, 4, 4, 3), (2, 3, 5, 5, 4), (2, 2, 3, 7, 8), (3, 4, 1, 6, 2)],
 )
 @pytest.mark.parametrize("scale", [0.0, 1.0, 50.0])
-def test_attention(batch: int, heads: int, queries: int, keys: int, width: int, scale: float) -> None:
+def test_attention(
+    batch: int, heads: int, queries: int, keys: int, width: int, scale: float
+) -> None:
     q = normal(batch, heads, queries, width, scale=scale)
     k, v = normal(batch, heads, keys, width, scale=scale), normal(batch, heads, keys, width)
     core = ReferenceCore(dropout=0.0)
@@ -108,7 +116,12 @@ def test_attention(batch: int, heads: int, queries: int, keys: int, width: int, 
 
 
 def test_activations() -> None:
-    x = torch.cat([torch.linspace(-12, 12, 2401, dtype=torch.float64), torch.tensor([-1e3, -40.0, 40.0, 1e3]).double()])
+    x = torch.cat(
+        [
+            torch.linspace(-12, 12, 2401, dtype=torch.float64),
+            torch.tensor([-1e3, -40.0, 40.0, 1e3]).double(),
+        ]
+    )
     assert_pair(mathematics.gelu, lambda grad: (grad * mathematics.gelu_derivative(x),), F.gelu, x)
     assert_pair(mathematics.silu, lambda grad: (grad * mathematics.silu_derivative(x),), F.silu, x)
 
@@ -161,8 +174,12 @@ def test_clip_by_global_norm(max_norm: float, scale: float) -> None:
 
 
 @pytest.mark.parametrize("weight_decay", [None, 0.0, 0.3])
-@pytest.mark.parametrize(("betas", "eps"), [((0.9, 0.999), 1e-8), ((0.0, 0.5), 1e-2), ((0.9, 0.99), 1e-12)])
-def test_adam_over_several_steps(weight_decay: float | None, betas: tuple[float, float], eps: float) -> None:
+@pytest.mark.parametrize(
+    ("betas", "eps"), [((0.9, 0.999), 1e-8), ((0.0, 0.5), 1e-2), ((0.9, 0.99), 1e-12)]
+)
+def test_adam_over_several_steps(
+    weight_decay: float | None, betas: tuple[float, float], eps: float
+) -> None:
     theta = normal(4, 3)
     parameter, m, v = nn.Parameter(theta.clone()), torch.zeros_like(theta), torch.zeros_like(theta)
     if weight_decay is None:
@@ -180,8 +197,12 @@ def test_adam_over_several_steps(weight_decay: float | None, betas: tuple[float,
         assert_equal(theta, parameter.detach())
 
 
-@pytest.mark.parametrize(("warmup", "decay", "max_steps"), [(0, None, 40), (1, None, 40), (10, 30, 40), (10, 5, 40)])
-def test_warmup_cosine_is_the_schedule_of_training(warmup: int, decay: int | None, max_steps: int) -> None:
+@pytest.mark.parametrize(
+    ("warmup", "decay", "max_steps"), [(0, None, 40), (1, None, 40), (10, 30, 40), (10, 5, 40)]
+)
+def test_warmup_cosine_is_the_schedule_of_training(
+    warmup: int, decay: int | None, max_steps: int
+) -> None:
     config = OptimConfig(learning_rate=2e-3, min_lr=3e-4, warmup_steps=warmup, decay_steps=decay)
     for step in range(max_steps + 10):
         rate = mathematics.warmup_cosine(step, warmup, decay or max_steps, 2e-3, 3e-4)
@@ -197,7 +218,9 @@ def test_worked_numbers_are_those_of_sampling() -> None:
         x = torch.tensor(logits, dtype=torch.float64)
         probabilities = next_token_probabilities(x, SamplingParams.model_validate(params)).tolist()
         assert f"| [{', '.join(f'{p:.{digits}f}' if p else '0' for p in probabilities)}] |" in PAGE
-    nucleus = next_token_probabilities(torch.arange(5.0), SamplingParams(temperature=1.0, top_p=0.9))
+    nucleus = next_token_probabilities(
+        torch.arange(5.0), SamplingParams(temperature=1.0, top_p=0.9)
+    )
     assert f"the smallest set that reaches p | {nucleus.count_nonzero()} tokens |" in PAGE
     assert "the tokens whose sum is at most 0.9 | 2 tokens |" in PAGE
     sums = torch.arange(5, dtype=torch.float64).softmax(-1).flip(-1).cumsum(-1).tolist()

@@ -14,15 +14,48 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "gpt").rglob("*"))
-CALLERS_HOME = {"transformers", "huggingface_hub", "wandb", "openai", "sentry_sdk", "posthog", "datasets", "analytics"}
+CALLERS_HOME = {
+    "transformers",
+    "huggingface_hub",
+    "wandb",
+    "openai",
+    "sentry_sdk",
+    "posthog",
+    "datasets",
+    "analytics",
+}
 """Packages that call their makers or a hub by default; they are for tests and benchmarks."""
-NETWORK = {"requests", "urllib3", "httpx", "aiohttp", "urllib.request", "http.client", "ftplib", "smtplib", "telnetlib"}
+NETWORK = {
+    "requests",
+    "urllib3",
+    "httpx",
+    "aiohttp",
+    "urllib.request",
+    "http.client",
+    "ftplib",
+    "smtplib",
+    "telnetlib",
+}
 FORBIDDEN = {
-    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "tempfile.mktemp", "numpy.load", "np.load"),
+    *(
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "os.system",
+        "os.popen",
+        "tempfile.mktemp",
+        "numpy.load",
+        "np.load",
+    ),
     *("pickle.load", "pickle.loads", "marshal.loads", "shelve.open", "dill.load"),
     *("yaml.unsafe_load", "yaml.full_load", "yaml.load_all"),
 }
-ASKED_FOR = {(file, call) for file in ("config/plugins.py", "native/source_file.py") for call in ("compile", "exec")}
+ASKED_FOR = {
+    (file, call)
+    for file in ("config/plugins.py", "native/source_file.py")
+    for call in ("compile", "exec")
+}
 """A plugin is code that its user names; a fingerprint computes tables of this package again, beside those in memory."""
 OUTSIDE = re.compile(
     r"""(?:src|href)\s*=\s*["']https?:|url\(\s*["']?https?:|fetch\(\s*["'`]https?:|@import\s+["']https?:"""
@@ -32,7 +65,10 @@ OUTSIDE = re.compile(
 def problems(tree: ast.AST, name: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+            called, keywords = (
+                ast.unparse(node.func),
+                {word.arg: ast.unparse(word.value) for word in node.keywords},
+            )
             if called in FORBIDDEN and (name, called) not in ASKED_FOR:
                 yield called
             if called == "torch.load" and keywords.get("weights_only") != "True":
@@ -82,7 +118,18 @@ COMMANDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (0, ("export", *RUN, "--to", "html", "--output", "page.html")),
     (0, ("export", *RUN, "--to", "hf", "--output", "folder")),
     (0, ("import_model", "--from", "hf", "--input", "folder", "--output", "runs/back")),
-    (2, ("import_model", "--from", "hf", "--input", "openai-community/gpt2", "--output", "runs/hub")),
+    (
+        2,
+        (
+            "import_model",
+            "--from",
+            "hf",
+            "--input",
+            "openai-community/gpt2",
+            "--output",
+            "runs/hub",
+        ),
+    ),
     *((0, ("explain", view, *RUN)) for view in ("shapes", "params", "flops", "memory")),
     *((0, ("explain", view, *TEXT)) for view in ("attention", "lens")),
     (2, ("serve", "--checkpoint", "runs/none", "--port", "0")),
@@ -92,7 +139,9 @@ LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.connect", "sock
 
 
 @pytest.mark.slow
-def test_offline_no_command_opens_a_socket(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_no_command_opens_a_socket(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPT_OFFLINE", "1")
@@ -102,7 +151,9 @@ def test_offline_no_command_opens_a_socket(trained: Path, tmp_path: Path, monkey
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         """Note what would leave this machine, and refuse it, whichever library asks; a hook cannot be removed."""
         is_new = event == "socket.__new__" and arguments[1] != socket.AF_UNIX
-        leaves = event in LOOKUPS and not (event == "socket.connect" and isinstance(arguments[1], str | bytes))
+        leaves = event in LOOKUPS and not (
+            event == "socket.connect" and isinstance(arguments[1], str | bytes)
+        )
         if opened is not None and (is_new or leaves):
             opened.append(f"{event} {arguments[1:]}")
             raise OSError("a socket was opened")

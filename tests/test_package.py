@@ -32,8 +32,27 @@ FLOORS = [
 ]
 """From the ground up: a part imports from lower floors and from itself only."""
 REACH = {
-    "gpt.cli.train": {"system", "config", "model", "data", "native", "checkpoint", "generation", "training", "cli"},
-    "gpt.cli.sample": {"system", "config", "model", "data", "native", "checkpoint", "generation", "cli"},
+    "gpt.cli.train": {
+        "system",
+        "config",
+        "model",
+        "data",
+        "native",
+        "checkpoint",
+        "generation",
+        "training",
+        "cli",
+    },
+    "gpt.cli.sample": {
+        "system",
+        "config",
+        "model",
+        "data",
+        "native",
+        "checkpoint",
+        "generation",
+        "cli",
+    },
     "gpt.model.gpt": {"system", "config", "model"},
 }
 """The rooms that a command can load, imports inside functions included."""
@@ -86,7 +105,9 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            found |= {node.module or ""} - {"gpt"} | {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {node.module or ""} - {"gpt"} | {
+                f"{node.module}.{alias.name}" for alias in node.names
+            }
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found
@@ -95,7 +116,10 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
 def loaded_by(module: str, inside_functions: bool = False) -> set[str]:
     """The modules of the package that one imports, but for types only."""
     body: list[ast.AST] = [node for node in tree_of(module).body if not isinstance(node, ast.If)]
-    return imported(chain.from_iterable(map(ast.walk, body)) if inside_functions else body) & MODULES.keys()
+    return (
+        imported(chain.from_iterable(map(ast.walk, body)) if inside_functions else body)
+        & MODULES.keys()
+    )
 
 
 def closure_of(module: str) -> set[str]:
@@ -104,7 +128,10 @@ def closure_of(module: str) -> set[str]:
     while waiting:
         if (each := waiting.pop()) not in found:
             found.add(each)
-            waiting += [*loaded_by(each, inside_functions=True), *([each.rpartition(".")[0]] if "." in each else [])]
+            waiting += [
+                *loaded_by(each, inside_functions=True),
+                *([each.rpartition(".")[0]] if "." in each else []),
+            ]
     return found
 
 
@@ -113,11 +140,11 @@ def part_of(module: str) -> str:
 
 
 def test_import_sets_no_environment_variable() -> None:
-    code = (
-        "import os; before = dict(os.environ); import gpt, benchmarks.cli; gpt.GPT; assert dict(os.environ) == before"
-    )
+    code = "import os; before = dict(os.environ); import gpt, benchmarks.cli; gpt.GPT; assert dict(os.environ) == before"
     variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    result = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
 
 
@@ -127,7 +154,9 @@ def test_imports_run_down_only_and_never_to_the_benchmarks() -> None:
         part, modules = part_of(module), imported(ast.walk(tree_of(module)))
         floor = next(number for number, parts in enumerate(FLOORS) if part in parts)
         used = {part_of(each) for each in modules if each.startswith("gpt.")}
-        above = used - set().union(*FLOORS[:floor], {part}) | {"benchmarks"} & {name.split(".")[0] for name in modules}
+        above = used - set().union(*FLOORS[:floor], {part}) | {"benchmarks"} & {
+            name.split(".")[0] for name in modules
+        }
         wrong |= {module: above} if above else {}
     assert wrong == {}
 
@@ -135,12 +164,25 @@ def test_imports_run_down_only_and_never_to_the_benchmarks() -> None:
 @pytest.mark.parametrize("module", REACH)
 def test_command_loads_its_rooms_only(module: str) -> None:
     loaded = closure_of(module)
-    assert {each for each in loaded if part_of(each) == "extras"} == LOADED_EXTRAS.get(module, set())
+    assert {each for each in loaded if part_of(each) == "extras"} == LOADED_EXTRAS.get(
+        module, set()
+    )
     assert {part_of(each) for each in loaded} - {"gpt", "extras"} == REACH[module]
 
 
 OPENERS = {
-    *("open", "fdopen", "FileIO", "read_text", "read_bytes", "memmap", "mmap", "fromfile", "genfromtxt", "loadtxt"),
+    *(
+        "open",
+        "fdopen",
+        "FileIO",
+        "read_text",
+        "read_bytes",
+        "memmap",
+        "mmap",
+        "fromfile",
+        "genfromtxt",
+        "loadtxt",
+    ),
     *("load", "safe_open", "load_file", "from_file", "from_pretrained", "PyTorchFileReader"),
     *("copyfile", "copyfileobj", "copy2", "copytree", "unpack_archive", "ZipFile"),
 }
@@ -170,11 +212,17 @@ OTHER_READERS = {
 def openers_in(module: str) -> set[str]:
     """The functions by which a module opens files, but those that only write."""
     nodes, own = list(ast.walk(tree_of(module))), imported(ast.walk(tree_of(module)))
-    writing = {node.func for node in nodes if isinstance(node, ast.Call) and mode_of(node) in ("w", "wb", "a", "x")}
+    writing = {
+        node.func
+        for node in nodes
+        if isinstance(node, ast.Call) and mode_of(node) in ("w", "wb", "a", "x")
+    }
     found = set()
     for node in nodes:
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
-        is_ours = isinstance(node, ast.Name) and any(each.endswith(f".{name}") for each in own if each[:4] == "gpt.")
+        is_ours = isinstance(node, ast.Name) and any(
+            each.endswith(f".{name}") for each in own if each[:4] == "gpt."
+        )
         is_module_or_argument = isinstance(node, ast.Name) and name in ("mmap", "load")
         if name in OPENERS and node not in writing and not is_ours and not is_module_or_argument:
             found.add(f"{module}: {name}")
@@ -184,13 +232,21 @@ def openers_in(module: str) -> set[str]:
 def mode_of(call: ast.Call) -> object:
     """The mode of a call of `open`, or of the method of a path, where it is written out."""
     values = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
-    modes = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    modes = [
+        value.value
+        for value in values
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    ]
     return modes[0] if modes else None
 
 
-def test_files_of_runs_corpora_and_caches_are_opened_by_one_bounded_reader_of_regular_files() -> None:
+def test_files_of_runs_corpora_and_caches_are_opened_by_one_bounded_reader_of_regular_files() -> (
+    None
+):
     """Others may have made them: a pipe, a link to a device or a huge file must not hold up or fill a process."""
-    ours = [module for module in MODULES if part_of(module) != "native" and module != "gpt.system.files"]
+    ours = [
+        module for module in MODULES if part_of(module) != "native" and module != "gpt.system.files"
+    ]
     assert set().union(*map(openers_in, ours)) == OTHER_READERS.keys()
 
 
@@ -203,16 +259,25 @@ def test_what_opens_files_is_seen_whatever_it_is_called_by(monkeypatch: pytest.M
         ("torch.load(path)", "load"),
         ("from safetensors import safe_open\nsafe_open(path, 'pt')", "safe_open"),
     ):
-        monkeypatch.setattr(sys.modules[__name__], "tree_of", lambda module, code=code: ast.parse(code))
+        monkeypatch.setattr(
+            sys.modules[__name__], "tree_of", lambda module, code=code: ast.parse(code)
+        )
         assert openers_in("gpt.new") == {f"gpt.new: {name}"}
-    for code in ("path.open('wb')", "from gpt.cli.shared_options import read_text\nread_text(path)"):
-        monkeypatch.setattr(sys.modules[__name__], "tree_of", lambda module, code=code: ast.parse(code))
+    for code in (
+        "path.open('wb')",
+        "from gpt.cli.shared_options import read_text\nread_text(path)",
+    ):
+        monkeypatch.setattr(
+            sys.modules[__name__], "tree_of", lambda module, code=code: ast.parse(code)
+        )
         assert openers_in("gpt.new") == set()
 
 
 def test_no_file_needs_itself() -> None:
     """Not even by way of others: within a part too, imports run in one direction."""
-    TopologicalSorter({each: loaded_by(each) - FACADES for each in MODULES.keys() - FACADES}).prepare()
+    TopologicalSorter(
+        {each: loaded_by(each) - FACADES for each in MODULES.keys() - FACADES}
+    ).prepare()
 
 
 @pytest.mark.slow
@@ -220,13 +285,17 @@ def test_no_step_before_a_token_or_a_look_imports_the_compiler(trained: Path) ->
     """It would cost a second each time."""
     variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-c", WITHOUT_COMPILER]
-    result = subprocess.run(command, cwd=trained, env=variables, capture_output=True, text=True, timeout=PATIENCE)
+    result = subprocess.run(
+        command, cwd=trained, env=variables, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert result.returncode == 0, result.stderr
 
 
 def test_extras_and_files_that_texts_name_are_there() -> None:
     """Extras in messages, files in the tables of the architecture."""
-    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     sources = "".join(path.read_text(encoding="utf-8") for path in MODULES.values())
     extras = set(re.findall(r"glassgpt\[(\w+)\]", sources))
     assert len(extras) > 3
@@ -234,15 +303,26 @@ def test_extras_and_files_that_texts_name_are_there() -> None:
     document = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     for row in re.findall(r"^\|.*", document, re.MULTILINE):
         near = PACKAGE / "room"
-        for name in re.findall(r"`([\w/]+\.(?:py|h))`", row):  # one may be relative to a folder of the one before it
-            near = next((folder / name for folder in near.parents if (folder / name).is_file()), None)
+        for name in re.findall(
+            r"`([\w/]+\.(?:py|h))`", row
+        ):  # one may be relative to a folder of the one before it
+            near = next(
+                (folder / name for folder in near.parents if (folder / name).is_file()), None
+            )
             assert near is not None, name
 
 
 def test_every_public_name_is_there_documented_and_seen_by_type_checkers() -> None:
     assert all(getattr(gpt, name).__doc__ for name in gpt.__all__)
-    imports = [node for block in tree_of("gpt").body if isinstance(block, ast.If) for node in block.body]
-    seen = {alias.asname: node.module for node in imports if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imports = [
+        node for block in tree_of("gpt").body if isinstance(block, ast.If) for node in block.body
+    ]
+    seen = {
+        alias.asname: node.module
+        for node in imports
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert seen == gpt._MODULE_OF
     assert dir(gpt) == sorted(seen)
     assert set(gpt.__all__) <= set(seen)

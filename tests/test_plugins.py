@@ -42,14 +42,18 @@ def test_every_shipped_name_is_in_its_table() -> None:
 
 
 def test_a_configuration_names_the_parts_of_a_plugin(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model.mlp: got 'own_mish', expected one of gelu, .*, swiglu$"):
+    with pytest.raises(
+        ConfigError, match=r"model.mlp: got 'own_mish', expected one of gelu, .*, swiglu$"
+    ):
         parse_config("model: {mlp: own_mish}", "a.yaml")
     plugin_of(tmp_path)
     config = parse_config("model: {mlp: own_mish, norm: double}", "a.yaml")
     assert (config.model.mlp, config.model.norm) == ("own_mish", "double")
 
 
-def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(tmp_path: Path) -> None:
+def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(
+    tmp_path: Path,
+) -> None:
     known = set(names_of("model.mlp"))
     first = plugin_of(tmp_path, MISH)
     load_plugins([str(tmp_path / "my_parts.py")])
@@ -58,7 +62,9 @@ def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(tmp
     assert set(names_of("model.mlp")) - known == {"own_silu"}
     assert plugin_options() == ["--plugin", str(second.path)]
     (tmp_path / "others.py").write_text(second.path.read_text().replace("F.silu", "F.relu"))
-    with pytest.raises(ConfigError, match=r"others\.py: own_silu is already registered; choose another name"):
+    with pytest.raises(
+        ConfigError, match=r"others\.py: own_silu is already registered; choose another name"
+    ):
         load_plugins(tmp_path / "others.py")
     os.mkfifo(tmp_path / "pipe.py")
     for name in ("none.py", "pipe.py"):
@@ -77,12 +83,23 @@ MLP_CALLED = "from gpt.model.layers import MLPS, SwiGLU\nMLPS[{!r}] = SwiGLU\n"
         ("import sys\nsys.exit(3)", ":2: the plugin raises SystemExit: 3"),
         ("", ": the plugin adds no parts; write for example from gpt.model.layers import"),
         (MISH + "nonsense", ":4: the plugin raises NameError"),
-        (MISH.replace("own_mish", "relu"), r"my_parts\.py: relu is already registered; choose another"),
-        (MLP_CALLED.format("gelu"), r"my_parts\.py: gelu is already registered for model\.mlp; choose another"),
-        (MISH.replace("own_mish", "swiglu"), r"my_parts\.py: swiglu is already registered for model\.mlp; choose another"),
+        (
+            MISH.replace("own_mish", "relu"),
+            r"my_parts\.py: relu is already registered; choose another",
+        ),
+        (
+            MLP_CALLED.format("gelu"),
+            r"my_parts\.py: gelu is already registered for model\.mlp; choose another",
+        ),
+        (
+            MISH.replace("own_mish", "swiglu"),
+            r"my_parts\.py: swiglu is already registered for model\.mlp; choose another",
+        ),
     ],
 )
-def test_a_bad_plugin_is_refused_in_one_line_and_adds_nothing(tmp_path: Path, code: str, message: str) -> None:
+def test_a_bad_plugin_is_refused_in_one_line_and_adds_nothing(
+    tmp_path: Path, code: str, message: str
+) -> None:
     before = {key: names_of(key) for key in TABLES}
     with pytest.raises(ConfigError, match=message) as caught:
         plugin_of(tmp_path, code)
@@ -96,9 +113,15 @@ def test_a_bad_plugin_is_refused_in_one_line_and_adds_nothing(tmp_path: Path, co
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("ACTIVATIONS['odd'] = lambda x: x[..., :4]", r"model.mlp: odd returns a tensor of shape \(1, 2, 4\) for"),
+        (
+            "ACTIVATIONS['odd'] = lambda x: x[..., :4]",
+            r"model.mlp: odd returns a tensor of shape \(1, 2, 4\) for",
+        ),
         ("ACTIVATIONS['odd'] = lambda x: 3", "model.mlp: odd returns no tensor"),
-        ("ACTIVATIONS['odd'] = lambda x: x / nonsense", "model.mlp: odd raises NameError: name 'nonsense'"),
+        (
+            "ACTIVATIONS['odd'] = lambda x: x / nonsense",
+            "model.mlp: odd raises NameError: name 'nonsense'",
+        ),
         (
             "from torch import nn\nPOSITIONS['odd'] = lambda config: nn.Identity()",
             "model.position: odd is of Identity; expected a class derived from Added",
@@ -112,14 +135,18 @@ def test_a_part_is_tried_when_the_model_is_built(tmp_path: Path, code: str, mess
         GPT(tiny_config(**{"position" if "POSITIONS" in code else "mlp": "odd"}))
 
 
-def test_parts_of_plugins_are_counted_and_seen_and_leave_the_code_of_kernels(tmp_path: Path) -> None:
+def test_parts_of_plugins_are_counted_and_seen_and_leave_the_code_of_kernels(
+    tmp_path: Path,
+) -> None:
     plugin_of(tmp_path)
     assert (changed_code(TRAINING), changed_code(DECODING)) == (None, None)
     config = tiny_config(mlp="bilinear", norm="double", position="own_alibi")
     model, idx = GPT(config), torch.arange(5).view(1, 5)
     activation = dict(GPT(tiny_config(mlp="prelu")).named_parameters())["h.1.mlp.activation.weight"]
     assert activation.tolist() == [0.25]  # as it begins
-    assert count_parameters(config).total == sum(parameter.numel() for parameter in model.parameters())
+    assert count_parameters(config).total == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "wte" not in name]
     assert matmul_parameters(config) == sum(map(torch.numel, matrices)) + model.wte.weight.numel()
     logits, cache = run_with_cache(model.eval(), idx)
@@ -144,8 +171,24 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
         assert re.match(f"error: .*model.mlp: {remedy}$", error)
 
     earlier = "runs/tiny/checkpoints/step-000003"
-    assert train.main(["--config", "tiny.yaml", *CHOSEN, TERMS, "run.name=again", *plugin, "--resume", earlier]) == 0
-    (one, other) = (read_checkpoint(Path(f"runs/{name}/checkpoints/step-000006")) for name in ("tiny", "again"))
+    assert (
+        train.main(
+            [
+                "--config",
+                "tiny.yaml",
+                *CHOSEN,
+                TERMS,
+                "run.name=again",
+                *plugin,
+                "--resume",
+                earlier,
+            ]
+        )
+        == 0
+    )
+    (one, other) = (
+        read_checkpoint(Path(f"runs/{name}/checkpoints/step-000006")) for name in ("tiny", "again")
+    )
     assert all(torch.equal(weight, other.model[name]) for name, weight in one.model.items())
     parts = dict(pair.split("=") for pair in CHOSEN[:4])
     assert one.state["plugins"][0]["parts"] == {**parts, "train.loss_terms": "own_confidence"}
@@ -153,7 +196,10 @@ def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
     Path("my_parts.py").write_text(PARTS + "\n# more\n", encoding="utf-8")
     assert evaluate.main([*checkpoint, *plugin]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines.count("warning: the plugin my_parts.py has changed since the checkpoint was saved") == 1
+    assert (
+        lines.count("warning: the plugin my_parts.py has changed since the checkpoint was saved")
+        == 1
+    )
 
 
 def test_help_runs_no_plugin(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +211,9 @@ def test_help_runs_no_plugin(workplace: Path, capsys: pytest.CaptureFixture[str]
         assert "--plugin FILE" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("recorded", [3, [3], [{}], [{"file": "a", "sha256": "b", "parts": 3}], {"file": "a"}])
+@pytest.mark.parametrize(
+    "recorded", [3, [3], [{}], [{"file": "a", "sha256": "b", "parts": 3}], {"file": "a"}]
+)
 def test_a_damaged_record_of_plugins_is_an_error(recorded: object) -> None:
     with pytest.raises(CheckpointError, match="what it says of plugins cannot be read"):
         require_plugins(recorded)

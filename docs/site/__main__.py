@@ -42,7 +42,11 @@ def main() -> int:
     try:
         if options.command == "build":
             is_plain = options.no_outputs
-            chapters = {path: read(path) for path in CHAPTERS} if is_plain else execute_all(CHAPTERS, FOLDER / "book")
+            chapters = (
+                {path: read(path) for path in CHAPTERS}
+                if is_plain
+                else execute_all(CHAPTERS, FOLDER / "book")
+            )
             print(f"the site is {build(FOLDER, chapters) / 'index.html'}")
         elif options.command == "notebooks":
             for path in CHAPTERS:

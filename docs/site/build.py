@@ -45,7 +45,12 @@ def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
     mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
     subprocess.run(mkdocs, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, cwd=ROOT)
     for path in (folder / "site").rglob("*.html"):  # the theme gives its search no name
-        _write(path, path.read_text(encoding="utf-8").replace('role="dialog"', 'role="dialog" aria-label="Search"'))
+        _write(
+            path,
+            path.read_text(encoding="utf-8").replace(
+                'role="dialog"', 'role="dialog" aria-label="Search"'
+            ),
+        )
     return folder / "site"
 
 
@@ -76,7 +81,9 @@ def _write_chapter(path: Path, chapter: nbformat.NotebookNode, pages: Path, show
         if cell.cell_type == "markdown":
             cell.source, linked = adapt(cell.source, f"docs/book/{path.name}")
             _write_linked(linked, pages)
-    _write(pages / "book" / path.name, f"---\nsearch:\n  boost: 2\n---\n\n{page(chapter, path.stem)}")
+    _write(
+        pages / "book" / path.name, f"---\nsearch:\n  boost: 2\n---\n\n{page(chapter, path.stem)}"
+    )
     if shown.is_dir():
         shutil.copytree(shown, pages / "book" / path.stem)
 
@@ -111,7 +118,10 @@ def _write_linked(files: set[str], pages: Path) -> None:
             continue  # MkDocs reports a link that leads nowhere
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".md":
-            _write(target, f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n````{_language(path)}\n{text}\n````\n")
+            _write(
+                target,
+                f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n````{_language(path)}\n{text}\n````\n",
+            )
             continue
         adapted, linked = adapt(text.replace("<!-- chapters -->", _contents()), name)
         _write(target, adapted)
@@ -119,7 +129,9 @@ def _write_linked(files: set[str], pages: Path) -> None:
 
 
 def _language(path: Path) -> str:
-    return {".py": "python", ".yaml": "yaml", ".h": "cpp", ".cpp": "cpp", ".js": "js"}.get(path.suffix, "text")
+    return {".py": "python", ".yaml": "yaml", ".h": "cpp", ".cpp": "cpp", ".js": "js"}.get(
+        path.suffix, "text"
+    )
 
 
 def _title(path: Path) -> str:
@@ -141,7 +153,11 @@ def navigation() -> list[object]:
     return [
         {"Home": "index.md"},
         {"Book": [*chapters, *APPENDICES]},
-        {"Guides": [{title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()]},
+        {
+            "Guides": [
+                {title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()
+            ]
+        },
         {"Commands": [f"commands/{name}.md" for name in COMMANDS]},
         {"Reference": ["keys.md", *(f"reference/{name}.md" for name in reference.NAMES)]},
         {"Project": ["readme.md"]},

@@ -25,7 +25,11 @@ REPOSITORY = ""
 INSTALL = """GPT = "{}"  # where gpt is not installed, as in Colab: "git+" and the address of its repository, or a wheel
 if GPT:
     %pip install --quiet {{GPT}}"""
-_NOTEBOOK_LINKS = {r"\]\(\.\./(?!\.\./)": "](../docs/", r"\]\(\.\./\.\./": "](../", r"\]\((\d_\w+)\.md": r"](\1.ipynb"}
+_NOTEBOOK_LINKS = {
+    r"\]\(\.\./(?!\.\./)": "](../docs/",
+    r"\]\(\.\./\.\./": "](../",
+    r"\]\((\d_\w+)\.md": r"](\1.ipynb",
+}
 _HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"  # else it is what most blocks are written in
 _DECIMAL = re.compile(r"(?<!Python )(?<![\w.])\d+\.\d+(?![.\w]*\w*\()")
 _CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
@@ -52,7 +56,10 @@ def problems(path: Path) -> Iterator[str]:
     """Yield what in a chapter breaks the contract of all chapters, as `path:line: what`."""
     cells = read(path).cells
     prose = [cell for cell in cells if cell.cell_type == "markdown"]
-    if sum(len(re.findall(r"^# ", _CODE.sub("", cell.source), re.MULTILINE)) for cell in prose) != 1:
+    if (
+        sum(len(re.findall(r"^# ", _CODE.sub("", cell.source), re.MULTILINE)) for cell in prose)
+        != 1
+    ):
         yield f"{path}: not one title"
     if LAST not in [line for cell in prose for line in cell.source.splitlines()]:
         yield f"{path}: no section {LAST!r}"
@@ -91,7 +98,9 @@ def execute(path: Path, folder: Path) -> NotebookNode:
         shutil.copytree(kept, run)
     notebook, start = read(path), time.monotonic()
     quiet = ["--log-level=40"]  # it warns of TCP
-    client = NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True, extra_arguments=quiet)
+    client = NotebookClient(
+        notebook, timeout=600, kernel_name="python3", coalesce_streams=True, extra_arguments=quiet
+    )
     with client.setup_kernel(env=_environment(), cwd=str(place)):
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "code":
@@ -105,7 +114,10 @@ def execute(path: Path, folder: Path) -> NotebookNode:
 def _environment() -> dict[str, str]:
     """Return what a kernel sees: this checkout, its `gpt`, no network, one core, since chapters run side by side."""
     first = {"PYTHONPATH": ROOT, "PATH": Path(sys.executable).parent}
-    joined = {name: os.pathsep.join([str(value), os.environ.get(name, "")]) for name, value in first.items()}
+    joined = {
+        name: os.pathsep.join([str(value), os.environ.get(name, "")])
+        for name, value in first.items()
+    }
     return {**os.environ, **joined, "GPT_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
 
@@ -119,7 +131,9 @@ def _run(client: NotebookClient, path: Path, number: int) -> None:
             client.execute_cell(check, number)
         except CellExecutionError as error:
             if error.ename not in ("AssertionError", "NotImplementedError"):
-                raise ChapterError(f"{_place(path, cell)}: the check of the stub ends with {_plain(error)}") from None
+                raise ChapterError(
+                    f"{_place(path, cell)}: the check of the stub ends with {_plain(error)}"
+                ) from None
             stub.outputs = []
             return
         raise ChapterError(f"{_place(path, cell)}: the check passes with the stub")
@@ -149,6 +163,10 @@ def notebook(path: Path) -> NotebookNode:
         elif tag(cell) == "hide-input":
             cell.metadata["jupyter"] = {"source_hidden": True}
         elif tag(cell) == "check":
-            cell.metadata["tags"].append("raises-exception")  # so that "Run all" goes on after an unsolved exercise
+            cell.metadata["tags"].append(
+                "raises-exception"
+            )  # so that "Run all" goes on after an unsolved exercise
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    return new_notebook(
+        cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+    )

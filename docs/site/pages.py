@@ -21,9 +21,13 @@ def page(notebook: NotebookNode, name: str) -> str:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        shown = "\n\n".join([*([] if tag(cell) == "hide-input" else [_code(cell)]), *_outputs(cell, name)])
+        shown = "\n\n".join(
+            [*([] if tag(cell) == "hide-input" else [_code(cell)]), *_outputs(cell, name)]
+        )
         is_solution = tag(cell) == "solution"
-        parts.append('??? example "Solution"\n\n' + textwrap.indent(shown, "    ") if is_solution else shown)
+        parts.append(
+            '??? example "Solution"\n\n' + textwrap.indent(shown, "    ") if is_solution else shown
+        )
     title, text = re.split(r"(?<=\n)", "\n\n".join(parts).lstrip(), maxsplit=1)
     colab = f"https://colab.research.google.com/github/{chapters.REPOSITORY}/blob/main/notebooks/{name}.ipynb"
     opened = f", [in Colab]({colab})" if chapters.REPOSITORY else ""
@@ -31,14 +35,18 @@ def page(notebook: NotebookNode, name: str) -> str:
 
 
 def _code(cell: NotebookNode) -> str:
-    language, source = ("sh", cell.source[5:]) if cell.source.startswith("%%sh\n") else ("python", cell.source)
+    language, source = (
+        ("sh", cell.source[5:]) if cell.source.startswith("%%sh\n") else ("python", cell.source)
+    )
     return f"````{language}\n{source}\n````"
 
 
 def _outputs(cell: NotebookNode, name: str) -> list[str]:
     """Return the outputs of a cell: source that it printed as code, all else as HTML that Markdown leaves alone."""
     outputs = cell.get("outputs", [])
-    if "inspect.getsource(" in cell.source and all(output.get("name") == "stdout" for output in outputs):
+    if "inspect.getsource(" in cell.source and all(
+        output.get("name") == "stdout" for output in outputs
+    ):
         source = textwrap.dedent("".join(output.text for output in outputs)).rstrip()
         return [f"````{{.python .printed}}\n{source}\n````"]
     found = [_output(output) for output in outputs]
@@ -52,7 +60,9 @@ def _output(output: NotebookNode) -> str:
         return _text(output.text)
     data = output.data
     for kind in ("text/html", "image/svg+xml"):
-        if kind in data:  # what a frame holds may not change: its policy has hashes of its scripts and styles
+        if (
+            kind in data
+        ):  # what a frame holds may not change: its policy has hashes of its scripts and styles
             kept = _FRAMED.sub(lambda page: page[0].replace("\n", "&#10;"), data[kind])
             return _BLANK_LINES.sub("\n", kept)
     if "image/png" in data:

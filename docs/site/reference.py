@@ -14,7 +14,10 @@ from gpt.cli.explain import VIEWS
 
 NAMES = {
     "train": ("Train", "train Run Callback plot load_plugins"),
-    "generate": ("Generate", "load save generate stream generate_tokens SamplingParams build_runtime quantize"),
+    "generate": (
+        "Generate",
+        "load save generate stream generate_tokens SamplingParams build_runtime quantize",
+    ),
     "inspect": (
         "Look inside",
         "attention_patterns logit_lens surprisal trace_shapes run_with_cache ActivationCache show edits",
@@ -63,7 +66,12 @@ def configuration_keys() -> str:
         properties = schema["$defs"][reference["$ref"].rpartition("/")[2]]["properties"]
         text += f"\n\n## {section}\n\n| key | values | default | meaning |\n|---|---|---|---|"
         for key, value in properties.items():
-            cells = (f"`{section}.{key}`", _values(value), f"`{json.dumps(value['default'])}`", _meaning(value))
+            cells = (
+                f"`{section}.{key}`",
+                _values(value),
+                f"`{json.dumps(value['default'])}`",
+                _meaning(value),
+            )
             text += "\n| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     return text + "\n"
 

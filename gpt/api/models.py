@@ -27,7 +27,9 @@ def load(path: str | Path | None = None, device: str = "auto") -> tuple[GPT, Tok
         CheckpointError: there is no checkpoint there, or it is damaged.
         DeviceError: there is no such device.
     """
-    loaded = load_trained(Path(path) if path is not None else None, Path("runs"), choose_device(device))
+    loaded = load_trained(
+        Path(path) if path is not None else None, Path("runs"), choose_device(device)
+    )
     return loaded.model, loaded.tokenizer
 
 
@@ -55,7 +57,9 @@ def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
         raise CheckpointError(f"{text}; give a folder to write")
     path = Path(folder)
     if path.exists() and not _may_be_replaced(path):
-        raise CheckpointError(f"{path} exists already and is not from gpt.save; choose another folder, or remove it")
+        raise CheckpointError(
+            f"{path} exists already and is not from gpt.save; choose another folder, or remove it"
+        )
     checkpoint = bare_checkpoint(plain, tokenizer, MARK)
     built = build_model(checkpoint, path)  # what cannot be loaded is not written
     if different := changed_module(plain, built=built) or _changed_tensor(plain, built):
@@ -81,7 +85,14 @@ def _changed_tensor(model: GPT, built: GPT) -> str | None:
     if model.config.tie_weights and head is not embedding and not head.equal(embedding):
         return "a head of its own beside model.tie_weights"
     tables = dict(built.named_buffers())
-    return next((n for n, table in model.named_buffers() if n not in tables or not table.cpu().equal(tables[n])), None)
+    return next(
+        (
+            n
+            for n, table in model.named_buffers()
+            if n not in tables or not table.cpu().equal(tables[n])
+        ),
+        None,
+    )
 
 
 def _may_be_replaced(folder: Path) -> bool:

@@ -50,9 +50,13 @@ def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str =
         raise GPTError(f"x is {x!r}, expected one of {', '.join(AXES)}")
     output = None if path is None else _checked(Path(path))
     try:
-        from matplotlib.figure import Figure  # not by pyplot, which would keep the figure and choose a backend
+        from matplotlib.figure import (
+            Figure,
+        )  # not by pyplot, which would keep the figure and choose a backend
     except ImportError:
-        raise GPTError("matplotlib is not installed; install it with: pip install 'glassgpt[plot]'") from None
+        raise GPTError(
+            "matplotlib is not installed; install it with: pip install 'glassgpt[plot]'"
+        ) from None
 
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
@@ -83,14 +87,26 @@ def _draw(axes: Axes, run: Path, x: str, color: str) -> None:
     if not training and not validation:
         raise CheckpointError(f"{run} has no losses yet")
     if training:
-        axes.plot(*zip(*training, strict=True), linewidth=0.8, alpha=0.45, color=color, label=f"{run.name}: training")
+        axes.plot(
+            *zip(*training, strict=True),
+            linewidth=0.8,
+            alpha=0.45,
+            color=color,
+            label=f"{run.name}: training",
+        )
     if validation:
-        axes.plot(*zip(*validation, strict=True), marker="o", color=color, label=f"{run.name}: validation")
+        axes.plot(
+            *zip(*validation, strict=True), marker="o", color=color, label=f"{run.name}: validation"
+        )
         last = validation[-1]
-        axes.annotate(f"{last[1]:.3f}", last, xytext=(0, 8), textcoords="offset points", ha="center")
+        axes.annotate(
+            f"{last[1]:.3f}", last, xytext=(0, 8), textcoords="offset points", ha="center"
+        )
 
 
 def _checked(path: Path) -> Path:
     if path.suffix.lower() not in ENDINGS or path.is_dir():
-        raise GPTError(f"cannot plot into {path}: expected a file name that ends with {' or '.join(ENDINGS)}")
+        raise GPTError(
+            f"cannot plot into {path}: expected a file name that ends with {' or '.join(ENDINGS)}"
+        )
     return path

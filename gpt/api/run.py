@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.evaluation import Windows, evaluate_corpus
 from gpt.api.metrics import read_metrics
 from gpt.api.plotting import plot
-from gpt.checkpoint import Loaded, find_checkpoint, find_place, load_trained, read_state, similar_run
+from gpt.checkpoint import (
+    Loaded,
+    find_checkpoint,
+    find_place,
+    load_trained,
+    read_state,
+    similar_run,
+)
 from gpt.config import Config
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
@@ -57,7 +64,12 @@ class Run:
         try:
             state = read_state(find_checkpoint(self.folder, self.folder.parent))
             loss = f", validation loss {state['val_loss']:.4f} at step {state['step']}"
-        except (GPTError, KeyError, TypeError, ValueError):  # none yet, as in a model saved by user code
+        except (
+            GPTError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ):  # none yet, as in a model saved by user code
             loss = ""
         return f"Run({str(self.folder)!r}{loss})"
 

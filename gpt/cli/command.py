@@ -38,7 +38,9 @@ def run_command(command: Callable[[], int]) -> int:
         threading.excepthook = _report_thread_error
     lost = sys.stdout is None
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, and the next file that is opened would get its descriptor
+        if (
+            getattr(sys, name) is None
+        ):  # closed, and the next file that is opened would get its descriptor
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
@@ -82,8 +84,12 @@ def run_command(command: Callable[[], int]) -> int:
 def _require_readable_words() -> None:
     """Raise ConfigError for a command line that Python has not read as UTF-8, as it was told."""
     encoding = sys.getfilesystemencoding()
-    if encoding != "utf-8" and any("\ud800" <= char <= "\udfff" for word in sys.argv for char in word):
-        raise ConfigError(f"the command line is read as {encoding}; set PYTHONUTF8=1, so that it is read as UTF-8")
+    if encoding != "utf-8" and any(
+        "\ud800" <= char <= "\udfff" for word in sys.argv for char in word
+    ):
+        raise ConfigError(
+            f"the command line is read as {encoding}; set PYTHONUTF8=1, so that it is read as UTF-8"
+        )
 
 
 def _on_its_lines(message: str) -> str:
@@ -95,7 +101,11 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     own = issubclass(category, GPTWarning)
-    report(f"warning: {message}" if own else warnings.formatwarning(message, category, filename, lineno).rstrip())
+    report(
+        f"warning: {message}"
+        if own
+        else warnings.formatwarning(message, category, filename, lineno).rstrip()
+    )
 
 
 def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
@@ -109,7 +119,12 @@ def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
 
 def _is_out_of_memory(error: Exception) -> bool:
     # torch raises a plain RuntimeError on a CPU
-    said = ("out of memory", "can't allocate memory", "calculation overflowed", "multiplication overflow")
+    said = (
+        "out of memory",
+        "can't allocate memory",
+        "calculation overflowed",
+        "multiplication overflow",
+    )
     return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
 
@@ -139,7 +154,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, description: str, example: str, **kwargs: Any) -> None:
         layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(description=description, formatter_class=layout, allow_abbrev=False, **kwargs)
+        super().__init__(
+            description=description, formatter_class=layout, allow_abbrev=False, **kwargs
+        )
         examples = (f"  {self.prog} {line}".rstrip() for line in example.split("\n"))
         self.epilog = "\n".join(["example:", *examples])
 
@@ -149,7 +166,11 @@ class CommandParser(argparse.ArgumentParser):
             message += self._hint(unknown[2], has_value=unknown[3] is not None)
         elif unknown:
             ways = {"--prompt": "a prompt", "--checkpoint": "a run"}
-            taken = [f"{thing} is given by {way}" for way, thing in ways.items() if way in self._option_string_actions]
+            taken = [
+                f"{thing} is given by {way}"
+                for way, thing in ways.items()
+                if way in self._option_string_actions
+            ]
             message = "; ".join([message, *taken])
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -163,6 +184,10 @@ class CommandParser(argparse.ArgumentParser):
         if meant is not None and meant.startswith("-"):
             return f"; did you mean {meant}?"
         if with_keys and (meant is not None or has_value):
-            key = f"; did you mean {meant}?" if meant is not None else did_you_mean(tuple(name.split(".")))
+            key = (
+                f"; did you mean {meant}?"
+                if meant is not None
+                else did_you_mean(tuple(name.split(".")))
+            )
             return f" (keys of the configuration have no dashes{key})"
         return ""

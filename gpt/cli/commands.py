@@ -22,7 +22,9 @@ COMMANDS = {
     "train": Command("train", "train a model, or resume a run"),
     "sample": Command("sample", "generate text from a trained model"),
     "evaluate": Command("evaluate", "compute the loss of a trained model on held-out text"),
-    "explain": Command("explain", "look inside a model: shapes, attention, predictions, FLOPs, memory"),
+    "explain": Command(
+        "explain", "look inside a model: shapes, attention, predictions, FLOPs, memory"
+    ),
     "serve": Command("serve", "serve trained models: a playground, and completions over HTTP"),
     "export": Command("export", "write a trained model in a format that other programs read"),
     "import-model": Command("import_model", "convert a model that another program has trained"),
@@ -45,10 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     """Print the help or the version, or say which command was probably meant."""
     parser = CommandParser(
-        "A text file in, a trained character-level GPT out.", "train --config quickstart", prog=command_line()
+        "A text file in, a trained character-level GPT out.",
+        "train --config quickstart",
+        prog=command_line(),
     )
-    parser.add_argument("--version", action="store_true", help="print the versions of gpt, torch and Python, and exit")
-    parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below; each has its own --help")
+    parser.add_argument(
+        "--version",
+        action="store_true",
+        help="print the versions of gpt, torch and Python, and exit",
+    )
+    parser.add_argument(
+        "command", nargs="?", metavar="COMMAND", help="see below; each has its own --help"
+    )
     listed = "\n".join(f"  {name:14}{command.summary}" for name, command in COMMANDS.items())
     parser.epilog = f"commands:\n{listed}\n\n{parser.epilog}"
     if words and not words[0].startswith("-"):

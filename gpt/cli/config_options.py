@@ -17,7 +17,10 @@ def add_config_options(parser: argparse.ArgumentParser, or_text: bool = False) -
     parser.add_argument("--config", type=to_path, required=not or_text, metavar="FILE", help=file)
     metavar, values = "section.key=value", "values that replace the file's"
     if or_text:
-        metavar, values = "TEXT or section.key=value", f"a file, a folder, or a glob pattern; {values}"
+        metavar, values = (
+            "TEXT or section.key=value",
+            f"a file, a folder, or a glob pattern; {values}",
+        )
     parser.add_argument("overrides", nargs="*", metavar=metavar, help=values)
 
 

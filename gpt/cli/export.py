@@ -50,7 +50,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.weights not in (None, *FORMATS[arguments.to]):
         known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
-        raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
+        raise ConfigError(
+            f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}"
+        )
     if arguments.output is not None:
         require_free(arguments.output)
     load_torch()
@@ -104,7 +106,9 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     )
     run = RunFolder(loaded.folder.parent.parent)  # of runs/name/checkpoints/step-1
     learning = learning_of(run, loaded.config, int(loaded.state.get("step", 0)))
-    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded), learning)
+    page = render_model_page(
+        loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded), learning
+    )
     staged.write_text(page, encoding="utf-8", newline="\n")
     return not_in_page(sample)
 

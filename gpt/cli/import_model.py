@@ -11,10 +11,17 @@ from gpt.system.progress import announced
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", choices=("hf", "nanogpt"), required=True, help="format to read")
-    parser.add_argument("--input", type=to_path, required=True, metavar="PATH", help="folder, or ckpt.pt")
     parser.add_argument(
-        "--meta", type=to_path, metavar="FILE", help="nanogpt: meta.pkl with the characters (default: beside ckpt.pt)"
+        "--from", dest="source", choices=("hf", "nanogpt"), required=True, help="format to read"
+    )
+    parser.add_argument(
+        "--input", type=to_path, required=True, metavar="PATH", help="folder, or ckpt.pt"
+    )
+    parser.add_argument(
+        "--meta",
+        type=to_path,
+        metavar="FILE",
+        help="nanogpt: meta.pkl with the characters (default: beside ckpt.pt)",
     )
     output = "checkpoint folder to write (default: the input folder's name, in runs)"
     parser.add_argument("--output", type=to_path, metavar="DIR", help=output)
@@ -51,7 +58,9 @@ def main(arguments: argparse.Namespace) -> int:
     with announced(report, f"writing {output}"):
         write_checkpoint(output, bare_checkpoint(model, tokenizer, end_id=end_id))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    report(f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary")
+    report(
+        f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary"
+    )
     return 0
 
 

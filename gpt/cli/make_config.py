@@ -25,8 +25,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "a file, a folder, or a glob pattern, as data.path"
     parser.add_argument("text", type=not_empty, metavar="TEXT", help=text)
     values = "values to write, such as train.max_steps=500"
-    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=values)
-    parser.add_argument("--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="section.key=value", help=values
+    )
+    parser.add_argument(
+        "--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here"
+    )
 
 
 @command(
@@ -39,7 +43,9 @@ def main(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or default_output(arguments.text)
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another --output, or remove it")
-    config, dataset, content = fit_text(arguments.text, output, arguments.overrides, read_settings())
+    config, dataset, content = fit_text(
+        arguments.text, output, arguments.overrides, read_settings()
+    )
     write_output(output, content)
     report(f"{describe_reading(config, dataset)}; train with:")
     print(command_line("train", "--config", str(output)))
@@ -51,7 +57,9 @@ def default_output(text: str) -> Path:
     return Path(f"{name_of_text(text)}.yaml")
 
 
-def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settings) -> tuple[Config, "Dataset", bytes]:
+def fit_text(
+    text: str, output: Path, overrides: Sequence[str], settings: Settings
+) -> tuple[Config, "Dataset", bytes]:
     """Return the configuration that fits a text, the text as a dataset, and the YAML file, which is not written.
 
     Args:

@@ -11,7 +11,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=to_path, metavar="RUN", help="run folders")
     image = "image to write: .png, .svg or .pdf (default: the runs' names with -loss.png, in this folder)"
     parser.add_argument("--output", type=to_path, metavar="FILE", help=image)
-    parser.add_argument("--x", choices=("step", "seconds"), default="step", help="horizontal axis (default: step)")
+    parser.add_argument(
+        "--x", choices=("step", "seconds"), default="step", help="horizontal axis (default: step)"
+    )
 
 
 @command(

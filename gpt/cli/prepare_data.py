@@ -10,7 +10,9 @@ from gpt.system.environment import read_settings
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
-    parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
+    parser.add_argument(
+        "--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)"
+    )
 
 
 @command(

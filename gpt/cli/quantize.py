@@ -14,7 +14,10 @@ from gpt.system.progress import announced
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser, with_device=False)
     parser.add_argument(
-        "--weights", choices=("bf16", "int8", "int4"), default="int8", help="format of the weights (default: int8)"
+        "--weights",
+        choices=("bf16", "int8", "int4"),
+        default="int8",
+        help="format of the weights (default: int8)",
     )
     output = "checkpoint folder to write (default: the run's name with -int8, or as --weights, below --runs)"
     parser.add_argument("--output", type=to_path, metavar="DIR", help=output)
@@ -51,6 +54,10 @@ def main(arguments: argparse.Namespace) -> int:
     with announced(report, f"quantizing {folder}"), torch.no_grad():
         weights = weights_of(quantize(build_model(checkpoint, folder), arguments.weights))
         write_checkpoint(output, replace(checkpoint, model=weights))
-    before, after = (sum(value.nbytes for value in each.values()) for each in (checkpoint.model, weights))
-    report(f"{folder}: {human_bytes(before)} of weights quantized to {human_bytes(after)} in {output}")
+    before, after = (
+        sum(value.nbytes for value in each.values()) for each in (checkpoint.model, weights)
+    )
+    report(
+        f"{folder}: {human_bytes(before)} of weights quantized to {human_bytes(after)} in {output}"
+    )
     return 0

@@ -67,7 +67,9 @@ class Command:
         return self._run(arguments)
 
 
-def number(least: float, most: float = LARGEST, kind: Callable[[str], float] = int) -> Callable[[str], Any]:
+def number(
+    least: float, most: float = LARGEST, kind: Callable[[str], float] = int
+) -> Callable[[str], Any]:
     """Return an argparse type for a number from `least` to `most`."""
     expected = f"{least:,} to {most:,}" if most < LARGEST else f"at least {least:,}"
 
@@ -125,7 +127,9 @@ def add_number(
 ) -> None:
     """Add an option for a whole number from `least` to `most`; the help ends with the default, if there is one."""
     shown = "" if default is None else f" (default: {default})"
-    parser.add_argument(option, type=number(least, most), default=default, metavar=metavar, help=meaning + shown)
+    parser.add_argument(
+        option, type=number(least, most), default=default, metavar=metavar, help=meaning + shown
+    )
 
 
 def device_name(text: str) -> str:

@@ -13,7 +13,9 @@ def start(module: str) -> NoReturn:
     """Import a command's module, run its `main`, and exit with its code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback
-    with suppress(RuntimeError, OSError, ValueError):  # standard error is closed, or has no descriptor
+    with suppress(
+        RuntimeError, OSError, ValueError
+    ):  # standard error is closed, or has no descriptor
         faulthandler.enable()
     try:
         command = import_module(module)

@@ -12,7 +12,9 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def print_view(arguments: argparse.Namespace, title: str, tables: Iterable[Table], summary: Mapping[str, Any]) -> None:
+def print_view(
+    arguments: argparse.Namespace, title: str, tables: Iterable[Table], summary: Mapping[str, Any]
+) -> None:
     """Print a title and the tables, or with `--json` the same data as a summary."""
     if arguments.json:
         print(json.dumps(summary, ensure_ascii=False))

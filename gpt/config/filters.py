@@ -61,16 +61,31 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
 def min_p_filter(logits: Tensor, p: float) -> Tensor:
     """Drop tokens less likely than p times the most likely one (Nguyen et al. 2024, 2407.01082)."""
     probabilities = logits.softmax(dim=-1)
-    return logits.masked_fill(probabilities < p * probabilities.amax(dim=-1, keepdim=True), -math.inf)
+    return logits.masked_fill(
+        probabilities < p * probabilities.amax(dim=-1, keepdim=True), -math.inf
+    )
 
 
 FILTERS: dict[str, Filter] = {
-    "top_k": Filter(top_k_filter, Field(0, ge=0, lt=2**63, description="Keep the k most likely tokens; 0: all.")),
+    "top_k": Filter(
+        top_k_filter, Field(0, ge=0, lt=2**63, description="Keep the k most likely tokens; 0: all.")
+    ),
     "top_p": Filter(
-        top_p_filter, Field(1.0, gt=0, le=1, description="Keep the smallest set of tokens whose probability reaches p.")
+        top_p_filter,
+        Field(
+            1.0,
+            gt=0,
+            le=1,
+            description="Keep the smallest set of tokens whose probability reaches p.",
+        ),
     ),
     "min_p": Filter(
         min_p_filter,
-        Field(0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one."),
+        Field(
+            0.0,
+            ge=0,
+            le=1,
+            description="Drop tokens less likely than min_p times the most likely one.",
+        ),
     ),
 }

@@ -54,7 +54,9 @@ def _check_path(text: str) -> str:
 def _check_sources(value: Any) -> Any:
     """Check a path, or several in a list; say of a mapping, which once gave weights, what to write instead."""
     if isinstance(value, dict):
-        raise ValueError("texts have no weights: expected a path, or [PATH, ...], sampled by length")
+        raise ValueError(
+            "texts have no weights: expected a path, or [PATH, ...], sampled by length"
+        )
     several = value if isinstance(value, list | tuple) else [value]
     are_paths = all(isinstance(path, str) and path and "\0" not in path for path in several)
     if value is not None and not (several and are_paths):
@@ -68,23 +70,35 @@ def is_name_character(character: str, first: bool = False) -> bool:
     Letters come with their combining marks. The first is none of the last three.
     """
     category = unicodedata.category(character)
-    return category[0] in "LN" or category == "So" or (not first and (category[0] == "M" or character in "._-"))
+    return (
+        category[0] in "LN"
+        or category == "So"
+        or (not first and (category[0] == "M" or character in "._-"))
+    )
 
 
 def _check_name(text: str) -> str:
     name = unicodedata.normalize("NFC", text)
-    if not all(is_name_character(character, first=at == 0) for at, character in enumerate(name or "-")):
-        raise ValueError("expected letters, digits, points, - and _, of which the first is a letter or digit")
+    if not all(
+        is_name_character(character, first=at == 0) for at, character in enumerate(name or "-")
+    ):
+        raise ValueError(
+            "expected letters, digits, points, - and _, of which the first is a letter or digit"
+        )
     return name
 
 
 RunName = Annotated[str, AfterValidator(_check_name)]
 """The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
-Fractions = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)]
+Fractions = Annotated[
+    tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)
+]
 Weights = Annotated[tuple[PositiveFloat, ...], BeforeValidator(_list_to_tuple)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
-Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
+Strings = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)
+]
 
 
 SHIPPED = {
@@ -133,7 +147,9 @@ def filter_fields(optional: bool = False) -> Any:
     fields: dict[str, Any] = {}
     for name, part in FILTERS.items():
         kind: Any = Annotated[type(part.off), part.field]
-        bounded: Any = Annotated[type(part.off), *part.field.metadata]  # a union takes no field with a default
+        bounded: Any = Annotated[
+            type(part.off), *part.field.metadata
+        ]  # a union takes no field with a default
         given = bounded | None, Field(None, description=part.field.description)
         fields[name] = given if optional else (kind, part.off)
     return create_model("FilterFields", **fields)
@@ -173,14 +189,19 @@ class RunConfig(Section):
     )
     dir: PathText = Field("runs", description="Folder that holds the run folders.")
     seed: Seed = Field(
-        1337, description="Seed of initialization and dropout (torch's generator) and of the data order (its own)."
+        1337,
+        description="Seed of initialization and dropout (torch's generator) and of the data order (its own).",
     )
-    device: str = Field("auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU.")
+    device: str = Field(
+        "auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU."
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it."
+        "auto",
+        description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it.",
     )
     compile: bool = Field(
-        False, description="torch.compile of each block, which takes half a minute; for long runs on CUDA."
+        False,
+        description="torch.compile of each block, which takes half a minute; for long runs on CUDA.",
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
@@ -210,7 +231,8 @@ class DataConfig(Section):
         "Several, as [a.txt, b.txt], are sampled by their lengths.",
     )
     dir: PathText = Field(
-        "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."
+        "data",
+        description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first.",
     )
     tokenizer: Literal["char", "byte", "bpe"] = Field(
         "char",
@@ -218,13 +240,15 @@ class DataConfig(Section):
         "encoding, any text, which needs the tokenizers package.",
     )
     bpe_vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] = Field(
-        1024, description="With tokenizer: bpe: ids, of which 256 are bytes and the rest are learned from the corpus."
+        1024,
+        description="With tokenizer: bpe: ids, of which 256 are bytes and the rest are learned from the corpus.",
     )
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
     )
     test_fraction: Fraction = Field(
-        0.0, description="Fraction of the text, after that for validation, held out for `evaluate --split test`."
+        0.0,
+        description="Fraction of the text, after that for validation, held out for `evaluate --split test`.",
     )
     order: Literal["random", "shuffled"] = Field(
         "random",
@@ -234,15 +258,24 @@ class DataConfig(Section):
 
     def cross_checks(self) -> Iterator[Problem]:
         if self.val_fraction + self.test_fraction >= 1:
-            yield "test_fraction", f"with val_fraction {self.val_fraction:g}, it leaves nothing to train on"
+            yield (
+                "test_fraction",
+                f"with val_fraction {self.val_fraction:g}, it leaves nothing to train on",
+            )
         if self.source == "file" and self.path is None:
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
         if isinstance(self.path, tuple) and self.order == "shuffled":
             yield "order", "shuffled is for one path; take random for several"
-        if self.tokenizer != "bpe" and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default:
-            yield "bpe_vocab_size", f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}"
+        if (
+            self.tokenizer != "bpe"
+            and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default
+        ):
+            yield (
+                "bpe_vocab_size",
+                f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}",
+            )
 
 
 class ModelConfig(Section):
@@ -251,28 +284,45 @@ class ModelConfig(Section):
     n_layer: Annotated[int, Field(ge=1, le=10_000)] = Field(6, description="Blocks.")
     n_head: PositiveInt = Field(6, description="Query heads H.")
     n_kv_head: PositiveInt | None = Field(
-        None, description="Key and value heads K; null: as many as n_head. Fewer: grouped-query attention."
+        None,
+        description="Key and value heads K; null: as many as n_head. Fewer: grouped-query attention.",
     )
     n_embd: PositiveInt = Field(384, description="Width C of the residual stream.")
-    block_size: PositiveInt = Field(256, description="Context window: most positions T a sequence may have.")
+    block_size: PositiveInt = Field(
+        256, description="Context window: most positions T a sequence may have."
+    )
     vocab_size: PositiveInt | None = Field(None, description="Ids V; null: from the tokenizer.")
-    dropout: Fraction = Field(0.0, description="Probability, on embeddings, attention weights and sublayer outputs.")
-    attention_dropout: Fraction | None = Field(None, description="On attention weights; null: as `dropout`.")
+    dropout: Fraction = Field(
+        0.0, description="Probability, on embeddings, attention weights and sublayer outputs."
+    )
+    attention_dropout: Fraction | None = Field(
+        None, description="On attention weights; null: as `dropout`."
+    )
     bias: bool = Field(False, description="Biases in linear layers and LayerNorm.")
-    norm: Annotated[str, AfterValidator(partial(_check_part, "model.norm"))] = _part("model.norm", "layernorm")
+    norm: Annotated[str, AfterValidator(partial(_check_part, "model.norm"))] = _part(
+        "model.norm", "layernorm"
+    )
     norm_eps: PositiveFloat = Field(1e-5, description="Added to the variance before the root.")
     position: Annotated[str, AfterValidator(partial(_check_part, "model.position"))] = _part(
         "model.position", "learned"
     )
-    rope_theta: PositiveFloat = Field(10000.0, description="Base of the rotary and sinusoidal frequencies.")
-    mlp: Annotated[str, AfterValidator(partial(_check_part, "model.mlp"))] = _part("model.mlp", "gelu")
+    rope_theta: PositiveFloat = Field(
+        10000.0, description="Base of the rotary and sinusoidal frequencies."
+    )
+    mlp: Annotated[str, AfterValidator(partial(_check_part, "model.mlp"))] = _part(
+        "model.mlp", "gelu"
+    )
     mlp_width: PositiveInt | None = Field(
-        None, description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8."
+        None,
+        description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8.",
     )
     tie_weights: bool = Field(True, description="lm_head shares the storage of wte.")
-    qk_norm: bool = Field(False, description="RMSNorm on each query and key head before the scores.")
+    qk_norm: bool = Field(
+        False, description="RMSNorm on each query and key head before the scores."
+    )
     init: Literal["gpt2", "zero_projections"] = Field(
-        "gpt2", description="zero_projections: c_proj starts at zero, so that every block begins as the identity."
+        "gpt2",
+        description="zero_projections: c_proj starts at zero, so that every block begins as the identity.",
     )
     attention: Literal["auto", "reference", "sdpa"] = Field(
         "auto", description="How attention is computed; the result is the same. auto: by device."
@@ -321,22 +371,30 @@ class ModelConfig(Section):
         if self.position == "sinusoidal" and self.n_embd % 2:
             yield "n_embd", f"sinusoidal positions need an even width, not {self.n_embd}"
         if self.n_kv_head is not None and self.n_head % self.n_kv_head:
-            yield "n_kv_head", f"n_head {self.n_head} is not divisible by n_kv_head {self.n_kv_head}"
+            yield (
+                "n_kv_head",
+                f"n_head {self.n_head} is not divisible by n_kv_head {self.n_kv_head}",
+            )
 
 
 class OptimConfig(Section):
     """The optimizer and its learning rate."""
 
     name: Annotated[str, AfterValidator(partial(_check_part, "optim.name"))] = _part(
-        "optim.name", "adamw", "muon: Muon for the matrices of the blocks, AdamW for everything else."
+        "optim.name",
+        "adamw",
+        "muon: Muon for the matrices of the blocks, AdamW for everything else.",
     )
     learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate.")
     min_lr: NonNegativeFloat = Field(1e-4, description="Learning rate at the end of the decay.")
     schedule: Annotated[str, AfterValidator(partial(_check_part, "optim.schedule"))] = _part(
-        "optim.schedule", "cosine", "After the warmup: cosine decay, stable then linear decay (wsd), or constant."
+        "optim.schedule",
+        "cosine",
+        "After the warmup: cosine decay, stable then linear decay (wsd), or constant.",
     )
     warmup_steps: NonNegativeInt = Field(
-        100, description="Steps of linear warmup; a tenth of max_steps where that is no longer than this."
+        100,
+        description="Steps of linear warmup; a tenth of max_steps where that is no longer than this.",
     )
     decay_steps: PositiveInt | None = Field(
         None,
@@ -346,11 +404,17 @@ class OptimConfig(Section):
     weight_decay: NonNegativeFloat = Field(
         0.1, description="Decoupled decay of matrices and embeddings; vectors are never decayed."
     )
-    grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
-    muon_rate: PositiveFloat = Field(0.02, description="With name: muon: peak learning rate of the matrices.")
+    grad_clip: NonNegativeFloat = Field(
+        1.0, description="Largest global gradient norm; 0: no clipping."
+    )
+    muon_rate: PositiveFloat = Field(
+        0.02, description="With name: muon: peak learning rate of the matrices."
+    )
 
     def cross_checks(self) -> Iterator[Problem]:
-        if self.min_lr > self.learning_rate and self.schedule != "constant":  # which has no end of a decay
+        if (
+            self.min_lr > self.learning_rate and self.schedule != "constant"
+        ):  # which has no end of a decay
             yield "min_lr", f"{self.min_lr:g} is above learning_rate {self.learning_rate:g}"
         if self.name != "muon" and self.muon_rate != type(self).model_fields["muon_rate"].default:
             yield "muon_rate", f"is only read with name: muon, and name is {self.name}"
@@ -359,9 +423,12 @@ class OptimConfig(Section):
 class TrainConfig(Section):
     """Batches, steps, evaluations and checkpoints."""
 
-    batch_size: Sequences = Field(64, description="Sequences per micro-batch, of all processes together.")
+    batch_size: Sequences = Field(
+        64, description="Sequences per micro-batch, of all processes together."
+    )
     grad_accum_steps: Sequences = Field(
-        1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
+        1,
+        description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences.",
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
     length_warmup: Fractions = Field(
@@ -395,15 +462,23 @@ class TrainConfig(Section):
         "predictions are learned too (distillation). null: no teacher.",
     )
     teacher_weight: float = Field(
-        0.5, gt=0, le=1, description="With teacher: weight of its predictions; the text has the rest."
+        0.5,
+        gt=0,
+        le=1,
+        description="With teacher: weight of its predictions; the text has the rest.",
     )
-    eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
+    eval_interval: PositiveInt = Field(
+        250, description="Steps between evaluations; each also writes a checkpoint."
+    )
     eval_max_tokens: PositiveInt | None = Field(
-        None, description="Evaluate on this many tokens from the start of the validation split; null: on all of them."
+        None,
+        description="Evaluate on this many tokens from the start of the validation split; null: on all of them.",
     )
     log_interval: PositiveInt = Field(10, description="Steps between log lines.")
     keep_last: PositiveInt = Field(2, description="Checkpoints kept beside the best one.")
-    sample_tokens: NonNegativeInt = Field(200, description="Length of the text sample at each evaluation; 0: none.")
+    sample_tokens: NonNegativeInt = Field(
+        200, description="Length of the text sample at each evaluation; 0: none."
+    )
 
     @property
     def sequences(self) -> int:
@@ -412,7 +487,10 @@ class TrainConfig(Section):
 
     def cross_checks(self) -> Iterator[Problem]:
         if math.fsum(self.length_warmup) >= 1:
-            yield "length_warmup", "leaves no steps for whole windows; lower the shares, so that their sum is below 1"
+            yield (
+                "length_warmup",
+                "leaves no steps for whole windows; lower the shares, so that their sum is below 1",
+            )
 
 
 class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
@@ -423,8 +501,12 @@ class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
     """
 
     max_new_tokens: NonNegativeInt = Field(500, description="Tokens to generate.")
-    temperature: NonNegativeFloat = Field(0.8, description="Logits are divided by it; 0: always the most likely token.")
-    repetition_penalty: PositiveFloat = Field(1.0, description="Above 1: tokens already in the text are less likely.")
+    temperature: NonNegativeFloat = Field(
+        0.8, description="Logits are divided by it; 0: always the most likely token."
+    )
+    repetition_penalty: PositiveFloat = Field(
+        1.0, description="Above 1: tokens already in the text are less likely."
+    )
     seed: Seed = Field(1337, description="Seed of the request's own generator.")
     stop: Strings = Field((), description="Stop before any of these strings.")
     end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: at none.")
@@ -438,7 +520,8 @@ class SamplingParams(SampleConfig):
     """The parameters of a request: those of the `sample` section, and some that a run does not keep."""
 
     logprobs: NonNegativeInt | None = Field(
-        None, description="Return each token's log-probability, and this many alternatives; null: neither."
+        None,
+        description="Return each token's log-probability, and this many alternatives; null: neither.",
     )
     overflow: Literal["slide", "stop"] = Field(
         "slide", description="When the window is full: slide it by a quarter, or stop."
@@ -446,9 +529,15 @@ class SamplingParams(SampleConfig):
     long_prompt: Literal["refuse", "crop"] = Field(
         "refuse", description="A prompt longer than block_size is refused, or cropped to its end."
     )
-    presence_penalty: float = Field(0.0, ge=-2, le=2, description="Subtracted from logits of tokens in the text.")
-    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="Subtracted for each time a token is in the text.")
-    logit_bias: tuple[tuple[NonNegativeInt, float], ...] = Field((), description="Added to logits: (id, number) each.")
+    presence_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Subtracted from logits of tokens in the text."
+    )
+    frequency_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Subtracted for each time a token is in the text."
+    )
+    logit_bias: tuple[tuple[NonNegativeInt, float], ...] = Field(
+        (), description="Added to logits: (id, number) each."
+    )
 
     _ids: int | None = PrivateAttr(None)
 
@@ -489,7 +578,9 @@ class Config(Section):
     def without_effect(self) -> Iterator[Problem]:
         """Yield each key that has another value than by default, and that nothing reads, with the reason."""
         if self.optim.schedule == "constant":
-            yield from self._changed("optim", ("min_lr", "decay_steps"), "with optim.schedule: constant")
+            yield from self._changed(
+                "optim", ("min_lr", "decay_steps"), "with optim.schedule: constant"
+            )
         if self.train.teacher is None:
             yield from self._changed("train", ("teacher_weight",), "without train.teacher")
         if self.model.position == "learned":
@@ -507,12 +598,19 @@ class Config(Section):
         steps, shares, size = self.train.max_steps, self.train.length_warmup, self.model.block_size
         bounds = [0, *(round(share * steps) for share in itertools.accumulate(shares)), steps]
         cuts = range(len(shares), -1, -1)
-        return [(size >> cut, end - begin) for cut, (begin, end) in zip(cuts, itertools.pairwise(bounds), strict=True)]
+        return [
+            (size >> cut, end - begin)
+            for cut, (begin, end) in zip(cuts, itertools.pairwise(bounds), strict=True)
+        ]
 
     def leaves(self) -> dict[str, Any]:
         """Return every value, as JSON has it, by its `section.key`."""
         sections = self.model_dump(mode="json")
-        return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+        return {
+            f"{name}.{key}": value
+            for name, section in sections.items()
+            for key, value in section.items()
+        }
 
 
 SECTIONS: dict[str, type[Section]] = {name: type(section) for name, section in Config()}

@@ -72,7 +72,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     path = find_config(path)
     given = {override.partition("=")[0].strip() for override in overrides}
     config = parse_config(read_yaml(path), str(path), overrides)
-    return LoadedConfig(config, to_name(path.stem), path, is_placed=not given.isdisjoint(PLACE_KEYS))
+    return LoadedConfig(
+        config, to_name(path.stem), path, is_placed=not given.isdisjoint(PLACE_KEYS)
+    )
 
 
 def recipe_names() -> list[str]:
@@ -86,16 +88,22 @@ def find_config(source: str | Path) -> Path:
         ConfigError: there is no such recipe, or no such file but a recipe of its name; the message names the nearest.
     """
     if text := text_for_path(source):
-        raise ConfigError(f"{text}; give a YAML file, a recipe's name, or in Python a dict of sections")
+        raise ConfigError(
+            f"{text}; give a YAML file, a recipe's name, or in Python a dict of sections"
+        )
     path, known = Path(source), recipe_names()
     if path.is_file():
         return path
     if path.suffix or path.name != str(source):
         if not path.exists() and path.stem in known:
-            raise ConfigError(f"{path}: no such configuration file; did you mean the recipe, {path.stem}?")
+            raise ConfigError(
+                f"{path}: no such configuration file; did you mean the recipe, {path.stem}?"
+            )
         return path
     if path.name not in known:
-        file = next((file for file in (f"{path}.yaml", f"{path}.yml") if Path(file).is_file()), None)
+        file = next(
+            (file for file in (f"{path}.yaml", f"{path}.yml") if Path(file).is_file()), None
+        )
         near = f"; did you mean {file}?" if file else nearest(path.name, known)
         meant = near or f"; expected a file or one of {', '.join(known)}"
         raise ConfigError(f"{path.name!r} is neither a file nor a recipe{meant}")
@@ -118,7 +126,9 @@ def name_of_text(path: str | Path) -> str:
 def _cleaned(text: str) -> str:
     """Return the name without a fallback; empty where a text has no letter, digit or emoji."""
     text = unicodedata.normalize("NFC", text)
-    name = re.sub("-+", "-", "".join(each if is_name_character(each) else "-" for each in text)).strip("-._")
+    name = re.sub(
+        "-+", "-", "".join(each if is_name_character(each) else "-" for each in text)
+    ).strip("-._")
     name = "".join(itertools.dropwhile(lambda each: not is_name_character(each, first=True), name))
     if len(name.encode()) > NAME_BYTES:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]

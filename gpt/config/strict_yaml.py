@@ -29,7 +29,9 @@ class Document:
 
     def line_of(self, key: Key) -> int | None:
         """Return the line of a key, or else of the section above it."""
-        return next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), None)
+        return next(
+            (self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), None
+        )
 
 
 class YAMLSyntaxError(Exception):
@@ -52,7 +54,8 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or event.tag is not None:
             what = "an alias" if isinstance(event, yaml.AliasEvent) else "a tag"
             raise yaml.MarkedYAMLError(
-                problem=f"{what} is not allowed here; write the value itself", problem_mark=event.start_mark
+                problem=f"{what} is not allowed here; write the value itself",
+                problem_mark=event.start_mark,
             )
         return super().compose_node(parent, index)
 
@@ -81,7 +84,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.yaml_implicit_resolvers = {
-    first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, []), *_Loader.yaml_implicit_resolvers.get(first, [])]
+    first: [
+        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+        *_Loader.yaml_implicit_resolvers.get(first, []),
+    ]
     for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
 }
 

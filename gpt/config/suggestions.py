@@ -79,7 +79,9 @@ def did_you_mean(key: tuple[str, ...]) -> str:
 def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | None:
     """Return the option that was probably meant by an unknown `--name`, or with `with_keys` perhaps a `section.key`."""
     known = {option.strip("-"): option for option in options}
-    sampling = {word: _option(key) for word, key in NAMES_ELSEWHERE.items() if key.startswith("sample.")}
+    sampling = {
+        word: _option(key) for word, key in NAMES_ELSEWHERE.items() if key.startswith("sample.")
+    }
     elsewhere = {**sampling, **OPTIONS_ELSEWHERE}
     training = {word: key for word, key in NAMES_ELSEWHERE.items() if not key.startswith("sample.")}
     meant = {**training, **_keys()} if with_keys else {}
@@ -102,7 +104,11 @@ def _option(key: str) -> str:
 
 def _keys() -> dict[str, str]:
     """Return `section.key` by key; that of the first section where several have it."""
-    return {key: f"{section}.{key}" for section in reversed(SECTIONS) for key in SECTIONS[section].model_fields}
+    return {
+        key: f"{section}.{key}"
+        for section in reversed(SECTIONS)
+        for key in SECTIONS[section].model_fields
+    }
 
 
 def _takes_dict(kind: Any) -> bool:

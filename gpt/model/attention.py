@@ -123,7 +123,11 @@ class Attention(nn.Module):
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, append: Append | None = None
+        self,
+        x: Tensor,
+        rotation: Rotation | None,
+        mask: Tensor | None,
+        append: Append | None = None,
     ) -> Tensor:
         """Map x (B, T, C) to (B, T, C)."""
         q = self.q_norm(_split_heads(self.c_q(x), self.n_head))  # (B, H, T, D)
@@ -143,7 +147,11 @@ def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         mask = causal_mask(q.size(-2), k.size(-2), q.device)
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
-    return scores + mask.to(scores.dtype) if mask.is_floating_point() else scores.masked_fill(~mask, -math.inf)
+    return (
+        scores + mask.to(scores.dtype)
+        if mask.is_floating_point()
+        else scores.masked_fill(~mask, -math.inf)
+    )
 
 
 def weighted_sum(pattern: Tensor, v: Tensor) -> Tensor:

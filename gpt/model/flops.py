@@ -38,7 +38,13 @@ def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[
     head = config.n_embd * config.vocab_size
     return {
         "linear_layers": 2 * batch * new * (matmul_parameters(config) - head),
-        "attention": 2 * 2 * batch * new * keys * config.n_embd * config.n_layer,  # scores, weighted sum
+        "attention": 2
+        * 2
+        * batch
+        * new
+        * keys
+        * config.n_embd
+        * config.n_layer,  # scores, weighted sum
         "head": 2 * batch * new * head,
     }
 
@@ -56,4 +62,7 @@ def training_flops(config: ModelConfig, batch: int, length: int) -> int:
 def run_flops(config: Config) -> int:
     """Count the FLOPs of the steps of a training; evaluations, samples and a teacher's predictions are not counted."""
     model, tokens = config.model, config.train.sequences * config.model.block_size
-    return sum(steps * training_flops(model, tokens // length, length) for length, steps in config.sequence_lengths())
+    return sum(
+        steps * training_flops(model, tokens // length, length)
+        for length, steps in config.sequence_lengths()
+    )

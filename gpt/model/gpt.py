@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from gpt.config import ModelConfig
 from gpt.model.attention import Append, Attention, Cache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
-from gpt.model.positions import AddedPositions, RotatedPositions, Rotation, ScoreBias, build_position
+from gpt.model.positions import (
+    AddedPositions,
+    RotatedPositions,
+    Rotation,
+    ScoreBias,
+    build_position,
+)
 from gpt.system.errors import InputError, outside_vocabulary
 
 INIT_STD = 0.02
@@ -35,7 +41,11 @@ class Block(nn.Module):
         self.mlp = build_mlp(config)
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, append: Append | None = None
+        self,
+        x: Tensor,
+        rotation: Rotation | None,
+        mask: Tensor | None,
+        append: Append | None = None,
     ) -> Tensor:
         """Map x (B, T, C) to (B, T, C)."""
         x = x + self.attn(self.ln_1(x), rotation, mask, append)
@@ -60,7 +70,9 @@ class GPT(nn.Module):
         super().__init__()
         _initialize_vector_math()
         if config.vocab_size is None:
-            raise InputError("model.vocab_size is not set; give ModelConfig the tokenizer's vocab_size")
+            raise InputError(
+                "model.vocab_size is not set; give ModelConfig the tokenizer's vocab_size"
+            )
         self.config = config
         self.vocab_size = config.vocab_size
         self.wte = nn.Embedding(config.vocab_size, config.n_embd, dtype=torch.float32)
@@ -77,7 +89,9 @@ class GPT(nn.Module):
             self.lm_head.weight = self.wte.weight
         init_weights(self, config)
 
-    def forward(self, idx: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+    def forward(
+        self, idx: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
         """Compute the logits of the next token at every position, (B, T, V) float32, of ids (B, T).
 
         Args:
@@ -89,7 +103,9 @@ class GPT(nn.Module):
         if not _is_recorded():
             self.check(idx, attention_mask)
         if cache is not None and attention_mask is not None:
-            raise InputError("attention_mask is for calls without a cache; a cache knows the length of each sequence")
+            raise InputError(
+                "attention_mask is for calls without a cache; a cache knows the length of each sequence"
+            )
         if cache is not None:
             positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
         else:
@@ -122,13 +138,19 @@ class GPT(nn.Module):
     def check(self, idx: Tensor, attention_mask: Tensor | None = None) -> None:
         """Raise InputError where `forward` would not take these; values are not read on a CUDA device."""
         if not isinstance(idx, Tensor):
-            raise InputError(f"token ids must be a tensor, not a {type(idx).__name__}; use torch.tensor([ids])")
+            raise InputError(
+                f"token ids must be a tensor, not a {type(idx).__name__}; use torch.tensor([ids])"
+            )
         if idx.dim() != 2:
             raise InputError(f"token ids must be (batch, time), got shape {tuple(idx.shape)}")
         if idx.dtype not in (torch.int64, torch.int32):
-            raise InputError(f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; use idx.long()")
+            raise InputError(
+                f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; use idx.long()"
+            )
         if idx.size(1) > self.config.block_size:
-            raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}")
+            raise InputError(
+                f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}"
+            )
         if attention_mask is not None:
             _check_mask(attention_mask, idx)
         # on CUDA the lookup asserts it, without a synchronization
@@ -189,7 +211,9 @@ def _check_mask(attention_mask: Tensor, idx: Tensor) -> None:
         raise InputError(f"attention_mask must have the shape {shapes}")
     if attention_mask.is_floating_point() or attention_mask.is_complex():
         dtype = str(attention_mask.dtype).removeprefix("torch.")
-        raise InputError(f"attention_mask must be bool, or 0 and 1 as int64, not {dtype}; use attention_mask.bool()")
+        raise InputError(
+            f"attention_mask must be bool, or 0 and 1 as int64, not {dtype}; use attention_mask.bool()"
+        )
 
 
 def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -24,7 +24,9 @@ class RMSNorm(nn.Module):
 
 
 NORMS: dict[str, Callable[[ModelConfig], nn.Module]] = {
-    "layernorm": lambda config: nn.LayerNorm(config.n_embd, config.norm_eps, bias=config.bias, dtype=torch.float32),
+    "layernorm": lambda config: nn.LayerNorm(
+        config.n_embd, config.norm_eps, bias=config.bias, dtype=torch.float32
+    ),
     "rmsnorm": lambda config: RMSNorm(config.n_embd, config.norm_eps),
 }
 """Norms of the residual stream, width C, by `model.norm`.
@@ -62,9 +64,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32)
+        self.c_fc = nn.Linear(
+            config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32
+        )
         self.activation = build_activation(config.mlp)
-        self.c_proj = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias, dtype=torch.float32)
+        self.c_proj = nn.Linear(
+            config.mlp_hidden, config.n_embd, bias=config.bias, dtype=torch.float32
+        )
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,9 +83,15 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.c_gate = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32)
-        self.c_fc = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32)
-        self.c_proj = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias, dtype=torch.float32)
+        self.c_gate = nn.Linear(
+            config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32
+        )
+        self.c_fc = nn.Linear(
+            config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32
+        )
+        self.c_proj = nn.Linear(
+            config.mlp_hidden, config.n_embd, bias=config.bias, dtype=torch.float32
+        )
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,8 +121,12 @@ def build_activation(name: str) -> Callable[[Tensor], Tensor]:
         try:
             found = getattr(activation(x), "shape", None)
         except Exception as error:
-            raise ConfigError(f"model.mlp: {name} raises {type(error).__name__}: {first_line(error)}") from error
+            raise ConfigError(
+                f"model.mlp: {name} raises {type(error).__name__}: {first_line(error)}"
+            ) from error
         if found != x.shape:
             got = "no tensor" if found is None else f"a tensor of shape {tuple(found)}"
-            raise ConfigError(f"model.mlp: {name} returns {got} for one of shape {tuple(x.shape)}; expected the same")
+            raise ConfigError(
+                f"model.mlp: {name} returns {got} for one of shape {tuple(x.shape)}; expected the same"
+            )
     return activation

@@ -50,7 +50,9 @@ class SinusoidalPositions(AddedPositions):
 
     def __init__(self, block_size: int, width: int, theta: float) -> None:
         super().__init__()
-        table = _fixed_table((block_size, width), lambda: _sines_and_cosines(_angles(block_size, width, theta)))
+        table = _fixed_table(
+            (block_size, width), lambda: _sines_and_cosines(_angles(block_size, width, theta))
+        )
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -97,7 +99,9 @@ def rotate_half(x: Tensor) -> Tensor:
 
 POSITIONS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "learned": lambda config: LearnedPositions(config.block_size, config.n_embd),
-    "sinusoidal": lambda config: SinusoidalPositions(config.block_size, config.n_embd, config.rope_theta),
+    "sinusoidal": lambda config: SinusoidalPositions(
+        config.block_size, config.n_embd, config.rope_theta
+    ),
     "rope": lambda config: Rotary(config.block_size, config.head_dim, config.rope_theta),
 }
 

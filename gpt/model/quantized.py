@@ -34,10 +34,16 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.bits, (outputs, inputs) = bits, linear.weight.shape
         groups = inputs // group if group and inputs % group == 0 else 1
-        shape, kind = ((outputs, inputs), torch.int8) if self.bits == 8 else ((outputs, inputs // 2), torch.uint8)
+        shape, kind = (
+            ((outputs, inputs), torch.int8)
+            if self.bits == 8
+            else ((outputs, inputs // 2), torch.uint8)
+        )
         device = linear.weight.device
         self.register_buffer("integers", torch.empty(shape, dtype=kind, device=device))
-        self.register_buffer("scales", torch.empty(outputs, groups, dtype=torch.float32, device=device))
+        self.register_buffer(
+            "scales", torch.empty(outputs, groups, dtype=torch.float32, device=device)
+        )
         self.bias = linear.bias
 
     def fill(self, weight: Tensor) -> None:
@@ -113,7 +119,9 @@ def quantize(model: GPT, weights: str) -> GPT:
     """
     present = weights_format(model)
     if present != "float32":
-        raise InputError(f"the model's weights are {present} already; take the float32 ones that they were made from")
+        raise InputError(
+            f"the model's weights are {present} already; take the float32 ones that they were made from"
+        )
     if weights not in NAMES:
         raise InputError(f"weights {weights!r}: expected one of {', '.join(NAMES)}")
     quantized = for_format(model, weights)
@@ -136,7 +144,11 @@ def for_format(model: GPT, weights: str) -> GPT:
                         raise InputError(
                             f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
                         )
-                    narrow = BFloat16Linear(layer) if weights == BFLOAT16 else QuantizedLinear(layer, *FORMATS[weights])
+                    narrow = (
+                        BFloat16Linear(layer)
+                        if weights == BFLOAT16
+                        else QuantizedLinear(layer, *FORMATS[weights])
+                    )
                     setattr(parent, name, narrow)
     return quantized
 
@@ -148,6 +160,8 @@ def weights_format(model: GPT) -> str:
 
 def format_of(weights: Mapping[str, Tensor]) -> str:
     """Return the format of saved weights, by name: float32, or one of `NAMES`."""
-    types = {value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))}
+    types = {
+        value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))
+    }
     known = {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}
     return known.get(types.pop(), "float32") if types else "float32"

@@ -192,7 +192,9 @@ def _logits_difference(decoder: Decoder, model: GPT) -> float:
     for start, end in ((0, 61), (61, 65), (65, 66)):
         length = end - start
         sequences = [0] * length
-        parts.append(decoder.forward(tokens[start:end], sequences, range(start, end), range(length)))
+        parts.append(
+            decoder.forward(tokens[start:end], sequences, range(start, end), range(length))
+        )
     of_each = decoder.blocks_per_sequence
     decoder.copy_blocks([(of_each, 0), (of_each + 1, 1)])
     logits = torch.empty(model.vocab_size)

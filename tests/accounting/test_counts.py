@@ -13,7 +13,13 @@ from gpt.extras.accounting.parameters import count_parameters
 from gpt.extras.accounting.published import find_published
 from gpt.generation.kv_cache import KVCache
 from gpt.model import GPT
-from gpt.model.flops import flops_by_part, forward_flops, matmul_parameters, run_flops, training_flops
+from gpt.model.flops import (
+    flops_by_part,
+    forward_flops,
+    matmul_parameters,
+    run_flops,
+    training_flops,
+)
 from gpt.system.errors import ConfigError
 from inspection.variants import every_variant
 from tiny import tiny_config
@@ -24,9 +30,15 @@ def test_parameters_add_up_to_the_real_model(variant: dict[str, object]) -> None
     config = tiny_config(**variant)
     count, model = count_parameters(config), GPT(config)
     assert count.total == sum(parameter.numel() for parameter in model.parameters())
-    assert count.total == sum(part.count for part in count.components) == sum(each.count for each in count.tensors)
+    assert (
+        count.total
+        == sum(part.count for part in count.components)
+        == sum(each.count for each in count.tensors)
+    )
     assert sum(part.share for part in count.components) == pytest.approx(100)
-    assert {each.name: each.shape for each in count.tensors} == {n: tuple(p.shape) for n, p in model.named_parameters()}
+    assert {each.name: each.shape for each in count.tensors} == {
+        n: tuple(p.shape) for n, p in model.named_parameters()
+    }
     outside = {part.name for part in count.components if part.per_block is None}
     assert outside == {"token embedding", "added positions", "final norm", "head"}
     assert count.in_blocks == sum(parameter.numel() for parameter in model.h.parameters())
@@ -48,7 +60,9 @@ def test_parameters_add_up_to_the_real_model(variant: dict[str, object]) -> None
         ("llama-3-8b", {}, 8_030_261_248),
     ],
 )
-def test_published_models_have_their_published_totals(name: str, changes: dict[str, object], total: int) -> None:
+def test_published_models_have_their_published_totals(
+    name: str, changes: dict[str, object], total: int
+) -> None:
     assert count_parameters(find_published(name).model_copy(update=changes)).total == total
 
 
@@ -65,7 +79,9 @@ def counted(work: Callable[[], object]) -> FlopCounterMode:
 
 @every_variant
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 16)])
-def test_training_flops_are_what_torch_counts(variant: dict[str, object], batch: int, length: int) -> None:
+def test_training_flops_are_what_torch_counts(
+    variant: dict[str, object], batch: int, length: int
+) -> None:
     config = tiny_config(**{**variant, "attention": "reference"})
     model, idx = GPT(config), torch.zeros(batch, length, dtype=torch.long)
     counter = counted(lambda: model(idx))
@@ -106,6 +122,9 @@ def test_run_costs_its_short_and_its_whole_steps() -> None:
     model = tiny_config(attention="reference")
     train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10, length_warmup=(0.4,))
     net, idx = GPT(model), torch.zeros(6, 16, dtype=torch.long)
-    short, whole = (counted(lambda n=n: net(idx.view(-1, n)).sum().backward()).get_total_flops() for n in (8, 16))
+    short, whole = (
+        counted(lambda n=n: net(idx.view(-1, n)).sum().backward()).get_total_flops()
+        for n in (8, 16)
+    )
     assert short < whole
     assert run_flops(Config(model=model, train=train)) == 4 * short + 6 * whole  # 40% of ten

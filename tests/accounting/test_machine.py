@@ -11,9 +11,13 @@ from gpt.system.machine import measure_matmul_rate
 CPU = torch.device("cpu")
 
 
-def test_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_rate_counts_two_operations_per_multiply_add(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr(machine.time, "perf_counter", lambda: float(next(ticks)))  # every matmul takes one second
+    monkeypatch.setattr(
+        machine.time, "perf_counter", lambda: float(next(ticks))
+    )  # every matmul takes one second
     assert measure_matmul_rate(CPU, torch.float32, size=10) == 2 * 10**3
 
 

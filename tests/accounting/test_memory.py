@@ -16,14 +16,25 @@ from gpt.training.step import Stepper
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
-LLAMA = {"n_kv_head": 2, "mlp": "swiglu", "norm": "rmsnorm", "position": "rope", "tie_weights": False}
+LLAMA = {
+    "n_kv_head": 2,
+    "mlp": "swiglu",
+    "norm": "rmsnorm",
+    "position": "rope",
+    "tie_weights": False,
+}
 VARIANTS: dict[str, tuple[dict[str, object], torch.dtype, int, str]] = {
     "reference": ({"attention": "reference", "bias": True}, torch.float32, 1, "adamw"),
     "sdpa": ({"attention": "sdpa"}, torch.float32, 1, "adamw"),
     "dropout": ({"dropout": 0.1, "attention": "sdpa"}, torch.float32, 1, "adamw"),
     "bfloat16": ({"dropout": 0.1, "attention": "auto"}, torch.bfloat16, 1, "adamw"),
     "float16": ({"attention": "auto"}, torch.float16, 1, "adamw"),
-    "llama bfloat16": (LLAMA | {"attention": "reference", "qk_norm": True}, torch.bfloat16, 1, "adamw"),
+    "llama bfloat16": (
+        LLAMA | {"attention": "reference", "qk_norm": True},
+        torch.bfloat16,
+        1,
+        "adamw",
+    ),
     "squared": ({"mlp": "relu2", "attention": "sdpa"}, torch.bfloat16, 1, "adamw"),
     "accumulation": ({"attention": "sdpa"}, torch.float32, 3, "adamw"),
     "muon": (LLAMA | {"qk_norm": True}, torch.float32, 1, "muon"),
@@ -44,7 +55,9 @@ def allocated_peak(work: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         work()
     assert profiled.profiler is not None
-    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     live = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         live += event.nbytes()
@@ -56,7 +69,9 @@ def held_by(model: GPT) -> int:
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
-@pytest.mark.parametrize(("changes", "dtype", "micro_batches", "name"), VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize(
+    ("changes", "dtype", "micro_batches", "name"), VARIANTS.values(), ids=VARIANTS.keys()
+)
 def test_training_step_takes_what_was_predicted(
     changes: dict[str, object], dtype: torch.dtype, micro_batches: int, name: str
 ) -> None:
@@ -69,7 +84,9 @@ def test_training_step_takes_what_was_predicted(
     idx = torch.zeros(batch, length, dtype=torch.int64)
     batches = [(idx, idx)] * micro_batches
     while not all(part.state for part in optimizer.optimizers.values()):
-        stepper.step(0, 1e-4, batches)  # makes the optimizer's state; the first ones of float16 may be left out
+        stepper.step(
+            0, 1e-4, batches
+        )  # makes the optimizer's state; the first ones of float16 may be left out
     optimizer.zero_grad(set_to_none=True)
     states = [values for part in optimizer.optimizers.values() for values in part.state.values()]
     state = sum(tensor.nbytes for values in states for tensor in values.values())
@@ -83,7 +100,9 @@ def test_training_step_takes_what_was_predicted(
     assert predicted.peak - predicted.persistent == pytest.approx(measured, rel=tolerance)
 
 
-@pytest.mark.parametrize("changes", [{"attention": "reference"}, {"attention": "sdpa", "dropout": 0.1}, LLAMA], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"attention": "reference"}, {"attention": "sdpa", "dropout": 0.1}, LLAMA], ids=str
+)
 def test_prefill_and_decoding_take_what_was_predicted(changes: dict[str, object]) -> None:
     config = config_of(**changes)
     model, predictions = GPT(config).eval(), inference_memory(config, BATCH, LENGTH, CPU)
@@ -97,5 +116,9 @@ def test_prefill_and_decoding_take_what_was_predicted(changes: dict[str, object]
             prefill = allocated_peak(lambda cache=cache: model(idx, cache=cache))
             cache.truncate(LENGTH - 1)
             decode = allocated_peak(lambda cache=cache: model(idx[:, -1:], cache=cache))
-        assert predicted.prefill_peak - predicted.weights - predicted.cache == pytest.approx(prefill, rel=0.03)
-        assert predicted.decode_peak == pytest.approx(held_by(model) + cache.nbytes + decode, rel=0.01)
+        assert predicted.prefill_peak - predicted.weights - predicted.cache == pytest.approx(
+            prefill, rel=0.03
+        )
+        assert predicted.decode_peak == pytest.approx(
+            held_by(model) + cache.nbytes + decode, rel=0.01
+        )

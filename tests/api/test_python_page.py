@@ -26,7 +26,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with my.txt, where recipes are tiny instead of such that train for minutes."""
     recipes = tmp_path / "recipes"
     recipes.mkdir()
-    (recipes / "shakespeare.yaml").write_text("\n".join(f"{name}: {keys}" for name, keys in SECTIONS.items()))
+    (recipes / "shakespeare.yaml").write_text(
+        "\n".join(f"{name}: {keys}" for name, keys in SECTIONS.items())
+    )
     monkeypatch.setattr("gpt.config.sources.RECIPES", recipes)
     monkeypatch.setattr("gpt.data.own_text.recipe_for", lambda *amounts: SECTIONS)
     (tmp_path / "my.txt").write_text(CORPUS * 12, encoding="utf-8")

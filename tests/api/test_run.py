@@ -29,20 +29,32 @@ def test_run_says_what_its_folder_holds(run: gpt.Run, trained: Path) -> None:
     assert run.config.run.name == "tiny"
     assert not run.model.training
     assert run.tokenizer.decode(run.tokenizer.encode("Ada")) == "Ada"
-    assert repr(run) == f"Run('runs/tiny', validation loss {run.metrics[-1]['val/loss']:.4f} at step 6)"
+    assert (
+        repr(run)
+        == f"Run('runs/tiny', validation loss {run.metrics[-1]['val/loss']:.4f} at step 6)"
+    )
     html = run._repr_html_()
     assert "runs/tiny" in html
     assert html.count("<circle") == 2  # evaluated at steps 3 and 6
 
 
-def test_sample_and_evaluation_are_those_of_the_commands(run: gpt.Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sample.main(["--checkpoint", "runs/tiny", "--prompt", "Who", "--max-new-tokens", "9", "--seed", "3"]) == 0
+def test_sample_and_evaluation_are_those_of_the_commands(
+    run: gpt.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        sample.main(
+            ["--checkpoint", "runs/tiny", "--prompt", "Who", "--max-new-tokens", "9", "--seed", "3"]
+        )
+        == 0
+    )
     assert run.sample("Who", max_new_tokens=9, seed=3) + "\n" == capsys.readouterr().out
     assert evaluate.main(["--checkpoint", "runs/tiny", "--device", "cpu", "--split", "train"]) == 0
     assert run.evaluate("train") == json.loads(capsys.readouterr().out)
     ends = [run.sample(f"Who{end}", max_new_tokens=9, seed=3) for end in ("\n", "\r\n", "\r")]
     assert ends[0] == ends[1] == ends[2]
-    scores = [score_text(run.model, run.tokenizer, f"Who{end}I", None) for end in ("\n", "\r\n", "\r")]
+    scores = [
+        score_text(run.model, run.tokenizer, f"Who{end}I", None) for end in ("\n", "\r\n", "\r")
+    ]
     assert scores[0] == scores[1] == scores[2]
     with pytest.raises(gpt.GPTError, match="tmperature: unknown key; did you mean temperature"):
         run.sample(tmperature=1)
@@ -54,18 +66,24 @@ def test_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) -> N
     figure = run.plot(tmp_path / "loss.svg")
     training, validation = figure.axes[0].lines
     assert training.get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
-    assert validation.get_ydata().tolist() == [row["val/loss"] for row in run.metrics if "val/loss" in row]
+    assert validation.get_ydata().tolist() == [
+        row["val/loss"] for row in run.metrics if "val/loss" in row
+    ]
     assert (tmp_path / "loss.svg").is_file()
     for name, wanted in (("short", "train/loss"), ("empty", "nothing")):
         (tmp_path / name).mkdir()
         rows = [json.dumps(row) + "\n" for row in run.metrics if wanted in row]
-        (tmp_path / name / "metrics.jsonl").write_text("".join(rows) + '{"step": 7, "cut', encoding="utf-8")
+        (tmp_path / name / "metrics.jsonl").write_text(
+            "".join(rows) + '{"step": 7, "cut', encoding="utf-8"
+        )
     assert len(gpt.plot(run, tmp_path / "short").axes[0].lines) == 3
     with pytest.raises(gpt.GPTError, match="empty has no losses yet"):
         gpt.plot(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
 def test_metrics_that_are_no_file_are_refused_and_no_training_waits_for_them(
     make: Callable[[Path], object], tmp_path: Path, run: gpt.Run
 ) -> None:
@@ -103,7 +121,9 @@ def test_saved_model_is_loaded_again(tmp_path: Path) -> None:
     model = own_model()
     gpt.save(model, TOKENIZER, tmp_path / "deep/mine")
     loaded, tokenizer = gpt.load(tmp_path / "deep/mine", "cpu")
-    assert all(weight.equal(loaded.state_dict()[name]) for name, weight in model.state_dict().items())
+    assert all(
+        weight.equal(loaded.state_dict()[name]) for name, weight in model.state_dict().items()
+    )
     assert tokenizer.to_dict() == TOKENIZER.to_dict()
     int8 = gpt.quantize(loaded, "int8")
     gpt.save(int8, tokenizer, tmp_path / "deep/mine")  # replaces it
@@ -128,15 +148,27 @@ def test_commands_read_it_and_a_training_begins_with_it_but_does_not_resume_from
     assert "does not know what it was trained on" in capsys.readouterr().err
     assert train.main(["--config", "tiny.yaml", "--resume", "runs/mine"]) == 2
     assert "begin a new run with it: train.init_from=runs/mine" in capsys.readouterr().err
-    own = {"init_from": "runs/mine", "max_steps": 1, "device": "cpu", "compile": False, "kernels": "torch"}
+    own = {
+        "init_from": "runs/mine",
+        "max_steps": 1,
+        "device": "cpu",
+        "compile": False,
+        "kernels": "torch",
+    }
     run = gpt.train("corpus.txt", config={}, name="tuned", report=None, **own)
     assert run.model.config.n_embd == 32
 
 
 def test_save_replaces_only_what_it_wrote(tmp_path: Path, trained: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    for folder in (tmp_path, tmp_path / "notes.txt", next((trained / "runs/tiny/checkpoints").iterdir())):
-        with pytest.raises(gpt.GPTError, match=r"exists already and is not from gpt\.save; choose another folder"):
+    for folder in (
+        tmp_path,
+        tmp_path / "notes.txt",
+        next((trained / "runs/tiny/checkpoints").iterdir()),
+    ):
+        with pytest.raises(
+            gpt.GPTError, match=r"exists already and is not from gpt\.save; choose another folder"
+        ):
             gpt.save(own_model(), TOKENIZER, folder)
     assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
 
@@ -149,7 +181,9 @@ def test_save_replaces_only_what_it_wrote(tmp_path: Path, trained: Path) -> None
         (gpt.GPT(tiny_config()), gpt.ByteTokenizer(), "the tokenizer has 256 ids, the model 23"),
     ],
 )
-def test_unloadable_model_is_not_written(tmp_path: Path, model: Any, tokenizer: Any, message: str) -> None:
+def test_unloadable_model_is_not_written(
+    tmp_path: Path, model: Any, tokenizer: Any, message: str
+) -> None:
     with pytest.raises(gpt.GPTError, match=message):
         gpt.save(model, tokenizer, tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
@@ -158,7 +192,10 @@ def test_unloadable_model_is_not_written(tmp_path: Path, model: Any, tokenizer: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(23, 32))), "a head of its own"),
+        (
+            lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(23, 32))),
+            "a head of its own",
+        ),
         (lambda model: setattr(model.h[0].ln_1, "eps", 0.1), r"h\.0\.ln_1\.eps"),
         (lambda model: model.rotation.cos.mul_(2), r"rotation\.cos"),
     ],
@@ -182,7 +219,9 @@ def test_change_that_a_checkpoint_would_lose_is_named(
         torch.optim.swa_utils.AveragedModel,
     ],
 )
-def test_wrapped_model_is_saved_as_what_it_was_made_of(wrap: Callable[[gpt.GPT], Any], tmp_path: Path) -> None:
+def test_wrapped_model_is_saved_as_what_it_was_made_of(
+    wrap: Callable[[gpt.GPT], Any], tmp_path: Path
+) -> None:
     model = own_model()
     gpt.save(wrap(model), TOKENIZER, tmp_path / "mine")
     assert gpt.load(tmp_path / "mine", "cpu")[0].wte.weight.equal(model.wte.weight)

@@ -22,12 +22,20 @@ def test_result_is_that_of_the_command_and_either_resumes_the_other(
 ) -> None:
     run = gpt.train(**TINY)
     assert capsys.readouterr() == ("", "")
-    saved, expected = (read_checkpoint(folder / "runs/tiny/checkpoints/step-000006") for folder in (workplace, trained))
+    saved, expected = (
+        read_checkpoint(folder / "runs/tiny/checkpoints/step-000006")
+        for folder in (workplace, trained)
+    )
     assert saved.config == expected.config
     assert all(saved.model[name].equal(weight) for name, weight in expected.model.items())
     assert run.folder == Path("runs/tiny")
-    assert command.main(["--config", "runs/tiny/config.yaml", "--resume", "auto", "train.max_steps=6"]) == 0
-    with pytest.raises(gpt.GPTError, match=r'exists already, with this configuration; .*resume="auto"'):
+    assert (
+        command.main(["--config", "runs/tiny/config.yaml", "--resume", "auto", "train.max_steps=6"])
+        == 0
+    )
+    with pytest.raises(
+        gpt.GPTError, match=r'exists already, with this configuration; .*resume="auto"'
+    ):
         gpt.train(**TINY)
 
 
@@ -43,9 +51,15 @@ def test_text_is_kept_for_the_commands(workplace: Path) -> None:
 def test_without_a_configuration_the_recipe_fits_the_text(workplace: Path) -> None:
     """It is the one of make_config.py."""
     small = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16}
-    run = gpt.train("corpus.txt", model=small, max_steps=2, device="cpu", compile=False, report=None)
+    run = gpt.train(
+        "corpus.txt", model=small, max_steps=2, device="cpu", compile=False, report=None
+    )
     assert run.folder == Path("runs/corpus")
-    assert (run.config.optim.name, run.config.data.order, run.config.model.position) == ("muon", "shuffled", "rope")
+    assert (run.config.optim.name, run.config.data.order, run.config.model.position) == (
+        "muon",
+        "shuffled",
+        "rope",
+    )
     with pytest.raises(gpt.GPTError, match="has 5 characters; a model needs at least"):
         gpt.train(text="abcde")
 
@@ -54,7 +68,12 @@ def test_several_texts_are_those_of_the_yaml_file(workplace: Path) -> None:
     several = ["corpus.txt", Path("other.txt")]
     (workplace / "other.txt").write_text(CORPUS * 20, encoding="utf-8")
     run = gpt.train(several, **TINY)
-    assert command.main(["--config", "tiny.yaml", "run.name=yaml", "data.path=[corpus.txt, other.txt]"]) == 0
+    assert (
+        command.main(
+            ["--config", "tiny.yaml", "run.name=yaml", "data.path=[corpus.txt, other.txt]"]
+        )
+        == 0
+    )
     assert gpt.Run("runs/yaml").config.data == run.config.data
     small = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16}
     fitted = gpt.train(several, model=small, max_steps=2, report=None)
@@ -72,15 +91,33 @@ def test_several_texts_are_those_of_the_yaml_file(workplace: Path) -> None:
         ({"path": "gone.txt"}, "gone.txt: no such file"),
         ({"path": ["corpus.txt", "gone.txt"], "config": "tiny.yaml"}, "gone.txt: no such file"),
         ({"path": []}, "keyword: data.path: got [], expected a path, or [PATH, ...]"),
-        ({"path": {"corpus.txt": 3}}, "keyword: data.path: got {'corpus.txt': 3}, texts have no weights"),
+        (
+            {"path": {"corpus.txt": 3}},
+            "keyword: data.path: got {'corpus.txt': 3}, texts have no weights",
+        ),
         ({"path": b"x"}, "keyword: data.path: got b'x', expected a path, or [PATH, ...]"),
         ({"path": POEM}, f"{SHORT}; save it in a file and give that, or pass text= to gpt.train"),
-        ({"path": "corpus.txt", "config": POEM}, f"{SHORT}; give a YAML file, a recipe's name, or in Python a dict"),
-        ({"config": "tiny.yaml", "init_from": POEM}, f"{SHORT}; give a run folder or a checkpoint folder"),
-        ({"config": "tiny.yaml", "teacher": POEM}, f"train.teacher: {SHORT}; give a run folder or a checkpoint folder"),
-        ({"config": "tiny.yaml", "resume": POEM}, f"{SHORT}; give a run folder or a checkpoint folder"),
+        (
+            {"path": "corpus.txt", "config": POEM},
+            f"{SHORT}; give a YAML file, a recipe's name, or in Python a dict",
+        ),
+        (
+            {"config": "tiny.yaml", "init_from": POEM},
+            f"{SHORT}; give a run folder or a checkpoint folder",
+        ),
+        (
+            {"config": "tiny.yaml", "teacher": POEM},
+            f"train.teacher: {SHORT}; give a run folder or a checkpoint folder",
+        ),
+        (
+            {"config": "tiny.yaml", "resume": POEM},
+            f"{SHORT}; give a run folder or a checkpoint folder",
+        ),
         ({"config": "tiny.yaml", "plugins": POEM}, f"{SHORT}; give a plugin's file"),
-        ({"config": "tiny.yaml", "resume": True}, 'resume is True, expected "auto", a path, or None'),
+        (
+            {"config": "tiny.yaml", "resume": True},
+            'resume is True, expected "auto", a path, or None',
+        ),
         ({"config": "tiny.yaml", "callbacks": [gpt.Callback]}, "callbacks: got <class"),
     ],
 )
@@ -94,7 +131,9 @@ def test_mistake_is_one_line(workplace: Path, keywords: dict[str, Any], message:
 
 @pytest.mark.parametrize("read", [gpt.load, gpt.Run, gpt.plot, gpt.load_config, gpt.load_plugins])
 @pytest.mark.parametrize("text", [POEM, POEM.replace("\n", " ")], ids=["lines", "line"])
-def test_text_in_the_place_of_a_path_is_said_to_be_one(read: Callable[[str], object], text: str) -> None:
+def test_text_in_the_place_of_a_path_is_said_to_be_one(
+    read: Callable[[str], object], text: str
+) -> None:
     with pytest.raises(gpt.GPTError, match=f"^{SHORT}; give a"):
         read(text)
 
@@ -127,8 +166,12 @@ def test_resume_of_a_run_has_its_configuration(workplace: Path) -> None:
         run = gpt.train(resume=resume, max_steps=4, report=None)
         assert run.folder == Path("runs/tiny")
         assert (run.config.model.n_embd, run.config.train.max_steps) == (16, 4)
-    with pytest.raises(gpt.GPTError, match=r"tina: no such run or checkpoint; did you mean tiny[?]"):
+    with pytest.raises(
+        gpt.GPTError, match=r"tina: no such run or checkpoint; did you mean tiny[?]"
+    ):
         gpt.train(resume="tina")
     assert gpt.Run("tiny").folder == Path("runs/tiny")
-    with pytest.raises(gpt.GPTError, match=r"tina is not a run folder: it has no config.yaml; did you mean tiny[?]"):
+    with pytest.raises(
+        gpt.GPTError, match=r"tina is not a run folder: it has no config.yaml; did you mean tiny[?]"
+    ):
         gpt.Run("tina")

@@ -47,7 +47,10 @@ LLAMA = "decode --architecture llama"
         (f"{LLAMA} --llama-cpp nowhere", "pip install llama-cpp-python"),
         (f"{LLAMA} --llama-cpp x --window 20", "does not move its window of 20"),
         ("decode --checkpoint nowhere --hf", "--checkpoint has no peers"),
-        ("serve --window 100", "--prompt-lengths and --tokens do not fit into the model's window of 100"),
+        (
+            "serve --window 100",
+            "--prompt-lengths and --tokens do not fit into the model's window of 100",
+        ),
         ("serve --shape 1/2", "--shapes 1/2: expected layers/heads/width"),
         ("cuda", "sees no CUDA device, and this needs one"),
         ("cuda --stages step,nonsense", "--stages: 'nonsense' is none of tests, decoding"),
@@ -57,7 +60,11 @@ LLAMA = "decode --architecture llama"
     ],
 )
 def test_mistakes_are_one_line(
-    command: str, message: str, workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str,
+    message: str,
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also a variant for another machine, and a peer that is not installed."""
     found = {"transformers": None}
@@ -75,7 +82,9 @@ def test_mistakes_are_one_line(
 
 
 @pytest.mark.usefixtures("no_plugins")
-def test_recipe_and_step_are_timed(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipe_and_step_are_timed(
+    workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (workplace / "my_parts.py").write_text(MISH, encoding="utf-8")
     command = ["--config", "tiny.yaml", "--plugin", "my_parts.py", "--json", "out.json"]
     assert main(["train", "recipe", *command, "train.max_steps=4", *PARTS, "--seeds", "5"]) == 0
@@ -85,7 +94,10 @@ def test_recipe_and_step_are_timed(workplace: Path, checkout: Path, capsys: pyte
     assert [one["seed"] for one in found["runs"]["gpt"]] == [5]
     assert 0 < found["total"]["gpt"]["loss"]["mean"] < 5
     assert not (workplace / "runs").exists()
-    assert main(["train", "step", *command, "--variants", "torch", "--nanogpt", str(checkout), *QUICK]) == 0
+    assert (
+        main(["train", "step", *command, "--variants", "torch", "--nanogpt", str(checkout), *QUICK])
+        == 0
+    )
     found = last_line(capsys)
     assert list(found["variants"]) == ["torch", "nanoGPT float32", "nanoGPT bfloat16"]
     for row in found["variants"].values():
@@ -96,7 +108,9 @@ def test_recipe_and_step_are_timed(workplace: Path, checkout: Path, capsys: pyte
     assert found["tokens_per_step"] == 4 * 16
 
 
-def test_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_race_is_run_and_judged(
+    workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["--config", "tiny.yaml", "--nanogpt", str(checkout), "--peer-steps", "3"]
     assert main(["train", "race", *command]) == 0
     found = last_line(capsys)
@@ -116,18 +130,35 @@ SMALL = ["--tokens", "5", "--rounds", "1"]
 @needs_compiler
 def test_decoding_is_timed_beside_peers(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     variants = "native,eager,native-int8,native-int4"
-    command = ["--shapes", "1/2/16", "2/2/32", "--window", "24", "--batch", "1", "3", "--variants", variants, *SMALL]
+    command = [
+        "--shapes",
+        "1/2/16",
+        "2/2/32",
+        "--window",
+        "24",
+        "--batch",
+        "1",
+        "3",
+        "--variants",
+        variants,
+        *SMALL,
+    ]
     assert main(["decode", *command, *HF]) == 0
     found = last_line(capsys)["results"]
     models = ("gpt2 1/2/16", "gpt2 2/2/32")
-    assert [(row["model"], row["batch"]) for row in found] == [(name, batch) for name in models for batch in (1, 3)]
+    assert [(row["model"], row["batch"]) for row in found] == [
+        (name, batch) for name in models for batch in (1, 3)
+    ]
     for result in found:
         assert list(result["rows"]) == [*variants.split(","), *(["Hugging Face"] if HF else [])]
         assert all(row["tokens_per_second"] > 0 for row in result["rows"].values())
         assert result["rows"]["native"]["times"] == [1.0]
         assert result["rows"]["native"]["first_seconds"] > 0
     variants = "native,native-int8"
-    assert main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL]) == 0
+    assert (
+        main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL])
+        == 0
+    )
     (result,) = last_line(capsys)["results"]
     assert list(result["rows"]) == variants.split(",")
     assert result["rows"]["native-int8"]["weights"] == "int8"
@@ -137,7 +168,9 @@ def test_failing_or_endless_command_is_reported_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = {
-        "tests": [["-c", "print('error: a device-side assert', file=__import__('sys').stderr); exit(134)"]],
+        "tests": [
+            ["-c", "print('error: a device-side assert', file=__import__('sys').stderr); exit(134)"]
+        ],
         "decoding": [["-c", "print('a table'); print('{}')"]],
         "step": [["-c", "import time; time.sleep(60)"]],
     }
@@ -165,20 +198,38 @@ def test_commands_for_a_gpu_are_those_that_there_are(checkout: Path) -> None:
 def test_trainer_itself_runs_and_nothing_is_left(workplace: Path) -> None:
     with ExitStack() as stack:
         jobs = {"mine": {"trainer": "gpt", "overrides": []}}
-        answer = start_workers(jobs, Namespace(config="tiny.yaml", warmup=1, steps=12), stack)["mine"]()
+        answer = start_workers(jobs, Namespace(config="tiny.yaml", warmup=1, steps=12), stack)[
+            "mine"
+        ]()
         assert len(answer["milliseconds"]) == 12  # more steps than an evaluation interval
         assert (answer["dtype"], answer["blocks"]) == ("float32", "eager")
     assert not (workplace / "runs").exists()
 
 
-TINY = ["--shape", "1/2/16", "--window", "32", "--prompt-lengths", "4", "8", "--tokens", "6", "--rounds", "1"]
+TINY = [
+    "--shape",
+    "1/2/16",
+    "--window",
+    "32",
+    "--prompt-lengths",
+    "4",
+    "8",
+    "--tokens",
+    "6",
+    "--rounds",
+    "1",
+]
 
 
 def test_server_answers_closed_and_open_loops(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", *TINY, "--concurrency", "3", "--requests", "5", "--rates", "50"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {Run(row["concurrency"], row["rate"]): row for row in json.loads(lines[-1])["results"]}
-    assert {one: row["requests"] for one, row in rows.items()} == {Run(1): 2, Run(3): 6, Run(1, 50.0): 5}
+    assert {one: row["requests"] for one, row in rows.items()} == {
+        Run(1): 2,
+        Run(3): 6,
+        Run(1, 50.0): 5,
+    }
     for row in rows.values():
         assert row["tokens_per_second"][0] > 0
         assert row["first_token_ms"]["p99"] >= row["first_token_ms"]["p50"] > 0

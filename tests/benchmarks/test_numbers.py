@@ -24,7 +24,9 @@ def test_statistics_and_ratios_of_rounds() -> None:
     assert show_ratios([1.5, 2.0, 1.0]) == "1.50 (1.00-2.00)"
 
 
-def test_machine_has_the_class_of_its_best_instructions_or_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_has_the_class_of_its_best_instructions_or_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("gpt.system.processor.supported_processors", lambda: [AMX, GENERIC])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device}")
     names = []
@@ -42,7 +44,13 @@ def entrant(weights: str, is_peer: bool = False) -> Entrant:
     return Entrant(lambda idx, params: [], weights, 1000, is_peer)
 
 
-def row(name: str, ticks: dict[str, list[list[float]]], entrants: dict[str, Entrant], prompt: int, tokens: int) -> dict:
+def row(
+    name: str,
+    ticks: dict[str, list[list[float]]],
+    entrants: dict[str, Entrant],
+    prompt: int,
+    tokens: int,
+) -> dict:
     sizes = argparse.Namespace(device="cpu", prompt_length=prompt, tokens=tokens)
     return decode.row_of(name, entrants, ticks, tiny_config(), 2, sizes)
 
@@ -70,7 +78,9 @@ def test_latencies_and_throughput_by_hand() -> None:
     assert found["requests"] == 3
     assert found["tokens_per_second"] == [8 / 2, 2 / 2]
     first = sorted([500.0, 1800.0, 100.0])
-    assert found["first_token_ms"] == pytest.approx({"p50": first[1], "p99": np.percentile(first, 99)})
+    assert found["first_token_ms"] == pytest.approx(
+        {"p50": first[1], "p99": np.percentile(first, 99)}
+    )
     gaps = [100.0] * 5 + [1900.0]
     assert found["inter_token_ms"] == pytest.approx({"p50": 100.0, "p99": np.percentile(gaps, 99)})
     assert summarize_answers([[other]])["inter_token_ms"] is None

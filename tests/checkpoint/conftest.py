@@ -21,16 +21,32 @@ def make_checkpoint() -> MakeCheckpoint:
     """A function of the step, the validation loss and keys of `model`; another step gives other weights."""
 
     def make(step: int = 5, val_loss: float | None = 1.5, **model: object) -> Checkpoint:
-        sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 8, "vocab_size": len(CHARS), **model}
+        sizes = {
+            "n_layer": 1,
+            "n_head": 2,
+            "n_embd": 8,
+            "block_size": 8,
+            "vocab_size": len(CHARS),
+            **model,
+        }
         config = Config.model_validate({"model": sizes})
         torch.manual_seed(step)
         gpt = GPT(config.model)
         training = {
-            "optimizer": {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.randn(4)}}, "lr": 1e-3},
+            "optimizer": {
+                "state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.randn(4)}},
+                "lr": 1e-3,
+            },
             "sampler": {"generator": torch.Generator().manual_seed(step).get_state()},
             "generators": [{"cpu": torch.get_rng_state(), "cuda": []}],
         }
-        return Checkpoint(weights_of(gpt), training, {"step": step, "val_loss": val_loss}, config, CharTokenizer(CHARS))
+        return Checkpoint(
+            weights_of(gpt),
+            training,
+            {"step": step, "val_loss": val_loss},
+            config,
+            CharTokenizer(CHARS),
+        )
 
     return make
 

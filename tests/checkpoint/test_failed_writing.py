@@ -18,7 +18,11 @@ from gpt.system.errors import CheckpointError
 @pytest.mark.parametrize("call", range(6))
 @pytest.mark.parametrize("replaced", [True, False])
 def test_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
-    folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch, call: int, replaced: bool
+    folder: Path,
+    make_checkpoint: Callable[..., Checkpoint],
+    monkeypatch: pytest.MonkeyPatch,
+    call: int,
+    replaced: bool,
 ) -> None:
     calls = iter(range(100))
 
@@ -71,11 +75,17 @@ def run(tmp_path: Path, checkpoint: Checkpoint) -> RunFolder:
 def save_again(path: Path, step: int) -> int:
     run = RunFolder(path)
     checkpoint = read_checkpoint(run.checkpoints()[0])
-    run.save(replace(checkpoint, state={**checkpoint.state, "step": step, "again": True}), best=True, keep_last=1)
+    run.save(
+        replace(checkpoint, state={**checkpoint.state, "step": step, "again": True}),
+        best=True,
+        keep_last=1,
+    )
     return 0
 
 
-@pytest.mark.parametrize("step", [5, 7], ids=["replacing the only checkpoint", "after another checkpoint"])
+@pytest.mark.parametrize(
+    "step", [5, 7], ids=["replacing the only checkpoint", "after another checkpoint"]
+)
 def test_kill_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
     run: RunFolder, step: int, tmp_path: Path
 ) -> None:
@@ -86,7 +96,9 @@ def test_kill_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
     for number in range(1, changes + 1):
         shutil.rmtree(path)
         shutil.copytree(run.path, path)
-        assert run_forked(partial(save_again, path, step), tmp_path, Death(changes=number)).was_killed
+        assert run_forked(
+            partial(save_again, path, step), tmp_path, Death(changes=number)
+        ).was_killed
         found = RunFolder(path).newest_valid()
         assert found is not None, number
         again = "again" in found[1].state
@@ -97,7 +109,9 @@ def test_kill_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
     assert seen == {True, False}
 
 
-def test_next_save_clears_away_what_a_killed_process_left(run: RunFolder, checkpoint: Checkpoint) -> None:
+def test_next_save_clears_away_what_a_killed_process_left(
+    run: RunFolder, checkpoint: Checkpoint
+) -> None:
     checkpoints = run.path / "checkpoints"
     shutil.copytree(checkpoints / "step-000005", checkpoints / ".step-000009.abcdefgh.tmp")
     (run.path / ".last.json.abcdefgh.tmp").mkdir()

@@ -35,7 +35,9 @@ from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import CheckpointError
 
-NAMES = sorted([MANIFEST, "config.yaml", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"])
+NAMES = sorted(
+    [MANIFEST, "config.yaml", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"]
+)
 
 
 def assert_refused(folder: Path, name: str = "") -> None:
@@ -61,7 +63,9 @@ def test_read_gives_back_what_was_written_bit_by_bit(
     write_checkpoint(tmp_path / "c", written)
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == NAMES
     read = read_checkpoint(tmp_path / "c")
-    torch.testing.assert_close((read.model, read.training), (written.model, written.training), rtol=0, atol=0)
+    torch.testing.assert_close(
+        (read.model, read.training), (written.model, written.training), rtol=0, atol=0
+    )
     assert (read.state, read.config) == (written.state, written.config)
     assert read.tokenizer.to_dict() == written.tokenizer.to_dict()
     assert ("lm_head.weight" in read.model) is not tie_weights
@@ -74,14 +78,20 @@ def test_every_file_is_flushed_before_the_folder_gets_its_name_and_then_the_name
     events: list[str] = []
     rename = Path.rename
     monkeypatch.setattr(folder_module, "sync_file", lambda path: events.append(path.name))
-    monkeypatch.setattr(folder_module, "sync_folder", lambda path: events.append(f"{path.name[:3]}/"))
-    monkeypatch.setattr(Path, "rename", lambda self, target: (events.append("rename"), rename(self, target))[1])
+    monkeypatch.setattr(
+        folder_module, "sync_folder", lambda path: events.append(f"{path.name[:3]}/")
+    )
+    monkeypatch.setattr(
+        Path, "rename", lambda self, target: (events.append("rename"), rename(self, target))[1]
+    )
     write_checkpoint(tmp_path / "c", checkpoint)
     assert sorted(events[: len(NAMES)]) == NAMES
     assert events[len(NAMES) - 1 :] == [MANIFEST, ".c./", "rename", f"{tmp_path.name[:3]}/"]
 
 
-def test_existing_checkpoint_is_replaced_as_a_whole(folder: Path, make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_existing_checkpoint_is_replaced_as_a_whole(
+    folder: Path, make_checkpoint: Callable[..., Checkpoint]
+) -> None:
     (folder / "notes.txt").write_text("of the old one", encoding="utf-8")
     write_checkpoint(folder, make_checkpoint(step=7))
     assert read_checkpoint(folder).state["step"] == 7
@@ -108,7 +118,9 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
         damaged = bytearray(contents[name])
         damaged[place] ^= 1 << bit
         (folder / name).write_bytes(damaged)
-        assert_refused(folder, "" if name == MANIFEST else name)  # a wrong manifest may accuse another file
+        assert_refused(
+            folder, "" if name == MANIFEST else name
+        )  # a wrong manifest may accuse another file
         (folder / name).write_bytes(contents[name])
     read_checkpoint(folder)
 
@@ -117,10 +129,21 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
     ("name", "change", "message"),
     [
         *((name, lambda entry: {}, f"does not list {name}") for name in NAMES if name != MANIFEST),
-        *(("state.json", lambda entry, name=name: {name: entry}, "step-000005") for name in ("", ".", "..", "a\0b")),
+        *(
+            ("state.json", lambda entry, name=name: {name: entry}, "step-000005")
+            for name in ("", ".", "..", "a\0b")
+        ),
         ("state.json", lambda entry: {"x" * 300: entry}, "File name too long"),
-        ("state.json", lambda entry: {"../secret.json": entry}, r"step-000005.secret\.json"),  # not beside the folder
-        ("state.json", lambda entry: {"state.json": {**entry, "size": 1 << 50}}, "bytes of memory are available"),
+        (
+            "state.json",
+            lambda entry: {"../secret.json": entry},
+            r"step-000005.secret\.json",
+        ),  # not beside the folder
+        (
+            "state.json",
+            lambda entry: {"state.json": {**entry, "size": 1 << 50}},
+            "bytes of memory are available",
+        ),
     ],
     ids=range(12),
 )
@@ -137,7 +160,9 @@ def test_manifest_that_lists_other_files_is_refused(
 
 def test_newer_format_asks_for_an_update(folder: Path) -> None:
     content = (folder / MANIFEST).read_text()
-    (folder / MANIFEST).write_text(content.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
+    (folder / MANIFEST).write_text(
+        content.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}')
+    )
     with pytest.raises(CheckpointError, match=f"has format {FORMAT + 1}.*update gpt"):
         read_checkpoint(folder)
 
@@ -191,7 +216,10 @@ def zipped_anew(
 ) -> bytes:
     """optimizer.pt with bytes of its pickle changed, if anything draws them, in an archive that is otherwise whole."""
     result = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(result, "w", compression) as target:
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as source,
+        zipfile.ZipFile(result, "w", compression) as target,
+    ):
         for name in source.namelist():
             data = bytearray(source.read(name))
             if pickled and name.endswith("data.pkl"):
@@ -207,9 +235,14 @@ def zipped_anew(
     "content",
     [
         zipped_anew(saved({"moments": torch.zeros(100_000)}), None, zipfile.ZIP_DEFLATED),
-        saved({"moments": Payload(bytearray, 1_000_000)}),  # which torch lets take as many as it says
+        saved(
+            {"moments": Payload(bytearray, 1_000_000)}
+        ),  # which torch lets take as many as it says
         # whose hash would end the process
-        *(zipped_anew(saved({}), pickled=nested) for nested in (NESTED, NESTED_IN_PAIRS, NESTED_BY_MEMO)),
+        *(
+            zipped_anew(saved({}), pickled=nested)
+            for nested in (NESTED, NESTED_IN_PAIRS, NESTED_BY_MEMO)
+        ),
     ],
     ids=["compressed", "bytearray", "nested", "nested in pairs", "nested by memo"],
 )
@@ -228,7 +261,9 @@ def test_optimizer_of_thousands_of_tensors_is_read() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_whatever_an_unpickler_throws_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_an_unpickler_throws_is_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folder_module, "sync_file", lambda path: None)
     content, draw, messages = (folder / "optimizer.pt").read_bytes(), random.Random(0), []
     for _ in range(150):
@@ -265,14 +300,19 @@ def test_file_of_another_kind_is_named(folder: Path, name: str, content: bytes) 
         read_checkpoint(folder)
 
 
-def test_training_of_an_absurd_size_is_refused_unread_and_no_reader_of_weights_opens_it(folder: Path) -> None:
+def test_training_of_an_absurd_size_is_refused_unread_and_no_reader_of_weights_opens_it(
+    folder: Path,
+) -> None:
     os.truncate(folder / "optimizer.pt", 9 << 30)
     manifest = json.loads((folder / MANIFEST).read_bytes())
     manifest["files"]["optimizer.pt"]["size"] = 9 << 30
     (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     with (
         patch("gpt.checkpoint.manifest.available_bytes", return_value=1 << 40),
-        pytest.raises(CheckpointError, match=r"optimizer\.pt has an unreasonable size: 9,663,676,416 bytes for "),
+        pytest.raises(
+            CheckpointError,
+            match=r"optimizer\.pt has an unreasonable size: 9,663,676,416 bytes for ",
+        ),
     ):
         read_checkpoint(folder)
     assert read_state(folder)["step"] == 5
@@ -326,7 +366,11 @@ def test_weights_are_copied_into_the_same_parameters_or_not_at_all(
     ("name", "weight", "words"),
     [
         ("ln_f.weight", torch.ones(9), r"is \(9,\) float32, expected \(8,\) float32"),
-        ("ln_f.weight", torch.ones(8, dtype=torch.bfloat16), r"is \(8,\) bfloat16, expected \(8,\) float32"),
+        (
+            "ln_f.weight",
+            torch.ones(8, dtype=torch.bfloat16),
+            r"is \(8,\) bfloat16, expected \(8,\) float32",
+        ),
         ("h.0.ln_3.weight", torch.ones(8), r"is \(8,\) float32, expected none"),
         ("lm_head.weight", torch.ones(8), r"is \(8,\) float32, expected none"),
         ("wte.weight", None, "is missing"),
@@ -336,7 +380,9 @@ def test_weights_are_copied_into_the_same_parameters_or_not_at_all(
 def test_weight_that_does_not_fit_is_named(
     checkpoint: Checkpoint, name: str, weight: torch.Tensor | None, words: str
 ) -> None:
-    weights = {key: value for key, value in {**checkpoint.model, name: weight}.items() if value is not None}
+    weights = {
+        key: value for key, value in {**checkpoint.model, name: weight}.items() if value is not None
+    }
     with pytest.raises(CheckpointError, match=rf"{FOLDER} does not fit the model: {name} {words}"):
         build_model(replace(checkpoint, model=weights), FOLDER)
 
@@ -350,8 +396,14 @@ def test_weight_that_does_not_fit_is_named(
         ({"n_embd": 10**9}, "no tensor can have"),
         ({"mlp_width": 10**9}, "does not fit the model: h.0.mlp.c_fc."),
         ({"block_size": 10**9}, "does not fit the model: wpe.weight"),
-        ({"vocab_size": 10**9, "block_size": 10**9, "position": "rope"}, "does not fit the model: wte.weight"),
-        ({"block_size": 10**8, "position": "rope"}, "config.yaml has an unreasonably large block_size of 100,000,000"),
+        (
+            {"vocab_size": 10**9, "block_size": 10**9, "position": "rope"},
+            "does not fit the model: wte.weight",
+        ),
+        (
+            {"block_size": 10**8, "position": "rope"},
+            "config.yaml has an unreasonably large block_size of 100,000,000",
+        ),
         (
             {"block_size": 10**8, "position": "sinusoidal"},
             "config.yaml has an unreasonably large block_size of 100,000,000",
@@ -363,7 +415,11 @@ def test_sizes_that_the_weights_do_not_have_are_noticed_before_anything_is_alloc
     make_checkpoint: Callable[..., Checkpoint], changes: dict[str, object], words: str, weights: str
 ) -> None:
     checkpoint = make_checkpoint(position=changes.get("position", "learned"))
-    model = checkpoint.model if weights == "float32" else weights_of(quantize(build_model(checkpoint, FOLDER), weights))
+    model = (
+        checkpoint.model
+        if weights == "float32"
+        else weights_of(quantize(build_model(checkpoint, FOLDER), weights))
+    )
     section = checkpoint.config.model.model_copy(update=changes)
     config = checkpoint.config.model_copy(update={"model": section})
     with pytest.raises(CheckpointError) as caught:

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gpt.checkpoint import Checkpoint, RunFolder, configuration_around, find_checkpoint, find_place, read_checkpoint
+from gpt.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    configuration_around,
+    find_checkpoint,
+    find_place,
+    read_checkpoint,
+)
 from gpt.config import Config, DataConfig
 from gpt.data.preparation import prepare
 from gpt.system.environment import Settings
@@ -53,7 +60,10 @@ def test_rotation_keeps_the_last_ones_and_the_best(
 def test_steps_of_seven_digits_are_newer_and_what_is_no_checkpoint_is_neither_listed_nor_removed(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
-    others = [run.path / "checkpoints" / name for name in ("step-000001", "step-x", "notes", "step-000002.bak")]
+    others = [
+        run.path / "checkpoints" / name
+        for name in ("step-000001", "step-x", "notes", "step-000002.bak")
+    ]
     for other in others:
         other.mkdir(parents=True)
     for step in (999_998, 999_999, 1_000_000):
@@ -62,7 +72,9 @@ def test_steps_of_seven_digits_are_newer_and_what_is_no_checkpoint_is_neither_li
     assert all(other.is_dir() for other in others)
 
 
-@pytest.mark.parametrize("content", ["", '{"checkpoint": "checkpoints/step-000005", "step": 7, "val_loss": 1.0}'])
+@pytest.mark.parametrize(
+    "content", ["", '{"checkpoint": "checkpoints/step-000005", "step": 7, "val_loss": 1.0}']
+)
 def test_damaged_pointer_is_named_and_nothing_is_removed(
     run: RunFolder, make_checkpoint: MakeCheckpoint, content: str
 ) -> None:
@@ -102,8 +114,12 @@ def test_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
     (folders[0] / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"no readable checkpoint; the newest: .*step-000003"):
         run.newest_valid()
-    assert run.save(make_checkpoint(2), best=False, keep_last=1) == run.pointed("last") == folders[1]
-    assert newest(run) == ("step-000002", 2, []), "those that an earlier resume left behind are newer"
+    assert (
+        run.save(make_checkpoint(2), best=False, keep_last=1) == run.pointed("last") == folders[1]
+    )
+    assert newest(run) == ("step-000002", 2, []), (
+        "those that an earlier resume left behind are newer"
+    )
 
 
 def test_run_that_is_killed_while_it_goes_back_makes_again_what_it_has_dropped(
@@ -175,7 +191,13 @@ def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
     for name in ("poems", "letters"):
         RunFolder(runs / name).save(make_checkpoint(1), best=True, keep_last=9)
     checkpoint = runs / "poems/checkpoints/step-000001"
-    for path in ("poems", "poems/best", "poems/last", "poems/checkpoints/step-000001", "runs/poems"):
+    for path in (
+        "poems",
+        "poems/best",
+        "poems/last",
+        "poems/checkpoints/step-000001",
+        "runs/poems",
+    ):
         assert find_checkpoint(Path(path), runs) == checkpoint
     assert configuration_around(checkpoint) == runs / "poems/config.yaml"
     for path, hint in (
@@ -189,7 +211,8 @@ def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
             find_checkpoint(Path(path), runs)
     checkpoint.rename("alone")
     with pytest.raises(
-        CheckpointError, match=r"^alone is not of a run, .* by --config FILE \(in Python config=FILE\)$"
+        CheckpointError,
+        match=r"^alone is not of a run, .* by --config FILE \(in Python config=FILE\)$",
     ):
         configuration_around(find_checkpoint(Path("alone"), runs))
 
@@ -203,12 +226,20 @@ def test_folder_of_something_else_hides_no_run_and_a_file_means_the_folder_that_
     Path("poems").mkdir()
     Path("poems/manifest.json").write_text("{}", encoding="utf-8")
     checkpoint = run.path / "checkpoints/step-000001"
-    for path in ("poems", "poems/best", "poems/last.json", "runs/poems/config.yaml", checkpoint / "model.safetensors"):
+    for path in (
+        "poems",
+        "poems/best",
+        "poems/last.json",
+        "runs/poems/config.yaml",
+        checkpoint / "model.safetensors",
+    ):
         assert find_checkpoint(Path(path), run.path.parent) == checkpoint
     assert find_place(Path("poems"), run.path.parent) == run.path
     shutil.rmtree("runs")
     Path("poems/manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"^poems holds no checkpoint; train first, or give another run$"):
+    with pytest.raises(
+        CheckpointError, match=r"^poems holds no checkpoint; train first, or give another run$"
+    ):
         find_checkpoint(Path("poems"), run.path.parent)
 
 
@@ -224,13 +255,17 @@ def test_folder_of_something_else_hides_no_run_and_a_file_means_the_folder_that_
         (None, "no trained run below .*runs; train first: gpt train"),
     ],
 )
-def test_path_without_a_checkpoint_is_refused(run: RunFolder, path: str | None, message: str) -> None:
+def test_path_without_a_checkpoint_is_refused(
+    run: RunFolder, path: str | None, message: str
+) -> None:
     root = run.path.parent.parent
     with pytest.raises(CheckpointError, match=message):
         find_checkpoint(None if path is None else root / path, root / "runs")
 
 
-def test_newest_run_is_found_beside_pointers_that_are_no_files(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
+def test_newest_run_is_found_beside_pointers_that_are_no_files(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
     run.save(make_checkpoint(3), best=True, keep_last=1)
     runs = run.path.parent
     for name in ("dangling", "folder"):
@@ -252,11 +287,15 @@ time.sleep(60)
 
 
 def test_run_is_locked_until_its_process_ends_in_whatever_way(run: RunFolder) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "locked\n"
-            with pytest.raises(CheckpointError, match=f"^another process is training {run.path}; [^\n]+$"):
+            with pytest.raises(
+                CheckpointError, match=f"^another process is training {run.path}; [^\n]+$"
+            ):
                 run.lock()
             other = RunFolder(run.path.parent / "other")
             other.lock()
@@ -267,7 +306,9 @@ def test_run_is_locked_until_its_process_ends_in_whatever_way(run: RunFolder) ->
     run.unlock()
 
 
-def test_nobody_else_can_write_into_a_run_whatever_the_umask(tmp_path: Path, checkpoint: Checkpoint) -> None:
+def test_nobody_else_can_write_into_a_run_whatever_the_umask(
+    tmp_path: Path, checkpoint: Checkpoint
+) -> None:
     before = os.umask(0)
     try:
         run = RunFolder(tmp_path / "above" / "run")

@@ -31,7 +31,9 @@ def test_help_lists_every_command_with_its_own_help(run: Call) -> None:
     for name, command in COMMANDS.items():
         assert command.summary in listed
         own = run(f"commands {name} --help").out
-        assert " ".join(own.split()).startswith(f"usage: gpt {name} [-h]")  # a long name ends the line
+        assert " ".join(own.split()).startswith(
+            f"usage: gpt {name} [-h]"
+        )  # a long name ends the line
         assert f"example:\n  gpt {name} " in own
 
 
@@ -55,7 +57,10 @@ def test_signal_while_torch_is_imported_is_not_lost() -> None:
         command.load = swallow
         sys.exit(command.run_command(command.load_torch))
     """
-    assert subprocess.run([sys.executable, "-c", dedent(code)], timeout=PATIENCE).returncode == -signal.SIGINT
+    assert (
+        subprocess.run([sys.executable, "-c", dedent(code)], timeout=PATIENCE).returncode
+        == -signal.SIGINT
+    )
 
 
 def test_gpt_runs_a_command_or_tells_its_version(run: Call, refuse: Refuse) -> None:
@@ -78,12 +83,20 @@ MODULE = str(ROOT / "gpt" / "__main__.py")
     ("started", "program", "printed"),
     [
         (["python", "scripts/train.py"], "scripts/train.py", "python scripts/sample.py"),
-        ([".venv/bin/python", "-X", "dev", "train.py"], "train.py", ".venv/bin/python -X dev sample.py"),
+        (
+            [".venv/bin/python", "-X", "dev", "train.py"],
+            "train.py",
+            ".venv/bin/python -X dev sample.py",
+        ),
         (["my python", "-m", "gpt"], MODULE, "'my python' -m gpt sample"),
         (["python", "-m", "gpt.cli.train"], MODULE, "python -m gpt sample"),
         (["/usr/bin/python", ".venv/bin/gpt"], ".venv/bin/gpt", ".venv/bin/gpt sample"),
         (["/usr/bin/python", "{path}/gpt"], "{path}/gpt", "gpt sample"),
-        (["python", "-m", "pdb", "scripts/train.py"], "scripts/train.py", "python -m pdb scripts/sample.py"),
+        (
+            ["python", "-m", "pdb", "scripts/train.py"],
+            "scripts/train.py",
+            "python -m pdb scripts/sample.py",
+        ),
         # no command of the package, or one whose words were changed
         (["python", "mine/train.py"], "mine/train.py", "gpt sample"),
         (["python", "-m", "pytest"], "/lib/pytest/__main__.py", "gpt sample"),
@@ -100,7 +113,9 @@ def test_printed_command_is_in_the_form_of_the_typed_one(
     monkeypatch.chdir(ROOT / "scripts" if program == "train.py" else ROOT)
     options = ["--resume", "auto"]
     monkeypatch.setattr(sys, "argv", [program.format(path=tmp_path), *options])
-    monkeypatch.setattr(sys, "orig_argv", [*(word.format(path=tmp_path) for word in started), *options])
+    monkeypatch.setattr(
+        sys, "orig_argv", [*(word.format(path=tmp_path) for word in started), *options]
+    )
     assert command_line("sample", "--checkpoint", "my run") == f"{printed} --checkpoint 'my run'"
 
 
@@ -117,7 +132,11 @@ def test_no_message_spells_a_command_by_itself() -> None:
     """`command_line` does."""
     command = re.compile(rf"\bgpt ({'|'.join(COMMANDS)}) ")
     for path in (ROOT / "gpt").rglob("*.py"):
-        texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if _is_text(node)]
+        texts = [
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if _is_text(node)
+        ]
         assert not [text for text in texts if command.search(re.sub("`[^`]*`", "", text))], path
 
 
@@ -126,7 +145,9 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def out_of_memory_on_cuda() -> list[object]:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nSee the documentation")
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 GiB.\nSee the documentation"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,10 +161,14 @@ def out_of_memory_on_cuda() -> list[object]:
     ],
     ids=["torch", "bytes", "numpy", "python", "cuda"],
 )
-def test_failed_allocation_is_one_line(allocate: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_allocation_is_one_line(
+    allocate: Callable[[], object], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_command(lambda: len(allocate())) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: out of memory; lower train.batch_size or --batch-size, model.block_size or")
+    assert err.startswith(
+        "error: out of memory; lower train.batch_size or --batch-size, model.block_size or"
+    )
     assert err.count("\n") == 1
 
 
@@ -158,9 +183,13 @@ def test_bugs_keep_their_traceback_and_lists_their_lines(tmp_path: Path, call: C
 
 def test_python_without_the_packages_is_told_in_one_line(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpt.cli.start import start; start('gpt.cli.train')"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 2
-    assert re.fullmatch(r"error: \w+ is not installed for .*; in a clone, run make setup and .*\n", done.stderr)
+    assert re.fullmatch(
+        r"error: \w+ is not installed for .*; in a clone, run make setup and .*\n", done.stderr
+    )
 
 
 def test_words_that_are_not_read_as_utf8_are_refused_in_one_line(
@@ -175,7 +204,9 @@ def test_words_that_are_not_read_as_utf8_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("content", ["a\r\nb", "a\rb\n", "\u2028\x0c\x85", "a\ufeffb"])
-def test_text_is_read_as_it_is(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_read_as_it_is(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for mark in (b"", b"\xef\xbb\xbf"):
         (tmp_path / "text").write_bytes(mark + content.encode())
         assert read_text(tmp_path / "text") == content
@@ -186,6 +217,9 @@ def test_text_is_read_as_it_is(content: str, tmp_path: Path, monkeypatch: pytest
 def test_what_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text").write_bytes(b"ab\xff")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"abc\xff"), encoding="utf-8"))
-    for path, name in ((tmp_path / "text", r"text is not UTF-8 text \(byte 2\)"), (STANDARD_INPUT, r"\(byte 3\)")):
+    for path, name in (
+        (tmp_path / "text", r"text is not UTF-8 text \(byte 2\)"),
+        (STANDARD_INPUT, r"\(byte 3\)"),
+    ):
         with pytest.raises(GPTError, match=name):
             read_text(path)

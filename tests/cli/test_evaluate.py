@@ -14,7 +14,9 @@ def test_full_and_sliding_protocols_score_what_training_did(here: Path, run: Cal
     rows = [json.loads(line) for line in Path("runs/tiny/metrics.jsonl").read_text().splitlines()]
     logged = [row["val/loss"] for row in rows if "val/loss" in row][-1]
     full = run("evaluate --checkpoint runs/tiny/last --device cpu").json
-    assert full["loss"] == pytest.approx(logged, abs=1e-6)  # float32 both, whatever else the CPU has
+    assert full["loss"] == pytest.approx(
+        logged, abs=1e-6
+    )  # float32 both, whatever else the CPU has
     assert full["tokens"] == run("evaluate --protocol sliding --stride 3").json["tokens"]
 
 
@@ -24,7 +26,9 @@ def test_all_of_several_texts_are_evaluated(workplace: Path, run: Call) -> None:
     run("train --config tiny.yaml 'data.path=[a.txt, b.txt]'")
     rows = map(json.loads, Path("runs/tiny/metrics.jsonl").read_text().splitlines())
     found = run("evaluate --checkpoint runs/tiny/last --device cpu").json
-    assert found["loss"] == pytest.approx([row["val/loss"] for row in rows if "val/loss" in row][-1], abs=1e-6)
+    assert found["loss"] == pytest.approx(
+        [row["val/loss"] for row in rows if "val/loss" in row][-1], abs=1e-6
+    )
     assert found["tokens"] == 2 * (len(CORPUS) * 10 + 200 - int(0.9 * (len(CORPUS) * 10 + 200))) - 1
 
 
@@ -49,26 +53,35 @@ def test_corpus_that_a_checkpoint_names_is_neither_read_nor_written(
 
 
 @pytest.mark.parametrize("read", [None, 102])
-def test_bits_per_character_count_the_characters_that_were_read(workplace: Path, run: Call, read: int | None) -> None:
+def test_bits_per_character_count_the_characters_that_were_read(
+    workplace: Path, run: Call, read: int | None
+) -> None:
     """The validation split begins with CORPUS and ends with characters of three bytes."""
     text = CORPUS * 10 + "€" * 50
     (workplace / "corpus.txt").write_text(text, encoding="utf-8")
     run(f"train --config tiny.yaml data.tokenizer=byte train.eval_max_tokens={read or 'null'}")
-    rows = [json.loads(line) for line in (workplace / "runs/tiny/metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (workplace / "runs/tiny/metrics.jsonl").read_text().splitlines()
+    ]
     logged = next(row for row in reversed(rows) if "val/loss" in row)
     val = text.encode()[int(0.9 * len(text.encode())) :]
     some = val if read is None else val[: read + 1]
     per_char = len(some) / len(some.decode(errors="ignore"))
     assert logged["val/bits_per_char"] == pytest.approx(logged["val/loss"] / math.log(2) * per_char)
     result = run("evaluate --checkpoint runs/tiny/last").json
-    assert result["bits_per_char"] == pytest.approx(result["loss"] / math.log(2) * len(val) / len(val.decode()))
+    assert result["bits_per_char"] == pytest.approx(
+        result["loss"] / math.log(2) * len(val) / len(val.decode())
+    )
 
 
 @pytest.mark.parametrize(("fraction", "tokens"), [(0.07, 385), (0.002, 10), (0.00005, 0)])
 def test_test_split_is_evaluated_where_there_is_one(
     fraction: float, tokens: int, workplace: Path, run: Call, refuse: Refuse
 ) -> None:
-    run(f"train --config tiny.yaml data.test_fraction={fraction} train.max_steps=1 train.sample_tokens=0")
+    run(
+        f"train --config tiny.yaml data.test_fraction={fraction} train.max_steps=1 train.sample_tokens=0"
+    )
     for protocol in ("full", "sliding"):
         evaluate = f"evaluate --checkpoint runs/tiny --split test --protocol {protocol}"
         if tokens:
@@ -77,7 +90,9 @@ def test_test_split_is_evaluated_where_there_is_one(
             assert "the test split has 0 tokens, too few to predict one;" in refuse(evaluate)
 
 
-def test_prepare_data_encodes_once_and_says_what_there_is(workplace: Path, run: Call, refuse: Refuse) -> None:
+def test_prepare_data_encodes_once_and_says_what_there_is(
+    workplace: Path, run: Call, refuse: Refuse
+) -> None:
     first = run("prepare_data --config tiny.yaml")
     assert "uint8 on disk" in first.out
     assert "encoded" in first.err

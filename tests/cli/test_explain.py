@@ -31,11 +31,17 @@ def ids(loaded: Loaded) -> torch.Tensor:
 
 
 def test_edits_are_factors_of_activations_or_heads() -> None:
-    edits = read_edits(Namespace(edit=["blocks.0.attn.hook_z:1=0.5", "hook_embed=-2", "hook_embed=0"]))
+    edits = read_edits(
+        Namespace(edit=["blocks.0.attn.hook_z:1=0.5", "hook_embed=-2", "hook_embed=0"])
+    )
     assert list(edits) == ["blocks.0.attn.hook_z", "hook_embed"]
     (one,), (whole, again) = edits.values()
     assert [edit.head for edit in (one, whole, again)] == [1, None, None]
-    assert [edit.change(torch.tensor(3.0)).item() for edit in (one, whole, again)] == [1.5, -6.0, 0.0]
+    assert [edit.change(torch.tensor(3.0)).item() for edit in (one, whole, again)] == [
+        1.5,
+        -6.0,
+        0.0,
+    ]
     assert again.change(torch.tensor([-torch.inf, 1.0])).tolist() == [0.0, 0.0], "not a product"
     assert read_edits(Namespace(edit=[])) == {}
 
@@ -51,18 +57,31 @@ def rows_of(out: str) -> list[list[str]]:
 def test_attention_has_weights_and_figures_of_the_heads_that_are_shown(
     run: Call, loaded: Loaded, ids: torch.Tensor, chosen: list[int]
 ) -> None:
-    options = [part for pair in zip(("--layer", "--head"), map(str, chosen), strict=False) for part in pair]
+    options = [
+        part for pair in zip(("--layer", "--head"), map(str, chosen), strict=False) for part in pair
+    ]
     found = run(f"{ATTENTION} --json", *options).json
     patterns, changes = attention_patterns(loaded.model, ids), ablate_heads(loaded.model, ids)
     assert (found["labels"], [found["layer"], found["head"]]) == (LABELS, [*chosen, None, None][:2])
-    torch.testing.assert_close(torch.tensor(found["weights"]), patterns[tuple(chosen)], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(found["weights"]), patterns[tuple(chosen)], rtol=0, atol=1e-6
+    )
     shown, cells = chosen[1:] or [0, 1], list[list[str]]()
-    assert [(figures["layer"], figures["head"]) for figures in found["heads"]] == [(0, head) for head in shown]
+    assert [(figures["layer"], figures["head"]) for figures in found["heads"]] == [
+        (0, head) for head in shown
+    ]
     for figures, head in zip(found["heads"], shown, strict=True):
         summary = vars(summarize_head(patterns[0, head]))
         assert {name: figures[name] for name in summary} == pytest.approx(summary)
         assert figures["without_it"] == pytest.approx(float(changes[0, head]), abs=1e-6)
-        cells.append(["0", str(head), *(f"{value:.3f}" for value in summary.values()), f"{changes[0, head]:+.4f}"])
+        cells.append(
+            [
+                "0",
+                str(head),
+                *(f"{value:.3f}" for value in summary.values()),
+                f"{changes[0, head]:+.4f}",
+            ]
+        )
     out = run(ATTENTION, *options).out
     if len(chosen) < 2:
         assert rows_of(out) == cells
@@ -76,9 +95,13 @@ def test_attention_has_weights_and_figures_of_the_heads_that_are_shown(
 LENS = "explain lens --prompt 'It was'"
 
 
-def test_lens_has_a_row_for_every_stream_the_last_on_top(run: Call, loaded: Loaded, ids: torch.Tensor) -> None:
+def test_lens_has_a_row_for_every_stream_the_last_on_top(
+    run: Call, loaded: Loaded, ids: torch.Tensor
+) -> None:
     def view_of(count: int = 5, **options: Any) -> dict[str, Any]:
-        return json.loads(json.dumps(lens_view(loaded.model, loaded.tokenizer, ids, count, **options)))
+        return json.loads(
+            json.dumps(lens_view(loaded.model, loaded.tokenizer, ids, count, **options))
+        )
 
     found = run(f"{LENS} --json --top 3").json
     assert found.pop("source")
@@ -87,14 +110,25 @@ def test_lens_has_a_row_for_every_stream_the_last_on_top(run: Call, loaded: Load
     edited = run(f"{LENS} --json --edit blocks.0.attn.hook_z:1=0").json["top"]
     assert edited == view_of(edits={"blocks.0.attn.hook_z": zero(1)})["top"] != view_of()["top"]
     out = run(LENS).out.splitlines()
-    lines = dict(line.split("  ", 1) for line in out if line.startswith(("text", "actual", "after")))
-    assert [name for name in lines if name.startswith("after")] == ["after block 0", "after embeddings"]
-    texts = ["It␣was", "t␣was", *("".join(cell[0][0] for cell in row) for row in reversed(view_of()["top"]))]
+    lines = dict(
+        line.split("  ", 1) for line in out if line.startswith(("text", "actual", "after"))
+    )
+    assert [name for name in lines if name.startswith("after")] == [
+        "after block 0",
+        "after embeddings",
+    ]
+    texts = [
+        "It␣was",
+        "t␣was",
+        *("".join(cell[0][0] for cell in row) for row in reversed(view_of()["top"])),
+    ]
     assert [line.strip() for line in lines.values()] == texts
     for position, came in ((0, f"{found['next_probability'][1][0]:.3f}"), (5, "-")):
         out = run(f"{LENS} --position {position} --top 2").out
         line = next(line for line in out.splitlines() if line.startswith("after block 0"))
-        cells = [f"{token} {probability:.3f}" for token, probability in found["top"][1][position][:2]]
+        cells = [
+            f"{token} {probability:.3f}" for token, probability in found["top"][1][position][:2]
+        ]
         assert line.split() == " ".join(["after block 0", *cells, came]).split()
 
 
@@ -108,7 +142,13 @@ def test_shapes_are_traced_without_weights(run: Call) -> None:
     rows = {row["name"]: row for row in found["forward_pass"]}
     assert (next(iter(rows)), list(rows)[-1]) == ("idx", "lm_head.linear")
     row = rows["h.1.attn.c_q.linear"]
-    expected = {"symbols": "B T C", "shape": [1, 7, 64], "dtype": "float32", "nbytes": 1792, "flops": 57_344}
+    expected = {
+        "symbols": "B T C",
+        "shape": [1, 7, 64],
+        "dtype": "float32",
+        "nbytes": 1792,
+        "flops": 57_344,
+    }
     assert row.items() >= {**expected, "layer": 1}.items()
     assert rows["h.0.mlp.c_fc.linear"]["parameters"] == [
         {"name": "h.0.mlp.c_fc.weight.T", "symbols": "C F", "shape": [64, 256]},
@@ -126,7 +166,9 @@ def test_shapes_are_traced_without_weights(run: Call) -> None:
 def test_parameters_of_runs_and_published_models_are_counted(run: Call, loaded: Loaded) -> None:
     summary = run("explain params --json").json
     assert summary["total"] == sum(parameter.numel() for parameter in loaded.model.parameters())
-    assert [tensor["name"] for tensor in summary["tensors"]] == [name for name, _ in loaded.model.named_parameters()]
+    assert [tensor["name"] for tensor in summary["tensors"]] == [
+        name for name, _ in loaded.model.named_parameters()
+    ]
     one = run("explain params --published gpt2 model.n_layer=1 model.bias=false --json").json
     assert (one["total"], one["tied"]) == ((50257 + 1024) * 768 + 12 * 768**2 + 3 * 768, True)
     lines = run("explain params --published gpt2").out.splitlines()
@@ -144,14 +186,26 @@ def test_flops_are_those_by_hand(run: Call) -> None:
     """Of a training step of 3 x 100 tokens; and of 100 tokens after 100: 32 blocks attend over 4096 numbers."""
     found = run(f"{LLAMA} --batch 3 --seq 100 --prompt-tokens 100 --new-tokens 100 --json").json
     blocks, head, attention = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 4096 * 32000, 4 * 4096 * 32
-    parts = {"linear_layers": 2 * 300 * blocks, "attention": 3 * 100 * 100 * attention, "head": 2 * 300 * head}
+    parts = {
+        "linear_layers": 2 * 300 * blocks,
+        "attention": 3 * 100 * 100 * attention,
+        "head": 2 * 300 * head,
+    }
     assert found["forward_parts"] == parts
     forward = sum(parts.values())
-    assert (found["forward"], found["backward"], found["training_step"]) == (forward, 2 * forward, 3 * forward)
+    assert (found["forward"], found["backward"], found["training_step"]) == (
+        forward,
+        2 * forward,
+        3 * forward,
+    )
     generation, weights = found["generation"], 2 * (blocks + head)
     assert (generation["naive_positions"], generation["cached_positions"]) == (15_050, 200)
     assert generation["prefill"] == weights * 100 + attention * 100**2
-    assert generation["naive"] == weights * 15_050 + attention * sum(length**2 for length in range(101, 201))
-    assert generation["cached"] == generation["prefill"] + weights * 100 + attention * sum(range(101, 201))
+    assert generation["naive"] == weights * 15_050 + attention * sum(
+        length**2 for length in range(101, 201)
+    )
+    assert generation["cached"] == generation["prefill"] + weights * 100 + attention * sum(
+        range(101, 201)
+    )
     assert [step["step"] for step in generation["steps"]] == [1, 2, 4, 8, 16, 32, 64, 100]
     assert generation["ratio"] == pytest.approx(75, abs=1)

@@ -11,7 +11,9 @@ from cli.conftest import Call, Refuse
 from gpt.checkpoint import read_checkpoint
 
 
-def test_quantized_checkpoint_holds_integers_and_no_training(here: Path, tmp_path: Path, run: Call) -> None:
+def test_quantized_checkpoint_holds_integers_and_no_training(
+    here: Path, tmp_path: Path, run: Call
+) -> None:
     int8 = tmp_path / "int8"
     said = run(f"quantize --checkpoint runs/tiny --output {int8}").err
     assert f"15.0 KiB of weights quantized to 6.56 KiB in {int8}" in said
@@ -31,7 +33,9 @@ def test_quantized_checkpoint_holds_integers_and_no_training(here: Path, tmp_pat
 
 def test_folders_that_a_name_needs_are_made(here: Path, tmp_path: Path, run: Call) -> None:
     run(f"quantize --checkpoint runs/tiny --output {tmp_path / 'new' / 'int8'}")
-    run(f"export --to html --checkpoint runs/tiny --output {tmp_path / 'other' / 'new' / 'tiny.html'}")
+    run(
+        f"export --to html --checkpoint runs/tiny --output {tmp_path / 'other' / 'new' / 'tiny.html'}"
+    )
     assert (tmp_path / "other" / "new" / "tiny.html").is_file()
 
 
@@ -41,8 +45,15 @@ def test_weights_saved_and_made_on_the_fly_give_the_same_text(
 ) -> None:
     saved = tmp_path / weights
     run(f"quantize --checkpoint runs/tiny --weights {weights} --output {saved}")
-    ways = (f"{saved}", f"runs/tiny --weights {weights}", f"{saved} --weights {weights}", f"{saved} --backend eager")
-    one, *others = (run(f"sample --prompt It --max-new-tokens 40 --checkpoint {way}").out for way in ways)
+    ways = (
+        f"{saved}",
+        f"runs/tiny --weights {weights}",
+        f"{saved} --weights {weights}",
+        f"{saved} --backend eager",
+    )
+    one, *others = (
+        run(f"sample --prompt It --max-new-tokens 40 --checkpoint {way}").out for way in ways
+    )
     assert others == [one] * 3
 
 
@@ -56,7 +67,9 @@ def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: C
         assert f"{weights} weights" in text
         assert "<title>tiny: " in text
         learning = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["learning"]
-        assert learning["run"]["snapshots"] == [*map(int, learning["snapshots"])] == [*range(end + 1)]
+        assert (
+            learning["run"]["snapshots"] == [*map(int, learning["snapshots"])] == [*range(end + 1)]
+        )
         assert learning["snapshots"][str(end)]["sample"]
         assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
         sizes.append(page.stat().st_size)
@@ -71,7 +84,10 @@ def test_file_for_llama_cpp_is_written(here: Path, tmp_path: Path, run: Call) ->
 
 
 def test_exported_folder_is_imported_and_exported_again(own: Path, run: Call) -> None:
-    assert "from_pretrained('hf') loads it" in run("export --to hf --checkpoint runs/tiny --output hf").err
+    assert (
+        "from_pretrained('hf') loads it"
+        in run("export --to hf --checkpoint runs/tiny --output hf").err
+    )
     assert "back: " in run("import_model --from hf --input hf --output back").err
     for backend in ("auto", "eager"):
         line = f"sample --prompt It --max-new-tokens 40 --backend {backend} --checkpoint"
@@ -88,19 +104,32 @@ def test_exported_folder_is_imported_and_exported_again(own: Path, run: Call) ->
 
 
 def test_run_of_nanogpt_is_imported(tmp_path: Path, run: Call) -> None:
-    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 16, "bias": False, "vocab_size": 4}
+    sizes = {
+        "n_layer": 1,
+        "n_head": 2,
+        "n_embd": 8,
+        "block_size": 16,
+        "bias": False,
+        "vocab_size": 4,
+    }
     shapes = {"wte": (4, 8), "wpe": (16, 8), "ln_f": (8,), "h.0.ln_1": (8,), "h.0.ln_2": (8,)}
     shapes |= {"h.0.attn.c_attn": (24, 8), "h.0.attn.c_proj": (8, 8)}
     shapes |= {"h.0.mlp.c_fc": (32, 8), "h.0.mlp.c_proj": (8, 32)}
     weights = {f"transformer.{name}.weight": torch.ones(shape) for name, shape in shapes.items()}
     torch.save({"model": weights, "model_args": sizes}, tmp_path / "ckpt.pt")
     (tmp_path / "elsewhere.pkl").write_bytes(pickle.dumps({"itos": dict(enumerate("\nItx"))}))
-    run(f"import_model --from nanogpt --input {tmp_path}/ckpt.pt --meta {tmp_path}/elsewhere.pkl --output {tmp_path}/a")
+    run(
+        f"import_model --from nanogpt --input {tmp_path}/ckpt.pt --meta {tmp_path}/elsewhere.pkl --output {tmp_path}/a"
+    )
     assert read_checkpoint(tmp_path / "a").config.model.vocab_size == 4
-    assert run(f"sample --checkpoint {tmp_path}/a --prompt It --max-new-tokens 40").out.startswith("It")
+    assert run(f"sample --checkpoint {tmp_path}/a --prompt It --max-new-tokens 40").out.startswith(
+        "It"
+    )
 
 
-def test_what_is_written_without_output_is_named_after_the_run(own: Path, run: Call, refuse: Refuse) -> None:
+def test_what_is_written_without_output_is_named_after_the_run(
+    own: Path, run: Call, refuse: Refuse
+) -> None:
     for to, name in (("html", "tiny.html"), ("hf", "tiny-hf"), ("gguf", "tiny.gguf")):
         assert f"written to {name}," in run(f"export --to {to}").err
         assert Path(name).exists()
@@ -109,16 +138,24 @@ def test_what_is_written_without_output_is_named_after_the_run(own: Path, run: C
     assert run("plot runs/tiny runs/tiny").out == "tiny-tiny-loss.png\n"
     assert Path("tiny-loss.png").read_bytes().startswith(b"\x89PNG")
     assert "runs/tiny-int4" in run("quantize --checkpoint runs/tiny --weights int4").err
-    assert "runs/tiny-int4 exists already" in refuse("quantize --checkpoint runs/tiny --weights int4")
+    assert "runs/tiny-int4 exists already" in refuse(
+        "quantize --checkpoint runs/tiny --weights int4"
+    )
     assert "runs/tiny-hf: " in run("import_model --from hf --input tiny-hf").err
     line = "sample --prompt It --max-new-tokens 40 --checkpoint"
     assert run(line, "runs/tiny-hf").out == run(line, "runs/tiny").out
 
 
-def test_export_names_the_sampling_defaults_that_it_does_not_hold(workplace: Path, run: Call) -> None:
+def test_export_names_the_sampling_defaults_that_it_does_not_hold(
+    workplace: Path, run: Call
+) -> None:
     keys = "sample.stop=[door] sample.end_id=3 sample.repetition_penalty=1.2 sample.temperature=0.5"
     run(f"train --config tiny.yaml train.max_steps=1 {keys}")
-    stop, penalty, heat = 'sample.stop=["door"]', "sample.repetition_penalty=1.2", "sample.temperature=0.5"
+    stop, penalty, heat = (
+        'sample.stop=["door"]',
+        "sample.repetition_penalty=1.2",
+        "sample.temperature=0.5",
+    )
     for to, name, lost in (
         ("html", "tiny.html", f"{penalty}, {stop}, sample.end_id=3"),
         ("hf", "tiny-hf", stop),

@@ -28,7 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(*words: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
+    return subprocess.run(
+        words, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False, **options
+    )
 
 
 def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -50,7 +52,10 @@ def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: P
         "gpt.cli.explain attention --prompt It --head 1",
         "gpt.cli.explain lens --prompt It --top 0",
         "gpt.cli.explain shapes --batch 0",
-        *(f"gpt.cli.explain {view} --published gpt2 --config a.yaml" for view in ("params", "flops", "memory")),
+        *(
+            f"gpt.cli.explain {view} --published gpt2 --config a.yaml"
+            for view in ("params", "flops", "memory")
+        ),
         f"gpt.cli.explain flops --config {configs}/shakespeare.yaml --batch 0",
         f"gpt.cli.explain memory --config {configs}/shakespeare.yaml --seq 0",
     ]
@@ -68,7 +73,9 @@ def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: P
 
 
 def test_closed_pipe_ends_quietly(trained: Path) -> None:
-    result = shell(f"set -o pipefail; {script('sample')} --max-new-tokens 400 --prompt It | head -c 5", trained)
+    result = shell(
+        f"set -o pipefail; {script('sample')} --max-new-tokens 400 --prompt It | head -c 5", trained
+    )
     assert result.returncode == 0, result.stderr
     assert len(result.stdout) == 5
     assert "Traceback" not in result.stderr
@@ -76,11 +83,15 @@ def test_closed_pipe_ends_quietly(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("streams", ["2>&1 | head -n 1", "<&- >&- 2>&-"])
-def test_training_goes_on_without_a_reader_or_any_stream(streams: str, trained: Path, workplace: Path) -> None:
+def test_training_goes_on_without_a_reader_or_any_stream(
+    streams: str, trained: Path, workplace: Path
+) -> None:
     result = shell(f"{script('train')} --config tiny.yaml {streams}", workplace)
     assert result.returncode == 0
     verify_checkpoint(workplace / "runs/tiny/checkpoints/step-000006")
-    assert (workplace / "runs/tiny/config.yaml").read_bytes() == (trained / "runs/tiny/config.yaml").read_bytes()
+    assert (workplace / "runs/tiny/config.yaml").read_bytes() == (
+        trained / "runs/tiny/config.yaml"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -93,16 +104,24 @@ def test_training_goes_on_without_a_reader_or_any_stream(streams: str, trained: 
             "error: cannot write the output: No space",
         ),
         ("sample --prompt - <&-", 2, "error: standard input is closed; there is nothing to read\n"),
-        ("train --config tiny.yaml --print-config >&-", 0, "warning: standard output is closed; the output is lost\n"),
+        (
+            "train --config tiny.yaml --print-config >&-",
+            0,
+            "warning: standard output is closed; the output is lost\n",
+        ),
         ("train --config gone.yaml 2>/dev/full", 2, ""),
         ("train --config gone.yaml 2>&-", 2, ""),
     ],
 )
-def test_lost_streams_and_mistakes_are_one_line(command: str, code: int, said: str, trained: Path) -> None:
+def test_lost_streams_and_mistakes_are_one_line(
+    command: str, code: int, said: str, trained: Path
+) -> None:
     name, _, options = command.partition(" ")
     result = shell(f"{script(name)} {options}", trained)
     assert (result.returncode, result.stdout) == (code, "")
-    told = re.sub(r"^loading torch.*\n", "", result.stderr, flags=re.MULTILINE)  # which a busy machine says
+    told = re.sub(
+        r"^loading torch.*\n", "", result.stderr, flags=re.MULTILINE
+    )  # which a busy machine says
     assert told.startswith(said)
     assert told.count("\n") == bool(said)
 
@@ -116,11 +135,16 @@ class Terminal:
     def __init__(self, folder: Path) -> None:
         program = folder / "bin" / "gpt"
         program.parent.mkdir(parents=True)
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gpt "$@"\n', encoding="utf-8")
+        program.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gpt "$@"\n', encoding="utf-8"
+        )
         program.chmod(0o755)
         (folder / "my text.txt").write_text(CORPUS * 30, encoding="utf-8")
         path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
-        self.place: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}}
+        self.place: dict[str, Any] = {
+            "cwd": folder,
+            "env": {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path},
+        }
 
     def paste(self, line: str, code: int = 0) -> str:
         """Run a line and return what it prints."""
@@ -142,18 +166,27 @@ def after(words: str, printed: str) -> str:
 
 
 def test_printed_commands_lead_from_a_text_to_a_sample_and_an_extra(terminal: Terminal) -> None:
-    sample = after("sample with:", terminal.paste(terminal.paste(f"gpt new 'my text.txt' {SMALLER}").splitlines()[0]))
+    sample = after(
+        "sample with:",
+        terminal.paste(terminal.paste(f"gpt new 'my text.txt' {SMALLER}").splitlines()[0]),
+    )
     assert "\n" in terminal.paste(sample)
     without = "import sys; sys.modules['gguf'] = None; from gpt.__main__ import main; main()"
-    said = terminal.paste(f"{shlex.quote(sys.executable)} -c {shlex.quote(without)} export --to gguf --output x", 2)
+    said = terminal.paste(
+        f"{shlex.quote(sys.executable)} -c {shlex.quote(without)} export --to gguf --output x", 2
+    )
     install = said.partition("package: ")[2].rstrip()
-    assert "Install Options" in terminal.paste(f"{install} --help")  # pip itself reaches for the network
+    assert "Install Options" in terminal.paste(
+        f"{install} --help"
+    )  # pip itself reaches for the network
 
 
 def test_interrupted_training_goes_on_with_the_command_that_is_told(terminal: Terminal) -> None:
     terminal.paste(f"gpt new 'my text.txt' --output 'long one.yaml' {SMALLER} train.log_interval=1")
     line = "exec gpt train --config 'long one.yaml' train.max_steps=100000"
-    with subprocess.Popen(["bash", "-c", line], stderr=subprocess.PIPE, text=True, **terminal.place) as process:
+    with subprocess.Popen(
+        ["bash", "-c", line], stderr=subprocess.PIPE, text=True, **terminal.place
+    ) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "step" in line and "loss" in line)
         process.send_signal(signal.SIGINT)
@@ -178,11 +211,15 @@ def streaming(
         yield process, client, lines
 
 
-def test_run_is_served_as_sample_says_it_and_sigterm_lets_a_stream_finish(here: Path, run: Call) -> None:
+def test_run_is_served_as_sample_says_it_and_sigterm_lets_a_stream_finish(
+    here: Path, run: Call
+) -> None:
     with streaming(here, 1000, "--drain-seconds", "600") as (process, client, lines):
         body = {"prompt": "It was", "max_tokens": 20, "seed": 3}
         text = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
-        assert run("sample --prompt 'It was' --max-new-tokens 20 --seed 3 --json").json["text"] == text
+        assert (
+            run("sample --prompt 'It was' --max-new-tokens 20 --seed 3 --json").json["text"] == text
+        )
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny"]
         process.send_signal(signal.SIGTERM)
         *_, last, done = (line.removeprefix("data: ") for line in lines if line)
@@ -206,7 +243,11 @@ def test_deadline_or_a_second_ctrl_c_ends_what_runs_without_a_word(
     seconds: str, interrupts: int, trained: Path
 ) -> None:
     endless = 4_000_000
-    with streaming(trained, endless, "--max-tokens", str(endless), "--drain-seconds", seconds) as (process, _, _):
+    with streaming(trained, endless, "--max-tokens", str(endless), "--drain-seconds", seconds) as (
+        process,
+        _,
+        _,
+    ):
         for _ in range(interrupts):
             process.send_signal(signal.SIGINT)
             time.sleep(0.2)
@@ -250,7 +291,10 @@ def test_server_ends_whatever_hangs(name: str, trained: Path, tmp_path: Path) ->
         shutil.copytree(trained / "runs" / "tiny", tmp_path / "runs" / each)
     (tmp_path / "runs" / "tiny" / "last.json").touch()
     (tmp_path / "hangs.py").write_text(HANGS, encoding="utf-8")
-    with serve_process(tmp_path, "--plugin", "hangs.py", "--drain-seconds", "0.1") as (process, url):
+    with serve_process(tmp_path, "--plugin", "hangs.py", "--drain-seconds", "0.1") as (
+        process,
+        url,
+    ):
         with suppress(httpx2.ReadTimeout):
             httpx2.post(f"{url}/v1/completions", json={"model": name, "prompt": "It"}, timeout=1)
         process.send_signal(signal.SIGTERM)

@@ -45,7 +45,9 @@ def test_options_decide_what_is_sampled_and_not_how(run: Call) -> None:
         assert run(f"{line} {other}").out != plain, other
 
 
-def test_prompts_are_taken_as_they_are(own: Path, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_taken_as_they_are(
+    own: Path, run: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From standard input and files, whose lines end only where they do; with the line ends of the corpus."""
     expected = run("sample --prompt 'The keeper' --max-new-tokens 9").out
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"The keeper")))
@@ -55,7 +57,12 @@ def test_prompts_are_taken_as_they_are(own: Path, run: Call, monkeypatch: pytest
     assert [row["prompt"] for row in rows] == ["It\u2028was\x0cthe", "Tom\x85"]
     assert run("sample --json --max-new-tokens 1 --prompt", "It\r\nwas").json["prompt"] == "It\nwas"
     Path("prompt.txt").write_bytes(b"It\r\nwas")
-    assert "".join(char for char, _ in run("evaluate --text-file prompt.txt --per-char").json["per_char"]) == "t\nwas"
+    assert (
+        "".join(
+            char for char, _ in run("evaluate --text-file prompt.txt --per-char").json["per_char"]
+        )
+        == "t\nwas"
+    )
     for form in ("", "--json"):
         line = f"sample --unknown replace --max-new-tokens 4 {form} --prompt"
         assert run(line, "It\udc80was").out == run(line, "It?was").out
@@ -68,7 +75,9 @@ def test_prompts_are_taken_as_they_are(own: Path, run: Call, monkeypatch: pytest
 def test_texts_are_printed_whole_and_in_order(tmp_path: Path, run: Call) -> None:
     """Of several prompts, each with every seed; of rows that end at different times; of more than one group."""
     (tmp_path / "prompts.txt").write_text("It was\n\nTom\nseven keys\n", encoding="utf-8")
-    together = run(f"sample --prompts-file {tmp_path}/prompts.txt --num-samples 2 --max-new-tokens 8 --seed 5").out
+    together = run(
+        f"sample --prompts-file {tmp_path}/prompts.txt --num-samples 2 --max-new-tokens 8 --seed 5"
+    ).out
     alone = [
         run("sample --max-new-tokens 8 --prompt", prompt, "--seed", seed).out
         for prompt in ("It was", "Tom", "seven keys")
@@ -79,7 +88,11 @@ def test_texts_are_printed_whole_and_in_order(tmp_path: Path, run: Call) -> None
     alone = [run(f"{TEXT} 30 --stop e --stop a --seed {seed}").out for seed in range(1, 7)]
     assert len({len(text) for text in alone}) > 2
     assert together == SEPARATOR.join(alone)
-    texts = run(f"{TEXT} 3 --seed 1 --num-samples {sample.BATCH_SIZE + 2}").out[:-1].split("\n" + SEPARATOR)
+    texts = (
+        run(f"{TEXT} 3 --seed 1 --num-samples {sample.BATCH_SIZE + 2}")
+        .out[:-1]
+        .split("\n" + SEPARATOR)
+    )
     assert len(texts) == sample.BATCH_SIZE + 2
     last = run(f"{TEXT} 3 --seed {1 + sample.BATCH_SIZE} --num-samples 2").out
     assert last == ("\n" + SEPARATOR).join(texts[-2:]) + "\n"
@@ -100,14 +113,18 @@ def test_json_has_an_object_a_text(run: Call) -> None:
     for one in row["logprobs"]:
         assert len(one["top"]) == 3
         assert one["top"][0] == [one["token"], one["logprob"]]
-        assert [value for _, value in one["top"]] == sorted((value for _, value in one["top"]), reverse=True)
+        assert [value for _, value in one["top"]] == sorted(
+            (value for _, value in one["top"]), reverse=True
+        )
 
 
 def test_token_of_a_byte_is_named_as_the_server_names_it(workplace: Path, run: Call) -> None:
     run("train --config tiny.yaml data.tokenizer=byte train.max_steps=3")
     (row,) = run("sample --prompt a --seed 1 --max-new-tokens 30 --json --logprobs 256").rows
     names = [chr(byte) if byte < 128 else f"bytes:\\x{byte:02x}" for byte in range(256)]
-    assert [one["token"] for one in row["logprobs"]] == [names[one["id"]] for one in row["logprobs"]]
+    assert [one["token"] for one in row["logprobs"]] == [
+        names[one["id"]] for one in row["logprobs"]
+    ]
     assert any(one["token"].startswith("bytes:") for one in row["logprobs"])
     assert sorted(name for name, _ in row["logprobs"][0]["top"]) == sorted(names)
     Path("text.txt").write_text("a\N{LATIN SMALL LETTER E WITH ACUTE}", encoding="utf-8")
@@ -118,19 +135,27 @@ def test_token_of_a_byte_is_named_as_the_server_names_it(workplace: Path, run: C
 def test_beam_prints_the_hypotheses_best_first(tmp_path: Path, run: Call) -> None:
     rows = run(f"{TEXT} 5 --beam 3 --json").rows
     assert [set(row) for row in rows] == [{"prompt", "text", "logprob", "score"}] * 3
-    assert all(len(row["text"]) == 5 and row["score"] == pytest.approx(row["logprob"] / 5) for row in rows)
+    assert all(
+        len(row["text"]) == 5 and row["score"] == pytest.approx(row["logprob"] / 5) for row in rows
+    )
     assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
     assert run(f"{TEXT} 5 --beam 3").out == "".join(
-        f"It{row['text']}\n[log-probability {row['logprob']:.3f} nats, score {row['score']:.4f}]\n\n" for row in rows
+        f"It{row['text']}\n[log-probability {row['logprob']:.3f} nats, score {row['score']:.4f}]\n\n"
+        for row in rows
     )
     (tmp_path / "prompts.txt").write_text("It\nTom\n", encoding="utf-8")
-    rows = run(f"sample --prompts-file {tmp_path}/prompts.txt --beam 2 --json --max-new-tokens 3").rows
+    rows = run(
+        f"sample --prompts-file {tmp_path}/prompts.txt --beam 2 --json --max-new-tokens 3"
+    ).rows
     assert [row["prompt"] for row in rows] == ["It", "It", "Tom", "Tom"]
 
 
 def test_beam_finds_each_text_before_a_stop_once(workplace: Path, run: Call) -> None:
     run("train --config tiny.yaml data.tokenizer=bpe data.bpe_vocab_size=300 train.max_steps=3")
-    texts = [row["text"] for row in run("sample --prompt the --max-new-tokens 1 --beam 300 --stop e --json").rows]
+    texts = [
+        row["text"]
+        for row in run("sample --prompt the --max-new-tokens 1 --beam 300 --stop e --json").rows
+    ]
     assert not any("e" in text for text in texts)
     for text in ("", " k"):  # of the tokens e, en and ep; ke, key, keep and keeper after a space
         assert texts.count(text) == 1
@@ -148,7 +173,9 @@ def test_without_a_compiler_decoding_is_eager(no_compiler: None, run: Call, refu
     _, out, err = run("sample --prompt It")
     assert out == expected
     assert "no native backend, which is several times faster: no C++ compiler was found" in err
-    assert "error: no native backend: no C++ compiler was found" in refuse("sample --prompt It --backend native")
+    assert "error: no native backend: no C++ compiler was found" in refuse(
+        "sample --prompt It --backend native"
+    )
     needs = refuse("sample --prompt It --backend native --kv-dtype fp16")
     assert "the native backend has no cache of fp16" in needs
 
@@ -165,7 +192,9 @@ def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
         stdin = io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8")
         monkeypatch.setattr(stdin, "isatty", lambda: terminal, raising=False)
         monkeypatch.setattr("sys.stdin", stdin)
-        _, out, err = run(f"sample --interactive --checkpoint runs/tiny --max-new-tokens 5 --seed 1337 {options}")
+        _, out, err = run(
+            f"sample --interactive --checkpoint runs/tiny --max-new-tokens 5 --seed 1337 {options}"
+        )
         beginning = f"using runs/tiny/checkpoints/step-000006\n{sample.HELP}\n"
         assert err.startswith(beginning)
         return out, err.removeprefix(beginning)
@@ -175,7 +204,10 @@ def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 def test_session_answers_each_prompt_as_its_options_say(session: Session, run: Call) -> None:
     prompts = (("It", "1337"), ("", "1338"), ("Tom", "1339"))
-    assert session(b"It\n\nTom\n") == ("".join(run(FIVE, prompt, "--seed", seed).out for prompt, seed in prompts), "")
+    assert session(b"It\n\nTom\n") == (
+        "".join(run(FIVE, prompt, "--seed", seed).out for prompt, seed in prompts),
+        "",
+    )
     out, _ = session("a€b\n".encode(), "--backend eager --unknown drop --seed 3")
     assert out == "a€b" + run(FIVE, "ab", "--seed", "3").out[2:]
 
@@ -188,7 +220,9 @@ def test_session_answers_each_prompt_as_its_options_say(session: Session, run: C
         (b"It\xff", "'\ufffd' at 2"),
     ],
 )
-def test_session_goes_on_after_a_mistake(session: Session, run: Call, line: bytes, words: str) -> None:
+def test_session_goes_on_after_a_mistake(
+    session: Session, run: Call, line: bytes, words: str
+) -> None:
     out, err = session(line + b"\nIt\n")
     assert out == run(FIVE, "It").out
     assert err.startswith("error: ")
@@ -196,7 +230,9 @@ def test_session_goes_on_after_a_mistake(session: Session, run: Call, line: byte
     assert words in err
 
 
-def test_ctrl_c_in_a_text_ends_that_text_only(session: Session, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_text_ends_that_text_only(
+    session: Session, run: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, other = (run(FIVE, "It", "--seed", seed).out for seed in ("1337", "1338"))
     stopped: list[bool] = []
 

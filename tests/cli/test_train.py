@@ -23,7 +23,9 @@ AUTO = f"{TRAIN} --resume auto"
 RUN = Path("runs/tiny")
 
 
-@pytest.mark.parametrize("place", ["runs/renamed", "runs/tiny (copy)", "elsewhere/tiny", "elsewhere/checkpoints"])
+@pytest.mark.parametrize(
+    "place", ["runs/renamed", "runs/tiny (copy)", "elsewhere/tiny", "elsewhere/checkpoints"]
+)
 def test_configuration_of_a_run_is_that_run_wherever_its_folder_is(
     workplace: Path, run: Call, refuse: Refuse, place: str
 ) -> None:
@@ -32,18 +34,28 @@ def test_configuration_of_a_run_is_that_run_wherever_its_folder_is(
     original = (RUN / "metrics.jsonl").read_bytes()
     shutil.copytree(RUN, place)
     own = f"train --config '{place}/config.yaml'"
-    assert f"the run folder {place} exists already, with this configuration; continue it" in refuse(own)
+    assert f"the run folder {place} exists already, with this configuration; continue it" in refuse(
+        own
+    )
     said = run(f"{own} train.max_steps=6 --resume auto").err
     assert f"resuming {place}/checkpoints/step-000003" in said
     assert "done: 6 steps" in run(f"{own} --resume auto").err
-    assert "step-000006" in run(f"train --config '{place}/checkpoints/step-000006/config.yaml' --resume auto").err
+    assert (
+        "step-000006"
+        in run(f"train --config '{place}/checkpoints/step-000006/config.yaml' --resume auto").err
+    )
     with contextlib.chdir(place):
-        assert "done: 6 steps" in run(f"train --config config.yaml --resume auto data.path={workplace}/corpus.txt").err
+        assert (
+            "done: 6 steps"
+            in run(f"train --config config.yaml --resume auto data.path={workplace}/corpus.txt").err
+        )
     run(f"{own} run.seed=5")
     assert Path(f"{place}-2/last.json").is_file()
     run(f"{own} run.name=named run.seed=5")
     assert (RUN / "metrics.jsonl").read_bytes() == original
-    beside = {path.name for path in Path("runs").iterdir()} | {path.name for path in Path(place).parent.iterdir()}
+    beside = {path.name for path in Path("runs").iterdir()} | {
+        path.name for path in Path(place).parent.iterdir()
+    }
     assert beside == {"tiny", "named", Path(place).name, f"{Path(place).name}-2"}
     assert "at step 3" in run("train --config runs/tiny/config.yaml --resume auto").err
 
@@ -58,17 +70,26 @@ def test_run_goes_on_when_the_run_that_it_names_was_moved_too(
     shutil.move("runs/named", "elsewhere")
     again = "train --config elsewhere/config.yaml --resume train.max_steps=3"
     said = run(f"{again} {key}=moved").err
-    assert said.count(f"{key}: nothing is at runs/tiny/best any more; moved is taken for what was there") == 1
+    assert (
+        said.count(
+            f"{key}: nothing is at runs/tiny/best any more; moved is taken for what was there"
+        )
+        == 1
+    )
     assert "resuming elsewhere/checkpoints/step-000002" in said
     run("train --config tiny.yaml run.name=other train.max_steps=2")
     run(f"train --config elsewhere/config.yaml --resume train.max_steps=4 {key}=runs/other")
     assert Path("elsewhere-2/last.json").is_file()
 
 
-def test_finished_run_is_found_when_its_base_was_moved_which_alone_tells_the_model(workplace: Path, run: Call) -> None:
+def test_finished_run_is_found_when_its_base_was_moved_which_alone_tells_the_model(
+    workplace: Path, run: Call
+) -> None:
     run(f"{TRAIN} train.max_steps=2")
     lines = Path("tiny.yaml").read_text(encoding="utf-8").splitlines()
-    Path("tuned.yaml").write_text("\n".join(line for line in lines if "model:" not in line), encoding="utf-8")
+    Path("tuned.yaml").write_text(
+        "\n".join(line for line in lines if "model:" not in line), encoding="utf-8"
+    )
     tune = "train --config tuned.yaml run.name=tuned train.max_steps=2 train.init_from=runs"
     run(f"{tune}/tiny")
     RUN.rename("runs/moved")
@@ -95,28 +116,48 @@ def test_numbered_run_stays_one_of_its_name_when_its_own_configuration_continues
 
 def test_finished_run_has_the_files_of_the_readme(trained: Path) -> None:
     run = trained / RUN
-    names = {path.name.split(".")[0] if "tfevents" in path.name else path.name for path in run.iterdir()}
+    names = {
+        path.name.split(".")[0] if "tfevents" in path.name else path.name for path in run.iterdir()
+    }
     files = {"config.yaml", "metrics.jsonl", "best.json", "last.json"}
     assert names == {*files, "events", "samples", "snapshots", "checkpoints"}
     files = {"model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json"}
-    assert {path.name for path in (run / "checkpoints/step-000006").iterdir()} == {*files, "manifest.json"}
-    assert {path.name for path in (run / "samples").iterdir()} == {f"step-00000{step}.txt" for step in (3, 6)}
+    assert {path.name for path in (run / "checkpoints/step-000006").iterdir()} == {
+        *files,
+        "manifest.json",
+    }
+    assert {path.name for path in (run / "samples").iterdir()} == {
+        f"step-00000{step}.txt" for step in (3, 6)
+    }
     config = parse_config((run / "config.yaml").read_text(encoding="utf-8"), "config.yaml")
     assert config.model.vocab_size is not None
     assert (config.run.name, config.train.max_steps) == ("tiny", 6)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "val/loss" in row] == [3, 6]
     assert [row["step"] for row in rows if "train/loss" in row] == [1, 2, 3, 4, 5, 6]
-    names = {"train/loss", "train/learning_rate", "train/grad_norm", "val/loss", "val/bits_per_char", "speed/seconds"}
+    names = {
+        "train/loss",
+        "train/learning_rate",
+        "train/grad_norm",
+        "val/loss",
+        "val/bits_per_char",
+        "speed/seconds",
+    }
     names |= {"speed/tokens_per_second", "speed/mfu", "speed/memory_bytes"}
     assert {name for row in rows for name in row} >= names
 
 
-def test_finished_run_goes_on_only_where_that_is_allowed(own: Path, run: Call, refuse: Refuse) -> None:
+def test_finished_run_goes_on_only_where_that_is_allowed(
+    own: Path, run: Call, refuse: Refuse
+) -> None:
     before = (RUN / "metrics.jsonl").read_bytes()
     assert "--resume auto" in refuse(TRAIN)
-    assert "optim.weight_decay: 0.1 -> 0.2" in refuse(f"{TRAIN} optim.weight_decay=0.2 --resume runs/tiny")
-    assert "data.tokenizer: char -> byte" in refuse(f"{TRAIN} data.tokenizer=byte --resume runs/tiny")
+    assert "optim.weight_decay: 0.1 -> 0.2" in refuse(
+        f"{TRAIN} optim.weight_decay=0.2 --resume runs/tiny"
+    )
+    assert "data.tokenizer: char -> byte" in refuse(
+        f"{TRAIN} data.tokenizer=byte --resume runs/tiny"
+    )
     run(AUTO)
     assert (RUN / "metrics.jsonl").read_bytes() == before
     run(f"{AUTO} train.max_steps=8 --allow-config-change")
@@ -127,7 +168,9 @@ def test_checkpoint_that_cannot_be_continued_is_refused_and_auto_falls_back(
     own: Path, run: Call, refuse: Refuse
 ) -> None:
     (own / "other.txt").write_text("Entirely different letters: zxq!\n" * 60, encoding="utf-8")
-    assert "another tokenizer" in refuse(f"{TRAIN} run.name=other data.path=other.txt --resume runs/tiny")
+    assert "another tokenizer" in refuse(
+        f"{TRAIN} run.name=other data.path=other.txt --resume runs/tiny"
+    )
     before = (RUN / "metrics.jsonl").read_bytes()
     weights = RUN / "checkpoints/step-000006/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
@@ -139,7 +182,9 @@ def test_checkpoint_that_cannot_be_continued_is_refused_and_auto_falls_back(
     assert (RUN / "metrics.jsonl").read_bytes() == before
     write_checkpoint(folder, whole)
     said = run(AUTO).err
-    assert all(words in said for words in ("model.safetensors is damaged", "resuming", "step-000003"))
+    assert all(
+        words in said for words in ("model.safetensors is damaged", "resuming", "step-000003")
+    )
 
 
 def test_auto_does_not_start_over_a_run_without_its_checkpoints(own: Path, refuse: Refuse) -> None:
@@ -152,9 +197,13 @@ def test_auto_does_not_start_over_a_run_without_its_checkpoints(own: Path, refus
     assert (RUN / "metrics.jsonl").read_bytes() == before
 
 
-def test_resume_needs_no_more_than_the_name_of_a_run(workplace: Path, run: Call, refuse: Refuse) -> None:
+def test_resume_needs_no_more_than_the_name_of_a_run(
+    workplace: Path, run: Call, refuse: Refuse
+) -> None:
     run(f"{TRAIN} train.max_steps=3")
-    for number, words in enumerate(("--resume runs/tiny", "--resume tiny", "--resume runs/tiny/last", "--resume")):
+    for number, words in enumerate(
+        ("--resume runs/tiny", "--resume tiny", "--resume runs/tiny/last", "--resume")
+    ):
         steps = f"train.max_steps={4 + number}"
         said = run(f"train {words} {steps}" if "tiny" in words else f"{TRAIN} {words} {steps}").err
         assert f"resuming runs/tiny/checkpoints/step-{3 + number:06d}" in said
@@ -164,8 +213,9 @@ def test_resume_needs_no_more_than_the_name_of_a_run(workplace: Path, run: Call,
     assert {path.name for path in Path("runs").iterdir()} == {"tiny", "branch"}
     assert "tina: no such run or checkpoint; did you mean tiny?" in refuse("train --resume tina")
     for words in ("--resume", "--resume auto"):
-        assert "nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN" in refuse(
-            f"train {words}"
+        assert (
+            "nothing to train on: give a text, such as my.txt, --config FILE or --resume RUN"
+            in refuse(f"train {words}")
         )
     for words in ("corpus.txt run.name=text", "run.name=other corpus.txt"):
         run(f"train --resume {words} train.max_steps=1 {SMALL}")
@@ -180,15 +230,22 @@ def test_word_after_resume_is_looked_up_once_and_where_the_command_says_that_run
     shutil.copytree("own/tiny", RUN)
     shutil.copytree("own/tiny", "runs/moved")
     for name in ("tiny", "moved"):
-        assert f"resuming runs/{name}/checkpoints/step-000002" in run(f"train --resume {name} train.max_steps=3").err
+        assert (
+            f"resuming runs/{name}/checkpoints/step-000002"
+            in run(f"train --resume {name} train.max_steps=3").err
+        )
     said = run("train --resume tiny run.dir=own train.max_steps=4").err
     assert "resuming own/tiny/checkpoints/step-000002" in said
     trained = gpt.train(resume="tiny", run={"dir": "own"}, max_steps=5, report=None)
     assert trained.folder == Path("own/tiny")
-    assert "moved: no such run or checkpoint; own has tiny" in refuse("train --resume moved run.dir=own")
+    assert "moved: no such run or checkpoint; own has tiny" in refuse(
+        "train --resume moved run.dir=own"
+    )
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "last.json", "checkpoints/step-000003/model.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["config.yaml", "last.json", "checkpoints/step-000003/model.safetensors"]
+)
 def test_file_of_a_run_after_resume_means_the_run(workplace: Path, run: Call, file: str) -> None:
     run(f"{TRAIN} train.max_steps=3")
     said = run(f"train --resume {RUN / file} train.max_steps=4").err
@@ -217,7 +274,9 @@ def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
     workplace: Path, run: Call, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     losses = itertools.count(1)
-    monkeypatch.setattr("gpt.training.train.evaluate", lambda *arguments: Evaluation(float(next(losses)), 1))
+    monkeypatch.setattr(
+        "gpt.training.train.evaluate", lambda *arguments: Evaluation(float(next(losses)), 1)
+    )
     auto = f"{TRAIN} train.keep_last=1 train.eval_interval=1 --resume auto"
     run(f"{auto} train.max_steps=3")
     best = RUN / "checkpoints/step-000001"
@@ -230,7 +289,10 @@ def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
         (RUN / "best.json").write_text("{")
     is_lost = gone in ("checkpoint", "both")
     said = run(f"{auto} train.max_steps=3").err
-    assert ("warning: runs/tiny has lost its best checkpoint, that of step 1; the next evaluation" in said) == is_lost
+    assert (
+        "warning: runs/tiny has lost its best checkpoint, that of step 1; the next evaluation"
+        in said
+    ) == is_lost
     assert f"; {'last' if is_lost else 'best'} validation loss" in said
     run("sample --checkpoint runs/tiny --max-new-tokens 2")
     run(f"{auto} train.max_steps=9")
@@ -240,7 +302,9 @@ def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
 
 
 @pytest.mark.parametrize("steps", [1, 20])
-def test_run_shorter_than_its_warmup_shrinks_it_and_goes_on_exactly(workplace: Path, run: Call, steps: int) -> None:
+def test_run_shorter_than_its_warmup_shrinks_it_and_goes_on_exactly(
+    workplace: Path, run: Call, steps: int
+) -> None:
     short = f"{TRAIN} train.max_steps={steps} optim.warmup_steps=100"
     line = f"optim.warmup_steps: {steps // 10} instead of 100, since train.max_steps is {steps}"
     assert line in run(short).err.splitlines()
@@ -268,10 +332,16 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_recipe_of_a_text_trains_from_wherever_it_stands(text: Path, run: Call, refuse: Refuse) -> None:
+def test_recipe_of_a_text_trains_from_wherever_it_stands(
+    text: Path, run: Call, refuse: Refuse
+) -> None:
     assert run(f"make_config {TEXT}").out == "gpt train --config Mein-Text.v2.yaml\n"
-    assert f"{len(CORPUS) * 30:,} characters" in Path("Mein-Text.v2.yaml").read_text(encoding="utf-8")
-    run("train --config Mein-Text.v2.yaml train.max_steps=2 train.batch_size=2 train.sample_tokens=0")
+    assert f"{len(CORPUS) * 30:,} characters" in Path("Mein-Text.v2.yaml").read_text(
+        encoding="utf-8"
+    )
+    run(
+        "train --config Mein-Text.v2.yaml train.max_steps=2 train.batch_size=2 train.sample_tokens=0"
+    )
     assert Path("runs/Mein-Text.v2/last.json").is_file()
     overrides = "model.n_layer=1 data.val_fraction=0.05 run.device=cuda:99"  # of another machine
     run(f"make_config {TEXT} --output 'my növel.yaml' {overrides}")
@@ -290,10 +360,15 @@ def test_recipe_of_a_text_trains_from_wherever_it_stands(text: Path, run: Call, 
     assert "cannot read pipe.yaml: not a regular file" in refuse("train pipe.txt")
 
 
-def test_text_trains_at_once_for_a_try_and_then_again(text: Path, run: Call, refuse: Refuse) -> None:
+def test_text_trains_at_once_for_a_try_and_then_again(
+    text: Path, run: Call, refuse: Refuse
+) -> None:
     said = run(f"train 日本.txt {SMALL} train.max_steps=2").err
     length = len(CORPUS) * 30
-    assert f"日本.yaml: 1 layers of 128, 128 positions, 2 steps of 2 sequences; {length:,} characters, each" in said
+    assert (
+        f"日本.yaml: 1 layers of 128, 128 positions, 2 steps of 2 sequences; {length:,} characters, each"
+        in said
+    )
     recipe = Path("日本.yaml").read_text(encoding="utf-8")
     run("make_config 日本.txt --output same.yaml")
     assert Path("same.yaml").read_text(encoding="utf-8") == recipe  # without what was for the try
@@ -312,7 +387,10 @@ def test_text_trains_at_once_for_a_try_and_then_again(text: Path, run: Call, ref
 
 def test_overrides_say_how_a_text_is_read(text: Path, run: Call) -> None:
     """Its name may look like one."""
-    assert "path: a=b.txt" in run(f"train a=b.txt {SMALL} --print-config train.init_from={'d' * 300}").out
+    assert (
+        "path: a=b.txt"
+        in run(f"train a=b.txt {SMALL} --print-config train.init_from={'d' * 300}").out
+    )
     run(f"train 日本.txt {SMALL} train.max_steps=1 data.tokenizer=byte run.name=other")
     config = load_config(Path("日本.yaml")).config
     assert (config.data.tokenizer, config.run.name) == ("byte", None)

@@ -69,7 +69,9 @@ def complaint(text: str, *overrides: str) -> str:
         ("data", "bpe_vocab_size: 999", "data.bpe_vocab_size: is only read with tokenizer: bpe, and tokenizer is char"),
     ],
 )  # fmt: skip
-def test_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str, line: str, problem: str) -> None:
+def test_wrong_line_is_told_in_one_line_with_its_number_and_key(
+    section: str, line: str, problem: str
+) -> None:
     text = f"# a comment\n{section}:\n\n  {line}\n"
     said = complaint(text)
     assert said.startswith(f"some.yaml:4: {problem}")
@@ -90,7 +92,9 @@ def test_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str, li
         ("model:\n  n_layer: [1\n", "some.yaml:3: expected ',' or ']', but got '<stream end>'"),
     ],
 )
-def test_file_of_another_shape_or_that_contradicts_itself_is_refused(text: str, problem: str) -> None:
+def test_file_of_another_shape_or_that_contradicts_itself_is_refused(
+    text: str, problem: str
+) -> None:
     assert complaint(text) == problem
 
 
@@ -100,7 +104,9 @@ def test_all_problems_of_file_and_overrides_are_told_at_once() -> None:
         "optim:\n  learning_rate: 1e-5\n  warmup: 10\n",
     )
     text = f"{model}{optim}data:\n  source: pydocs\n  source: file\nsound: {{loud: true}}\n"
-    first, *problems = complaint(text, "train.max_step=10", "run.seed=-1", "oops", "train.batch_size=[").split("\n")
+    first, *problems = complaint(
+        text, "train.max_step=10", "run.seed=-1", "oops", "train.batch_size=["
+    ).split("\n")
     assert first == f"some.yaml has {len(problems)} problems:"
     assert sorted(problems) == sorted(
         [
@@ -150,14 +156,23 @@ def test_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> None:
         *((text, f"{text!r}{FORM}") for text in ("", ".n_layer=3", "=3", ".", "model.=3")),
         ("model", f"'model'{FORM}; did you mean model?"),
         ("max_iters=3", f"'max_iters=3'{FORM}; did you mean train.max_steps?"),
-        *((f"train.init_from={blank}", "train.init_from: has no value; write null for none") for blank in ("", " ")),
+        *(
+            (f"train.init_from={blank}", "train.init_from: has no value; write null for none")
+            for blank in ("", " ")
+        ),
         (r'run.dir="a\0b"', r"run.dir: got 'a\x00b', expected a path, which has no NUL character"),
-        ("run.threads=10000000000", "run.threads: got 10000000000, expected less than or equal to 1024"),
+        (
+            "run.threads=10000000000",
+            "run.threads: got 10000000000, expected less than or equal to 1024",
+        ),
         (f"run.seed={10**22}", f"run.seed: got {10**22}, expected less than {2**32}"),
         (f"train.max_steps={2**63}", f"train.max_steps: got {2**63}, expected less than {2**63}"),
         ("modle.n_layer=4", "modle: unknown key; did you mean model?"),
         ("model.n_kv_head=4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
-        ("run.name=!!python/name:os.system", "run.name: a tag is not allowed here; write the value itself"),
+        (
+            "run.name=!!python/name:os.system",
+            "run.name: a tag is not allowed here; write the value itself",
+        ),
         ("run.name='x", "run.name: found unexpected end of stream"),
     ],
 )
@@ -200,7 +215,10 @@ def test_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: st
         ("poems.yaml/a.yaml", r"cannot read .*a\.yaml: Not a directory"),
         ("poems.yaml", r"poems.yaml is not UTF-8 text \(byte 12\)"),
         ("pipe", r"cannot read .*pipe: not a regular file$"),
-        ("sparse.yaml", r"cannot read .*sparse\.yaml: it has 3,221,225,472 bytes, more than 1,048,576$"),
+        (
+            "sparse.yaml",
+            r"cannot read .*sparse\.yaml: it has 3,221,225,472 bytes, more than 1,048,576$",
+        ),
         ("from_windows.yaml", r"from_windows.yaml:3: model.n_layers: unknown key"),
     ],
 )
@@ -209,7 +227,9 @@ def test_unreadable_file_is_refused(path: str, message: str, tmp_path: Path) -> 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "sparse.yaml").touch()
     os.truncate(tmp_path / "sparse.yaml", 3 << 30)
-    (tmp_path / "from_windows.yaml").write_bytes(b"\xef\xbb\xbfmodel:\r\n  n_layer: 2\r\n  n_layers: 3\r\n")
+    (tmp_path / "from_windows.yaml").write_bytes(
+        b"\xef\xbb\xbfmodel:\r\n  n_layer: 2\r\n  n_layers: 3\r\n"
+    )
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / path)
 
@@ -225,12 +245,19 @@ def valid_configs(draw: st.DrawFn) -> Config:
     sections = {
         "run": {"name": draw(st.none() | name), "dir": draw(path), "compile": draw(st.booleans())},
         "data": {"source": "file", "path": draw(path)},
-        "optim": {"learning_rate": rate, "min_lr": draw(st.floats(0, rate)), "betas": [draw(small), draw(small)]},
+        "optim": {
+            "learning_rate": rate,
+            "min_lr": draw(st.floats(0, rate)),
+            "betas": [draw(small), draw(small)],
+        },
         "train": {
             "max_steps": draw(st.integers(101, 10**12)),
             "eval_max_tokens": draw(st.none() | st.integers(1, 10**6)),
         },
-        "sample": {"stop": draw(st.lists(anything, max_size=3)), "temperature": draw(st.floats(0, 1e300))},
+        "sample": {
+            "stop": draw(st.lists(anything, max_size=3)),
+            "temperature": draw(st.floats(0, 1e300)),
+        },
     }
     return Config.model_validate(sections)
 
@@ -243,12 +270,66 @@ def test_dumped_configuration_loads_to_the_same_values(config: Config) -> None:
 
 
 KEYS = [f"{section}.{key}" for section, value in Config() for key in type(value).model_fields]
-SCALARS = ["null", "true", "yes", "-1", "0", "3", "0.5", "1e-3", "1e999", ".nan", "08", "''", "file", "rope", "é𝄞"]
-MARKS = [": ", ":\n  ", "\n  ", "\n", "- ", "? ", "[", "]", "{", "}", ", ", "'", '"', "|\n  ", "# ", "\t", "<<: "]
-ODDITIES = ["&a ", "*a", "!!int ", "!!set ", "!!timestamp ", "!!python/name:os.system", "=", "---\n", "%", "\0"]
+SCALARS = [
+    "null",
+    "true",
+    "yes",
+    "-1",
+    "0",
+    "3",
+    "0.5",
+    "1e-3",
+    "1e999",
+    ".nan",
+    "08",
+    "''",
+    "file",
+    "rope",
+    "é𝄞",
+]
+MARKS = [
+    ": ",
+    ":\n  ",
+    "\n  ",
+    "\n",
+    "- ",
+    "? ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "'",
+    '"',
+    "|\n  ",
+    "# ",
+    "\t",
+    "<<: ",
+]
+ODDITIES = [
+    "&a ",
+    "*a",
+    "!!int ",
+    "!!set ",
+    "!!timestamp ",
+    "!!python/name:os.system",
+    "=",
+    "---\n",
+    "%",
+    "\0",
+]
 WORDS = [word for key in KEYS for word in key.split(".")]
-yamlish = st.lists(st.sampled_from([*WORDS, *SCALARS, *MARKS * 3, *ODDITIES]) | st.text(max_size=3), max_size=25)
-leaf = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["rope", "file"])
+yamlish = st.lists(
+    st.sampled_from([*WORDS, *SCALARS, *MARKS * 3, *ODDITIES]) | st.text(max_size=3), max_size=25
+)
+leaf = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["rope", "file"])
+)
 values = leaf | st.lists(leaf, max_size=3) | st.dictionaries(st.text(max_size=3), leaf, max_size=3)
 
 
@@ -258,7 +339,10 @@ def is_taken_or_refused_in_words(text: str, overrides: list[str]) -> bool:
         return isinstance(parse_config(text, "some.yaml", overrides), Config)
     except ConfigError as error:
         lines = [line.strip() for line in str(error).split("\n")]
-        return all(line.startswith(("some.yaml", "command line: ")) and line.isprintable() for line in lines)
+        return all(
+            line.startswith(("some.yaml", "command line: ")) and line.isprintable()
+            for line in lines
+        )
 
 
 @given(data=st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
@@ -301,20 +385,27 @@ def test_names_of_other_projects_lead_to_keys_that_exist() -> None:
         ({"mlp_width": 100}, 4, 8, 100),
     ],
 )
-def test_derived_shapes(changes: dict[str, Any], kv_heads: int, head_dim: int, mlp_hidden: int) -> None:
+def test_derived_shapes(
+    changes: dict[str, Any], kv_heads: int, head_dim: int, mlp_hidden: int
+) -> None:
     model = tiny_config(**changes)
     assert (model.kv_heads, model.head_dim, model.mlp_hidden) == (kv_heads, head_dim, mlp_hidden)
 
 
-@pytest.mark.parametrize(("size", "shares", "is_cut"), [(32, 2, True), (24, 2, False), (34, 2, False), (1, 0, True)])
-def test_windows_are_cut_into_whole_sequences_of_eight_tokens_or_more(size: int, shares: int, is_cut: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "shares", "is_cut"), [(32, 2, True), (24, 2, False), (34, 2, False), (1, 0, True)]
+)
+def test_windows_are_cut_into_whole_sequences_of_eight_tokens_or_more(
+    size: int, shares: int, is_cut: bool
+) -> None:
     values = {"model": {"block_size": size}, "train": {"length_warmup": shares * [0.1]}}
     if is_cut:
         assert Config.model_validate(values).sequence_lengths()[0][0] == (8 if shares else size)
     else:
         message = f"train.length_warmup: cannot cut model.block_size {size} into 4 sequences of 8 tokens or more; make "
         with pytest.raises(
-            ValidationError, match=message + "block_size a multiple of 4, 32 or more, or leave out shares"
+            ValidationError,
+            match=message + "block_size a multiple of 4, 32 or more, or leave out shares",
         ):
             Config(**values)
 
@@ -325,9 +416,16 @@ def test_all_sources_give_the_same_configuration(tmp_path: Path) -> None:
     sections = {"model": {"n_layer": 2}, "optim": {"betas": [0.8, 0.9]}}
     expected = load_config(file)
     assert compose_config(file) == compose_config(str(file)) == expected
-    assert compose_config(sections).config == compose_config(Config.model_validate(sections)).config == expected.config
+    assert (
+        compose_config(sections).config
+        == compose_config(Config.model_validate(sections)).config
+        == expected.config
+    )
     assert compose_config(None, sections).config == expected.config
-    assert compose_config(None, {"model": ModelConfig(n_layer=2), "betas": (0.8, 0.9)}).config == expected.config
+    assert (
+        compose_config(None, {"model": ModelConfig(n_layer=2), "betas": (0.8, 0.9)}).config
+        == expected.config
+    )
 
 
 def test_keywords_replace_single_values_of_a_recipe() -> None:
@@ -340,10 +438,18 @@ def test_keywords_replace_single_values_of_a_recipe() -> None:
         "seed": 2,
     }
     loaded = compose_config("shakespeare", given)
-    changes = {"train.max_steps": 7, "model.dropout": 0.5, "run.name": "mine", "run.dir": "elsewhere", "run.seed": 2}
+    changes = {
+        "train.max_steps": 7,
+        "model.dropout": 0.5,
+        "run.name": "mine",
+        "run.dir": "elsewhere",
+        "run.seed": 2,
+    }
     assert loaded.config.leaves() == {**recipe.leaves(), **changes}
     assert loaded.default_name == "shakespeare"
-    with pytest.raises(ConfigError, match=r"neither a file nor a recipe; expected a file or one of .*sprint"):
+    with pytest.raises(
+        ConfigError, match=r"neither a file nor a recipe; expected a file or one of .*sprint"
+    ):
         find_config("nonsense")
 
 
@@ -374,13 +480,23 @@ def test_all_problems_of_keywords_are_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "keywords", "message"),
     [
-        ("shakespear", {}, "'shakespear' is neither a file nor a recipe; did you mean shakespeare?"),
+        (
+            "shakespear",
+            {},
+            "'shakespear' is neither a file nor a recipe; did you mean shakespeare?",
+        ),
         ("gone.yaml", {}, "gone.yaml: no such configuration file"),
         (5, {}, "config is a int, expected a file, a recipe's name, a Config or a dict"),
         ({"modle": {}}, {}, "config: modle: unknown key; did you mean model?"),
-        (None, {"model": 5}, "keyword: model: got 5, expected a dict of its keys, such as model=dict(...)"),
+        (
+            None,
+            {"model": 5},
+            "keyword: model: got 5, expected a dict of its keys, such as model=dict(...)",
+        ),
         (None, {"max_steps": "a"}, "keyword: train.max_steps: got 'a', expected a valid integer"),
     ],
 )
-def test_mistake_of_source_or_keyword_is_one_line(source: Any, keywords: dict[str, Any], message: str) -> None:
+def test_mistake_of_source_or_keyword_is_one_line(
+    source: Any, keywords: dict[str, Any], message: str
+) -> None:
     assert problems_of(source, **keywords) == [message]

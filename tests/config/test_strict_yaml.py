@@ -7,7 +7,23 @@ import pytest
 
 from gpt.config.strict_yaml import YAMLSyntaxError, dump, parse, parse_value
 
-WORDS = ["yes", "no", "on", "off", "y", "n", "Yes", "1e", "e5", "0x1F", "0o17", "1:30", "2024-01-01", "1.2.3", "."]
+WORDS = [
+    "yes",
+    "no",
+    "on",
+    "off",
+    "y",
+    "n",
+    "Yes",
+    "1e",
+    "e5",
+    "0x1F",
+    "0o17",
+    "1:30",
+    "2024-01-01",
+    "1.2.3",
+    ".",
+]
 SCALARS: dict[str, Any] = {
     "3e-4": 3e-4,
     "1e-3": 1e-3,
@@ -43,7 +59,9 @@ def test_scalar_is_what_people_mean_by_it(written: str, value: Any) -> None:
 
 
 def test_lines_of_keys_and_of_their_repetitions_are_known() -> None:
-    document = parse("# first\nmodel:\n\n  n_layer: 2  # here\n  n_head: 2\nrun: {seed: 1,\n  name: x}\n")
+    document = parse(
+        "# first\nmodel:\n\n  n_layer: 2  # here\n  n_head: 2\nrun: {seed: 1,\n  name: x}\n"
+    )
     sections = {("model",): 2, ("model", "n_layer"): 4, ("model", "n_head"): 5}
     assert document.lines == {**sections, ("run",): 6, ("run", "seed"): 6, ("run", "name"): 7}
     repeated = parse("a:\n  b: 1\n  b: 2\n  c: 3\n  b: 4\n")
@@ -81,7 +99,10 @@ def test_other_yaml_is_refused_with_its_line(text: str, line: int | None, proble
 
 def test_python_tag_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     """A file with such a tag may come with somebody else's checkpoint."""
-    for tag in ("!!python/object/apply:pathlib.Path.touch [{}]", "!!python/object/new:os.system ['touch {}']"):
+    for tag in (
+        "!!python/object/apply:pathlib.Path.touch [{}]",
+        "!!python/object/new:os.system ['touch {}']",
+    ):
         written = tag.format(tmp_path / "was-run")
         for read, text in ((parse, f"run:\n  name: {written}\n"), (parse_value, written)):
             with pytest.raises(YAMLSyntaxError, match="a tag is not allowed here"):

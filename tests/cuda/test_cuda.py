@@ -44,7 +44,9 @@ def test_losses_are_those_of_the_cpu(name: str) -> None:
     model, losses = GPT(tiny_config(position="rope", norm="rmsnorm", qk_norm=True)), []
     for place in (CPU, DEVICE):
         stepper = stepper_of(copy.deepcopy(model).to(place), place, name=name)
-        losses.append([float(stepper.step(i, 3e-3, [batch_of(i), batch_of(i + 50)]).loss) for i in range(20)])
+        losses.append(
+            [float(stepper.step(i, 3e-3, [batch_of(i), batch_of(i + 50)]).loss) for i in range(20)]
+        )
     assert losses[0][-1] < losses[0][0]
     torch.testing.assert_close(losses[1], losses[0], atol=2e-4 if name == "adamw" else 3e-2, rtol=0)
 
@@ -56,7 +58,9 @@ def test_every_type_learns_and_no_step_waits(dtype: torch.dtype, name: str) -> N
     losses = []
     for number in range(120):
         with no_synchronization(DEVICE if number else CPU):  # the first one makes what stays
-            losses.append(stepper.step(number, 1e-2, [batch_of(number), batch_of(number + 200)]).loss)
+            losses.append(
+                stepper.step(number, 1e-2, [batch_of(number), batch_of(number + 200)]).loss
+            )
     stepper.check()
     assert float(losses[-1]) < 0.6 * float(losses[0])
 
@@ -76,12 +80,15 @@ def test_graphs_make_the_steps_of_plain_launches(name: str) -> None:
                     result = stepper.step(number, 3e-3 / (1 + number), batches)
         found.append([result.loss, result.gradient_norm, *stepper.model.parameters()])
     assert capture.call_count == 3
-    torch.testing.assert_close(found[1], found[0], atol=1e-4 if name == "adamw" else 1e-2, rtol=1e-3)
+    torch.testing.assert_close(
+        found[1], found[0], atol=1e-4 if name == "adamw" else 1e-2, rtol=1e-3
+    )
     stepper.model.wte.weight.data[0] = torch.nan
     before = [parameter.detach().clone() for parameter in stepper.model.parameters()]
     stepper.step(24, 1e-3, batches)
     assert all(
-        torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in zip(before, stepper.model.parameters(), strict=True)
+        torch.allclose(a, b, 0, 0, equal_nan=True)
+        for a, b in zip(before, stepper.model.parameters(), strict=True)
     )
     with pytest.raises(NonFiniteError, match="at step 24"):
         stepper.check()
@@ -102,7 +109,9 @@ def test_state_that_went_through_the_cpu_continues(dtype: torch.dtype, name: str
     other = stepper_of(copy.deepcopy(stepper.model), DEVICE, dtype, name=name)
     for part in ("optimizer", "scaler"):
         state = getattr(stepper, part).state_dict()
-        getattr(other, part).load_state_dict(tree_map_only(Tensor, lambda x: x.cpu().clone(), state))
+        getattr(other, part).load_state_dict(
+            tree_map_only(Tensor, lambda x: x.cpu().clone(), state)
+        )
     for one in (stepper, other):
         one.step(3, 1e-3, [batch_of(3)])
     for mine, theirs in zip(stepper.model.parameters(), other.model.parameters(), strict=True):
@@ -116,7 +125,10 @@ def test_step_that_is_not_finite_changes_nothing(dtype: torch.dtype, name: str) 
     model = GPT(tiny_config()).to(DEVICE)
     stepper = stepper_of(model, DEVICE, dtype, name=name)
     stepper.step(0, 1e-3, [batch_of(0)])
-    before, scale = [parameter.detach().clone() for parameter in model.parameters()], stepper.scaler.get_scale()
+    before, scale = (
+        [parameter.detach().clone() for parameter in model.parameters()],
+        stepper.scaler.get_scale(),
+    )
     if dtype == torch.float16:
         handle = model.wte.weight.register_hook(lambda gradient: gradient * torch.inf)
     else:
@@ -151,14 +163,18 @@ TOKENS = 24
 
 def generate(model: GPT, params: SamplingParams, prompts: list[list[int]]) -> list[list[int]]:
     """New tokens of every prompt."""
-    batch = Batch(build_runtime(model, DecodeOptions("eager")), prompts, params, list(range(len(prompts))))
+    batch = Batch(
+        build_runtime(model, DecodeOptions("eager")), prompts, params, list(range(len(prompts)))
+    )
     steps = [batch.step() for _ in range(params.max_new_tokens)]
     return [[step[row].token.id for step in steps] for row in range(len(prompts))]
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_tokens_are_those_of_the_cpu_whatever_the_other_rows(position: str, temperature: float) -> None:
+def test_tokens_are_those_of_the_cpu_whatever_the_other_rows(
+    position: str, temperature: float
+) -> None:
     params = SamplingParams(temperature=temperature, top_k=10, top_p=0.95, max_new_tokens=TOKENS)
     expected = generate(sharp_model(position=position), params, PROMPTS)
     model = sharp_model(position=position).to(DEVICE)
@@ -166,23 +182,42 @@ def test_tokens_are_those_of_the_cpu_whatever_the_other_rows(position: str, temp
     assert generate(model, params, PROMPTS + [[3, row % 23] for row in range(61)])[:3] == expected
 
 
-@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("fp32", 1e-4), ("bf16", 5e-2), ("fp16", 1e-2)])
-def test_log_probabilities_through_a_cache_are_near_those_of_the_cpu(kv_dtype: str, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("kv_dtype", "tolerance"), [("fp32", 1e-4), ("bf16", 5e-2), ("fp16", 1e-2)]
+)
+def test_log_probabilities_through_a_cache_are_near_those_of_the_cpu(
+    kv_dtype: str, tolerance: float
+) -> None:
     params, found = SamplingParams(temperature=0, max_new_tokens=1, logprobs=23), []
     for place, kind in ((CPU, "fp32"), (DEVICE, kv_dtype)):
-        batch = Batch(build_runtime(sharp_model(0.1).to(place), DecodeOptions("eager", kind)), PROMPTS, params, [0] * 3)
-        found.append(torch.tensor([[logprob for _, logprob in sorted(c.token.top)] for c in batch.step().values()]))
+        batch = Batch(
+            build_runtime(sharp_model(0.1).to(place), DecodeOptions("eager", kind)),
+            PROMPTS,
+            params,
+            [0] * 3,
+        )
+        found.append(
+            torch.tensor(
+                [[logprob for _, logprob in sorted(c.token.top)] for c in batch.step().values()]
+            )
+        )
     torch.testing.assert_close(found[1], found[0], atol=tolerance, rtol=tolerance)
 
 
 def test_beams_are_those_of_the_cpu() -> None:
-    runtimes = [build_runtime(sharp_model().to(place), DecodeOptions("eager")) for place in (CPU, DEVICE)]
+    runtimes = [
+        build_runtime(sharp_model().to(place), DecodeOptions("eager")) for place in (CPU, DEVICE)
+    ]
     one, other = (beam_search(runtime.runner(4), [1, 2], 6, BeamOptions(4)) for runtime in runtimes)
     assert [beam.tokens for beam in other] == [beam.tokens for beam in one]
-    assert [beam.logprob for beam in other] == pytest.approx([beam.logprob for beam in one], abs=1e-3)
+    assert [beam.logprob for beam in other] == pytest.approx(
+        [beam.logprob for beam in one], abs=1e-3
+    )
 
 
-@pytest.mark.parametrize("changes", [{}, {"position": "rope", "n_kv_head": 2, "norm": "rmsnorm", "mlp": "swiglu"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"position": "rope", "n_kv_head": 2, "norm": "rmsnorm", "mlp": "swiglu"}]
+)
 def test_everything_seen_inside_is_that_of_the_cpu(changes: dict[str, object]) -> None:
     edits, found = {"blocks.0.attn.hook_z": gpt.edits.zero(head=1)}, []
     for place in (CPU, DEVICE):

@@ -48,7 +48,9 @@ def test_seed_alone_decides_the_batches_and_a_saved_state_continues_them(order: 
 
 @EVERY_ORDER
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4"])
-def test_mapped_file_gives_copies_of_what_the_array_gives(order: str, dtype: str, tmp_path: Path) -> None:
+def test_mapped_file_gives_copies_of_what_the_array_gives(
+    order: str, dtype: str, tmp_path: Path
+) -> None:
     tokens = np.arange(1000).astype(dtype)
     tokens.tofile(tmp_path / "tokens.bin")
     mapped = np.memmap(tmp_path / "tokens.bin", dtype=dtype, mode="r")
@@ -74,7 +76,9 @@ def epochs(sampler: ShuffledSampler, count: int) -> list[list[int]]:
 
 @given(st.integers(1, 60), st.integers(0, 9), st.integers(1, 200))
 @examples(0.25)
-def test_epoch_predicts_every_token_once_but_those_at_both_ends(block_size: int, seed: int, more: int) -> None:
+def test_epoch_predicts_every_token_once_but_those_at_both_ends(
+    block_size: int, seed: int, more: int
+) -> None:
     length = block_size + more
     for starts in epochs(shuffled(length, block_size, seed), 3):
         ordered = sorted(starts)

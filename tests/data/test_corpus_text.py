@@ -40,14 +40,19 @@ def reading(file: Path, content: bytes, size: int = corpus_text.PIECE) -> str:
 
 
 @given(
-    text=st.text(st.sampled_from("ab\r\n\n") | st.characters(codec="utf-8", exclude_characters="\0"), max_size=40),
+    text=st.text(
+        st.sampled_from("ab\r\n\n") | st.characters(codec="utf-8", exclude_characters="\0"),
+        max_size=40,
+    ),
     size=SIZES,
     mark=MARKS,
 )
 @example(AWKWARD, 3, codecs.BOM_UTF8)
 @example("a\ufeffb", 2, codecs.BOM_UTF8)
 @example("", 1, codecs.BOM_UTF8)
-def test_any_text_reads_the_same_in_pieces_of_any_size(file: Path, text: str, size: int, mark: bytes) -> None:
+def test_any_text_reads_the_same_in_pieces_of_any_size(
+    file: Path, text: str, size: int, mark: bytes
+) -> None:
     text = text.lstrip("\ufeff")  # at the very start it is the mark
     expected = re.sub("\r?\r?\n|\r", "\n", text)
     assert reading(file, mark + text.encode(), size) == convert_newlines(text) == expected
@@ -66,7 +71,9 @@ def test_any_text_reads_the_same_in_pieces_of_any_size(file: Path, text: str, si
         ("\x85\u2028\v", "\x85\u2028\v"),
     ],
 )
-def test_line_ends_of_every_system_are_read_as_those_of_unix(file: Path, text: str, read: str) -> None:
+def test_line_ends_of_every_system_are_read_as_those_of_unix(
+    file: Path, text: str, read: str
+) -> None:
     assert reading(file, text.encode()) == read == convert_newlines(text)
 
 
@@ -147,12 +154,16 @@ def test_links_below_a_folder_or_a_pattern_are_left_out_and_named(folder: Path) 
     reports: list[str] = []
     assert find_files(folder, reports.append) == own
     links = ", ".join(str(folder / name) for name in ("a/z2.txt", "a/zero.txt", "far", "loop"))
-    assert reports == [f"{folder}: links are not followed ({links}): to read one, name it itself in data.path"]
+    assert reports == [
+        f"{folder}: links are not followed ({links}): to read one, name it itself in data.path"
+    ]
     assert find_files(folder / "a" / "*.txt", reports.append) == [folder / "a/z.txt"]
     assert f"({folder / 'a/z2.txt'}, {folder / 'a/zero.txt'})" in reports[1]
     assert find_files(folder / "[a-f]*" / "z.txt", reports.append) == [folder / "a/z.txt"]
     assert f"({folder / 'far/z.txt'})" in reports[2]
-    with pytest.raises(DataError, match=r"z2\*\.txt names no files; links are not followed \(.*z2\.txt\)"):
+    with pytest.raises(
+        DataError, match=r"z2\*\.txt names no files; links are not followed \(.*z2\.txt\)"
+    ):
         find_files(folder / "a" / "z2*.txt")
     # what the path itself names is read, through whatever links
     assert find_files(folder / "a/z2.txt", reports.append) == [folder / "a/z2.txt"]
@@ -164,12 +175,28 @@ def test_links_below_a_folder_or_a_pattern_are_left_out_and_named(folder: Path) 
 @pytest.mark.parametrize(
     ("make", "named", "message"),
     [
-        (lambda folder: (folder / "odes [2]").mkdir(), "odes [2]/*.txt", r"; .* write .*odes \[\[\]2\]/\*\.txt$"),
-        (lambda folder: (folder / "a/link").symlink_to("nowhere"), "a", r"link: no such file; set data\.path to"),
-        (lambda folder: os.mkfifo(folder / "a/pipe"), "a", r"pipe: not a regular file; set data\.path to"),
+        (
+            lambda folder: (folder / "odes [2]").mkdir(),
+            "odes [2]/*.txt",
+            r"; .* write .*odes \[\[\]2\]/\*\.txt$",
+        ),
+        (
+            lambda folder: (folder / "a/link").symlink_to("nowhere"),
+            "a",
+            r"link: no such file; set data\.path to",
+        ),
+        (
+            lambda folder: os.mkfifo(folder / "a/pipe"),
+            "a",
+            r"pipe: not a regular file; set data\.path to",
+        ),
         (lambda folder: (folder / "empty").mkdir(), "empty", "names no files; set data"),
         (lambda folder: None, "*.json", r"\*\.json names no files; set data"),
-        (lambda folder: (folder / "a\nb.txt").touch(), "", r"a control character in its name, '.*a\\nb\.txt'"),
+        (
+            lambda folder: (folder / "a\nb.txt").touch(),
+            "",
+            r"a control character in its name, '.*a\\nb\.txt'",
+        ),
     ],
     ids=range(6),
 )

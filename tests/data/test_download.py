@@ -100,7 +100,9 @@ def no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
 def get(tmp_path: Path) -> Fetch:
     """Fetch corpus.txt with the settings of these tests."""
 
-    def call(*urls: str, folder: Path = tmp_path, offline: bool = False, seconds: float = PATIENCE) -> Path:
+    def call(
+        *urls: str, folder: Path = tmp_path, offline: bool = False, seconds: float = PATIENCE
+    ) -> Path:
         download = Download(urls, "corpus.txt", SHA256, SIZE)
         return fetch(download, folder, offline=offline, report=print, timeout=(PATIENCE, seconds))
 
@@ -166,20 +168,36 @@ def test_damaged_file_is_replaced_and_a_good_one_needs_no_socket(
 
 
 @pytest.mark.usefixtures("no_socket")
-@pytest.mark.parametrize(("damaged", "words"), [(None, "is missing"), (b"other text", "got sha256")])
+@pytest.mark.parametrize(
+    ("damaged", "words"), [(None, "is missing"), (b"other text", "got sha256")]
+)
 def test_offline_says_what_to_put_where_and_opens_no_socket(
     failure: Callable[..., str], tmp_path: Path, damaged: bytes | None, words: str
 ) -> None:
     if damaged is not None:
         (tmp_path / "corpus.txt").write_bytes(damaged)
     message = failure("https://corpus.invalid/one", "https://corpus.invalid/two", offline=True)
-    for part in (words, "corpus.txt", SHA256, str(SIZE), str(tmp_path / "corpus.txt"), "/one", "/two"):
+    for part in (
+        words,
+        "corpus.txt",
+        SHA256,
+        str(SIZE),
+        str(tmp_path / "corpus.txt"),
+        "/one",
+        "/two",
+    ):
         assert part in message
 
 
-@pytest.mark.parametrize(("function", "code"), [("tempfile.mkdtemp", errno.EACCES), ("os.fsync", errno.ENOSPC)])
+@pytest.mark.parametrize(
+    ("function", "code"), [("tempfile.mkdtemp", errno.EACCES), ("os.fsync", errno.ENOSPC)]
+)
 def test_unwritable_folder_is_an_error(
-    server: Server, failure: Callable[..., str], monkeypatch: pytest.MonkeyPatch, function: str, code: int
+    server: Server,
+    failure: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    code: int,
 ) -> None:
     monkeypatch.setattr(function, Mock(side_effect=OSError(code, os.strerror(code))))
     message = failure(f"{server.url}/good")
@@ -230,7 +248,9 @@ def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
 def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000)  # the real one is not here to test with
+    small = Download(
+        SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000
+    )  # the real one is not here to test with
     monkeypatch.setattr(locating, "SHAKESPEARE", small)
     for folder in ("common", "data"):
         (tmp_path / folder).mkdir()

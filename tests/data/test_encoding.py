@@ -101,7 +101,9 @@ def changed(**values: Any) -> Callable[[Path], object]:
 
     def change(path: Path) -> None:
         content = unseal(json.loads(path.read_text())) | values
-        path.write_text(json.dumps(seal({key: value for key, value in content.items() if value is not None})))
+        path.write_text(
+            json.dumps(seal({key: value for key, value in content.items() if value is not None}))
+        )
 
     return change
 
@@ -112,7 +114,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path)
 
 
-LINES = [f"{number} keys, and “{number * 7}” doors: {'é' * (number % 5)}\n" for number in range(300)]
+LINES = [
+    f"{number} keys, and “{number * 7}” doors: {'é' * (number % 5)}\n" for number in range(300)
+]
 TEXT = "".join(LINES)
 
 
@@ -131,10 +135,14 @@ def test_splits_of_text8_are_ninety_five_and_five_percent(text: Place) -> None:
     assert text.prepare().test is None
     for size in (100_000_000, 1_000_003):
         tokens = np.broadcast_to(np.uint8(0), size)
-        assert encoding._splits(tokens, ByteTokenizer(), config)["train"][1] == size - 2 * round(size / 20)
+        assert encoding._splits(tokens, ByteTokenizer(), config)["train"][1] == size - 2 * round(
+            size / 20
+        )
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr
+)
 def test_what_ends_while_it_encodes_leaves_nothing(
     error: BaseException, text: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,14 +152,18 @@ def test_what_ends_while_it_encodes_leaves_nothing(
 
     with monkeypatch.context() as context:
         context.setattr(encoding, "_encoded", ends)
-        expected, message = (DataError, "^cannot write ") if isinstance(error, OSError) else (type(error), None)
+        expected, message = (
+            (DataError, "^cannot write ") if isinstance(error, OSError) else (type(error), None)
+        )
         with pytest.raises(expected, match=message):
             text.prepare()
     assert text.is_empty()
     assert whole(text.prepare()) == TEXT
 
 
-def test_text_changed_while_it_is_read_is_refused(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_changed_while_it_is_read_is_refused(
+    text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encode = ByteTokenizer.encode_narrow
 
     def change(self: ByteTokenizer, block: str) -> Any:
@@ -163,7 +175,9 @@ def test_text_changed_while_it_is_read_is_refused(text: Place, monkeypatch: pyte
     assert text.is_empty()
 
 
-def test_files_are_joined_in_order_by_an_empty_line_and_a_bad_one_leaves_nothing(place: Place) -> None:
+def test_files_are_joined_in_order_by_an_empty_line_and_a_bad_one_leaves_nothing(
+    place: Place,
+) -> None:
     texts = ["".join(LINES[number::3]) for number in range(3)]
     for number, content in enumerate(texts):
         (place.files / f"{number}.txt").write_text(content, encoding="utf-8")
@@ -179,23 +193,32 @@ def test_files_are_joined_in_order_by_an_empty_line_and_a_bad_one_leaves_nothing
 
 
 def test_several_paths_are_split_each_and_have_the_tokenizer_of_all(place: Place) -> None:
-    texts = {str(place.files / name): text for name, text in (("b.txt", "".join(LINES[::2])), ("c.txt", "xyz" * 200))}
+    texts = {
+        str(place.files / name): text
+        for name, text in (("b.txt", "".join(LINES[::2])), ("c.txt", "xyz" * 200))
+    }
     for path, text in texts.items():
         Path(path).write_text(text, encoding="utf-8")
     data = place.prepare(path=[*texts])
     borders = {text: int(0.9 * len(text)) for text in texts.values()}
-    assert data.tokenizer.decode(np.asarray(data.train)) == "".join(text[:end] for text, end in borders.items())
-    assert data.tokenizer.decode(np.asarray(data.val)) == "".join(text[end:] for text, end in borders.items())
+    assert data.tokenizer.decode(np.asarray(data.train)) == "".join(
+        text[:end] for text, end in borders.items()
+    )
+    assert data.tokenizer.decode(np.asarray(data.val)) == "".join(
+        text[end:] for text, end in borders.items()
+    )
     assert np.diff(data.text_ranges).flatten().tolist() == [*borders.values()]
-    assert all((folder / META).is_file() for folder in token_folders(place.tokens, data.fingerprint))
+    assert all(
+        (folder / META).is_file() for folder in token_folders(place.tokens, data.fingerprint)
+    )
     with pytest.raises(DataError, match="the train split has 540 tokens"):
         data.check_length(1000)
 
 
 @given(
-    text=st.text(st.characters(codec="utf-8", exclude_characters="\r\ufeff\0"), min_size=2, max_size=200).filter(
-        lambda text: len(set(text)) > 1
-    ),
+    text=st.text(
+        st.characters(codec="utf-8", exclude_characters="\r\ufeff\0"), min_size=2, max_size=200
+    ).filter(lambda text: len(set(text)) > 1),
     keys=st.sampled_from(TOKENIZERS),
     block=st.integers(1, 60),
     piece=st.integers(1, 30),
@@ -217,10 +240,15 @@ def test_any_pieces_and_blocks_give_the_text_split_at_the_same_place(
         assert whole(data) == text
         assert set(place.written()) == {META, TOKENS}
         if keys["tokenizer"] != "bpe":
-            assert np.concatenate([np.asarray(data.train), np.asarray(data.val)]).tolist() == ids.tolist()
+            assert (
+                np.concatenate([np.asarray(data.train), np.asarray(data.val)]).tolist()
+                == ids.tolist()
+            )
             assert len(data.train) == int(len(ids) * (1 - val))
         else:  # a token may lie across the border
-            border = round(data.chars_per_token(data.train) * len(data.train)) if len(data.train) else 0
+            border = (
+                round(data.chars_per_token(data.train) * len(data.train)) if len(data.train) else 0
+            )
             assert 0 <= int(len(text) * (1 - val)) - border <= 8
 
 
@@ -240,7 +268,9 @@ def test_prepared_text_is_not_encoded_again(text: Place) -> None:
     assert whole(text.prepare(path=str(text.files / "moved.txt"))) == TEXT
 
 
-def test_token_files_of_before_are_kept_unless_the_text_has_a_return_without_a_line_end(place: Place) -> None:
+def test_token_files_of_before_are_kept_unless_the_text_has_a_return_without_a_line_end(
+    place: Place,
+) -> None:
     """In their time such a return was a character."""
     place.write(TEXT.replace("\n", "\r\n"))
     lines = place.prepare()
@@ -250,7 +280,10 @@ def test_token_files_of_before_are_kept_unless_the_text_has_a_return_without_a_l
     with patch("gpt.data.preparation.has_lone_returns", return_value=False):
         assert place.prepare().fingerprint != returns.fingerprint
     place.write(TEXT)
-    assert (lines.fingerprint, place.prepare().fingerprint) == ("bd5322e17dce1cb7", "3df4688549edbe73")
+    assert (lines.fingerprint, place.prepare().fingerprint) == (
+        "bd5322e17dce1cb7",
+        "3df4688549edbe73",
+    )
 
 
 def test_another_text_or_option_gets_other_token_files(text: Place) -> None:
@@ -284,7 +317,11 @@ def test_characters_per_token_are_those_of_the_tokens_that_are_read(
     ("content", "keys", "problem"),
     [
         (b"", {}, "a.txt has 0 bytes"),
-        (b"\xef\xbb\xbf", {}, "a.txt has 0 distinct characters; at least 2 are needed to learn from it"),
+        (
+            b"\xef\xbb\xbf",
+            {},
+            "a.txt has 0 distinct characters; at least 2 are needed to learn from it",
+        ),
         (b"\xef\xbb\xbf", {"tokenizer": "byte"}, "has no text in it"),
         (b"a" * 5000, {}, "has 1 distinct characters; at least 2 are needed to learn from it"),
         (b"caf\xe9" * 500, {"tokenizer": "byte"}, "is not UTF-8: byte 3"),
@@ -303,7 +340,10 @@ def test_split_shorter_than_one_window_is_refused(place: Place) -> None:
     data = place.prepare()
     data.check_length(4)
     for block_size, problem in (
-        (5, "the val split has 5 tokens, fewer than block_size + 1 = 6; use more text, a smaller model.block_size"),
+        (
+            5,
+            "the val split has 5 tokens, fewer than block_size + 1 = 6; use more text, a smaller model.block_size",
+        ),
         (1999, "the train split has 45 tokens, fewer than block_size + 1 = 2,000; "),
     ):
         with pytest.raises(DataError, match=f"^{re.escape(problem)}"):
@@ -319,10 +359,19 @@ DAMAGES_OF_FINISHED: list[tuple[str, Callable[[Path], object]]] = [
     *((META, changed(dtype=dtype)) for dtype in (None, "nonsense", ["u1"], "<u4")),
     *((META, changed(length=length)) for length in (None, 0, "x", 10**400)),
     (META, changed(splits={"train": [0, 10**9], "val": [0, 1]})),
-    *((META, changed(splits=splits)) for splits in ({"train": [0, 10]}, {"train": "ab", "val": "cd"})),
-    *((META, changed(splits={"train": train, "val": [5, len(TEXT)]})) for train in ([5, 5], [0, 4], [0, 6], [0, 5.0])),
+    *(
+        (META, changed(splits=splits))
+        for splits in ({"train": [0, 10]}, {"train": "ab", "val": "cd"})
+    ),
+    *(
+        (META, changed(splits={"train": train, "val": [5, len(TEXT)]}))
+        for train in ([5, 5], [0, 4], [0, 6], [0, 5.0])
+    ),
     (META, changed(sha256="0")),
-    *((META, changed(tokenizer=saved)) for saved in (None, {"type": "bpe"}, {"type": "char", "chars": []})),
+    *(
+        (META, changed(tokenizer=saved))
+        for saved in (None, {"type": "bpe"}, {"type": "char", "chars": []})
+    ),
 ]
 
 

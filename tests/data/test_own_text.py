@@ -9,7 +9,18 @@ from gpt.config import Config, DataConfig
 from gpt.data.own_text import MAX_EVAL_TOKENS, MIN_CHARS, TIERS, fit_recipe, recipe_for
 from gpt.system.environment import read_settings
 
-AMOUNTS = (MIN_CHARS, 2_777, 8_001, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
+AMOUNTS = (
+    MIN_CHARS,
+    2_777,
+    8_001,
+    30_000,
+    100_000,
+    180_001,
+    300_000,
+    300_001,
+    1_000_000,
+    50_000_000,
+)
 
 
 @pytest.mark.parametrize("characters", AMOUNTS)
@@ -18,22 +29,34 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert config.model.block_size < characters // 10
     tokens = config.model.block_size * config.train.batch_size
     assert tokens in {tier.tokens for tier in TIERS}
-    assert tokens * config.train.max_steps < 26 * 0.9 * characters  # times that its training split is read
+    assert (
+        tokens * config.train.max_steps < 26 * 0.9 * characters
+    )  # times that its training split is read
     assert config.optim.warmup_steps + (config.optim.decay_steps or 0) <= config.train.max_steps
     assert config.train.max_steps / config.train.eval_interval > 3  # at least four evaluations
     assert (config.train.eval_max_tokens is None) == (characters // 10 <= MAX_EVAL_TOKENS)
     assert config.data.order == "shuffled"
     assert config.sequence_lengths()[0][0] <= 256
     assert bool(config.train.mtp_weights) == (config.train.logit_temperature < 1)
-    assert config.sample.temperature == pytest.approx(0.8 * config.train.logit_temperature, abs=0.005)
+    assert config.sample.temperature == pytest.approx(
+        0.8 * config.train.logit_temperature, abs=0.005
+    )
 
 
 def test_less_text_is_regularized_more_and_read_more_often() -> None:
-    assert [tier.dropout for tier in TIERS] == sorted((tier.dropout for tier in TIERS), reverse=True)
+    assert [tier.dropout for tier in TIERS] == sorted(
+        (tier.dropout for tier in TIERS), reverse=True
+    )
     assert [tier.temperature for tier in TIERS] == sorted(tier.temperature for tier in TIERS)
     amounts = (MIN_CHARS, 4_000, 30_000, 100_000, 180_000, 180_001, 500_000, 1_000_000, 50_000_000)
-    configs = [Config.model_validate(recipe_for(characters, characters // 10, 65)) for characters in amounts]
-    tokens = [config.train.max_steps * config.train.sequences * config.model.block_size for config in configs]
+    configs = [
+        Config.model_validate(recipe_for(characters, characters // 10, 65))
+        for characters in amounts
+    ]
+    tokens = [
+        config.train.max_steps * config.train.sequences * config.model.block_size
+        for config in configs
+    ]
     assert all(less < 1.01 * more for less, more in pairwise(tokens))
     read = [count / characters for count, characters in zip(tokens, amounts, strict=True)]
     assert all(more > 0.99 * less for more, less in pairwise(read))
@@ -42,14 +65,25 @@ def test_less_text_is_regularized_more_and_read_more_often() -> None:
 
 
 def test_characters_that_hardly_occur_again_are_read_less_often() -> None:
-    few, many = (Config.model_validate(recipe_for(30_000, 3_000, distinct)) for distinct in (1_500, 1_501))
+    few, many = (
+        Config.model_validate(recipe_for(30_000, 3_000, distinct)) for distinct in (1_500, 1_501)
+    )
     assert many.train.max_steps == few.train.max_steps // 3
     assert many.model.dropout > few.model.dropout
 
 
 @pytest.mark.parametrize(("characters", "warned"), [(3_000, True), (20_000, False)])
-def test_a_line_warns_of_a_text_too_small_for_a_claim(tmp_path: Path, characters: int, warned: bool) -> None:
+def test_a_line_warns_of_a_text_too_small_for_a_claim(
+    tmp_path: Path, characters: int, warned: bool
+) -> None:
     path, lines = tmp_path / "text.txt", list[str]()
     path.write_text("0123456789" * (characters // 10))
-    fit_recipe(DataConfig(source="file", path=str(path), dir=str(tmp_path)), read_settings(True), lines.append)
-    assert any(line.startswith("warning: ") and f"{characters:,} characters" in line for line in lines) == warned
+    fit_recipe(
+        DataConfig(source="file", path=str(path), dir=str(tmp_path)),
+        read_settings(True),
+        lines.append,
+    )
+    assert (
+        any(line.startswith("warning: ") and f"{characters:,} characters" in line for line in lines)
+        == warned
+    )

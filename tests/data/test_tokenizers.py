@@ -46,10 +46,15 @@ def test_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: str)
         assert tokenizer.decode(ids) == tokenizer.decode(ids.tolist()) == text
         assert "".join(streamed(tokenizer, ids.tolist())) == text
         assert tokenizer.count_chars(ids) == len(text)
-        assert repr(again) == f"{type(again).__name__}(vocab_size={len(set(text)) if tokenizer is chars else 256})"
+        assert (
+            repr(again)
+            == f"{type(again).__name__}(vocab_size={len(set(text)) if tokenizer is chars else 256})"
+        )
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(1, "u1"), (256, "u1"), (257, "u2"), (65536, "u2"), (65537, "u4")])
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"), [(1, "u1"), (256, "u1"), (257, "u2"), (65536, "u2"), (65537, "u4")]
+)
 def test_ids_have_the_smallest_unsigned_type_that_holds_them(vocab_size: int, dtype: str) -> None:
     ids = CharTokenizer(map(chr, range(vocab_size))).encode_narrow(chr(vocab_size - 1))
     assert smallest_dtype(vocab_size) == ids.dtype == np.dtype(dtype)
@@ -63,8 +68,14 @@ def test_unknown_characters_are_each_told_once_with_their_first_place() -> None:
         CharTokenizer("abc", unknown="ignore")  # type: ignore[arg-type]
     with pytest.raises(DataError) as caught:
         CharTokenizer("abc\n").encode("abZcé\nZ𝄞Z")
-    assert str(caught.value).startswith("characters outside the vocabulary of 4: 'Z' at 2, 'é' at 4, '𝄞' at 7; ")
-    for count, more in ((MAX_LISTED, "; "), (MAX_LISTED + 1, " and 1 more; "), (500, " and 490 more; ")):
+    assert str(caught.value).startswith(
+        "characters outside the vocabulary of 4: 'Z' at 2, 'é' at 4, '𝄞' at 7; "
+    )
+    for count, more in (
+        (MAX_LISTED, "; "),
+        (MAX_LISTED + 1, " and 1 more; "),
+        (500, " and 490 more; "),
+    ):
         with pytest.raises(DataError) as caught:
             CharTokenizer("a").encode("".join(chr(0x4E00 + index) for index in range(count)))
         assert str(caught.value).count(" at ") == MAX_LISTED
@@ -92,8 +103,20 @@ def test_unknown_characters_can_be_replaced(chars: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "saved",
     [
-        *(None, [], "char", 3, {}, {"type": "bpe"}, {"type": ["char"], "chars": ["a"]}, {"type": "char"}),
-        *({"type": "char", "chars": chars} for chars in (None, 3, [], ["a", 1], ["a", ""], ["a", "bc"])),
+        *(
+            None,
+            [],
+            "char",
+            3,
+            {},
+            {"type": "bpe"},
+            {"type": ["char"], "chars": ["a"]},
+            {"type": "char"},
+        ),
+        *(
+            {"type": "char", "chars": chars}
+            for chars in (None, 3, [], ["a", 1], ["a", ""], ["a", "bc"])
+        ),
     ],
 )
 def test_other_json_is_no_tokenizer(saved: object) -> None:
@@ -113,7 +136,15 @@ READ_ONLY.flags.writeable = False
 
 @pytest.mark.parametrize(
     "given",
-    ["acb", [0, 2, 1], (0, 2, 1), [[0, 2, 1]], READ_ONLY, TOKENIZER.encode("acb")[None], torch.tensor([0, 2, 1]).int()],
+    [
+        "acb",
+        [0, 2, 1],
+        (0, 2, 1),
+        [[0, 2, 1]],
+        READ_ONLY,
+        TOKENIZER.encode("acb")[None],
+        torch.tensor([0, 2, 1]).int(),
+    ],
     ids=["text", "list", "tuple", "batch", "array", "encoded", "tensor"],
 )
 def test_text_in_any_container_is_a_batch_of_one(given: Any) -> None:
@@ -121,7 +152,12 @@ def test_text_in_any_container_is_a_batch_of_one(given: Any) -> None:
     assert ids.dtype == torch.int64
     assert ids.tolist() == [[0, 2, 1]]
     assert to_list(given, TOKENIZER, "reader") == [0, 2, 1]
-    assert to_list("a\r\nb\r", CharTokenizer("\nab"), "reader") == [1, 0, 2, 0]  # line ends are those of a corpus
+    assert to_list("a\r\nb\r", CharTokenizer("\nab"), "reader") == [
+        1,
+        0,
+        2,
+        0,
+    ]  # line ends are those of a corpus
 
 
 @pytest.mark.parametrize(
@@ -155,9 +191,15 @@ LLAMA3 = (
 def trained(pre_tokenizer: Any, normalizer: Any = None) -> Any:
     """The library's own tokenizer with byte-level tokens: 300 of a small corpus, and two that are added."""
     library = LibraryTokenizer(BPE())
-    library.normalizer, library.pre_tokenizer, library.decoder = normalizer, pre_tokenizer, decoders.ByteLevel()
+    library.normalizer, library.pre_tokenizer, library.decoder = (
+        normalizer,
+        pre_tokenizer,
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    library.train_from_iterator([CORPUS], BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False))
+    library.train_from_iterator(
+        [CORPUS], BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    )
     library.add_special_tokens([AddedToken(END), AddedToken("the end")])
     return library
 
@@ -167,10 +209,14 @@ def sentencepiece(normalizer: Any, pre_tokenizer: Any, strips: bool) -> Any:
     learning = LibraryTokenizer(BPE(unk_token="<unk>"))
     learning.pre_tokenizer = pre_tokenizers.Metaspace()
     first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    learning.train_from_iterator([CORPUS], BpeTrainer(vocab_size=400, special_tokens=first, show_progress=False))
+    learning.train_from_iterator(
+        [CORPUS], BpeTrainer(vocab_size=400, special_tokens=first, show_progress=False)
+    )
     model = json.loads(learning.to_str())["model"]
     merges = [tuple(merge) for merge in model["merges"]]
-    library = LibraryTokenizer(BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    library = LibraryTokenizer(
+        BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
     library.normalizer, library.pre_tokenizer = normalizer, pre_tokenizer
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     library.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
@@ -180,7 +226,9 @@ def sentencepiece(normalizer: Any, pre_tokenizer: Any, strips: bool) -> Any:
 
 def split(pattern: str) -> Any:
     words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
 SPACES = normalizers.Replace(" ", "▁")
@@ -188,11 +236,17 @@ LIBRARIES = {
     "gpt2": trained(pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "llama3": trained(split(LLAMA3)),
     "qwen": trained(split(LLAMA3.replace("{1,3}", "")), normalizers.NFC()),
-    "llama2": sentencepiece(normalizers.Sequence([normalizers.Prepend("▁"), SPACES]), None, strips=True),
-    "mistral": sentencepiece(None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False), strips=True),
+    "llama2": sentencepiece(
+        normalizers.Sequence([normalizers.Prepend("▁"), SPACES]), None, strips=True
+    ),
+    "mistral": sentencepiece(
+        None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False), strips=True
+    ),
     "gemma": sentencepiece(SPACES, None, strips=False),
 }
-TOKENIZERS = {name: BPETokenizer(json.loads(library.to_str())) for name, library in LIBRARIES.items()}
+TOKENIZERS = {
+    name: BPETokenizer(json.loads(library.to_str())) for name, library in LIBRARIES.items()
+}
 LIBRARY, OURS = LIBRARIES["gpt2"], TOKENIZERS["gpt2"]
 CONTENT: dict[str, Any] = OURS.to_dict()["tokenizer"]
 MODEL = CONTENT["model"]
@@ -200,7 +254,9 @@ PARTS = [
     *(END, "the end", "<s>", "</s>", "<0x0A>", "  ", " room", "'ll", "\r\n"),
     *("\N{COMBINING ACUTE ACCENT}e", "é", "🎭", "12345"),
 ]
-TEXTS = st.lists(st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(PARTS))).map("".join)
+TEXTS = st.lists(
+    st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(PARTS))
+).map("".join)
 EVERY_KIND = pytest.mark.parametrize("name", LIBRARIES)
 
 
@@ -238,8 +294,13 @@ def test_any_ids_decode_and_stream_as_in_the_library(name: str, data: st.DataObj
     ids = data.draw(st.lists(st.integers(0, ours.vocab_size - 1)))
     text = ours.decode(ids)
     theirs = library.decode(ids, skip_special_tokens=False)
-    assert text == theirs or ("\ufffd" in text and "\ufffd" in theirs and "<0x00>" in library.get_vocab())
-    assert "".join(streamed(ours, ids)).removeprefix(" " if name in ("llama2", "mistral") else "") == text
+    assert text == theirs or (
+        "\ufffd" in text and "\ufffd" in theirs and "<0x00>" in library.get_vocab()
+    )
+    assert (
+        "".join(streamed(ours, ids)).removeprefix(" " if name in ("llama2", "mistral") else "")
+        == text
+    )
 
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -249,36 +310,92 @@ UNKNOWN = "is not supported: only those of published models are"
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a)+$"}}}, rf"the pre-tokenizer .* {UNKNOWN}"),
-        ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": ["a"]}}}, "not a tokenizer|supported"),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES, BYTES]}}, "characters more than once"),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}] * 9}}, "more than 8 steps"),
+        (
+            {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a)+$"}}},
+            rf"the pre-tokenizer .* {UNKNOWN}",
+        ),
+        (
+            {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": ["a"]}}},
+            "not a tokenizer|supported",
+        ),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES, BYTES]}},
+            "characters more than once",
+        ),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}] * 9}},
+            "more than 8 steps",
+        ),
         ({"pre_tokenizer": {"type": "Metaspace", "replacement": "x" * 100_000}}, UNKNOWN),
-        ({"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 100_000}}, UNKNOWN),
-        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a|a)+$"}, "content": "▁"}}, UNKNOWN),
+        (
+            {
+                "normalizer": {
+                    "type": "Replace",
+                    "pattern": {"String": "a"},
+                    "content": "b" * 100_000,
+                }
+            },
+            UNKNOWN,
+        ),
+        (
+            {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a|a)+$"}, "content": "▁"}},
+            UNKNOWN,
+        ),
         ({"normalizer": {"type": "Prepend", "prepend": "b" * 100_000}}, UNKNOWN),
-        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}}, UNKNOWN),
+        (
+            {
+                "normalizer": {
+                    "type": "Sequence",
+                    "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}],
+                }
+            },
+            UNKNOWN,
+        ),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, UNKNOWN),
-        ({"model": MODEL | {"end_of_word_suffix": "x" * 100_000}}, r"the suffix x{40}\.\.\. at the end of a word"),
+        (
+            {"model": MODEL | {"end_of_word_suffix": "x" * 100_000}},
+            r"the suffix x{40}\.\.\. at the end of a word",
+        ),
     ],
     ids=range(11),
 )
-def test_what_a_text_could_take_hours_or_gigabytes_in_is_not_run(changes: dict[str, object], message: str) -> None:
+def test_what_a_text_could_take_hours_or_gigabytes_in_is_not_run(
+    changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(DataError, match=message) as caught:
         tokenizer_from_dict({"type": "bpe", "tokenizer": CONTENT | changes})
     assert len(str(caught.value)) < 400
 
 
 def test_token_that_is_added_around_a_text_is_kept_for_exports_and_never_run() -> None:
-    often = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 1000}
-    often |= {"pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}]}
+    often = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 1000,
+    }
+    often |= {
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}]
+    }
     again = BPETokenizer(CONTENT | {"post_processor": often | {"special_tokens": {}}})
     assert again.encode(CORPUS).tolist() == OURS.encode(CORPUS).tolist()
     assert again.to_dict()["tokenizer"]["post_processor"] == often | {"special_tokens": {}}
 
 
 def test_each_known_pattern_takes_a_time_linear_in_the_text() -> None:
-    parts = [" ", "\n", " \n", "A", "a", "\N{COMBINING ACUTE ACCENT}A", "中", "1", "!", "'s", "\t", "ǅ", "/"]
+    parts = [
+        " ",
+        "\n",
+        " \n",
+        "A",
+        "a",
+        "\N{COMBINING ACUTE ACCENT}A",
+        "中",
+        "1",
+        "!",
+        "'s",
+        "\t",
+        "ǅ",
+        "/",
+    ]
     began = time.monotonic()
     for pattern in PATTERNS:
         splitter = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
@@ -301,11 +418,26 @@ def test_failure_of_the_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
         ({"decoder": {"type": "Metaspace"}}, "byte-level, as of GPT-2.*; the decoder is Metaspace"),
         ({"decoder": {"type": "Sequence", "decoders": []}}, "only byte pair encoding on bytes"),
         *(({"decoder": other}, "not a tokenizer") for other in (None, "x", [1])),
-        ({"model": {"type": "BPE", "continuing_subword_prefix": "long enough"}}, "with the prefix long enough"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}, "254 of the 256 bytes have no token"),
-        ({"model": MODEL | {"vocab": MODEL["vocab"] | {"☃": len(MODEL["vocab"]) + 1}}}, "'☃' is not made of bytes"),
-        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}, "only byte pair encoding"),
-        ({"model": {"type": "BPE", "vocab": {"a": 300_000_000}, "merges": []}}, "10,000,000 ids are supported"),
+        (
+            {"model": {"type": "BPE", "continuing_subword_prefix": "long enough"}},
+            "with the prefix long enough",
+        ),
+        (
+            {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}},
+            "254 of the 256 bytes have no token",
+        ),
+        (
+            {"model": MODEL | {"vocab": MODEL["vocab"] | {"☃": len(MODEL["vocab"]) + 1}}},
+            "'☃' is not made of bytes",
+        ),
+        (
+            {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}},
+            "only byte pair encoding",
+        ),
+        (
+            {"model": {"type": "BPE", "vocab": {"a": 300_000_000}, "merges": []}},
+            "10,000,000 ids are supported",
+        ),
     ],
 )
 def test_other_tokenizers_are_refused(changes: dict[str, object], message: str) -> None:

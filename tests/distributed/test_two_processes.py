@@ -31,9 +31,23 @@ Facts = list[dict[str, Any]]
 def run_pair(*arguments: str, restarts: int = 0) -> str:
     """Run `two_processes.py` in two processes, all of which may be started again; return what they say."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", str(restarts), str(TESTS / "distributed" / "two_processes.py"), *arguments]
-    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    command += [
+        "--max-restarts",
+        str(restarts),
+        str(TESTS / "distributed" / "two_processes.py"),
+        *arguments,
+    ]
+    ended = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert ended.returncode == 0, ended.stderr[-4000:]
     return ended.stderr
 
@@ -62,13 +76,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def facts(folder: Path) -> Facts:
     """What each rank has to say."""
     run_pair(str(folder))
-    return [json.loads((folder / f"facts-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
+    return [
+        json.loads((folder / f"facts-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)
+    ]
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
     """The losses and norms of a run, by line."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("speed/")} for line in lines]
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith("speed/")} for line in lines
+    ]
 
 
 def saved(run: Path, step: int) -> dict[str, Any]:
@@ -99,7 +117,11 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
     ("variant", "alone", "most"),
     [
         ("adamw", "adamw", 3e-6),
-        ("muon", "muon-halves", 0),  # adds in the same order: Newton-Schulz makes other rounding errors visible
+        (
+            "muon",
+            "muon-halves",
+            0,
+        ),  # adds in the same order: Newton-Schulz makes other rounding errors visible
         pytest.param("native", "native", 1e-6, marks=needs_compiler),
     ],
 )
@@ -120,7 +142,9 @@ def test_each_process_reads_its_own_half_of_every_micro_batch(facts: Facts) -> N
         assert [row for part in parts for row in part] == fact["whole"]
 
 
-def test_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(folder: Path, facts: Facts) -> None:
+def test_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(
+    folder: Path, facts: Facts
+) -> None:
     assert [fact["signal_to_one"] for fact in facts] == [[STOPPED_AT + 1, 143]] * 2
     stopped, straight = (folder / name / "runs/run" for name in ("stopped", "straight"))
     assert metrics(stopped) == metrics(straight)
@@ -135,16 +159,27 @@ def test_another_number_of_processes_continues(folder: Path, facts: Facts) -> No
     said: list[str] = []
     trainer = start_session(folder / "left", *DROPOUT, resume="auto", report=said.append)
     before = saved(folder / "left" / "runs/run", STOPPED_AT + 1)
-    assert all(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+    assert all(
+        torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters()
+    )
     assert trainer.run().step == 9
-    assert any("saved the checkpoint: the random numbers of dropout were re-seeded" in line for line in said)
+    assert any(
+        "saved the checkpoint: the random numbers of dropout were re-seeded" in line
+        for line in said
+    )
     assert metrics(folder / "alone" / "runs/run")[-1]["step"] == 9
-    assert len([line for line in facts[0]["from_one_to_two"] if line.startswith("another number")]) == 1
+    assert (
+        len([line for line in facts[0]["from_one_to_two"] if line.startswith("another number")])
+        == 1
+    )
 
 
 def test_failure_of_one_process_is_one_outcome_for_all(facts: Facts) -> None:
     """A checkpoint that cannot be written, a loss that is not finite, and an error, which that process tells."""
-    assert [fact["failed_saves"] for fact in facts] == [[6, -1, "CheckpointError", 2], [6, -1, "PeerError", 2]]
+    assert [fact["failed_saves"] for fact in facts] == [
+        [6, -1, "CheckpointError", 2],
+        [6, -1, "PeerError", 2],
+    ]
     assert [fact["not_finite"] for fact in facts] == [[2, 3]] * 2
     assert [fact["error_of_one"] for fact in facts] == ["PeerError", "DeviceError"]
 
@@ -158,7 +193,10 @@ def test_killed_process_ends_all_and_torchrun_starts_them_again(workplace: Path)
     overrides = ["train.eval_interval=2", "run.threads=1"]
     assert train.main(["--config", "tiny.yaml", "run.name=alone", *overrides]) == 0
     said = run_pair("--config", "tiny.yaml", "--resume", "auto", *overrides, restarts=1)
-    assert said.count("\nerror: another process of this training has ended; continue from the last ") == 1
+    assert (
+        said.count("\nerror: another process of this training has ended; continue from the last ")
+        == 1
+    )
     assert said.count(f"resuming {Path('runs/tiny/checkpoints/step-000004')}") == 1
     assert "Traceback" not in said
     assert_same_metrics(Path("runs/tiny"), Path("runs/alone"))

@@ -39,7 +39,13 @@ VARIANTS = {
 """Runs that are compared with those of one process."""
 HALVES = ("train.batch_size=16", "train.grad_accum_steps=2")
 """How one process computes the gradients of `muon` as two do: those of half a batch each, and then their sum."""
-NATIVE = (*EQUAL, "run.kernels=native", "model.n_embd=64", "model.position=rope", "train.length_warmup=[0.5]")
+NATIVE = (
+    *EQUAL,
+    "run.kernels=native",
+    "model.n_embd=64",
+    "model.position=rope",
+    "train.length_warmup=[0.5]",
+)
 DROPOUT = ("train.max_steps=9", "model.dropout=0.2")
 STOPPED_AT = 4
 
@@ -55,7 +61,10 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
         sampler = build_sampler(config.data.order, tokens, config.model.block_size, config.run.seed)
         whole = sampler.get_batch(config.train.batch_size * config.train.grad_accum_steps)[0]
         first_step = step.call_args_list[0].args[2]
-        read[variant] = {"read": [inputs.tolist() for inputs, _ in first_step], "whole": whole.tolist()}
+        read[variant] = {
+            "read": [inputs.tolist() for inputs, _ in first_step],
+            "whole": whole.tolist(),
+        }
     if find_compiler() is not None:
         start_session(folder / "native-pair", *NATIVE, world=world).run()
     return read
@@ -95,7 +104,9 @@ def failed_saves(folder: Path, world: World) -> list[Any]:
     """A checkpoint that cannot be written is no reason to stop, or for ranks to differ; at the end it is one."""
     trainer = start_session(folder / "full", world=world)
     if world.is_main:
-        (trainer.run_folder.path / "checkpoints").write_text("a file in its place", encoding="utf-8")
+        (trainer.run_folder.path / "checkpoints").write_text(
+            "a file in its place", encoding="utf-8"
+        )
     try:
         trainer.run()
     except GPTError as error:
@@ -134,7 +145,13 @@ def error_of_one(folder: Path, world: ProcessGroup) -> str:
 
 
 def main(folder: Path) -> None:
-    scenarios: tuple[Any, ...] = (equal_runs, signal_to_one, from_one_to_two, failed_saves, not_finite)
+    scenarios: tuple[Any, ...] = (
+        equal_runs,
+        signal_to_one,
+        from_one_to_two,
+        failed_saves,
+        not_finite,
+    )
     facts: dict[str, Any] = {}
     with joined(read_launch()) as world:
         for scenario in (*scenarios, error_of_one):
@@ -146,7 +163,11 @@ def main(folder: Path) -> None:
 
 def killed_once(stepper: Stepper, number: int, *arguments: Any) -> Any:
     """Do a step, or be killed."""
-    if number == STOPPED_AT and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if (
+        number == STOPPED_AT
+        and os.environ["RANK"] == "1"
+        and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    ):
         os.kill(os.getpid(), signal.SIGKILL)
     return step(stepper, number, *arguments)
 

@@ -24,7 +24,9 @@ answer = 2
 ```python tags=["check"]
 assert answer == 2, "it is two"
 ```"""
-ELSEWHERE = re.compile(r"(?:src|data)=[\"']https?:|<link[^>]+https?:|url\(\s*[\"']?https?:|@import\s+[\"']https?:")
+ELSEWHERE = re.compile(
+    r"(?:src|data)=[\"']https?:|<link[^>]+https?:|url\(\s*[\"']?https?:|@import\s+[\"']https?:"
+)
 
 
 def chapter(folder: Path, text: str) -> Path:
@@ -39,11 +41,16 @@ def test_chapters_are_built_alike_and_what_is_not_is_found(tmp_path: Path) -> No
         ("A loss of 1.52, as `0.1` in Python 3.11 is not.", "1_sample.md:3: 1.52 in the text"),
         ("# Another title", "not one title"),
         (EXERCISE.format("pass").replace("solution", "answer"), "unknown tag 'answer'"),
-        (EXERCISE.format("pass").rpartition("\n\n")[0], "1_sample.md:4: an exercise is three cells"),
+        (
+            EXERCISE.format("pass").rpartition("\n\n")[0],
+            "1_sample.md:4: an exercise is three cells",
+        ),
     ):
         assert problem in "\n".join(problems(chapter(tmp_path, text)))
     path = chapter(tmp_path, "Text.")
-    path.write_text(path.read_text(encoding="utf-8").replace("have read", "will read"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("have read", "will read"), encoding="utf-8"
+    )
     assert "no section" in "\n".join(problems(path))
 
 
@@ -79,26 +86,37 @@ def test_notebooks_are_those_of_the_chapters_without_outputs() -> None:
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
-def test_chapter_opens_in_colab_once_the_repository_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chapter_opens_in_colab_once_the_repository_has_an_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first = read(CHAPTERS[0])
     assert "Colab" not in page(first, "1_counting")
     monkeypatch.setattr(chapters, "REPOSITORY", "owner/gpt")
-    assert "(https://colab.research.google.com/github/owner/gpt/blob/main/notebooks/1_counting.ipynb)" in page(
-        first, "1_counting"
+    assert (
+        "(https://colab.research.google.com/github/owner/gpt/blob/main/notebooks/1_counting.ipynb)"
+        in page(first, "1_counting")
     )
     assert 'GPT = "git+https://github.com/owner/gpt"' in notebook(CHAPTERS[0]).cells[1].source
 
 
 @pytest.mark.slow
-def test_other_notebooks_run_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("PYTHONPATH", str(NOTEBOOKS.parent)), ("GPT_OFFLINE", "1"), ("OMP_NUM_THREADS", "1")):
+def test_other_notebooks_run_without_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("PYTHONPATH", str(NOTEBOOKS.parent)),
+        ("GPT_OFFLINE", "1"),
+        ("OMP_NUM_THREADS", "1"),
+    ):
         monkeypatch.setenv(name, value)
     outputs: dict[str, list[dict[str, Any]]] = {}
     for name in ("a_head_that_copies", "your_own_parts"):
         read = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
         resources = {"metadata": {"path": str(tmp_path)}}
         NotebookClient(read, timeout=120, kernel_name="python3", resources=resources).execute()
-        outputs[name] = [output for cell in read.cells if cell.cell_type == "code" for output in cell.outputs]
+        outputs[name] = [
+            output for cell in read.cells if cell.cell_type == "code" for output in cell.outputs
+        ]
     copies = outputs["a_head_that_copies"]
     printed = "".join(output["text"] for output in copies if output.get("name") == "stdout")
     without = [float(bits) for bits in re.findall(r"([\d.]+) bits", printed)]

@@ -39,17 +39,34 @@ def test_every_document_has_its_place() -> None:
     [
         ("docs/data.md", "training.md#model", "training.md#model", set()),
         ("docs/data.md", "../README.md#results", "readme.md#results", {"README.md"}),
-        ("docs/data.md", "../gpt/system/files.py", "source/gpt/system/files.py.md", {"gpt/system/files.py"}),
-        ("docs/book/1_x.md", "../../gpt/system/files.py", "../source/gpt/system/files.py.md", {"gpt/system/files.py"}),
+        (
+            "docs/data.md",
+            "../gpt/system/files.py",
+            "source/gpt/system/files.py.md",
+            {"gpt/system/files.py"},
+        ),
+        (
+            "docs/book/1_x.md",
+            "../../gpt/system/files.py",
+            "../source/gpt/system/files.py.md",
+            {"gpt/system/files.py"},
+        ),
         ("docs/book/1_x.md", "../data.md", "../data.md", set()),
         ("docs/data.md", "../notebooks/1_x.ipynb", "book/1_x.ipynb", set()),
         ("README.md", "docs/data.md", "data.md", set()),
         ("benchmarks/LOG.md", "../docs/attention.png", "../../attention.png", set()),
-        ("docs/data.md", "https://arxiv.org/abs/1706.03762", "https://arxiv.org/abs/1706.03762", set()),
+        (
+            "docs/data.md",
+            "https://arxiv.org/abs/1706.03762",
+            "https://arxiv.org/abs/1706.03762",
+            set(),
+        ),
         ("docs/data.md", "#here", "#here", set()),
     ],
 )
-def test_links_lead_to_where_the_site_has_a_file(path: str, link: str, adapted: str, made: set[str]) -> None:
+def test_links_lead_to_where_the_site_has_a_file(
+    path: str, link: str, adapted: str, made: set[str]
+) -> None:
     assert adapt(f"See [it]({link}).", path) == (f"See [it]({adapted}).", made)
 
 

@@ -14,7 +14,9 @@ from docs.site.chapters import CHAPTERS
 from gpt.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test waits for every chapter
-LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?(https?:)?//[^>]*")
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?(https?:)?//[^>]*"
+)
 THEME = ("landmark-unique: #__code_", "scrollable-region-focusable: #__code_")
 """The theme's own: each button that copies has a landmark, and code can be scrolled by keyboard once it is in sight."""
 
@@ -23,17 +25,27 @@ THEME = ("landmark-unique: #__code_", "scrollable-region-focusable: #__code_")
 def site(work: Path, executed) -> Path:  # type: ignore[no-untyped-def]
     """The site, which MkDocs refuses to build if a link or an anchor in it leads nowhere."""
     with FileLock(work / "site.lock"):
-        return work / "site" if (work / "site").exists() else build(work, {path: executed(path) for path in CHAPTERS})
+        return (
+            work / "site"
+            if (work / "site").exists()
+            else build(work, {path: executed(path) for path in CHAPTERS})
+        )
 
 
 def test_everything_has_its_page_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     assert all((site / "commands" / f"{name}.html").is_file() for name in COMMANDS)
-    assert all((site / "book" / f"{path.stem}.{kind}").is_file() for path in CHAPTERS for kind in ("html", "ipynb"))
+    assert all(
+        (site / "book" / f"{path.stem}.{kind}").is_file()
+        for path in CHAPTERS
+        for kind in ("html", "ipynb")
+    )
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     reference = "".join(text for path, text in pages.items() if path.parent.name == "reference")
     names = {*gpt.__all__, "model.attention.Attention", "system.errors.ConfigError"} - {"GPTError"}
     assert [name for name in names if f'id="gpt.{name}"' not in reference] == []
-    assert {path.name: match[0] for path, text in pages.items() if (match := LOADED.search(text))} == {}
+    assert {
+        path.name: match[0] for path, text in pages.items() if (match := LOADED.search(text))
+    } == {}
     styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
     assert not any(re.search(r"@import|url\([\"']?(https?:)?//", style) for style in styles)
 

@@ -36,10 +36,15 @@ const newSource = () => new LocalSource(newModel(), new Tokenizer(data.tokenizer
 def run_page(page: str, code: str) -> Any:
     """Return what `code`, which sees the constants above and what the modules export, makes of a page."""
     imports = [
-        f"import {{ {', '.join(names)} }} from '{(SOURCES / file).as_uri()}';" for file, names in MODULES.items()
+        f"import {{ {', '.join(names)} }} from '{(SOURCES / file).as_uri()}';"
+        for file, names in MODULES.items()
     ]
-    program = "\n".join([*imports, READER, f"console.log(JSON.stringify(await (async () => {{ {code} }})()));"])
+    program = "\n".join(
+        [*imports, READER, f"console.log(JSON.stringify(await (async () => {{ {code} }})()));"]
+    )
     command = [find_node(), "--input-type=module", "--eval", program]
-    result = subprocess.run(command, input=page, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
+    result = subprocess.run(
+        command, input=page, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
     return json.loads(result.stdout)

@@ -21,9 +21,18 @@ from tiny import sharp_model
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
-SMALLER = {"n_layer": 1, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23, "mlp_width": None}
+SMALLER = {
+    "n_layer": 1,
+    "n_head": 4,
+    "n_embd": 32,
+    "block_size": 16,
+    "vocab_size": 23,
+    "mlp_width": None,
+}
 EXPORTS: dict[str, Callable[[GPT, Path], object]] = {
-    "html": lambda model, _: render_model_page(model, CHARS, "float32", SamplingParams(), "A title", "a note"),
+    "html": lambda model, _: render_model_page(
+        model, CHARS, "float32", SamplingParams(), "A title", "a note"
+    ),
     "hf": lambda model, _: export_files(model, CHARS, SamplingParams()),
     "gguf": lambda model, folder: write_gguf(folder / "x.gguf", model, CHARS, "float32", "x"),
 }
@@ -35,7 +44,8 @@ def test_model_is_refused_where_the_code_is_edited(monkeypatch: pytest.MonkeyPat
     require_as_configured(quantize(model, "int8"))
     EDITS["attention times zero"](monkeypatch)
     with pytest.raises(
-        InputError, match=r"^the model is not what its configuration builds: \w+ of gpt/model/\w+\.py was"
+        InputError,
+        match=r"^the model is not what its configuration builds: \w+ of gpt/model/\w+\.py was",
     ):
         require_as_configured(model)
 
@@ -81,6 +91,10 @@ def exports_of(recipe: Path, folder: Path) -> str:
 
 
 def test_page_says_where_each_recipe_can_be_exported(tmp_path: Path) -> None:
-    rows = re.findall(r"^\| (`\w+\.yaml`.*) \| (html.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    table = {name: exports for names, exports in rows for name in re.findall(r"`(\w+)\.yaml`", names)}
+    rows = re.findall(
+        r"^\| (`\w+\.yaml`.*) \| (html.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    table = {
+        name: exports for names, exports in rows for name in re.findall(r"`(\w+)\.yaml`", names)
+    }
     assert table == {path.stem: exports_of(path, tmp_path) for path in RECIPES.glob("*.yaml")}

@@ -44,30 +44,63 @@ def logits_of(file: Path, idx: Tensor, expected_kind: str) -> Tensor:
     reader: Any = gguf.GGUFReader(file)
     fields = {name.partition(".")[2]: field.contents() for name, field in reader.fields.items()}
     kind, layers, vocab = fields["architecture"], fields["block_count"], fields["vocab_size"]
-    assert (kind, fields["name"], fields["context_length"]) == (expected_kind, "a name", idx.size(1))
+    assert (kind, fields["name"], fields["context_length"]) == (
+        expected_kind,
+        "a name",
+        idx.size(1),
+    )
     if kind == "gpt2":  # whose activation is the tanh form there
-        sizes = {"n_positions": fields["context_length"], "n_embd": fields["embedding_length"], "n_layer": layers}
-        sizes |= {"n_head": fields["attention.head_count"], "n_inner": fields["feed_forward_length"]}
+        sizes = {
+            "n_positions": fields["context_length"],
+            "n_embd": fields["embedding_length"],
+            "n_layer": layers,
+        }
+        sizes |= {
+            "n_head": fields["attention.head_count"],
+            "n_inner": fields["feed_forward_length"],
+        }
         sizes |= {"layer_norm_epsilon": fields["attention.layer_norm_epsilon"]}
     else:
-        sizes = {"hidden_size": fields["embedding_length"], "intermediate_size": fields["feed_forward_length"]}
-        sizes |= {"num_hidden_layers": layers, "num_attention_heads": fields["attention.head_count"]}
-        sizes |= {"num_key_value_heads": fields["attention.head_count_kv"], "head_dim": fields["attention.key_length"]}
+        sizes = {
+            "hidden_size": fields["embedding_length"],
+            "intermediate_size": fields["feed_forward_length"],
+        }
+        sizes |= {
+            "num_hidden_layers": layers,
+            "num_attention_heads": fields["attention.head_count"],
+        }
+        sizes |= {
+            "num_key_value_heads": fields["attention.head_count_kv"],
+            "head_dim": fields["attention.key_length"],
+        }
         sizes |= {"rms_norm_eps": fields["attention.layer_norm_rms_epsilon"]}
-        sizes |= {"rope_parameters": {"rope_type": "default", "rope_theta": fields["rope.freq_base"]}}
+        sizes |= {
+            "rope_parameters": {"rope_type": "default", "rope_theta": fields["rope.freq_base"]}
+        }
         has_bias = any(tensor.name.endswith("attn_q.bias") for tensor in reader.tensors)
         sizes |= {"attention_bias": has_bias, **({"mlp_bias": has_bias} if kind == "llama" else {})}
-    tensors = {each.name: torch.tensor(gguf.quants.dequantize(each.data, each.tensor_type)) for each in reader.tensors}
+    tensors = {
+        each.name: torch.tensor(gguf.quants.dequantize(each.data, each.tensor_type))
+        for each in reader.tensors
+    }
     tied = "output.weight" not in tensors
-    config = transformers.AutoConfig.for_model(kind, vocab_size=vocab, tie_word_embeddings=tied, **sizes)
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=vocab, tie_word_embeddings=tied, **sizes
+    )
     model: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, kind.upper()), layers)
     for name, parameter in model.named_parameters():
         tensor = tensors.pop(names.get_name(name, try_suffixes=(".weight", ".bias")))
-        if kind == "llama" and ("q_proj" in name or "k_proj" in name):  # llama.cpp rotates neighbors
-            tensor = tensor.view(-1, fields["attention.key_length"] // 2, 2, *tensor.shape[1:]).transpose(1, 2)
+        if kind == "llama" and (
+            "q_proj" in name or "k_proj" in name
+        ):  # llama.cpp rotates neighbors
+            tensor = tensor.view(
+                -1, fields["attention.key_length"] // 2, 2, *tensor.shape[1:]
+            ).transpose(1, 2)
         matrix_in_block = kind == "gpt2" and ".h." in name and tensor.dim() == 2
-        parameter.data = (tensor.T if matrix_in_block else tensor.reshape(parameter.shape)).contiguous()
+        parameter.data = (
+            tensor.T if matrix_in_block else tensor.reshape(parameter.shape)
+        ).contiguous()
     assert not tensors
     return model(idx).logits
 
@@ -84,12 +117,18 @@ def rounded(model: GPT) -> GPT:
 
 @pytest.mark.parametrize(("kind", "changes"), VARIANTS)
 @torch.no_grad()
-def test_file_computes_what_its_model_does(kind: str, changes: dict[str, object], tmp_path: Path) -> None:
+def test_file_computes_what_its_model_does(
+    kind: str, changes: dict[str, object], tmp_path: Path
+) -> None:
     model = sharp_model(std=0.1, **changes)
-    idx = torch.randint(model.vocab_size, (2, model.config.block_size), generator=torch.Generator().manual_seed(1))
+    idx = torch.randint(
+        model.vocab_size, (2, model.config.block_size), generator=torch.Generator().manual_seed(1)
+    )
     for weights, expected in (("float32", model), ("q8_0", rounded(model))):
         write_gguf(tmp_path / "x.gguf", model, CHARS, weights, "a name")
-        torch.testing.assert_close(logits_of(tmp_path / "x.gguf", idx, kind), expected(idx), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            logits_of(tmp_path / "x.gguf", idx, kind), expected(idx), atol=1e-5, rtol=0
+        )
 
 
 def test_tokens_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None:
@@ -98,14 +137,19 @@ def test_tokens_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None
     model = sharp_model(vocab_size=BPE.vocab_size + 2, mlp="gelu_tanh")
     write_gguf(tmp_path / "x.gguf", model, BPE, "float32", "x")
     reader: Any = gguf.GGUFReader(tmp_path / "x.gguf")
-    header = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in reader.fields.items()}
+    header = {
+        name.removeprefix("tokenizer.ggml."): field.contents()
+        for name, field in reader.fields.items()
+    }
     assert (header["model"], header["pre"], header["add_bos_token"]) == ("gpt2", "gpt-2", False)
     assert header["tokens"][header["eos_token_id"]] == "ÿ"  # byte 255, which no text has
     assert header["tokens"][-1] == "[beyond1]"
     assert header["merges"][0].split(" ") == BPE.to_dict()["tokenizer"]["model"]["merges"][0]
     assert gguf_tokens(BPE, end_id=7).end_id == 7
     split_otherwise = BPETokenizer(BPE.to_dict()["tokenizer"] | {"pre_tokenizer": None})
-    with pytest.raises(InputError, match=r"llama\.cpp has byte pair encoding only with words as of GPT-2"):
+    with pytest.raises(
+        InputError, match=r"llama\.cpp has byte pair encoding only with words as of GPT-2"
+    ):
         gguf_tokens(split_otherwise)
 
 
@@ -114,7 +158,9 @@ def test_file_is_refused_without_the_library_or_an_architecture(
 ) -> None:
     message = r"^llama\.cpp has .* with model\.mlp=gelu_tanh model\.qk_norm=false, as .*, or export it --to html$"
     with pytest.raises(InputError, match=message):
-        write_gguf(tmp_path / "x.gguf", sharp_model(mlp="relu2", qk_norm=True), CHARS, "float32", "x")
+        write_gguf(
+            tmp_path / "x.gguf", sharp_model(mlp="relu2", qk_norm=True), CHARS, "float32", "x"
+        )
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(InputError, match=re.escape("glassgpt[gguf]")):
         write_gguf(tmp_path / "x.gguf", sharp_model(), CHARS, "float32", "x")
@@ -130,7 +176,9 @@ print(json.dumps({"ids": ids, "text": text["choices"][0]["text"]}))
 """
 
 
-@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'glassgpt[llama]'")
+@pytest.mark.skipif(
+    find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'glassgpt[llama]'"
+)
 @pytest.mark.parametrize(
     ("tokenizer", "prompt", "changes"),
     [
@@ -143,10 +191,16 @@ def test_llama_cpp_writes_the_same_greedy_text(
 ) -> None:
     model, ids = sharp_model(block_size=256, **changes), tokenizer.encode(prompt).tolist()
     write_gguf(tmp_path / "x.gguf", model, tokenizer, "float32", "x")
-    unknown = prompt.replace("?", "#") if tokenizer is CHARS else prompt  # it is not in the vocabulary
+    unknown = (
+        prompt.replace("?", "#") if tokenizer is CHARS else prompt
+    )  # it is not in the vocabulary
     command = [sys.executable, "-c", RUN, str(tmp_path / "x.gguf"), unknown]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     end = gguf_tokens(tokenizer).end_id
-    greedy = generate_tokens(model, ids, SamplingParams(max_new_tokens=200, temperature=0.0, end_id=end))
-    text = b"".join(tokenizer.token_bytes(index) for index in greedy if index != end).decode(errors="ignore")
+    greedy = generate_tokens(
+        model, ids, SamplingParams(max_new_tokens=200, temperature=0.0, end_id=end)
+    )
+    text = b"".join(tokenizer.token_bytes(index) for index in greedy if index != end).decode(
+        errors="ignore"
+    )
     assert json.loads(printed.splitlines()[-1]) == {"ids": ids, "text": text}

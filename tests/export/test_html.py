@@ -55,7 +55,9 @@ def test_logits_are_those_of_the_weights_rounded_as_in_the_page(
     model = model if kept == "float32" else quantize(model, kept)
     code = f"const model = newModel(); return {IDS}.map((id, at) => [...model.step(id, at)]);"
     logits = torch.tensor(run_page(page_of(model, weights), code))
-    in_page = copy.deepcopy(quantize(model, "int8") if (kept, weights) == ("float32", "int8") else model)
+    in_page = copy.deepcopy(
+        quantize(model, "int8") if (kept, weights) == ("float32", "int8") else model
+    )
     for parameter in in_page.parameters() if weights != "float32" else ():
         parameter.data = parameter.half().float()
     expected = in_page(torch.tensor([IDS]))[0]
@@ -64,11 +66,47 @@ def test_logits_are_those_of_the_weights_rounded_as_in_the_page(
 
 def test_byte_pairs_and_bytes_become_the_ids_of_the_package() -> None:
     library = LibraryTokenizer.from_str(json.dumps(learn_bpe([CORPUS], 300).to_dict()["tokenizer"]))
-    library.add_special_tokens([AddedToken("<|end|>"), AddedToken("<|end|>.")])  # which are literal text
+    library.add_special_tokens(
+        [AddedToken("<|end|>"), AddedToken("<|end|>.")]
+    )  # which are literal text
     generator = random.Random(0)
-    parts = ["the", "keeper's", "'LL", "don't", " ", "  ", "\n", "\t", "\r\n", "\x85", "\ufeff", "\u3000", "e\u0301"]
-    parts += ["123", "½", "é", "你好", "🎭", "...", "<|end|>", "<|end|>.", "<|", "Ġ", "room " * 9, "\0", "ß", "_"]
-    texts = ["", CORPUS, "aé\U0001f600", *("".join(generator.choices(parts, k=12)) for _ in range(300))]
+    parts = [
+        "the",
+        "keeper's",
+        "'LL",
+        "don't",
+        " ",
+        "  ",
+        "\n",
+        "\t",
+        "\r\n",
+        "\x85",
+        "\ufeff",
+        "\u3000",
+        "e\u0301",
+    ]
+    parts += [
+        "123",
+        "½",
+        "é",
+        "你好",
+        "🎭",
+        "...",
+        "<|end|>",
+        "<|end|>.",
+        "<|",
+        "Ġ",
+        "room " * 9,
+        "\0",
+        "ß",
+        "_",
+    ]
+    texts = [
+        "",
+        CORPUS,
+        "aé\U0001f600",
+        *("".join(generator.choices(parts, k=12)) for _ in range(300)),
+    ]
     code = f"""
     const tokenizer = new Tokenizer(data.tokenizer);
     return {json.dumps(texts)}.map((text) => {{
@@ -86,17 +124,27 @@ def test_byte_pairs_and_bytes_become_the_ids_of_the_package() -> None:
             assert pieces == [stream.feed(index) for index in ids]
 
 
-def test_page_refuses_weights_and_words_that_it_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_refuses_weights_and_words_that_it_cannot_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = BPETokenizer(learn_bpe([CORPUS], 300).to_dict()["tokenizer"] | {"pre_tokenizer": None})
-    with pytest.raises(InputError, match=r"a page has byte pair encoding only with words as of GPT-2.*; use --to hf"):
+    with pytest.raises(
+        InputError,
+        match=r"a page has byte pair encoding only with words as of GPT-2.*; use --to hf",
+    ):
         page_of(sharp_model(vocab_size=300), tokenizer=words)
     model = sharp_model()
     for value in (float("nan"), 1e6):
         model.h[1].mlp.c_fc.weight.data[0, 0] = value
-        with pytest.raises(InputError, match=r"h\.1\.mlp\.c_fc\.weight has values that are not finite in fp16"):
+        with pytest.raises(
+            InputError, match=r"h\.1\.mlp\.c_fc\.weight has values that are not finite in fp16"
+        ):
             page_of(model, "fp16")
     monkeypatch.setattr(html, "MAX_BYTES", 1_000_000)
-    with pytest.raises(InputError, match="a browser reads at most 1 MB of weights from a page, and these have 2; use"):
+    with pytest.raises(
+        InputError,
+        match="a browser reads at most 1 MB of weights from a page, and these have 2; use",
+    ):
         page_of(sharp_model(n_embd=128))
 
 
@@ -105,9 +153,13 @@ def test_page_is_one_file_that_asks_nothing_of_anyone_and_keeps_hostile_text_as_
     page = page_of(sharp_model(), tokenizer=tokenizer)
     assert page.count("<script") == page.count("</script>") == 3
     assert run_page(page, "return data.tokenizer.chars;") == tokenizer.itos
-    assert re.search(r"""og:title" content="A &lt;title&gt;">\n.*og:description" content="a note">""", page)
+    assert re.search(
+        r"""og:title" content="A &lt;title&gt;">\n.*og:description" content="a note">""", page
+    )
     assert "default-src 'none'" in page
-    assert not re.search(r"""https?:|src=|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|\beval\(""", page)
+    assert not re.search(
+        r"""https?:|src=|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|\beval\(""", page
+    )
     everywhere, *templates = re.split(r"<template", page)
     for part in templates:
         own = re.findall(r' id="([^"]+)"', everywhere + part.partition("</template>")[0])
@@ -130,7 +182,10 @@ def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
     """Open the page of the model; nothing but the file must be asked for."""
     file = tmp_path / "model.html"
     params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
-    file.write_text(render_model_page(model, CHARS, "float32", params, "A title", "a note", "ab"), encoding="utf-8")
+    file.write_text(
+        render_model_page(model, CHARS, "float32", params, "A title", "a note", "ab"),
+        encoding="utf-8",
+    )
     pages: list[Page] = []
 
     def start(**options: Any) -> Page:
@@ -173,9 +228,13 @@ def test_page_writes_what_pytorch_writes_by_webassembly_after_plain_forms_of_unk
     assert page.run("document.getElementById('prompt').value") == "ab"
     text = write(page, "caf\u00e9\u2019s #1\u2014", count=1)
     assert text[:-1] == "cafe's "
-    assert "The model does not know \u00e9 \u2019 # 1 \u2014, so a plain form" in page.text(".status")
+    assert "The model does not know \u00e9 \u2019 # 1 \u2014, so a plain form" in page.text(
+        ".status"
+    )
     text = write(page, "the ", count=200, temperature=0.8, top_k=5, seed=11)
-    assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=11)
+    assert text == "the " + generate(
+        model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=11
+    )
     assert page.text(".status").startswith("200 characters written with seed 11")
     assert "per second." in page.text(".status")
     page.run("document.getElementById('prompt').value = ''")  # which starts a line
@@ -194,7 +253,9 @@ def test_program_that_the_page_shows_writes_its_text(
     assert capsys.readouterr().out == f"{text}\n"
 
 
-def test_model_view_goes_on_by_what_it_samples_at_the_temperature(open_page: Open, model: GPT) -> None:
+def test_model_view_goes_on_by_what_it_samples_at_the_temperature(
+    open_page: Open, model: GPT
+) -> None:
     page = open_page()
     open_view(page, "picture")
     bars = "[...document.querySelectorAll('.bars .value')].map((item) => item.textContent)"
@@ -205,7 +266,9 @@ def test_model_view_goes_on_by_what_it_samples_at_the_temperature(open_page: Ope
     )
     page.wait_for(f"{bars}.join() === '100%'")
     before = page.run("document.querySelector('.picture-line').textContent")
-    place = page.run("[...document.querySelectorAll('.picture-line .token')].findIndex((each) => each.ariaCurrent)")
+    place = page.run(
+        "[...document.querySelectorAll('.picture-line .token')].findIndex((each) => each.ariaCurrent)"
+    )
     page.point("document.querySelector('.ending button')", click=True)
     page.wait_for(f"document.querySelector('.picture-line')?.textContent !== {json.dumps(before)}")
     text = page.run("document.getElementById('reading-text').value")
@@ -227,13 +290,19 @@ def test_text_is_typed_where_motion_is_wanted(hurry: int, open_page: Open) -> No
 
 @pytest.mark.parametrize("model", [{"block_size": 128}], indirect=True)
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
-def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(width: int, dark: bool, open_page: Open) -> None:
+def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
+    width: int, dark: bool, open_page: Open
+) -> None:
     page = open_page(width=width, height=800, dark=dark)
     write(page, "the ", count=100)
-    lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+    lightness = page.run(
+        "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)"
+    )
     assert (sum(lightness) < 100) == dark
     for view in ("write", "picture", "attention", "lens"):
         open_view(page, view)
-        page.wait_for("document.querySelector('.view .text, .view .head canvas, .view #lens-table .cell') !== null")
+        page.wait_for(
+            "document.querySelector('.view .text, .view .head canvas, .view #lens-table .cell') !== null"
+        )
         assert (view, page.violations()) == (view, [])
         assert page.run("document.documentElement.scrollWidth") <= width

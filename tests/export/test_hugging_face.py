@@ -53,12 +53,16 @@ def edit(file: Path, **fields: object) -> None:
 
 
 def sequences(model: GPT) -> Tensor:
-    return torch.randint(model.vocab_size, (3, model.config.block_size), generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        model.vocab_size, (3, model.config.block_size), generator=torch.Generator().manual_seed(1)
+    )
 
 
 @pytest.mark.parametrize(("family", "changes"), EXPORTS)
 @torch.no_grad()
-def test_transformers_computes_the_same(family: str, changes: dict[str, object], tmp_path: Path) -> None:
+def test_transformers_computes_the_same(
+    family: str, changes: dict[str, object], tmp_path: Path
+) -> None:
     model = sharp_model(std=0.1, block_size=64, **changes)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(save(model, tmp_path))
     assert type(theirs).__name__ == FAMILIES[family]
@@ -86,7 +90,9 @@ TEXT = whole_text() + "".join(map(chr, range(0x3000))) + "😀"
     [lambda: CharTokenizer(TEXT), ByteTokenizer, lambda: learn_bpe([TEXT[:100_000]], 512)],
     ids=["char", "byte", "bpe"],
 )
-def test_ids_of_a_whole_text_survive_the_way_there_and_back(learn: Callable[[], Tokenizer], tmp_path: Path) -> None:
+def test_ids_of_a_whole_text_survive_the_way_there_and_back(
+    learn: Callable[[], Tokenizer], tmp_path: Path
+) -> None:
     tokenizer = learn()
     save(sharp_model(vocab_size=tokenizer.vocab_size), tmp_path, tokenizer)
     ids = tokenizer.encode(TEXT).tolist()
@@ -97,10 +103,22 @@ def test_ids_of_a_whole_text_survive_the_way_there_and_back(learn: Callable[[], 
 
 
 def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) -> None:
-    defaults = {"temperature": 0.7, "top_k": 9, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.3}
+    defaults = {
+        "temperature": 0.7,
+        "top_k": 9,
+        "top_p": 0.8,
+        "min_p": 0.1,
+        "repetition_penalty": 1.3,
+    }
     save(sharp_model(block_size=66), tmp_path, end_id=3, **defaults)
     config = transformers.GenerationConfig.from_pretrained(tmp_path)
-    expected = {"do_sample": True, "eos_token_id": 3, "pad_token_id": 3, "max_length": 66, **defaults}
+    expected = {
+        "do_sample": True,
+        "eos_token_id": 3,
+        "pad_token_id": 3,
+        "max_length": 66,
+        **defaults,
+    }
     assert {name: getattr(config, name) for name in expected} == expected
     assert read_end_id(tmp_path, 23) == 3
     for ids, first in (([5, 7], 5), (50256, 3), ([], 3), (None, 3)):
@@ -116,7 +134,9 @@ def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) ->
 
 def test_transformers_samples_no_id_without_a_text_but_the_end(tmp_path: Path) -> None:
     model = sharp_model(std=0.001, vocab_size=300)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(save(model, tmp_path, end_id=299, temperature=1.0))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        save(model, tmp_path, end_id=299, temperature=1.0)
+    )
     assert theirs.generation_config.suppress_tokens == [*range(23, 299)]
     written = theirs.generate(torch.zeros(20, 1, dtype=torch.long), do_sample=True)
     assert set(written.flatten().tolist()) <= {*range(23), 299}
@@ -124,7 +144,9 @@ def test_transformers_samples_no_id_without_a_text_but_the_end(tmp_path: Path) -
 
 @torch.no_grad()
 def test_transformers_samples_from_the_same_distribution(tmp_path: Path) -> None:
-    params = SamplingParams(temperature=0.7, top_k=9, top_p=0.95, min_p=0.02, repetition_penalty=1.3)
+    params = SamplingParams(
+        temperature=0.7, top_k=9, top_p=0.95, min_p=0.02, repetition_penalty=1.3
+    )
     model = sharp_model(std=0.1)
     save(model, tmp_path, **params.model_dump())
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -137,7 +159,11 @@ def test_transformers_samples_from_the_same_distribution(tmp_path: Path) -> None
     assert theirs.generate(idx).size(1) == 16  # the window
 
 
-ENDS: list[tuple[Tokenizer, int, str | None]] = [(CHARS, 0, "\n"), (CHARS, 23, None), (ByteTokenizer(), 10, None)]
+ENDS: list[tuple[Tokenizer, int, str | None]] = [
+    (CHARS, 0, "\n"),
+    (CHARS, 23, None),
+    (ByteTokenizer(), 10, None),
+]
 """A tokenizer, the id at which a text ends, and what transformers calls that token."""
 
 
@@ -165,7 +191,12 @@ def test_token_that_was_added_to_merged_bytes_is_the_end_of_a_text(tmp_path: Pat
     library = LibraryTokenizer.from_str(json.dumps(content))
     library.add_special_tokens(["<|end|>"])
     tokenizer = BPETokenizer(json.loads(library.to_str()))
-    save(sharp_model(vocab_size=tokenizer.vocab_size), tmp_path, tokenizer, end_id=tokenizer.vocab_size - 1)
+    save(
+        sharp_model(vocab_size=tokenizer.vocab_size),
+        tmp_path,
+        tokenizer,
+        end_id=tokenizer.vocab_size - 1,
+    )
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert (theirs.eos_token, theirs.eos_token_id) == ("<|end|>", tokenizer.vocab_size - 1)
 
@@ -185,8 +216,18 @@ def theirs_of(family: str, **changes: Any) -> Any:
     """A model of transformers whose every weight matters."""
     sizes = {"vocab_size": 256, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
     if family != "GPT2":
-        sizes = {"vocab_size": 256, "max_position_embeddings": 32, "hidden_size": 32, "intermediate_size": 48}
-        sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+        sizes = {
+            "vocab_size": 256,
+            "max_position_embeddings": 32,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+        }
+        sizes |= {
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+        }
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")(**(sizes | changes))
     model = getattr(transformers, FAMILIES[family])(config).eval()
@@ -197,7 +238,9 @@ def theirs_of(family: str, **changes: Any) -> Any:
 
 def write_theirs(model: Any, folder: Path, shards: str = "10GB") -> None:
     model.save_pretrained(folder, max_shard_size=shards)
-    content = export_files(sharp_model(vocab_size=256), ByteTokenizer(), SamplingParams())["tokenizer.json"]
+    content = export_files(sharp_model(vocab_size=256), ByteTokenizer(), SamplingParams())[
+        "tokenizer.json"
+    ]
     (folder / "tokenizer.json").write_bytes(content)
 
 
@@ -214,7 +257,9 @@ def write_theirs(model: Any, folder: Path, shards: str = "10GB") -> None:
     ],
 )
 @torch.no_grad()
-def test_model_of_transformers_is_imported(family: str, changes: dict[str, object], tmp_path: Path) -> None:
+def test_model_of_transformers_is_imported(
+    family: str, changes: dict[str, object], tmp_path: Path
+) -> None:
     theirs = theirs_of(family, **changes)
     for folder, shards in ((tmp_path / "one", "10GB"), (tmp_path / "several", "20KB")):
         write_theirs(theirs, folder, shards)
@@ -231,7 +276,10 @@ def test_model_of_transformers_is_imported(family: str, changes: dict[str, objec
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"architectures": ["BertModel"]}, "BertModel is not supported; GPT2LMHeadModel, LlamaForCausalLM"),
+        (
+            {"architectures": ["BertModel"]},
+            "BertModel is not supported; GPT2LMHeadModel, LlamaForCausalLM",
+        ),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn', which is not supported"),
         ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', which is not supported; silu is"),
@@ -240,10 +288,15 @@ def test_model_of_transformers_is_imported(family: str, changes: dict[str, objec
         ({"num_key_value_heads": 3}, "not divisible by n_kv_head 3"),
         ({"vocab_size": 5}, "the tokenizer has 23 ids, the model 5"),
         ({"num_hidden_layers": 3}, "has 3 layers, the weights 2"),
-        ({"intermediate_size": 24}, r"gate_proj.weight has shape .* which does not fit the configuration"),
+        (
+            {"intermediate_size": 24},
+            r"gate_proj.weight has shape .* which does not fit the configuration",
+        ),
     ],
 )
-def test_configuration_that_is_not_computed_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_configuration_that_is_not_computed_is_refused(
+    fields: dict[str, object], message: str, tmp_path: Path
+) -> None:
     save(sharp_model(**LLAMA), tmp_path)
     edit(tmp_path / "config.json", **fields)
     with pytest.raises(InputError, match=message):
@@ -251,8 +304,12 @@ def test_configuration_that_is_not_computed_is_refused(fields: dict[str, object]
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-@pytest.mark.parametrize("damage", [None, lambda content: b"", lambda content: content[:100], lambda _: b"[" * 100_000])
-def test_missing_or_damaged_file_is_named(name: str, damage: Callable[[bytes], bytes] | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [None, lambda content: b"", lambda content: content[:100], lambda _: b"[" * 100_000]
+)
+def test_missing_or_damaged_file_is_named(
+    name: str, damage: Callable[[bytes], bytes] | None, tmp_path: Path
+) -> None:
     file = save(sharp_model(**LLAMA), tmp_path) / name
     file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()
     with pytest.raises(InputError, match=name):
@@ -270,7 +327,9 @@ def test_missing_or_damaged_file_is_named(name: str, damage: Callable[[bytes], b
         (LLAMA | {"qk_norm": True, "bias": True}, "model.qk_norm=false or with model.bias=false"),
     ],
 )
-def test_model_without_an_architecture_in_transformers_is_refused(changes: dict[str, object], remedy: str) -> None:
+def test_model_without_an_architecture_in_transformers_is_refused(
+    changes: dict[str, object], remedy: str
+) -> None:
     with pytest.raises(InputError) as error:
         export_files(sharp_model(**changes), CHARS, SamplingParams())
     assert str(error.value) == (
@@ -292,7 +351,9 @@ def in_library(tokenizer: Tokenizer) -> Any:
     return LibraryTokenizer.from_str(json.dumps(to_tokenizer_json(tokenizer)))
 
 
-def test_tokenizer_of_merged_bytes_is_byte_pair_encoding_and_an_unknown_character_is_replaced() -> None:
+def test_tokenizer_of_merged_bytes_is_byte_pair_encoding_and_an_unknown_character_is_replaced() -> (
+    None
+):
     content = to_tokenizer_json(ByteTokenizer())
     content["model"]["vocab"]["th"] = 256
     content["model"]["merges"] = [["t", "h"]]

@@ -15,7 +15,11 @@ from gpt.system.errors import InputError
 from tiny import CORPUS
 
 CHARS = sorted(set(CORPUS))
-META = {"vocab_size": len(CHARS), "itos": dict(enumerate(CHARS)), "stoi": {c: i for i, c in enumerate(CHARS)}}
+META = {
+    "vocab_size": len(CHARS),
+    "itos": dict(enumerate(CHARS)),
+    "stoi": {c: i for i, c in enumerate(CHARS)},
+}
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
@@ -23,8 +27,16 @@ TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "ml
 def theirs() -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        sizes = {"n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4, "activation_function": "gelu"}
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=len(CHARS), **sizes)).eval()
+        sizes = {
+            "n_positions": 16,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "activation_function": "gelu",
+        }
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=len(CHARS), **sizes)
+        ).eval()
         for parameter in model.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
     return model
@@ -33,12 +45,25 @@ def theirs() -> Any:
 @pytest.fixture
 def weights(theirs: Any) -> dict[str, Tensor]:
     """The same in nanoGPT's format: linear layers are (out, in)."""
-    return {k: v.T.contiguous() if k.endswith(TRANSPOSED) else v for k, v in theirs.state_dict().items()}
+    return {
+        k: v.T.contiguous() if k.endswith(TRANSPOSED) else v for k, v in theirs.state_dict().items()
+    }
 
 
 def write(folder: Path, weights: dict[str, Any], meta: object = META, **changes: object) -> Path:
-    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 16, "bias": True, "dropout": 0.1}
-    content = {"model": weights, "model_args": sizes | {"vocab_size": len(CHARS)} | changes, "iter_num": 7}
+    sizes = {
+        "n_layer": 2,
+        "n_head": 4,
+        "n_embd": 32,
+        "block_size": 16,
+        "bias": True,
+        "dropout": 0.1,
+    }
+    content = {
+        "model": weights,
+        "model_args": sizes | {"vocab_size": len(CHARS)} | changes,
+        "iter_num": 7,
+    }
     content |= {"optimizer": {"state": {}}, "best_val_loss": torch.tensor(1.5), "config": {}}
     torch.save(content, folder / "ckpt.pt")
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
@@ -47,8 +72,12 @@ def write(folder: Path, weights: dict[str, Any], meta: object = META, **changes:
 
 @pytest.mark.parametrize("prefix", ["", "_orig_mod."])
 @torch.no_grad()
-def test_logits_are_those_of_gpt2(prefix: str, theirs: Any, weights: dict[str, Tensor], tmp_path: Path) -> None:
-    model, tokenizer = import_checkpoint(write(tmp_path, {prefix + name: tensor for name, tensor in weights.items()}))
+def test_logits_are_those_of_gpt2(
+    prefix: str, theirs: Any, weights: dict[str, Tensor], tmp_path: Path
+) -> None:
+    model, tokenizer = import_checkpoint(
+        write(tmp_path, {prefix + name: tensor for name, tensor in weights.items()})
+    )
     assert tokenizer.decode(tokenizer.encode(CORPUS)) == CORPUS
     idx = torch.as_tensor(tokenizer.encode(CORPUS[:16]).astype("int64"))[None]
     torch.testing.assert_close(model(idx), theirs(idx).logits, atol=1e-5, rtol=0)
@@ -66,7 +95,9 @@ class Payload:
 
 
 @pytest.mark.parametrize("victim", ["ckpt.pt", "meta.pkl"])
-def test_hostile_pickle_runs_nothing(victim: str, weights: dict[str, Tensor], tmp_path: Path) -> None:
+def test_hostile_pickle_runs_nothing(
+    victim: str, weights: dict[str, Tensor], tmp_path: Path
+) -> None:
     touched = tmp_path / "touched"
     payload = Payload(touched)
     file = write(tmp_path, weights)
@@ -74,7 +105,9 @@ def test_hostile_pickle_runs_nothing(victim: str, weights: dict[str, Tensor], tm
         (tmp_path / victim).write_bytes(pickle.dumps(META | {"itos": payload}))
     else:
         torch.save({"model": {}, "model_args": payload}, file)
-    with pytest.raises(InputError, match=rf"{victim} is refused: it (would|wants to) run ") as caught:
+    with pytest.raises(
+        InputError, match=rf"{victim} is refused: it (would|wants to) run "
+    ) as caught:
         import_checkpoint(file)
     assert "weights_only" not in str(caught.value)
     assert not touched.exists()
@@ -85,10 +118,19 @@ def test_hostile_pickle_runs_nothing(victim: str, weights: dict[str, Tensor], tm
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\x80\x02}r" + (1 << 30).to_bytes(4, "little") + b".", "numbers more values than it has bytes"),
+        (
+            b"\x80\x02}r" + (1 << 30).to_bytes(4, "little") + b".",
+            "numbers more values than it has bytes",
+        ),
         (b"}p4000000000\n.", "numbers more values than it has bytes"),
-        (b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s.", "does not need"),  # whose hash would end the process
-        *((bytes([0x80, 5, code]) + (1 << 40).to_bytes(8, "little") + b".", "") for code in b"\x8d\x8e\x95\x96"),
+        (
+            b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s.",
+            "does not need",
+        ),  # whose hash would end the process
+        *(
+            (bytes([0x80, 5, code]) + (1 << 40).to_bytes(8, "little") + b".", "")
+            for code in b"\x8d\x8e\x95\x96"
+        ),
     ],
     ids=range(7),
 )
@@ -108,9 +150,18 @@ def test_small_pickle_that_would_take_gigabytes_is_refused(
     [
         ([], "is not a meta.pkl of characters"),
         ({}, "is not a meta.pkl of characters"),
-        ({"itos": {0: "a", 2: "b"}}, "is not a meta.pkl of characters, a dict with itos: characters by id, from 0$"),
-        (META | {"stoi": {c: i + 1 for i, c in enumerate(CHARS)}}, "its stoi is not the inverse of its itos$"),
-        ({"itos": dict(enumerate(CHARS[5:]))}, "has 29 tokens, .* 24 characters; it is of another dataset"),
+        (
+            {"itos": {0: "a", 2: "b"}},
+            "is not a meta.pkl of characters, a dict with itos: characters by id, from 0$",
+        ),
+        (
+            META | {"stoi": {c: i + 1 for i, c in enumerate(CHARS)}},
+            "its stoi is not the inverse of its itos$",
+        ),
+        (
+            {"itos": dict(enumerate(CHARS[5:]))},
+            "has 29 tokens, .* 24 characters; it is of another dataset",
+        ),
         ({"itos": {0: "b", 1: "a"}}, "does not number its characters in sorted order"),
     ],
 )
@@ -122,9 +173,12 @@ def test_characters_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("ckpt.pt", b""), ("ckpt.pt", {"model": {}}), ("ckpt.pt", None), ("meta.pkl", None)]
+    ("name", "content"),
+    [("ckpt.pt", b""), ("ckpt.pt", {"model": {}}), ("ckpt.pt", None), ("meta.pkl", None)],
 )
-def test_missing_or_other_file_is_named(name: str, content: Any, weights: dict[str, Tensor], tmp_path: Path) -> None:
+def test_missing_or_other_file_is_named(
+    name: str, content: Any, weights: dict[str, Tensor], tmp_path: Path
+) -> None:
     file = write(tmp_path, weights)
     (tmp_path / name).unlink()
     if content is not None:

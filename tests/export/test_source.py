@@ -28,7 +28,11 @@ CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
 TEXT = "the cat's hat\nis"
 IDS = torch.tensor(CHARS.encode(TEXT).tolist())
 ABLATE = [[0, 1], [1, 3]]
-EVERY = {**VARIANTS, "wide": {"n_embd": 36, "n_head": 4, "mlp_width": 70}, "one layer": {"n_layer": 1}}
+EVERY = {
+    **VARIANTS,
+    "wide": {"n_embd": 36, "n_head": 4, "mlp_width": 70},
+    "one layer": {"n_layer": 1},
+}
 
 
 KNOWN = f"""
@@ -43,7 +47,9 @@ const write = async (source, request, notice) => {{
 
 def ask(model: GPT, code: str) -> Any:
     """What `code`, which sees a `source`, the text above and how to `write`, returns."""
-    return run_page(render_model_page(model, CHARS, "float32", SamplingParams(), "", ""), f"{KNOWN}\n{code}")
+    return run_page(
+        render_model_page(model, CHARS, "float32", SamplingParams(), "", ""), f"{KNOWN}\n{code}"
+    )
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -64,7 +70,9 @@ def assert_views(found: View, expected: View) -> None:
         assert_same(found[key], value)
 
 
-@pytest.mark.parametrize(("name", "ablate"), [*((name, ABLATE) for name in EVERY), ("gpt2", []), ("llama", [])])
+@pytest.mark.parametrize(
+    ("name", "ablate"), [*((name, ABLATE) for name in EVERY), ("gpt2", []), ("llama", [])]
+)
 def test_views_are_those_of_the_package(name: str, ablate: list[list[int]]) -> None:
     model = sharp_model(**EVERY[name])
     heads = [pair for pair in ablate if pair[0] < model.config.n_layer]
@@ -90,12 +98,16 @@ def test_views_are_those_of_the_package(name: str, ablate: list[list[int]]) -> N
     assert attention == {"labels": expected["labels"], **shape}
     assert_views(lens, lens_view(model, CHARS, IDS, 10, edits=edits))
     wanted = picture_view(model, CHARS, IDS, edits)
-    flat = {name: wanted[name].flatten().tolist() for name in ("added", "queries", "keys", "hidden")}
+    flat = {
+        name: wanted[name].flatten().tolist() for name in ("added", "queries", "keys", "hidden")
+    }
     assert_views(picture, {**wanted, **flat, "weights": triangles.tolist()})
     wanted = surprisal(model, IDS, edits=edits)
     bits = {"bits": [None, *wanted.bits.tolist()], "mean_bits": wanted.mean_bits}
     assert_views(surprised, {"labels": expected["labels"], **bits})
-    ids, probabilities = greedy_continuation(model, IDS[-9:], 7, edits)  # the others leave no room in the window
+    ids, probabilities = greedy_continuation(
+        model, IDS[-9:], 7, edits
+    )  # the others leave no room in the window
     expected = {"ids": ids.tolist(), "labels": labels_of(CHARS, ids.tolist())}
     assert_views(continuation, expected | {"probabilities": probabilities.tolist()})
 
@@ -113,8 +125,12 @@ def test_views_are_those_of_the_package(name: str, ablate: list[list[int]]) -> N
 def test_source_writes_what_the_package_writes(settings: str, params: dict[str, Any]) -> None:
     """Also with a model that has ids which the tokenizer lacks."""
     for model in (sharp_model(std=0.1, position="rope"), sharp_model(vocab_size=40)):
-        tokens = ask(model, f"return write(source, {{ prompt: 'the ', count: 400, {settings}, seed: 5 }});")
-        written = generate(model, CHARS, "the ", **{"max_new_tokens": 400, "seed": 5, "top_k": 0, **params})
+        tokens = ask(
+            model, f"return write(source, {{ prompt: 'the ', count: 400, {settings}, seed: 5 }});"
+        )
+        written = generate(
+            model, CHARS, "the ", **{"max_new_tokens": 400, "seed": 5, "top_k": 0, **params}
+        )
         assert "".join(token["text"] for token in tokens) == "the " + written
         assert [token["isGiven"] for token in tokens] == [True] * 4 + [False] * 400
         assert all(id < 23 for token in tokens for id, _, _ in token["sampled"])
@@ -135,8 +151,12 @@ def test_text_that_the_model_cannot_read_is_refused() -> None:
         "attention({ text: 'a'.repeat(17) })": "The text has 17 tokens; the model reads 16.",
         "continuation({ text, count: 16 })": "A window of 16 tokens has no room for 16 new ones after a text.",
     }
-    requests = ", ".join(f"source.{request}.catch((error) => error.message)" for request in messages)
-    *found, bits = ask(sharp_model(), f"return Promise.all([{requests}, bitsOf(Float32Array.of(0, -400), 1)]);")
+    requests = ", ".join(
+        f"source.{request}.catch((error) => error.message)" for request in messages
+    )
+    *found, bits = ask(
+        sharp_model(), f"return Promise.all([{requests}, bitsOf(Float32Array.of(0, -400), 1)]);"
+    )
     assert found == list(messages.values())
     assert bits == pytest.approx(400 / math.log(2))  # finite where a probability is zero
 
@@ -153,7 +173,9 @@ def test_text_without_a_head_is_another_and_the_next_one_is_whole_again() -> Non
     assert whole != without == anew
 
 
-@pytest.mark.parametrize(("count", "kept", "most"), [(8, 9, 6), (40, 24, 40)], ids=["in the window", "beyond it"])
+@pytest.mark.parametrize(
+    ("count", "kept", "most"), [(8, 9, 6), (40, 24, 40)], ids=["in the window", "beyond it"]
+)
 def test_branch_is_what_the_text_would_have_been_and_does_not_compute_its_prompt_again(
     count: int, kept: int, most: int
 ) -> None:

@@ -29,7 +29,14 @@ ANSWERS = {"NonFiniteGuard.check": -1, "require_equal": 0}
 
 aten = torch.ops.aten
 READS = (aten._local_scalar_dense, aten.is_nonzero, aten.equal)
-COUNTS = (aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.bincount)
+COUNTS = (
+    aten.nonzero,
+    aten.masked_select,
+    aten._unique2,
+    aten.unique_dim,
+    aten.unique_consecutive,
+    aten.bincount,
+)
 """Their result's shape depends on values, so that the device is waited for."""
 MATMULS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten._scaled_dot_product_flash_attention)
 MATMULS += (aten._scaled_dot_product_efficient_attention, aten._scaled_dot_product_cudnn_attention)
@@ -88,7 +95,11 @@ class FakeCuda(TorchDispatchMode):
         self.waits.append(place)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if torch.is_inference_mode_enabled() and func.namespace == "aten" and func._can_decompose():
@@ -111,22 +122,34 @@ class FakeCuda(TorchDispatchMode):
             return args[0].fill_(1)
         self._note(packet, args, kwargs, tensors)
         if self.captured is not None:
-            self.captured.add(packet, [tensor.device for tensor in tensors if _is_on_device(tensor)])
+            self.captured.add(
+                packet, [tensor.device for tensor in tensors if _is_on_device(tensor)]
+            )
         if func is aten._fused_adamw_.tensor_lr:  # for which torch has no shapes
             return None
         args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
         with self._fake:
             return func(*args, **kwargs)
 
-    def _note(self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
+    def _note(
+        self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> None:
         copies = packet in (aten._to_copy, aten.copy_) and not all(map(_is_on_device, tensors))
         non_blocking = kwargs.get("non_blocking", len(args) > 2 and args[2])
-        if copies and not all(hasattr(tensor, "is_pinned_here") for tensor in tensors if not _is_on_device(tensor)):
+        if copies and not all(
+            hasattr(tensor, "is_pinned_here") for tensor in tensors if not _is_on_device(tensor)
+        ):
             self.pageable.append(_place())
         if copies and not non_blocking:
             self.wait("blocking copy to device")
-        masks = packet in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_) and any(
-            isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        masks = packet in (
+            aten.index,
+            aten.index_put,
+            aten.index_put_,
+            aten._index_put_impl_,
+        ) and any(
+            isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+            for index in args[1]
         )
         if packet in COUNTS or masks:
             self.wait("size that depends on values")
@@ -212,12 +235,20 @@ class OnDevice:
 
     @contextmanager
     def capture(
-        self, graph: Graph, pool: Any = None, stream: Stream | None = None, capture_error_mode: str = "global"
+        self,
+        graph: Graph,
+        pool: Any = None,
+        stream: Stream | None = None,
+        capture_error_mode: str = "global",
     ) -> Iterator[None]:
         """Within, work on the current device is captured."""
         graph.stream = stream or Stream()
-        assert graph.stream.device.index == index_of(None), "the graph is of another device than the current one"
-        assert capture_error_mode == "thread_local", "another thread that allocates would end the capture"
+        assert graph.stream.device.index == index_of(None), (
+            "the graph is of another device than the current one"
+        )
+        assert capture_error_mode == "thread_local", (
+            "another thread that allocates would end the capture"
+        )
         with self.use_stream(graph.stream):
             self._device.captured = graph
             try:
@@ -242,7 +273,12 @@ def _place() -> str:
 
 
 PROPERTIES = SimpleNamespace(
-    name="Fake CUDA", total_memory=80 << 30, multi_processor_count=100, major=9, minor=0, warp_size=32
+    name="Fake CUDA",
+    total_memory=80 << 30,
+    multi_processor_count=100,
+    major=9,
+    minor=0,
+    warp_size=32,
 )
 GENERATOR_STATE = torch.zeros(16, dtype=torch.uint8)
 
@@ -287,7 +323,9 @@ def move(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool =
         for name, parameter in part._parameters.items():
             if parameter is not None:
                 if parameter not in moved:
-                    moved[parameter] = nn.Parameter(convert(parameter.detach()), parameter.requires_grad)
+                    moved[parameter] = nn.Parameter(
+                        convert(parameter.detach()), parameter.requires_grad
+                    )
                 part._parameters[name] = moved[parameter]
         for name, buffer in part._buffers.items():
             part._buffers[name] = convert(buffer) if buffer is not None else None
@@ -322,9 +360,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         return written_out(q, k, v, **options)
     k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
     dropout, is_causal = options.get("dropout_p", 0.0), options.get("is_causal", False)
-    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout, is_causal, scale=options.get("scale"))[
-        0
-    ]
+    return torch.ops.aten._scaled_dot_product_flash_attention(
+        q, k, v, dropout, is_causal, scale=options.get("scale")
+    )[0]
 
 
 written_out = F.scaled_dot_product_attention
@@ -334,7 +372,11 @@ def install(device: FakeCuda) -> None:
     """Put them in place, for the rest of the process."""
     nothing = {name: lambda *_, **__: None for name in NOTHING}
     queue = OnDevice(device)
-    of_queue = {"stream": queue.use_stream, "current_stream": queue.current_stream, "graph": queue.capture}
+    of_queue = {
+        "stream": queue.use_stream,
+        "current_stream": queue.current_stream,
+        "graph": queue.capture,
+    }
     waits = {"synchronize": lambda _=None: device.wait("synchronize")}
     for name, value in {**FACTS, **nothing, **of_queue, **waits}.items():
         mock.patch.object(torch.cuda, name, value).start()
@@ -345,5 +387,7 @@ def install(device: FakeCuda) -> None:
         mock.patch.object(module, "save", _from_host(module.save)).start()
     mock.patch.object(FakeTensor, "tolist", lambda tensor: tensor.cpu().tolist()).start()
     mock.patch.object(Tensor, "pin_memory", pin).start()
-    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor then makes them on the CPU, and moves them
+    torch._C._set_only_lift_cpu_tensors(
+        True
+    )  # torch.tensor then makes them on the CPU, and moves them
     mock.patch.object(nn.Module, "_apply", move).start()

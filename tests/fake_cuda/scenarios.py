@@ -51,7 +51,12 @@ model: {n_layer: 2, n_head: 4, n_kv_head: 2, n_embd: 32, block_size: 16, positio
 optim: {warmup_steps: 1}
 train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_tokens: 2, eval_max_tokens: 50}
 """
-EVERYTHING = ("model.dropout=0.1", "optim.name=muon", "optim.grad_clip=1.0", "train.grad_accum_steps=2")
+EVERYTHING = (
+    "model.dropout=0.1",
+    "optim.name=muon",
+    "optim.grad_clip=1.0",
+    "train.grad_accum_steps=2",
+)
 ONCE = {"_load_state", "GPT._apply", "load_weights", "sample"}
 """Functions that copy from memory that is not pinned, at the start of a run or for a sample."""
 DEVICE = torch.device("cuda:0")
@@ -79,14 +84,26 @@ def watched(device: FakeCuda, owner: type, name: str, float32: bool = True) -> A
     return mock.patch.object(owner, name, call)
 
 
-def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None, end: int = 2) -> None:
+def train(
+    device: FakeCuda,
+    name: str,
+    dtype: str,
+    *overrides: str,
+    resume: str | None = None,
+    end: int = 2,
+) -> None:
     """Train: all of it is on the device, in the right types, and no step waits."""
-    loaded = configured(f"run.name={name}", f"run.dtype={dtype}", f"train.max_steps={end}", *overrides)
+    loaded = configured(
+        f"run.name={name}", f"run.dtype={dtype}", f"train.max_steps={end}", *overrides
+    )
     host = Host(read_settings(), print)
     trainer = build_trainer(loaded, host, resume=resume, allow_config_change=True)
     assert trainer.state.step == (2 if resume else 0)
     float32 = dtype == "float32"
-    with watched(device, Stepper, "step", float32), watched(device, GraphedStepper, "step", float32):
+    with (
+        watched(device, Stepper, "step", float32),
+        watched(device, GraphedStepper, "step", float32),
+    ):
         state = trainer.run()
     place = torch.device("cuda", trainer.compute.device.index or 0)
     assert (state.step, state.evaluated_step) == (end, end)
@@ -97,7 +114,9 @@ def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str 
     assert {parameter.grad.dtype for parameter in parameters} == {torch.float32}
     assert optimizer.optimizers["adamw"].defaults["fused"]
     of_torch = [(dtype, precision) for dtype, place, precision in device.matmuls if not place]
-    assert {precision for _, precision in of_torch} == {"high" if dtype == "float32" else "highest"}  # TF32
+    assert {precision for _, precision in of_torch} == {
+        "high" if dtype == "float32" else "highest"
+    }  # TF32
     assert torch.get_float32_matmul_precision() == "highest"
     if dtype != "float32":
         own = [dtype for dtype, place, _ in device.matmuls if place == "orthogonalize"]
@@ -119,7 +138,10 @@ def capture(device: FakeCuda, name: str) -> None:
     model = GPT(tiny_config(n_layer=1)).to(place)
     parameters = list(model.parameters())
     optimizer = build_optimizer(model, OptimConfig(), place, torch.bfloat16)
-    compute, objective = Compute(place, torch.bfloat16, torch.bfloat16), Objective(terms=(("z_loss", 0.1),))
+    compute, objective = (
+        Compute(place, torch.bfloat16, torch.bfloat16),
+        Objective(terms=(("z_loss", 0.1),)),
+    )
     stepper = GraphedStepper(model, optimizer, compute, 1.0, objective)
     with mock.patch.object(torch.cuda, "graph", captured):
         stepper.step(0, 1e-3, [BATCHES[0]])
@@ -127,7 +149,9 @@ def capture(device: FakeCuda, name: str) -> None:
         result = stepper.step(1, 1e-3, [BATCHES[0]])
     assert result.terms["z_loss"].device == place
     (graph,) = device.graphs
-    assert set(device.streams) == first == {graph.stream}, "what is captured ran on another stream before"
+    assert set(device.streams) == first == {graph.stream}, (
+        "what is captured ran on another stream before"
+    )
     assert len(graph.operations) > 100
     assert held == [False], "the graph and the step before it both have gradients"
     assert torch.cuda.current_device() == 0
@@ -137,7 +161,12 @@ def evaluate_run(device: FakeCuda) -> None:
     """Evaluate by the command, which waits once, whatever the number of batches."""
     for size in ("8", "64"):
         device.forget()
-        assert evaluate.main(["--checkpoint", "runs/bfloat16", "--device", "cuda", "--batch-size", size]) == 0
+        assert (
+            evaluate.main(
+                ["--checkpoint", "runs/bfloat16", "--device", "cuda", "--batch-size", size]
+            )
+            == 0
+        )
         assert device.waits.count("batch_losses") == 1
 
 
@@ -146,14 +175,18 @@ def move(device: FakeCuda) -> None:
     restored: list[str] = []
     said: list[list[str]] = [[], []]
     change = ("train.max_steps=4", "run.name=bfloat16", "run.dtype=bfloat16", *EVERYTHING)
-    with mock.patch.object(torch.cuda, "set_rng_state", lambda state, device: restored.append(str(device))):
+    with mock.patch.object(
+        torch.cuda, "set_rng_state", lambda state, device: restored.append(str(device))
+    ):
         for lines, place in zip(said, ("cuda", "cpu"), strict=True):
             loaded = configured(f"run.device={place}", *change)
             host = Host(read_settings(), lines.append)
             trainer = build_trainer(loaded, host, resume="auto", allow_config_change=True)
             trainer.run_folder.unlock()
     assert restored == ["cuda"]
-    on_cuda, on_cpu = ([line.partition(" saved")[0] for line in lines if "dropout" in line] for lines in said)
+    on_cuda, on_cpu = (
+        [line.partition(" saved")[0] for line in lines if "dropout" in line] for lines in said
+    )
     assert on_cuda == []
     assert on_cpu == ["another number of processes, or a run on another kind of device,"]
 
@@ -162,10 +195,17 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
     """Write texts past the edge of the window, of which no forward pass waits, and a token once, for itself."""
     runtime = build_runtime(GPT(tiny_config(n_layer=1, **model)).eval().to(DEVICE), options)
     prompts = ["abc", "a", "abcdefgh"]
-    params = SamplingParams.model_validate({"max_new_tokens": 20, "temperature": 0.8, "logprobs": 2, **FILTERS})
+    params = SamplingParams.model_validate(
+        {"max_new_tokens": 20, "temperature": 0.8, "logprobs": 2, **FILTERS}
+    )
     with watched(device, GPT, "forward"):
         assert len(list(TextBatch(runtime, TOKENIZER, prompts, params))) == 3 * 20
-    plain = Batch(runtime, [TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
+    plain = Batch(
+        runtime,
+        [TOKENIZER.encode(prompt).tolist() for prompt in prompts],
+        SamplingParams(),
+        [0, 1, 2],
+    )
     plain.step()
     device.forget()
     plain.step()
@@ -174,16 +214,26 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
 
 def try_variants(device: FakeCuda) -> None:
     """Make a step, an evaluation and tokens of every choice of the architecture."""
-    objective = Objective(logit_temperature=0.9, mtp_weights=(0.5, 0.25), mtp_steps=2, teacher_weight=0.5)
+    objective = Objective(
+        logit_temperature=0.9, mtp_weights=(0.5, 0.25), mtp_steps=2, teacher_weight=0.5
+    )
     for number, values in enumerate(VARIANTS):
         model = GPT(tiny_config(n_layer=1, dropout=0.1, **keys_of(values))).to(DEVICE)
-        compute = Compute(DEVICE, (torch.float32, torch.bfloat16, torch.float16)[number % 3], torch.bfloat16)
+        compute = Compute(
+            DEVICE, (torch.float32, torch.bfloat16, torch.float16)[number % 3], torch.bfloat16
+        )
         config = OptimConfig.model_validate({"name": ("adamw", "muon")[number // 2 % 2]})
         optimizer = build_optimizer(model, config, DEVICE, torch.bfloat16)
-        Stepper(model, optimizer, compute, 1.0, objective=objective).step(0, 1e-3, [BATCHES[number % 2]])
+        Stepper(model, optimizer, compute, 1.0, objective=objective).step(
+            0, 1e-3, [BATCHES[number % 2]]
+        )
         mean_loss(model, iter([(IDX, IDX)]), compute)
         params = SamplingParams(max_new_tokens=3, logprobs=2, **FILTERS)
-        list(TextBatch(build_runtime(model.eval(), DecodeOptions("eager")), TOKENIZER, ["a", "bc"], params))
+        list(
+            TextBatch(
+                build_runtime(model.eval(), DecodeOptions("eager")), TOKENIZER, ["a", "bc"], params
+            )
+        )
 
 
 def refuse(device: FakeCuda) -> None:
@@ -210,7 +260,9 @@ SCENARIOS: dict[str, Scenario] = {
     "bfloat16 resumed": lambda device: LONGER(device, "bfloat16", "bfloat16", *EVERYTHING),
     "float16": lambda device: train(device, "float16", "float16", *EVERYTHING),
     "float16 resumed": lambda device: LONGER(device, "float16", "float16", *EVERYTHING),
-    "adamw": lambda device: train(device, "adamw", "auto", "model.attention=reference", "model.position=learned"),
+    "adamw": lambda device: train(
+        device, "adamw", "auto", "model.attention=reference", "model.position=learned"
+    ),
     "float32": lambda device: train(device, "float32", "float32"),
     "second device": lambda device: train(device, "second", "bfloat16", "run.device=cuda:1", end=3),
     "a step is captured": lambda device: capture(device, "cuda:0"),

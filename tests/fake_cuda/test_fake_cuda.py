@@ -30,13 +30,21 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     subprocess.run([*compiler.command, *flags, str(source), "-o", library], check=True)
     libraries = [str(package / "lib/libc10.so"), str(package / "lib/libtorch_cpu.so"), library]
     command = [sys.executable, "-m", "fake_cuda.scenarios", str(folder), *libraries]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+        "OMP_NUM_THREADS": "1",
+    }
+    result = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+    )
     assert result.returncode == 0, result.stderr[-4000:]
     found: dict[str, str] = json.loads(result.stdout)
     return found
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_nothing_is_on_another_device_waits_or_is_refused(reports: dict[str, str], name: str) -> None:
+def test_nothing_is_on_another_device_waits_or_is_refused(
+    reports: dict[str, str], name: str
+) -> None:
     assert reports[name] == ""

@@ -33,7 +33,9 @@ def rows_of(batch: Batch, steps: int) -> list[list[int]]:
 class Scripted(Runner):
     """A runner whose logits are a function of the tokens so far."""
 
-    def __init__(self, logits: Callable[[Sequence[int]], list[float]], block_size: int = 64) -> None:
+    def __init__(
+        self, logits: Callable[[Sequence[int]], list[float]], block_size: int = 64
+    ) -> None:
         super().__init__(block_size, blocks=400)
         self._logits = logits
 
@@ -67,10 +69,17 @@ class Text:
 
 
 def complete(
-    model: GPT, prompts: Sequence[str], params: SamplingParams, seeds: Sequence[int] | None = None, **options: Any
+    model: GPT,
+    prompts: Sequence[str],
+    params: SamplingParams,
+    seeds: Sequence[int] | None = None,
+    **options: Any,
 ) -> list[Text]:
     """The texts after prompts, each as if it were alone."""
-    runtime, tokenizer = options.get("runtime") or build_runtime(model), options.get("tokenizer", LETTERS)
+    runtime, tokenizer = (
+        options.get("runtime") or build_runtime(model),
+        options.get("tokenizer", LETTERS),
+    )
     texts = [Text() for _ in prompts]
     for chunk in TextBatch(runtime, tokenizer, prompts, params, seeds):
         texts[chunk.row].chunks.append(chunk._replace(row=0))

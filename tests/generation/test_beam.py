@@ -64,7 +64,9 @@ def written_out(seed: int, beam: int, length: int, penalty: float) -> list[Token
         live = [tokens for tokens in best if not ends_with_2(tokens)] if len(done) < beam else []
         if not live:
             break
-    return sorted([*done, *live], key=lambda tokens: -logprob(seed, tokens) / len(tokens) ** penalty)[:beam]
+    return sorted(
+        [*done, *live], key=lambda tokens: -logprob(seed, tokens) / len(tokens) ** penalty
+    )[:beam]
 
 
 @examples(0.25)
@@ -74,9 +76,14 @@ def written_out(seed: int, beam: int, length: int, penalty: float) -> list[Token
     length=st.integers(1, 4),
     penalty=st.sampled_from([0.0, 0.7, 1.0, 2.5]),
 )
-def test_hypotheses_are_those_of_the_rules_written_out(seed: int, beam: int, length: int, penalty: float) -> None:
+def test_hypotheses_are_those_of_the_rules_written_out(
+    seed: int, beam: int, length: int, penalty: float
+) -> None:
     found = beam_search(
-        scripted(lambda tokens: shares(seed, tokens)), [0], length, BeamOptions(beam, penalty, ended_with_2)
+        scripted(lambda tokens: shares(seed, tokens)),
+        [0],
+        length,
+        BeamOptions(beam, penalty, ended_with_2),
     )
     assert [each.tokens for each in found] == written_out(seed, beam, length, penalty)
     for each in found:
@@ -91,19 +98,35 @@ def test_hypotheses_are_those_of_the_rules_written_out(seed: int, beam: int, len
 def test_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: int) -> None:
     model = draw_model(Random(seed))
     window = Window(model.config.block_size)
-    uncached = Scripted(lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist(), window.size)
+    uncached = Scripted(
+        lambda tokens: model(torch.tensor([window.of(tokens)]))[0, -1].tolist(), window.size
+    )
     cached, plain = (
         beam_search(each, [2, 1, 2], length, BeamOptions(beam, ended=ended_with_2))
         for each in (runner_of(model, beam, kind), uncached)
     )
     assert [each.tokens for each in cached] == [each.tokens for each in plain]
-    assert [each.logprob for each in cached] == pytest.approx([each.logprob for each in plain], abs=1e-5 * length)
+    assert [each.logprob for each in cached] == pytest.approx(
+        [each.logprob for each in plain], abs=1e-5 * length
+    )
 
 
 def test_beam_ranks_equals_by_history_then_by_id() -> None:
     found = beam_search(scripted(lambda _: [0.25] * 4), [0], 2, BeamOptions(6))
-    assert [hypothesis.tokens for hypothesis in found] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
-    table = {(): [0.25, 0.5, 0.25], (1,): [0.25, 0.5, 0.25], (0,): [1e-30, 0.5, 0.5], (2,): [0.5, 0.5, 1e-30]}
+    assert [hypothesis.tokens for hypothesis in found] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 0),
+        (1, 1),
+    ]
+    table = {
+        (): [0.25, 0.5, 0.25],
+        (1,): [0.25, 0.5, 0.25],
+        (0,): [1e-30, 0.5, 0.5],
+        (2,): [0.5, 0.5, 1e-30],
+    }
     found = beam_search(scripted(table.__getitem__), [0], 2, BeamOptions(3))
     assert [hypothesis.tokens for hypothesis in found] == [(1, 1), (1, 0), (1, 2)]
 
@@ -115,7 +138,9 @@ def test_beam_counts_the_same_result_once_at_its_best() -> None:
     found = beam_search(script, [0], 2, BeamOptions(2, ended=lambda tokens: ends.get(tokens[-1])))
     assert [each.tokens for each in found] == [(1,), (3,)]
     script = scripted(lambda tokens: probabilities.get(tokens, [0.25] * 4))
-    found = beam_search(script, [0], 2, BeamOptions(3, 10.0, ended=lambda tokens: ends.get(tokens[-1])))
+    found = beam_search(
+        script, [0], 2, BeamOptions(3, 10.0, ended=lambda tokens: ends.get(tokens[-1]))
+    )
     assert [each.tokens for each in found] == [(0, 1), (0, 0), (0, 3)]  # long ones are better here
 
 
@@ -135,7 +160,9 @@ def test_what_cannot_be_searched_is_refused() -> None:
     model = sharp_model()
     with pytest.raises(GenerationError, match="at least one token"):
         beam_search(runner_of(model), [], 3, BeamOptions(2))
-    with pytest.raises(GenerationError, match="length_penalty is nan, expected a number of at least 0"):
+    with pytest.raises(
+        GenerationError, match="length_penalty is nan, expected a number of at least 0"
+    ):
         BeamOptions(2, math.nan)
     nn.init.constant_(model.ln_f.weight, math.nan)
     with pytest.raises(GenerationError, match="not finite"):

@@ -11,18 +11,26 @@ from gpt.generation.paged import BlockPool, BlockTable, OutOfBlocksError
 from gpt.system.errors import InputError
 from tiny import tiny_config
 
-CONFIG = tiny_config(n_kv_head=2)  # 2 layers, 4 query heads on 2 of keys and values, 8 wide, 16 positions
+CONFIG = tiny_config(
+    n_kv_head=2
+)  # 2 layers, 4 query heads on 2 of keys and values, 8 wide, 16 positions
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 def test_cache_returns_what_was_appended_rounded(kv_dtype: str) -> None:
-    cache, x = KVCache(CONFIG, 3, kv_dtype), torch.randn(2, 3, 4, 16, 8)  # of each layer, keys and values
+    cache, x = (
+        KVCache(CONFIG, 3, kv_dtype),
+        torch.randn(2, 3, 4, 16, 8),
+    )  # of each layer, keys and values
     places = set()
 
     def append(start: int, end: int) -> None:
         for layer in range(2):
             keys, values = cache.append(layer, *x[layer, :, :, start:end].split(2, dim=1))
-            assert torch.equal(torch.cat((keys, values), dim=1), x[layer, :, :, :end].to(KV_DTYPES[kv_dtype]).float())
+            assert torch.equal(
+                torch.cat((keys, values), dim=1),
+                x[layer, :, :, :end].to(KV_DTYPES[kv_dtype]).float(),
+            )
         places.add((cache.keys.data_ptr(), cache.values.data_ptr()))
         assert cache.positions(end - start).tolist() == list(range(start, end))
         cache.advance(end - start)
@@ -33,7 +41,9 @@ def test_cache_returns_what_was_appended_rounded(kv_dtype: str) -> None:
     x[:, :, :, 3:].neg_()
     append(3, 16)
     assert len(places) == 1, "memory was moved"
-    with pytest.raises(InputError, match="1 tokens after 16 do not fit into a cache of 16 positions"):
+    with pytest.raises(
+        InputError, match="1 tokens after 16 do not fit into a cache of 16 positions"
+    ):
         cache.positions(1)
     with pytest.raises(AssertionError):
         cache.truncate(17)
@@ -44,7 +54,11 @@ def test_cache_returns_what_was_appended_rounded(kv_dtype: str) -> None:
 def test_bytes_are_known_before_a_cache_is_made(kv_dtype: str, batch: int, n_kv_head: int) -> None:
     config, size = tiny_config(n_kv_head=n_kv_head), KV_DTYPES[kv_dtype].itemsize
     cache = KVCache(config, batch, kv_dtype)
-    assert cache.nbytes == cache_bytes(config, batch, 16, kv_dtype) == 2 * batch * 16 * 2 * n_kv_head * 8 * size
+    assert (
+        cache.nbytes
+        == cache_bytes(config, batch, 16, kv_dtype)
+        == 2 * batch * 16 * 2 * n_kv_head * 8 * size
+    )
 
 
 SIZE, BLOCKS = 3, 9
@@ -80,7 +94,9 @@ class PagedCache(RuleBasedStateMachine):
             return False
         expected += tokens
         for position in range(length - len(tokens), length):
-            self.memory[table.blocks[position // SIZE]][position % SIZE] = tuple(expected[: position + 1])
+            self.memory[table.blocks[position // SIZE]][position % SIZE] = tuple(
+                expected[: position + 1]
+            )
         table.append(tokens)
         return True
 

@@ -30,7 +30,9 @@ from tiny import sharp_model
 from tolerances import LOGITS
 from variants import VARIANTS, draw_model, keys_of
 
-every_backend = pytest.mark.parametrize("backend", ["eager", pytest.param("native", marks=needs_compiler)])
+every_backend = pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("native", marks=needs_compiler)]
+)
 
 
 @cache
@@ -47,12 +49,16 @@ def largest_error(runtime: Runtime, prompts: list[list[int]], steps: int, **para
     """How far log-probabilities are from the uncached ones, over the deviation of these, while a batch grows."""
     model, rows, errors = runtime.model, [list(prompt) for prompt in prompts], []
     window = Window(model.config.block_size)
-    sampling = SamplingParams(max_new_tokens=steps, temperature=1.0, logprobs=model.vocab_size, **params)
+    sampling = SamplingParams(
+        max_new_tokens=steps, temperature=1.0, logprobs=model.vocab_size, **params
+    )
     batch = Batch(runtime, prompts, sampling, range(len(prompts)), LETTERS)
     while batch.active:
         for row, chunk in batch.step().items():
             assert chunk.token is not None
-            expected = model(torch.tensor([window.of(rows[row])]))[0, -1].float().log_softmax(dim=-1)
+            expected = (
+                model(torch.tensor([window.of(rows[row])]))[0, -1].float().log_softmax(dim=-1)
+            )
             assert expected.std() > 0.05
             found = torch.tensor([logprob for _, logprob in sorted(chunk.token.top)])
             errors.append((found - expected).abs().max() / expected.std())
@@ -62,9 +68,15 @@ def largest_error(runtime: Runtime, prompts: list[list[int]], steps: int, **para
 
 @every_backend
 @pytest.mark.parametrize("changes", [*map(keys_of, VARIANTS), *range(8)], ids=str)
-def test_logits_equal_uncached_ones_beyond_the_window_too(backend: str, changes: dict[str, Any] | int) -> None:
+def test_logits_equal_uncached_ones_beyond_the_window_too(
+    backend: str, changes: dict[str, Any] | int
+) -> None:
     """Of every choice, and of 8 random models."""
-    model = draw_model(Random(changes)) if isinstance(changes, int) else sharp_model(std=0.25, **changes)
+    model = (
+        draw_model(Random(changes))
+        if isinstance(changes, int)
+        else sharp_model(std=0.25, **changes)
+    )
     window = model.config.block_size
     prompts = random_prompts(model, (1, window // 2, window - 1, window + 3))
     assert largest_error(build_runtime(model, DecodeOptions(backend)), prompts, steps=8) < LOGITS
@@ -81,7 +93,10 @@ def test_logits_equal_uncached_ones_while_rows_leave(
     backend: str, position: str, lengths: list[int], steps: int
 ) -> None:
     model = model_of(position)
-    runtime, prompts = build_runtime(model, DecodeOptions(backend)), random_prompts(model, lengths, steps)
+    runtime, prompts = (
+        build_runtime(model, DecodeOptions(backend)),
+        random_prompts(model, lengths, steps),
+    )
     assert largest_error(runtime, prompts, steps, stop=("a", "bc")) < LOGITS
 
 
@@ -94,7 +109,9 @@ def test_logits_equal_uncached_ones_while_rows_leave(
         pytest.param("native", "int8", 0.04, marks=needs_compiler),
     ],
 )
-def test_smaller_cache_changes_the_logits_by_its_rounding_only(backend: str, kv_dtype: str, tolerance: float) -> None:
+def test_smaller_cache_changes_the_logits_by_its_rounding_only(
+    backend: str, kv_dtype: str, tolerance: float
+) -> None:
     runtime = build_runtime(sharp_model(std=0.25), DecodeOptions(backend, kv_dtype))
     assert tolerance / 10 < largest_error(runtime, [[3, 1, 4, 1, 5]], 40) < 3 * tolerance
 
@@ -107,15 +124,21 @@ def test_bfloat16_model_has_the_same_logits_with_a_cache(position: str, kv_dtype
 
 
 @every_backend
-@pytest.mark.parametrize("given", [{}, {"temperature": 0}, {"top_k": 5}, {"repetition_penalty": 1.5}])
+@pytest.mark.parametrize(
+    "given", [{}, {"temperature": 0}, {"top_k": 5}, {"repetition_penalty": 1.5}]
+)
 @pytest.mark.parametrize("prompt", [[3], [3, 1, 4] * 5, list(range(20))], ids=len)
-def test_tokens_are_those_of_the_reference(backend: str, given: dict[str, Any], prompt: list[int]) -> None:
+def test_tokens_are_those_of_the_reference(
+    backend: str, given: dict[str, Any], prompt: list[int]
+) -> None:
     model, params = model_of("rope"), SamplingParams(max_new_tokens=40, seed=5, **given)
     found = generate_tokens(model, prompt, params, build_runtime(model, DecodeOptions(backend)))
     assert list(found) == list(reference_tokens(model, prompt, params))
 
 
-@pytest.mark.parametrize("given", [{}, {"end_id": 7}, {"stop": ("ab", "c")}, {"end_id": 3, "stop": ("f",)}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"end_id": 7}, {"stop": ("ab", "c")}, {"end_id": 3, "stop": ("f",)}], ids=str
+)
 def test_texts_of_the_reference_end_as_those_of_the_engine(given: dict[str, Any]) -> None:
     model, params = model_of("rope", vocab_size=30), SamplingParams(max_new_tokens=40, **given)
     texts, polls = [text.text for text in complete(model, [""] * 3, params, seeds=(1, 2, 3))], []
@@ -139,13 +162,18 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> N
 
 @needs_compiler
 def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, params = model_of("rope"), SamplingParams(max_new_tokens=80, seed=5, logprobs=2, repetition_penalty=1.1)
+    model, params = (
+        model_of("rope"),
+        SamplingParams(max_new_tokens=80, seed=5, logprobs=2, repetition_penalty=1.1),
+    )
     texts = []
     torch.set_num_threads(2)
     try:
         for split in (Split(1), Split(2), Split(2, by_sequence=True)):
             monkeypatch.setattr(
-                ThreadTuner, "next", lambda self, split=split: split if split in self.splits else self.fastest
+                ThreadTuner,
+                "next",
+                lambda self, split=split: split if split in self.splits else self.fastest,
             )
             texts.append([text.tokens for text in complete(model, ["abc", "v", "hjk"], params)])
     finally:
@@ -157,8 +185,17 @@ def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("backend", ["auto", "eager"])
 def test_text_is_the_same_streamed_batched_and_alone(backend: str, temperature: float) -> None:
     model = model_of("rope")
-    prompts, runtime = ["abc", "v", "", "hjklmnopqrstu"], build_runtime(model, DecodeOptions(backend))
-    options = {"runtime": runtime, "max_new_tokens": 30, "temperature": temperature, "top_p": 0.95, "seed": 3}
+    prompts, runtime = (
+        ["abc", "v", "", "hjklmnopqrstu"],
+        build_runtime(model, DecodeOptions(backend)),
+    )
+    options = {
+        "runtime": runtime,
+        "max_new_tokens": 30,
+        "temperature": temperature,
+        "top_p": 0.95,
+        "seed": 3,
+    }
     texts = gpt.generate(model, LETTERS, prompts, **options)
     streamed = [list(gpt.stream(model, LETTERS, prompt, **options)) for prompt in prompts]
     assert texts == ["".join(pieces) for pieces in streamed]
@@ -197,7 +234,11 @@ def finish(drive: Drive, runtime: Runtime, answers: Iterable[Text]) -> None:
         assert answer.request is not None
         prompt, params = LETTERS.decode(answer.request.prompt_ids), answer.request.params
         (expected,) = complete(runtime.model, [prompt], params, runtime=runtime)
-        assert (answer.text, answer.finish, answer.ids) == (expected.text, expected.finish, expected.ids)
+        assert (answer.text, answer.finish, answer.ids) == (
+            expected.text,
+            expected.finish,
+            expected.ids,
+        )
         found, right = ([token.logprob for token in each.tokens] for each in (answer, expected))
         assert found == (pytest.approx(right, abs=1e-4) if "eager" in runtime.name else right)
 
@@ -255,7 +296,13 @@ def test_formats_give_the_answers_given_alone(
     runtime = build_runtime(model, DecodeOptions(backend, kv_dtype))
     drive = Drive(engine_of(runtime, 9))
     answers = [
-        drive.add(("abc" * 50)[: 17 * n], max_new_tokens=100, seed=n, logprobs=2, temperature=0.9 * (n % 2))
+        drive.add(
+            ("abc" * 50)[: 17 * n],
+            max_new_tokens=100,
+            seed=n,
+            logprobs=2,
+            temperature=0.9 * (n % 2),
+        )
         for n in range(1, 9)
     ]
     drive.step()
@@ -278,6 +325,8 @@ def test_logits_not_finite_fail_only_their_request(backend: str) -> None:
     assert broken.request is not None
     assert "after position 3 are not finite" in str(broken.request.error)
     assert (sound.finish, sound.text) == ("length", text)
-    next_one = drive.add("abc", max_new_tokens=5, temperature=0.0)  # may lie in the blocks that held NaN
+    next_one = drive.add(
+        "abc", max_new_tokens=5, temperature=0.0
+    )  # may lie in the blocks that held NaN
     drive.finish()
     assert next_one.text == text

@@ -26,14 +26,18 @@ from gpt.system.errors import DataError, GenerationError, InputError
 from patience import PATIENCE
 from tiny import sharp_model, tiny_config
 
-every_backend = pytest.mark.parametrize("backend", ["eager", pytest.param("native", marks=needs_compiler)])
+every_backend = pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("native", marks=needs_compiler)]
+)
 
 
 def completions(prompts: list[str], seeds: list[int] | None = None, **params: object) -> list[Text]:
     return complete(sharp_model(), prompts, SamplingParams(**params), seeds)
 
 
-def tokens_by(backend: str, model: GPT, prompt: Sequence[int] = (1,), **params: object) -> list[int]:
+def tokens_by(
+    backend: str, model: GPT, prompt: Sequence[int] = (1,), **params: object
+) -> list[int]:
     runtime = build_runtime(model, DecodeOptions(backend))
     return list(generate_tokens(model, prompt, SamplingParams.model_validate(params), runtime))
 
@@ -59,7 +63,10 @@ def test_rows_end_at_their_own_stop_also_by_the_last_token() -> None:
         places = [place for stop in stops if (place := whole.text.find(stop)) >= 0]
         assert cut.text == whole.text[: min(places, default=12)]
         assert cut.finish == ("stop" if places else "length")
-    assert (stopped[0].text, {row.finish for row in stopped}) == (free[0].text[:-3], {"stop", "length"})
+    assert (stopped[0].text, {row.finish for row in stopped}) == (
+        free[0].text[:-3],
+        {"stop", "length"},
+    )
 
 
 def test_end_token_shows_what_was_held_back_for_a_stop() -> None:
@@ -83,9 +90,16 @@ def test_overflow_stop_ends_a_text_at_a_full_window(prompt: str) -> None:
 
 
 def test_chunks_come_in_turn_and_name_their_row() -> None:
-    batch = TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=3), [1, 2])
-    assert [(chunk.row, chunk.finish) for chunk in batch] == [(0, None), (1, None)] * 2 + [(0, "length"), (1, "length")]
-    none = TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0))
+    batch = TextBatch(
+        build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=3), [1, 2]
+    )
+    assert [(chunk.row, chunk.finish) for chunk in batch] == [(0, None), (1, None)] * 2 + [
+        (0, "length"),
+        (1, "length"),
+    ]
+    none = TextBatch(
+        build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0)
+    )
     assert list(none) == [(0, "", None, "length"), (1, "", None, "length")]
     assert completions([]) == []
 
@@ -97,12 +111,16 @@ def test_logprobs_are_the_models_own_whatever_the_sampling(count: int | None) ->
     (row,) = completions(["abc"], logprobs=count, **params)
     assert row.text == completions(["abc"], **params)[0].text
     with torch.no_grad():
-        expected = model(torch.tensor([[*prompt, *row.ids[:-1]]]))[0, len(prompt) - 1 :].log_softmax(dim=-1)
+        expected = model(torch.tensor([[*prompt, *row.ids[:-1]]]))[
+            0, len(prompt) - 1 :
+        ].log_softmax(dim=-1)
     for one, logprobs in zip(row.tokens, expected, strict=True):
         best = logprobs.topk(min(count or 0, 23))
         assert [index for index, _ in one.top] == best.indices.tolist()
         assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-5)
-        assert one.logprob == (None if count is None else pytest.approx(logprobs[one.id].item(), abs=1e-5))
+        assert one.logprob == (
+            None if count is None else pytest.approx(logprobs[one.id].item(), abs=1e-5)
+        )
 
 
 def test_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
@@ -132,7 +150,9 @@ def test_calls_refuse_what_they_cannot_generate(tiny_model: GPT) -> None:
     with pytest.raises(GenerationError, match="0 blocks of 64 positions; one window needs 1"):
         runtime.engine(LETTERS, 4, 64, 0)
     with pytest.raises(GenerationError, match="3 blocks of 64 positions; one window needs 4"):
-        build_runtime(GPT(tiny_config(block_size=200)), DecodeOptions("eager")).engine(LETTERS, 4, 64, 3)
+        build_runtime(GPT(tiny_config(block_size=200)), DecodeOptions("eager")).engine(
+            LETTERS, 4, 64, 3
+        )
     for arguments, name in (((0, 64), "max_sequences"), ((1, 0), "prefill_chunk")):
         with pytest.raises(GenerationError, match=f"{name} is 0, expected at least 1"):
             runtime.engine(LETTERS, *arguments)
@@ -141,7 +161,9 @@ def test_calls_refuse_what_they_cannot_generate(tiny_model: GPT) -> None:
     with pytest.raises(GenerationError, match="seed 4294967296: expected"):  # which would be seed 0
         TextBatch(runtime, LETTERS, ["a", "b"], params, [1, 2**32])
     for seeds in ([1], []):
-        with pytest.raises(GenerationError, match=f"^{len(seeds)} seeds for 2 prompts; give one each$"):
+        with pytest.raises(
+            GenerationError, match=f"^{len(seeds)} seeds for 2 prompts; give one each$"
+        ):
             TextBatch(runtime, LETTERS, ["a", "b"], params, seeds)
     with pytest.raises(GenerationError) as caught:
         generate(tiny_model, LETTERS, "a", max_tokens=3, top_p=7)
@@ -151,7 +173,11 @@ def test_calls_refuse_what_they_cannot_generate(tiny_model: GPT) -> None:
 
 
 def test_tokens_follow_a_text_as_they_follow_its_ids(tiny_model: GPT) -> None:
-    tokenizer, params, before = CharTokenizer("abc"), SamplingParams(max_new_tokens=5), torch.get_rng_state()
+    tokenizer, params, before = (
+        CharTokenizer("abc"),
+        SamplingParams(max_new_tokens=5),
+        torch.get_rng_state(),
+    )
     expected = list(generate_tokens(tiny_model, [0, 2, 1], params))
     assert list(generate_tokens(tiny_model, "acb", params, tokenizer=tokenizer)) == expected
     assert list(generate_tokens(tiny_model, torch.tensor([[0, 2, 1]]), params)) == expected
@@ -161,7 +187,10 @@ def test_tokens_follow_a_text_as_they_follow_its_ids(tiny_model: GPT) -> None:
 @needs_compiler
 def test_native_backend_is_taken_where_it_can_be(tiny_model: GPT) -> None:
     int8 = gpt.quantize(tiny_model, "int8")
-    names = [build_runtime(tiny_model, DecodeOptions(kv_dtype=kind)).name for kind in ("fp32", "bf16", "fp16")]
+    names = [
+        build_runtime(tiny_model, DecodeOptions(kv_dtype=kind)).name
+        for kind in ("fp32", "bf16", "fp16")
+    ]
     assert names == ["native, fp32 cache", "native, bf16 cache", "eager, fp16 cache"]
     assert build_runtime(int8).name == "native, int8 weights, fp32 cache"
 
@@ -173,18 +202,32 @@ def test_model_in_training_mode_generates_without_dropout(backend: str) -> None:
     model.train()
     model.h[0].eval()
     assert tokens_by(backend, model, max_new_tokens=20) == expected
-    assert (model.training, model.h[0].attn.training, model.h[1].attn.training) == (True, False, True)
+    assert (model.training, model.h[0].attn.training, model.h[1].attn.training) == (
+        True,
+        False,
+        True,
+    )
 
 
 @every_backend
-@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 9}, {"top_p": 0.9, "repetition_penalty": 1.5}])
-def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0}, {"top_k": 9}, {"top_p": 0.9, "repetition_penalty": 1.5}]
+)
+def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(
+    backend: str, options: dict[str, Any]
+) -> None:
     model, few = sharp_model(), CharTokenizer("\nabcdef")  # 7 ids of a model that has 23
     params = SamplingParams(max_new_tokens=40, logprobs=9, seed=3, **options)
     runtime, eager = (build_runtime(model, DecodeOptions(each)) for each in (backend, "eager"))
-    found, others = (complete(model, ["abc", "f"], params, runtime=each, tokenizer=few) for each in (runtime, eager))
+    found, others = (
+        complete(model, ["abc", "f"], params, runtime=each, tokenizer=few)
+        for each in (runtime, eager)
+    )
     for completion in found:
-        assert all(token.id < 7 and {index for index, _ in token.top} == set(range(7)) for token in completion.tokens)
+        assert all(
+            token.id < 7 and {index for index, _ in token.top} == set(range(7))
+            for token in completion.tokens
+        )
         assert UNKNOWN not in completion.text
     assert [other.text for other in others] == [completion.text for completion in found]
     assert list(generate_tokens(model, "abc", params.limited_to(7), runtime, few)) == found[0].ids

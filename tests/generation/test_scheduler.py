@@ -15,7 +15,15 @@ from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken, Window
 
 BLOCK_SIZE, WINDOW_BLOCKS = 200, 4
-PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]
+PROMPTS = [
+    "abcdefghij" * 20,
+    "abcdefghij" * 13 + "k",
+    "abcdefghij" * 7,
+    "v" * 64,
+    "v" * 65,
+    "ab",
+    "u" * 128,
+]
 
 
 class MemoryRunner(Runner):
@@ -58,8 +66,13 @@ class MemoryRunner(Runner):
         assert len(set(written)) == len(written)
         return sampled
 
-    def _write(self, sequence: SequenceState, start: int, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        places = [(sequence.table.blocks[i // BLOCK], i % BLOCK) for i in range(start, start + len(tokens))]
+    def _write(
+        self, sequence: SequenceState, start: int, tokens: Sequence[int]
+    ) -> list[tuple[int, int]]:
+        places = [
+            (sequence.table.blocks[i // BLOCK], i % BLOCK)
+            for i in range(start, start + len(tokens))
+        ]
         for (block, offset), token in zip(places, tokens, strict=True):
             self._memory[block][offset] = token
         return places
@@ -73,7 +86,9 @@ def token_after(window: Sequence[int], uniform: float) -> int:
     return hash((*window, uniform)) % 23
 
 
-def drive_of(blocks: int, max_sequences: int = 4, prefill_chunk: int = 32, ahead: int = 1) -> tuple[Drive, list[int]]:
+def drive_of(
+    blocks: int, max_sequences: int = 4, prefill_chunk: int = 32, ahead: int = 1
+) -> tuple[Drive, list[int]]:
     """An engine, and the tokens that it computes in each step."""
     runner = MemoryRunner(blocks)
     runner.max_samples_per_call = ahead
@@ -84,8 +99,14 @@ def finish(drive: Drive) -> None:
     """Every answer is the one given alone, or the beginning of that."""
     drive.finish()
     for request, answer in drive.answers.items():
-        count, window, right = request.params.max_new_tokens, Window(BLOCK_SIZE), list(request.prompt_ids)
-        for uniform in torch.rand(count, generator=torch.Generator().manual_seed(request.params.seed)).tolist():
+        count, window, right = (
+            request.params.max_new_tokens,
+            Window(BLOCK_SIZE),
+            list(request.prompt_ids),
+        )
+        for uniform in torch.rand(
+            count, generator=torch.Generator().manual_seed(request.params.seed)
+        ).tolist():
             right.append(token_after(window.of(right), uniform))
         del right[: len(request.prompt_ids)]
         assert [chunk.finish for chunk in answer.chunks[:-1]] == [None] * (len(answer.chunks) - 1)
@@ -93,12 +114,18 @@ def finish(drive: Drive) -> None:
             assert answer.ids == right[: len(answer.ids)]
             assert len(answer.ids) < count
         else:
-            assert (answer.ids, answer.text, answer.finish) == (right, LETTERS.decode(right), "length")
+            assert (answer.ids, answer.text, answer.finish) == (
+                right,
+                LETTERS.decode(right),
+                "length",
+            )
 
 
 requests = st.tuples(st.sampled_from(PROMPTS), st.integers(0, 150), st.integers(0, 5))
 schedules = st.lists(
-    st.one_of(requests, st.integers(1, 40), st.tuples(st.just("cancel"), st.integers(0, 30))), min_size=5, max_size=30
+    st.one_of(requests, st.integers(1, 40), st.tuples(st.just("cancel"), st.integers(0, 30))),
+    min_size=5,
+    max_size=30,
 )
 
 
@@ -187,7 +214,12 @@ def test_sequences_whose_windows_move_share_the_budget() -> None:
     ("prompts", "computed", "reused", "held"),
     [
         # full blocks of a common beginning are there once, and so is all of the same prompt but its last token
-        (["abcdefghij" * 18 + letter * 2 for letter in "klmnopqr"] * 4, 181 + 7 * 53, 7 * 128 + 24 * 181, 2 + 32),
+        (
+            ["abcdefghij" * 18 + letter * 2 for letter in "klmnopqr"] * 4,
+            181 + 7 * 53,
+            7 * 128 + 24 * 181,
+            2 + 32,
+        ),
         (["abcdefghij" * 18] * 32, 179, 31 * 179, 2 + 32),
         (["ab" * 20] * 8, 39, 7 * 39, 8),
     ],

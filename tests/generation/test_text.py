@@ -12,7 +12,9 @@ from gpt.system.errors import DataError, GenerationError
 LETTERS = CharTokenizer("\nabcdefgh")
 
 
-def encoded(prompt: str, tokenizer: Tokenizer = LETTERS, block_size: int = 4, **params: object) -> list[int]:
+def encoded(
+    prompt: str, tokenizer: Tokenizer = LETTERS, block_size: int = 4, **params: object
+) -> list[int]:
     ids = encode_prompt(tokenizer, prompt, SamplingParams(**params), block_size)
     assert all(type(index) is int for index in ids)
     return ids
@@ -30,7 +32,9 @@ def encoded(prompt: str, tokenizer: Tokenizer = LETTERS, block_size: int = 4, **
         (ByteTokenizer(), [10]),
     ],
 )
-def test_empty_prompt_starts_after_a_line_end_or_the_first_id(tokenizer: Tokenizer, ids: list[int]) -> None:
+def test_empty_prompt_starts_after_a_line_end_or_the_first_id(
+    tokenizer: Tokenizer, ids: list[int]
+) -> None:
     assert encoded("", tokenizer) == ids
 
 
@@ -60,7 +64,10 @@ def test_line_ends_of_a_prompt_are_those_of_a_corpus() -> None:
 def test_of_several_prompts_the_wrong_one_is_named() -> None:
     params = SamplingParams()
     assert encode_prompts(LETTERS, ["ab", "c"], params, 4) == [[1, 2], [3]]
-    for wrong, error in (("a€", "the prompt has characters outside"), ("abcde", "the prompt has 5 tokens")):
+    for wrong, error in (
+        ("a€", "the prompt has characters outside"),
+        ("abcde", "the prompt has 5 tokens"),
+    ):
         with pytest.raises((DataError, GenerationError), match=f"^prompt 2 of 3: {error}"):
             encode_prompts(LETTERS, ["ab", wrong, "c"], params, 4)
         with pytest.raises((DataError, GenerationError), match=f"^{error}"):
@@ -68,7 +75,9 @@ def test_of_several_prompts_the_wrong_one_is_named() -> None:
 
 
 def test_prompt_becomes_its_ids_or_the_last_of_them() -> None:
-    assert encoded("abcd", long_prompt="refuse") == encoded("abcd", long_prompt="crop") == [1, 2, 3, 4]
+    assert (
+        encoded("abcd", long_prompt="refuse") == encoded("abcd", long_prompt="crop") == [1, 2, 3, 4]
+    )
     assert encoded("abcdefgh", long_prompt="crop") == [5, 6, 7, 8]
     assert encoded("aéé", ByteTokenizer(), long_prompt="crop") == [0xC3, 0xA9, 0xC3, 0xA9]
 
@@ -101,7 +110,12 @@ texts = st.text(ALPHABET, max_size=30)
 stops = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=3)
 
 
-@given(data=st.data(), text=texts, stop=stops, tokenizer=st.sampled_from([CharTokenizer(ALPHABET), ByteTokenizer()]))
+@given(
+    data=st.data(),
+    text=texts,
+    stop=stops,
+    tokenizer=st.sampled_from([CharTokenizer(ALPHABET), ByteTokenizer()]),
+)
 def test_stream_shows_text_as_soon_as_no_stop_can_begin_in_it(
     data: st.DataObject, text: str, stop: list[str], tokenizer: Tokenizer
 ) -> None:
@@ -129,5 +143,7 @@ def test_stream_shows_text_as_soon_as_no_stop_can_begin_in_it(
         ("ab", ["abc"], ["", "", "ab"]),
     ],
 )
-def test_pieces_are_held_back_while_they_may_begin_a_stop(text: str, stop: list[str], pieces: list[str]) -> None:
+def test_pieces_are_held_back_while_they_may_begin_a_stop(
+    text: str, stop: list[str], pieces: list[str]
+) -> None:
     assert shown(text, stop, CharTokenizer("abc\n")) == pieces

@@ -20,7 +20,9 @@ from gpt.model import GPT
 def calls(tiny_model: GPT) -> list[tuple[int, ...]]:
     """The batch and the time of every call of the tiny model, which is run in PyTorch for that."""
     calls: list[tuple[int, ...]] = []
-    tiny_model.h[0].register_forward_hook(lambda _, inputs, __: calls.append(tuple(inputs[0].shape[:2])))
+    tiny_model.h[0].register_forward_hook(
+        lambda _, inputs, __: calls.append(tuple(inputs[0].shape[:2]))
+    )
     return calls
 
 
@@ -28,13 +30,29 @@ def calls(tiny_model: GPT) -> list[tuple[int, ...]]:
     ("prompts", "steps", "expected"),
     [
         ([[1] * 7], 10, [(1, 7)] + [(1, 1)] * 9),  # each position once
-        ([[1] * 16], 10, [(1, 16)] + ([(1, 13)] + [(1, 1)] * 3) * 2 + [(1, 13)]),  # then a window per slide
-        ([[1] * 5, [2] * 9, [1] * 5], 1, [(1, 9), (1, 4), (1, 1), (2, 1)]),  # equal ones share all but the last token
-        ([[1] * 16, [2] * 4, [3] * 2], 2, [(1, 16), (1, 4), (1, 2), (1, 13), (2, 1)]),  # only the row that moved
+        (
+            [[1] * 16],
+            10,
+            [(1, 16)] + ([(1, 13)] + [(1, 1)] * 3) * 2 + [(1, 13)],
+        ),  # then a window per slide
+        (
+            [[1] * 5, [2] * 9, [1] * 5],
+            1,
+            [(1, 9), (1, 4), (1, 1), (2, 1)],
+        ),  # equal ones share all but the last token
+        (
+            [[1] * 16, [2] * 4, [3] * 2],
+            2,
+            [(1, 16), (1, 4), (1, 2), (1, 13), (2, 1)],
+        ),  # only the row that moved
     ],
 )
 def test_positions_are_computed_once_until_the_window_moves(
-    tiny_model: GPT, calls: list[tuple[int, ...]], prompts: list[list[int]], steps: int, expected: list[tuple[int, int]]
+    tiny_model: GPT,
+    calls: list[tuple[int, ...]],
+    prompts: list[list[int]],
+    steps: int,
+    expected: list[tuple[int, int]],
 ) -> None:
     runtime = build_runtime(tiny_model, DecodeOptions("eager"))
     batch = Batch(runtime, prompts, SamplingParams(), seeds=range(len(prompts)))
@@ -43,11 +61,15 @@ def test_positions_are_computed_once_until_the_window_moves(
     assert calls == expected
 
 
-def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT, calls: list[tuple[int, ...]]) -> None:
+def test_rows_that_have_ended_cost_nothing_more(
+    tiny_model: GPT, calls: list[tuple[int, ...]]
+) -> None:
     params = SamplingParams(max_new_tokens=12, stop=("a", "b", "c", "d"), temperature=1.0)
     lengths = [len(row.tokens) for row in complete(tiny_model, ["hi"] * 8, params, range(8))]
     assert len(set(lengths)) > 2
-    assert calls == [(1, 1)] + [(sum(length >= step for length in lengths), 1) for step in range(1, max(lengths) + 1)]
+    assert calls == [(1, 1)] + [
+        (sum(length >= step for length in lengths), 1) for step in range(1, max(lengths) + 1)
+    ]
 
 
 def swap_rows(model: Any) -> None:

@@ -8,7 +8,13 @@ VARIANTS: dict[str, dict[str, object]] = {
     "gpt2": {"bias": True, "mlp": "gelu_tanh"},
     "original": {"position": "sinusoidal", "mlp": "relu", "bias": True, "tie_weights": True},
     "llama": {"n_kv_head": 2, "position": "rope", "norm": "rmsnorm", "mlp": "swiglu"},
-    "multi-query": {"n_kv_head": 1, "position": "rope", "mlp": "relu2", "mlp_width": 40, "bias": True},
+    "multi-query": {
+        "n_kv_head": 1,
+        "position": "rope",
+        "mlp": "relu2",
+        "mlp_width": 40,
+        "bias": True,
+    },
     "grouped": {"n_kv_head": 2, "norm": "rmsnorm", "qk_norm": True, "tie_weights": True},
     "modern": {"position": "rope", "qk_norm": True, "mlp": "swiglu", "bias": True},
     "written out": {"attention": "reference", "n_kv_head": 2},
@@ -28,5 +34,8 @@ def state_of(model: nn.Module) -> list[object]:
     return [
         [(name, id(module), module.training) for name, module in model.named_modules()],
         [len(getattr(module, kind)) for module in model.modules() for kind in hooks],
-        [(name, id(p), p.requires_grad, p.detach().sum().item()) for name, p in model.named_parameters()],
+        [
+            (name, id(p), p.requires_grad, p.detach().sum().item())
+            for name, p in model.named_parameters()
+        ],
     ]

@@ -23,7 +23,10 @@ from tiny import sharp_model, tiny_config
 from variants import CHOICES, VARIANTS, keys_of, name_of
 
 LENGTH = 8
-ALIBI = [("own_alibi", "layernorm", "gelu", 2, False, False, False, core) for core in ("auto", "reference", "sdpa")]
+ALIBI = [
+    ("own_alibi", "layernorm", "gelu", 2, False, False, False, core)
+    for core in ("auto", "reference", "sdpa")
+]
 """Of a plugin, with a bias on the scores of attention."""
 CLOSE = {"rtol": 1e-5, "atol": 5e-5}
 
@@ -46,7 +49,9 @@ def test_any_two_choices_meet_in_a_variant() -> None:
     options = words | {"n_kv_head": (4, 2, 1)}
     for (first, one), (second, other) in itertools.combinations(enumerate(CHOICES), 2):
         met = {(variant[first], variant[second]) for variant in VARIANTS}
-        assert met == set(itertools.product(options.get(one, (True, False)), options.get(other, (True, False))))
+        assert met == set(
+            itertools.product(options.get(one, (True, False)), options.get(other, (True, False)))
+        )
 
 
 def test_logits_depend_on_their_token_and_those_before_and_on_their_order(model: GPT) -> None:
@@ -71,23 +76,32 @@ def test_padding_changes_nothing_for_the_tokens(model: GPT, side: str) -> None:
     logits = model(idx, real)
     assert logits.isfinite().all()
     for row, tokens in enumerate(rows[:-1]):
-        torch.testing.assert_close(logits[row][real[row]], model(tokens[None])[0], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            logits[row][real[row]], model(tokens[None])[0], rtol=0, atol=1e-5
+        )
     torch.testing.assert_close(model(idx + 20 * ~real, real)[real], logits[real], rtol=0, atol=1e-5)
     assert torch.equal(model(idx, real.long()), logits)  # as tokenizers give it
     logits[real].sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.isfinite().all()
+        for parameter in model.parameters()
+    )
 
 
 @torch.inference_mode()
 def test_cache_gives_the_logits_of_the_whole_sequence(model: GPT) -> None:
     idx, cache = random_ids(2), KVCache(model.config, 2)
-    in_pieces = torch.cat([model(piece, cache=cache) for piece in idx.split([3, 1, 1, 2, 1], dim=1)], dim=1)
+    in_pieces = torch.cat(
+        [model(piece, cache=cache) for piece in idx.split([3, 1, 1, 2, 1], dim=1)], dim=1
+    )
     torch.testing.assert_close(in_pieces, model(idx), rtol=0, atol=1e-5)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("block_size", [1, 5])
-def test_scattered_blocks_give_the_logits_of_the_whole_sequence(model: GPT, block_size: int) -> None:
+def test_scattered_blocks_give_the_logits_of_the_whole_sequence(
+    model: GPT, block_size: int
+) -> None:
     idx = random_ids(2, 16)
     store = PagedStore(model.config, 40, block_size, torch.float32, torch.device("cpu"))
     store.keys.fill_(torch.nan)  # what is in blocks that nobody has written must not count
@@ -96,7 +110,9 @@ def test_scattered_blocks_give_the_logits_of_the_whole_sequence(model: GPT, bloc
     tables, stored = [order[:16], order[16:32]], [7, 3]
     for row, length in enumerate(stored):  # two prompts of different lengths, each in two chunks
         for start, end in ((0, 2), (2, length)):
-            model(idx[row : row + 1, start:end], cache=store.view([tables[row]], [start], end - start))
+            model(
+                idx[row : row + 1, start:end], cache=store.view([tables[row]], [start], end - start)
+            )
     for _ in range(9):
         new = torch.stack([idx[row, at : at + 1] for row, at in enumerate(stored)])
         logits = model(new, cache=store.view(tables, stored, 1))
@@ -124,9 +140,15 @@ def test_ids_that_do_not_fit_are_refused(tiny_model: GPT, idx: Any, message: str
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (torch.ones(2, 4, dtype=torch.long), r"must have the shape \(2, 5\) of the ids, got \(2, 4\)$"),
+        (
+            torch.ones(2, 4, dtype=torch.long),
+            r"must have the shape \(2, 5\) of the ids, got \(2, 4\)$",
+        ),
         (torch.ones(5, dtype=torch.bool), r"must have the shape \(2, 5\) of the ids, got \(5,\)$"),
-        (torch.ones(2, 1, 5, 5, dtype=torch.bool), r"must have the shape \(2, 5\) of the ids, got \(2, 1, 5, 5\)$"),
+        (
+            torch.ones(2, 1, 5, 5, dtype=torch.bool),
+            r"must have the shape \(2, 5\) of the ids, got \(2, 1, 5, 5\)$",
+        ),
         (torch.zeros(2, 5), "must be bool, or 0 and 1 as int64, not float32; use"),
     ],
 )
@@ -135,7 +157,9 @@ def test_masks_that_do_not_fit_are_refused(tiny_model: GPT, mask: Tensor, messag
         tiny_model(random_ids(2, 5), mask)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no fused kernel for it
+@pytest.mark.filterwarnings(
+    "ignore:There is a performance drop"
+)  # torch has no fused kernel for it
 def test_gradients_of_each_sequence_can_be_mapped_over_a_batch(model: GPT) -> None:
     idx, parameters = random_ids(3), dict(model.named_parameters())
 
@@ -158,7 +182,9 @@ def test_pass_can_be_traced_and_takes_other_ids_then(model: GPT) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_model_of_the_meta_device_gets_its_tables_with_its_memory(model: GPT, dtype: torch.dtype) -> None:
+def test_model_of_the_meta_device_gets_its_tables_with_its_memory(
+    model: GPT, dtype: torch.dtype
+) -> None:
     with torch.device("meta"):
         empty = GPT(model.config).to(dtype).eval()
     assert all(tensor.is_meta for tensor in [*empty.parameters(), *empty.buffers()])
@@ -178,7 +204,10 @@ def test_logits_are_float32_under_bfloat16_and_close_in_it_and_in_float64(model:
     assert logits.dtype == torch.float32
     assert 0 < (logits - expected).abs().max() < 0.1 * expected.std()
     logits.square().mean().backward()
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.isfinite().all()
+        for parameter in model.parameters()
+    )
     blocks: list[Tensor] = []
     model.double().ln_f.register_forward_hook(lambda _, __, x: blocks.append(x))
     torch.testing.assert_close(model(idx), expected, rtol=0, atol=1e-4)
@@ -201,13 +230,28 @@ def parameters(module: nn.Module) -> int:
 
 
 def test_parameters_are_those_of_llama_3_under_the_names_of_gpt_2() -> None:
-    shape = {"vocab_size": 128256, "mlp_width": 14336, "block_size": 8192, "n_kv_head": 8, "tie_weights": False}
+    shape = {
+        "vocab_size": 128256,
+        "mlp_width": 14336,
+        "block_size": 8192,
+        "n_kv_head": 8,
+        "tie_weights": False,
+    }
     kinds = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu"}
     with meta_device():
         llama = GPT(ModelConfig(n_layer=32, n_head=32, n_embd=4096, **kinds, **shape))
     assert parameters(llama) == 8_030_261_248
     model = GPT(tiny_config(n_layer=1, bias=True, tie_weights=False))
-    layers = ("attn.c_q", "attn.c_k", "attn.c_v", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "ln_1", "ln_2")
+    layers = (
+        "attn.c_q",
+        "attn.c_k",
+        "attn.c_v",
+        "attn.c_proj",
+        "mlp.c_fc",
+        "mlp.c_proj",
+        "ln_1",
+        "ln_2",
+    )
     block = [f"h.0.{part}.{kind}" for part in layers for kind in ("weight", "bias")]
     around = ["wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias", "lm_head.weight"]
     assert {name for name, _ in model.named_parameters()} == {*around, *block}
@@ -216,7 +260,9 @@ def test_parameters_are_those_of_llama_3_under_the_names_of_gpt_2() -> None:
 @pytest.mark.parametrize("tie_weights", [True, False])
 @pytest.mark.parametrize("n_layer", [1, 3])
 @pytest.mark.parametrize(
-    "kind", [{}, {"mlp": "swiglu", "norm": "rmsnorm", "position": "rope", "qk_norm": True}], ids=["gpt2", "llama"]
+    "kind",
+    [{}, {"mlp": "swiglu", "norm": "rmsnorm", "position": "rope", "qk_norm": True}],
+    ids=["gpt2", "llama"],
 )
 def test_weights_begin_with_gpt2s_deviations_biases_zero_and_gains_one(
     kind: dict[str, Any], n_layer: int, tie_weights: bool
@@ -253,9 +299,14 @@ def test_eval_mode_is_that_of_every_module_and_is_left_as_it_was() -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("attention", ["auto", "reference", "sdpa"])
 @pytest.mark.usefixtures("no_plugins")
-def test_score_bias_lowers_scores_by_the_slope_of_their_head(tmp_path: Path, attention: str) -> None:
+def test_score_bias_lowers_scores_by_the_slope_of_their_head(
+    tmp_path: Path, attention: str
+) -> None:
     plugin_of(tmp_path)
-    model, idx = sharp_model(std=0.25, position="own_alibi", n_kv_head=2, attention=attention), random_ids(2, 16)
+    model, idx = (
+        sharp_model(std=0.25, position="own_alibi", n_kv_head=2, attention=attention),
+        random_ids(2, 16),
+    )
     names = ["blocks.0.attn.hook_q", "blocks.0.attn.hook_k", "blocks.0.attn.hook_attn_scores"]
     logits, seen = run_with_cache(model, idx, names)
     q, k, scores = (seen[name][0] for name in names)
@@ -271,7 +322,9 @@ def test_vector_math_is_first_called_on_one_element() -> None:
     class Calls(TorchDispatchMode):
         elements: list[int] = []  # noqa: RUF012
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if func.overloadpacket in (torch.ops.aten.cos, torch.ops.aten.sin, torch.ops.aten.tanh):
                 self.elements.append(args[0].numel())
             return func(*args, **(kwargs or {}))

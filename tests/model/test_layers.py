@@ -12,7 +12,9 @@ from gpt.model.positions import Rotary, SinusoidalPositions, build_position, rot
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
-RAGGED = torch.tensor([[True, True, True, False, True, True], [False, False, True, True, True, True]])
+RAGGED = torch.tensor(
+    [[True, True, True, False, True, True], [False, False, True, True, True, True]]
+)
 """Which of six keys exist, for two rows."""
 
 
@@ -35,7 +37,9 @@ def mask_of(kind: str, queries: int, keys: int) -> Tensor | None:
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("mask", ["none", "causal", "ragged", "everything"])
 @pytest.mark.parametrize(("queries", "keys"), [(6, 6), (1, 6), (3, 6), (1, 1)])
-def test_cores_agree_on_values_and_gradients(queries: int, keys: int, mask: str, kv_heads: int) -> None:
+def test_cores_agree_on_values_and_gradients(
+    queries: int, keys: int, mask: str, kv_heads: int
+) -> None:
     tensors, allowed = inputs(kv_heads, queries, keys), mask_of(mask, queries, keys)
     upstream = torch.randn(2, 4, queries, 8)
     expected, actual = (core(0.0)(*tensors, allowed) for core in (ReferenceCore, SDPACore))
@@ -85,12 +89,16 @@ def test_query_and_key_norms_see_each_head_on_its_own_and_leave_values_alone() -
     q, k, v = seen
     assert (q.shape, k.shape, v.shape) == ((2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8))
     for x in (q, k):
-        torch.testing.assert_close(x.square().mean(dim=-1), torch.ones(x.shape[:-1]), rtol=0, atol=1e-3)
+        torch.testing.assert_close(
+            x.square().mean(dim=-1), torch.ones(x.shape[:-1]), rtol=0, atol=1e-3
+        )
     assert v.square().mean(dim=-1).std() > 0.1
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (100.0, 1.0), (0.0, 1e-4), (4.0, 0.0)])
-@pytest.mark.parametrize(("norm", "bias"), [("layernorm", True), ("layernorm", False), ("rmsnorm", True)])
+@pytest.mark.parametrize(
+    ("norm", "bias"), [("layernorm", True), ("layernorm", False), ("rmsnorm", True)]
+)
 def test_norm_computes_its_formula(mean: float, deviation: float, norm: str, bias: bool) -> None:
     eps, x = 1e-2, mean + deviation * torch.randn(2, 3, 16, dtype=torch.float64)
     built = build_norm(tiny_config(n_embd=16, norm=norm, bias=bias, norm_eps=eps))
@@ -126,19 +134,27 @@ def test_each_token_gets_the_row_of_its_position(position: str) -> None:
     (rows,) = (*added.parameters(), *added.buffers())
     assert rows.shape == (16, 32)
     torch.nn.init.normal_(rows)
-    assert torch.equal(added(x, torch.tensor([4, 0, 15])), x + torch.stack((rows[4], rows[0], rows[15])))
+    assert torch.equal(
+        added(x, torch.tensor([4, 0, 15])), x + torch.stack((rows[4], rows[0], rows[15]))
+    )
     per_row = added(x, torch.tensor([[0, 1, 2], [7, 7, 5]]))
     assert torch.equal(per_row, x + torch.stack((rows[:3], rows[[7, 7, 5]])))
 
 
 @pytest.mark.parametrize(("width", "theta"), WIDTHS_AND_BASES)
-@pytest.mark.parametrize("positions", [torch.arange(6), torch.tensor([[0, 1, 2, 3, 4, 5], [9, 0, 0, 47, 3, 2]])])
+@pytest.mark.parametrize(
+    "positions", [torch.arange(6), torch.tensor([[0, 1, 2, 3, 4, 5], [9, 0, 0, 47, 3, 2]])]
+)
 def test_rotary_multiplies_by_complex_numbers(width: int, theta: float, positions: Tensor) -> None:
     """Column i is the real and column i + D/2 the imaginary part, times e^(i angle)."""
     x, half = torch.randn(2, 4, 6, width), width // 2
-    frequencies = torch.tensor([theta ** (-2 * i / width) for i in range(half)], dtype=torch.float64)
+    frequencies = torch.tensor(
+        [theta ** (-2 * i / width) for i in range(half)], dtype=torch.float64
+    )
     angles = positions.double().unsqueeze(-1) * frequencies  # (T, D/2) or (B, T, D/2)
     angles = angles.unsqueeze(1) if positions.dim() == 2 else angles
     turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.exp(1j * angles)
     expected = torch.cat((turned.real, turned.imag), dim=-1).float()
-    torch.testing.assert_close(rotate(x, Rotary(48, width, theta)(positions)), expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(
+        rotate(x, Rotary(48, width, theta)(positions)), expected, rtol=0, atol=2e-5
+    )

@@ -26,20 +26,27 @@ def linear(outputs: int = 24, inputs: int = 64, bias: bool = True) -> nn.Linear:
 
 @pytest.mark.parametrize("weights", sorted(FORMATS))
 @pytest.mark.parametrize("bias", [True, False])
-def test_quantized_layer_multiplies_by_weights_off_by_clipping_and_half_a_step(weights: str, bias: bool) -> None:
+def test_quantized_layer_multiplies_by_weights_off_by_clipping_and_half_a_step(
+    weights: str, bias: bool
+) -> None:
     layer, x, largest = linear(bias=bias), torch.randn(2, 5, 64), 2 ** (FORMATS[weights][0] - 1) - 1
     nn.init.zeros_(layer.weight[0])
     quantized = QuantizedLinear(layer, *FORMATS[weights])
     quantized.fill(layer.weight)
     torch.testing.assert_close(quantized(x), x @ quantized.weight.T + (layer.bias if bias else 0))
-    groups, scales = layer.weight.detach().view(*quantized.scales.shape, -1), quantized.scales.unsqueeze(-1)
+    groups, scales = (
+        layer.weight.detach().view(*quantized.scales.shape, -1),
+        quantized.scales.unsqueeze(-1),
+    )
     clipped = groups.clamp(-largest * scales, largest * scales)
     assert ((quantized.weight.view(groups.shape) - clipped).abs() <= scales / 2 * 1.0001).all()
     assert not quantized.weight[0].any()
 
 
 def test_scale_of_a_group_has_the_least_error_of_those_tried() -> None:
-    weight = torch.tensor([[0.5, -0.5, 0.5, -0.5, 1.0]])  # clipping the 1 is better than losing the others
+    weight = torch.tensor(
+        [[0.5, -0.5, 0.5, -0.5, 1.0]]
+    )  # clipping the 1 is better than losing the others
     integers, scale = round_to_integers(weight, largest=1)
     assert float(scale) == pytest.approx(0.6, abs=0.02)
     assert integers.tolist() == [[1, -1, 1, -1, 1]]
@@ -82,7 +89,9 @@ def test_weights_in_bfloat16_are_rounded_and_nothing_else() -> None:
 def test_unknown_formats_odd_widths_and_quantized_models_are_refused() -> None:
     with pytest.raises(InputError, match=r"^weights 'int2': expected one of bf16, int8, int4$"):
         gpt.quantize(sharp_model(), "int2")
-    with pytest.raises(InputError, match=r"^int4 needs even widths, and c_proj has 33 inputs; take int8$"):
+    with pytest.raises(
+        InputError, match=r"^int4 needs even widths, and c_proj has 33 inputs; take int8$"
+    ):
         gpt.quantize(sharp_model(mlp_width=33), "int4")
     with pytest.raises(InputError, match="weights are bf16 already; take the float32 ones"):
         gpt.quantize(gpt.quantize(sharp_model(), "bf16"), "int8")

@@ -46,7 +46,11 @@ def drawn() -> list[Edit]:
     found = []
     for pattern, count in PARTS.items():
         files = sorted((ROOT / "gpt").glob(pattern))
-        edits = [edit for file in files for edit in edits_of(str(file.relative_to(ROOT)), file.read_text("utf-8"))]
+        edits = [
+            edit
+            for file in files
+            for edit in edits_of(str(file.relative_to(ROOT)), file.read_text("utf-8"))
+        ]
         found += sorted(edits, key=lambda edit: edit.rank)[:count]
     return found
 
@@ -55,7 +59,9 @@ def measure_coverage(file: Path, tests: list[str]) -> None:
     """Run the quick tests, or those in some folders, and write which lines each of them runs."""
     options = ["--cov=gpt", "--cov-context=test", "--cov-report=", *QUICK]
     command = [sys.executable, "-m", "pytest", "-n", "auto", *options, *tests]
-    subprocess.run(command, cwd=ROOT, check=True, env=environment(ROOT) | {"COVERAGE_FILE": str(file)})
+    subprocess.run(
+        command, cwd=ROOT, check=True, env=environment(ROOT) | {"COVERAGE_FILE": str(file)}
+    )
 
 
 def tests_by_line(file: Path) -> dict[str, dict[int, list[str]]]:
@@ -66,7 +72,10 @@ def tests_by_line(file: Path) -> dict[str, dict[int, list[str]]]:
         "select file.path, context.context, numbits from line_bits join file on file_id = file.id "
         "join context on context_id = context.id where context != ''"
     )
-    runs = [(str(Path(path).relative_to(ROOT)), test.split("|")[0], numbits_to_nums(bits)) for path, test, bits in rows]
+    runs = [
+        (str(Path(path).relative_to(ROOT)), test.split("|")[0], numbits_to_nums(bits))
+        for path, test, bits in rows
+    ]
     size = Counter[str]()
     for _, test, lines in runs:
         size[test] += len(lines)
@@ -81,7 +90,11 @@ def tests_by_line(file: Path) -> dict[str, dict[int, list[str]]]:
 
 def environment(root: Path) -> dict[str, str]:
     """Return an environment in which everything comes from one copy of the project."""
-    own = {"PYTHONPATH": f"{root}:{root / 'tests'}", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {
+        "PYTHONPATH": f"{root}:{root / 'tests'}",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     return {**os.environ, **own, "XDG_CACHE_HOME": str(root / "build" / "cache")}
 
 
@@ -90,18 +103,40 @@ def failing(root: Path, tests: list[str], first: bool, seconds: int) -> list[str
 
     Few are tried before many, since collecting the files of a thousand takes longer than what most faults need.
     """
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rf", f"--timeout={seconds}", "--no-header"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-rf",
+        f"--timeout={seconds}",
+        "--no-header",
+    ]
     found: list[str] = []
     for part in filter(None, (tests[:15], tests[15:100], tests[100:])):
-        options = {"cwd": root, "env": environment(root), "timeout": 30 * seconds, "check": False, "errors": "replace"}
+        options = {
+            "cwd": root,
+            "env": environment(root),
+            "timeout": 30 * seconds,
+            "check": False,
+            "errors": "replace",
+        }
         try:
             done = subprocess.run(
-                [*command, *part, *(["-x"] if first else [])], capture_output=True, encoding="utf-8", **options
+                [*command, *part, *(["-x"] if first else [])],
+                capture_output=True,
+                encoding="utf-8",
+                **options,
             )
         except subprocess.TimeoutExpired:
             found.append("(no end)")
         else:
-            names = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+            names = [
+                line.split(" ")[1]
+                for line in done.stdout.splitlines()
+                if line.startswith(("FAILED ", "ERROR "))
+            ]
             found += names or ([] if done.returncode in (0, 5) else ["(all)"])
         if found and first:
             break
@@ -117,23 +152,43 @@ def try_edit(root: Path, edit: Edit, tests: list[str], first: bool, seconds: int
         found = failing(root, tests, first, seconds) if tests else []
     finally:
         path.write_text(whole, "utf-8")
-    return {"file": edit.file, "name": edit.name, "line": edit.lines[0], "tests": len(tests), "found": found}
+    return {
+        "file": edit.file,
+        "name": edit.name,
+        "line": edit.lines[0],
+        "tests": len(tests),
+        "found": found,
+    }
 
 
 def main() -> int:
     """Return 0, or 1 where a fault is not found that was found before."""
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
     parser.add_argument("tests", nargs="*", help="folders of tests; default: all that are quick")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "mutants.jsonl", metavar="FILE")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "mutants.jsonl", metavar="FILE"
+    )
     parser.add_argument("--before", type=Path, metavar="FILE", help="the result of a former run")
-    parser.add_argument("--coverage", type=Path, metavar="FILE", help="lines by test, as a former run left them")
-    parser.add_argument("--all", action="store_true", help="do not stop at the first test that fails")
-    parser.add_argument("--native", action="store_true", help="the faults of the C++ sources instead")
-    parser.add_argument("--only", default="", metavar="TEXT", help="faults of files with this in their path")
+    parser.add_argument(
+        "--coverage", type=Path, metavar="FILE", help="lines by test, as a former run left them"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="do not stop at the first test that fails"
+    )
+    parser.add_argument(
+        "--native", action="store_true", help="the faults of the C++ sources instead"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="faults of files with this in their path"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count(), metavar="N")
     arguments = parser.parse_args()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    edits = [edit for edit in (faults(ROOT) if arguments.native else drawn()) if arguments.only in edit.file]
+    edits = [
+        edit
+        for edit in (faults(ROOT) if arguments.native else drawn())
+        if arguments.only in edit.file
+    ]
     by_line: dict[str, dict[int, list[str]]] = {}
     if not arguments.native:
         coverage = arguments.coverage or arguments.output.with_suffix(".coverage")
@@ -144,11 +199,18 @@ def main() -> int:
     def tests_of(edit: Edit) -> list[str]:
         if arguments.native:
             return [*NATIVE]
-        return list(dict.fromkeys(test for line in edit.lines for test in by_line.get(edit.file, {}).get(line, [])))
+        return list(
+            dict.fromkeys(
+                test for line in edit.lines for test in by_line.get(edit.file, {}).get(line, [])
+            )
+        )
 
     seconds = NATIVE_SECONDS if arguments.native else SECONDS
     copies: Queue[Path] = Queue()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(arguments.workers) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        ThreadPoolExecutor(arguments.workers) as pool,
+    ):
         for number in range(arguments.workers):
             copies.put(copy_project(Path(folder) / str(number)))
 
@@ -165,7 +227,9 @@ def main() -> int:
                 results.append(result)
                 print(json.dumps(result), file=lines, flush=True)
                 if not result["found"]:
-                    print(f"not found ({result['tests']} tests): {result['file']}:{result['line']} {result['name']}")
+                    print(
+                        f"not found ({result['tests']} tests): {result['file']}:{result['line']} {result['name']}"
+                    )
     found = {(row["file"], row["name"]) for row in results if row["found"]}
     print(f"{len(found)} of {len(results)} faults were found")
     if arguments.before is None:
@@ -180,7 +244,9 @@ def main() -> int:
 
 def copy_project(root: Path) -> Path:
     """Copy the tracked files to a folder, as they are now."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     for name in filter(None, names.split("\0")):
         if (ROOT / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 PAIRS = (
-    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
-    *((ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.Mod, ast.FloorDiv), (ast.And, ast.Or), (ast.BitAnd, ast.BitOr)),
+    *(
+        (ast.Lt, ast.LtE),
+        (ast.Gt, ast.GtE),
+        (ast.Eq, ast.NotEq),
+        (ast.Is, ast.IsNot),
+        (ast.In, ast.NotIn),
+    ),
+    *(
+        (ast.Add, ast.Sub),
+        (ast.Mult, ast.Div),
+        (ast.Mod, ast.FloorDiv),
+        (ast.And, ast.Or),
+        (ast.BitAnd, ast.BitOr),
+    ),
 )
 OTHER = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
 """Each comparison or operator, and the one in its place."""
@@ -42,20 +54,39 @@ def edits_of(file: str, source: str) -> list[Edit]:
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     for scope, node, changed in _changes(ast.parse(source), ""):
-        begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        begin, end = (
+            starts[node.lineno - 1] + node.col_offset,
+            starts[node.end_lineno - 1] + node.end_col_offset,
+        )
         raw = source.encode()
-        old, new = raw[begin:end].decode(), changed if isinstance(changed, str) else f"({ast.unparse(changed)})"
+        old, new = (
+            raw[begin:end].decode(),
+            changed if isinstance(changed, str) else f"({ast.unparse(changed)})",
+        )
         text = f"{raw[:begin].decode()}{new}{raw[end:].decode()}"
         name = f"{scope}: {' '.join(old.split())} -> {new}"
         seen[name] += 1
-        found.append(Edit(file, f"{name} #{seen[name]}", range(node.lineno, node.end_lineno + 1), text, old, new))
+        found.append(
+            Edit(
+                file,
+                f"{name} #{seen[name]}",
+                range(node.lineno, node.end_lineno + 1),
+                text,
+                old,
+                new,
+            )
+        )
     return found
 
 
-def _changes(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.expr | str]]:
+def _changes(
+    node: ast.AST, scope: str
+) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.expr | str]]:
     """Yield each node that can be changed, the function that it is in, and what is put in its place."""
     for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list", "type_params") or isinstance(node, WORDS):
+        if field in ("annotation", "returns", "decorator_list", "type_params") or isinstance(
+            node, WORDS
+        ):
             continue
         children = value if isinstance(value, list) else [value]
         for child in filter(lambda each: isinstance(each, ast.AST), children):
@@ -77,7 +108,10 @@ def _in_place_of(node: ast.AST) -> Iterator[ast.expr | str]:
             yield other
         case ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in OTHER:
             other.op = OTHER[type(op)]()
-            if not any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in ast.walk(node)):
+            if not any(
+                isinstance(each, ast.Constant) and isinstance(each.value, str)
+                for each in ast.walk(node)
+            ):
                 yield other
         case ast.UnaryOp(op=ast.Not()):
             yield other.operand
@@ -87,7 +121,9 @@ def _in_place_of(node: ast.AST) -> Iterator[ast.expr | str]:
             yield ast.Constant(value + 1)
         case ast.Constant(value=float(value)):
             yield ast.Constant(2 * value or 1.0)
-        case ast.Expr(value=ast.Call(func=called)) if getattr(called, "attr", getattr(called, "id", "")) not in TELLING:
+        case ast.Expr(value=ast.Call(func=called)) if (
+            getattr(called, "attr", getattr(called, "id", "")) not in TELLING
+        ):
             yield "pass"
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.AugAssign():
             yield "pass"

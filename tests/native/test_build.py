@@ -83,19 +83,27 @@ def test_source_is_compiled_once_into_a_whole_library_of_its_interface(
     assert start.startswith("compiling room/answer.cpp for generic: once, by ")
     assert end.startswith("compiled room/answer.cpp for generic in ")
     made = Path(compilations[0][compilations[0].index("-o") + 1])
-    assert made.parent.parent == cache / "kernels"  # renamed when it is complete, so that nobody loads the half of one
+    assert (
+        made.parent.parent == cache / "kernels"
+    )  # renamed when it is complete, so that nobody loads the half of one
     assert not made.exists()
     (library,) = (cache / "kernels").iterdir()
     assert library.stat().st_mode & 0o777 == 0o644  # everyone may read it
     assert not hasattr(open_library(library), "_Z6hiddenv")
-    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: pytest.fail("a cache that may be read-only is written to"))
+    monkeypatch.setattr(
+        Path, "mkdir", lambda *_, **__: pytest.fail("a cache that may be read-only is written to")
+    )
     assert answer(cache, report=pytest.fail) == 42
 
 
-def test_changed_source_header_macro_class_or_compiler_is_compiled_anew(cache: Path, sources: Path) -> None:
+def test_changed_source_header_macro_class_or_compiler_is_compiled_anew(
+    cache: Path, sources: Path
+) -> None:
     """Each beside those that were there: another checkout may still want them."""
     answer(cache)
-    (sources / "room" / "answer.cpp").write_text(SOURCE.replace("NUMBER;", "NUMBER + 1;"), encoding="utf-8")
+    (sources / "room" / "answer.cpp").write_text(
+        SOURCE.replace("NUMBER;", "NUMBER + 1;"), encoding="utf-8"
+    )
     assert answer(cache) == 43
     (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
     assert answer(cache) == 8
@@ -112,15 +120,27 @@ def test_failed_compilations_are_errors_of_one_line_and_tried_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for owner, name, value, said in (
-        (tempfile, "mkdtemp", refuse, r"^room/answer\.cpp cannot be compiled: \[Errno 28\] No space left[^\n]*$"),
-        (build, "SECONDS", 0.01, r"^the C\+\+ compiler did not end on room/answer\.cpp within 0\.01 s$"),
+        (
+            tempfile,
+            "mkdtemp",
+            refuse,
+            r"^room/answer\.cpp cannot be compiled: \[Errno 28\] No space left[^\n]*$",
+        ),
+        (
+            build,
+            "SECONDS",
+            0.01,
+            r"^the C\+\+ compiler did not end on room/answer\.cpp within 0\.01 s$",
+        ),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
             with pytest.raises(DeviceError, match=said):
                 answer(cache)
     (sources / "number.h").write_text("#error nonsense\n", encoding="utf-8")
-    with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp[^\n]*$") as caught:
+    with pytest.raises(
+        DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp[^\n]*$"
+    ) as caught:
         answer(cache)
     (log,) = (cache / "kernels").iterdir()  # no half-made library beside it
     assert str(caught.value).endswith(str(log))
@@ -138,7 +158,11 @@ def test_damaged_library_is_made_anew_before_it_is_loaded(cache: Path) -> None:
 
     whole = load().read_bytes()
     middle = len(whole) // 2
-    for damaged in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b""):
+    for damaged in (
+        whole[:middle],
+        whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        b"",
+    ):
         load().write_bytes(damaged)
         lines.clear()
         assert load().read_bytes() == whole
@@ -151,7 +175,9 @@ def _exit_with_answer(cache: Path) -> None:
         os._exit(sum(pool.map(lambda _: answer(cache), range(2))))
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here"
+)
 def test_threads_and_processes_that_build_at_once_all_succeed(cache: Path) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_exit_with_answer, args=(cache,)) for _ in range(2)]
@@ -168,17 +194,34 @@ def test_libraries_of_every_compiler_agree_with_pytorch(compiler: Compiler) -> N
     cache, processor = read_settings().cache_dir, supported_processors()[0]
     library = open_library(find_library(bindings.SOURCE, processor, cache, compiler=compiler))
     assert training_difference(bindings.Kernels(library, processor)) is None
-    library = open_library(find_library(decoder.SOURCE, processor, cache, flags=decoder.FLAGS, compiler=compiler))
+    library = open_library(
+        find_library(decoder.SOURCE, processor, cache, flags=decoder.FLAGS, compiler=compiler)
+    )
     assert decoding_difference(decoder.with_results(library), processor) is None
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang compiles for other systems")
+@pytest.mark.skipif(
+    importlib.util.find_spec("ziglang") is None, reason="ziglang compiles for other systems"
+)
 @pytest.mark.parametrize("source", [bindings.SOURCE, decoder.SOURCE])
 @pytest.mark.parametrize("system", ["macos", "windows-gnu", "linux-gnu"])
 @pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
-def test_sources_compile_for_other_systems(processor: str, system: str, source: str, tmp_path: Path) -> None:
+def test_sources_compile_for_other_systems(
+    processor: str, system: str, source: str, tmp_path: Path
+) -> None:
     flags = ["-march=x86_64", "-mavx2", "-mfma", "-mf16c"] if processor == "x86_64" else []
-    command = [sys.executable, "-m", "ziglang", "c++", "-target", f"{processor}-{system}", *FLAGS, *flags, "-O0", "-c"]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "c++",
+        "-target",
+        f"{processor}-{system}",
+        *FLAGS,
+        *flags,
+        "-O0",
+        "-c",
+    ]
     command += [str(build.SOURCES / source), "-o", str(tmp_path / "object")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -189,7 +232,10 @@ class CLonger(ctypes.Structure):
 
 
 CLonger.__name__ = "CMatrix"
-MOVED = [SimpleNamespace(name=kind.name, value=kind.value + (kind == Activation.RELU)) for kind in Activation]
+MOVED = [
+    SimpleNamespace(name=kind.name, value=kind.value + (kind == Activation.RELU))
+    for kind in Activation
+]
 SHORTER = [kind for kind in Kind if kind != Kind.INT4]
 
 
@@ -198,7 +244,10 @@ def test_libraries_that_differ_are_refused_by_name(monkeypatch: pytest.MonkeyPat
     library, processor = decoder.load_decoder(settings)
     matrix, longer, layer = (ctypes.sizeof(structure) for structure in (CMatrix, CLonger, CLayer))
     for structures, said in (
-        ([*STRUCTURES, CLonger], rf"^sizeof\(Matrix\) is {matrix} in C\+\+ and {longer} in Python$"),
+        (
+            [*STRUCTURES, CLonger],
+            rf"^sizeof\(Matrix\) is {matrix} in C\+\+ and {longer} in Python$",
+        ),
         (set(STRUCTURES) - {CLayer}, rf"^sizeof\(Layer\) is {layer} in C\+\+ and None in Python$"),
     ):
         with pytest.raises(RuntimeError, match=said):
@@ -217,7 +266,9 @@ def test_libraries_that_differ_are_refused_by_name(monkeypatch: pytest.MonkeyPat
 
 def test_tensor_that_c_would_read_as_something_else_is_refused() -> None:
     for x in (torch.ones(2, 3).double(), torch.ones(2, 3).mT, torch.ones(2, 3, device="meta")):
-        with pytest.raises(TypeError, match=r"^C reads contiguous torch\.float32 here, and was given "):
+        with pytest.raises(
+            TypeError, match=r"^C reads contiguous torch\.float32 here, and was given "
+        ):
             pointer(x, torch.float32)
 
 
@@ -249,11 +300,15 @@ def test_library_that_others_may_have_written_is_not_loaded(
     assert find_library("room/answer.cpp", GENERIC, cache) == library
     monkeypatch.setattr("gpt.native.cache.ROOT_USER", -1)
     monkeypatch.setattr("gpt.native.cache.os.geteuid", lambda: path.stat().st_uid + 1)
-    with pytest.raises(DeviceError, match=rf"^{cache} belongs to another user, whose code would run; {remedy}$"):
+    with pytest.raises(
+        DeviceError, match=rf"^{cache} belongs to another user, whose code would run; {remedy}$"
+    ):
         find_library("room/answer.cpp", GENERIC, cache)
 
 
-def test_file_called_ziglang_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_called_ziglang_is_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "ziglang.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(importlib.metadata, "version", not_installed)

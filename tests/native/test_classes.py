@@ -18,13 +18,23 @@ from gpt.native.build import SOURCES, Compiler, find_compilers, find_library, op
 from gpt.native.decoding import decoder
 from gpt.native.training import bindings
 from gpt.system.environment import read_settings
-from gpt.system.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, TILES, Processor, supported_processors
+from gpt.system.processor import (
+    AMX,
+    AVX2,
+    AVX512,
+    AVX512_BF16,
+    GENERIC,
+    TILES,
+    Processor,
+    supported_processors,
+)
 from programs import find_program
 
 pytestmark = [
     needs_compiler,
     pytest.mark.skipif(
-        (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="the classes are those of Linux on x86-64"
+        (sys.platform, platform.machine()) != ("linux", "x86_64"),
+        reason="the classes are those of Linux on x86-64",
     ),
 ]
 HERE = Path(__file__).parent
@@ -53,31 +63,51 @@ def _compilers() -> list[Any]:
     for name in OTHERS:
         found.setdefault(Path(shutil.which(name) or name).resolve(), Compiler((name,), ""))
     return [
-        pytest.param(i, each, id=each.name, marks=pytest.mark.skipif(not path, reason=f"there is no {each.name}"))
-        for i, (each, path) in enumerate((each, shutil.which(each.command[0])) for each in found.values())
+        pytest.param(
+            i,
+            each,
+            id=each.name,
+            marks=pytest.mark.skipif(not path, reason=f"there is no {each.name}"),
+        )
+        for i, (each, path) in enumerate(
+            (each, shutil.which(each.command[0])) for each in found.values()
+        )
     ]
 
 
 every_compiler = pytest.mark.parametrize(("number", "compiler"), _compilers())
-every_linker = pytest.mark.parametrize(("number", "compiler"), [each for each in _compilers() if each.id != "zig"])
+every_linker = pytest.mark.parametrize(
+    ("number", "compiler"), [each for each in _compilers() if each.id != "zig"]
+)
 """zig, which is clang, would compile a C++ library of its own first, which takes a minute."""
 every_source = pytest.mark.parametrize("source", FLAGS, ids=lambda source: source.split("/")[0])
 every_class = pytest.mark.parametrize("processor", CLASSES, ids=lambda processor: processor.name)
 
 
 def compiled(
-    folder: Path, compiler: Compiler, processor: Processor, source: str, level: str, sources: Path = SOURCES
+    folder: Path,
+    compiler: Compiler,
+    processor: Processor,
+    source: str,
+    level: str,
+    sources: Path = SOURCES,
 ) -> tuple[Path, str]:
     """Return the object file of a source, and what the compiler said."""
-    command = compiler.arguments([*processor.compiler_flags, *FLAGS.get(source, ()), level, "-Wall", "-Wextra"])
+    command = compiler.arguments(
+        [*processor.compiler_flags, *FLAGS.get(source, ()), level, "-Wall", "-Wextra"]
+    )
     command += ["-c", str(sources / source), "-o", str(folder / "object.o")]
-    return folder / "object.o", subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return folder / "object.o", subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stderr
 
 
 def linked(object_file: Path, compiler: Compiler) -> Path:
     """Return a library of an object file."""
     library = object_file.with_suffix(".so")
-    subprocess.run([*compiler.arguments(GENERIC.compiler_flags), object_file, "-o", library], check=True)
+    subprocess.run(
+        [*compiler.arguments(GENERIC.compiler_flags), object_file, "-o", library], check=True
+    )
     return library
 
 
@@ -91,9 +121,15 @@ def wrong(object_file: Path, processor: Processor, source: str) -> list[str]:
     code = machine_code(object_file)
     found = {name for name, mark in MARKS.items() if re.search(mark, code)}
     # the engine computes in float32
-    named = set(processor.instructions) & MARKS.keys() - ({"avx512bf16"} if source == decoder.SOURCE else set())
-    problems = [f"it should {'not ' * (name in found)}have {name}" for name in sorted(found ^ named)]
-    for function in code.split("\n\n"):  # a configuration is a constant, or one that was stored at the same place
+    named = set(processor.instructions) & MARKS.keys() - (
+        {"avx512bf16"} if source == decoder.SOURCE else set()
+    )
+    problems = [
+        f"it should {'not ' * (name in found)}have {name}" for name in sorted(found ^ named)
+    ]
+    for function in code.split(
+        "\n\n"
+    ):  # a configuration is a constant, or one that was stored at the same place
         for place in re.finditer(r"ldtilecfg +(.*\(%(?!rip).*)", function):
             if not re.search(rf"sttilecfg +{re.escape(place[1])}\n", function[: place.start()]):
                 problems.append(f"nothing stores what {place[0]} reads")
@@ -106,10 +142,14 @@ def wrong(object_file: Path, processor: Processor, source: str) -> list[str]:
 
 @every_compiler
 @every_class
-def test_class_has_its_own_instructions(number: int, compiler: Compiler, processor: Processor, tmp_path: Path) -> None:
+def test_class_has_its_own_instructions(
+    number: int, compiler: Compiler, processor: Processor, tmp_path: Path
+) -> None:
     source, level = TURNS[(number + CLASSES.index(processor)) % 4]
     object_file, said = compiled(tmp_path, compiler, processor, source, level)
-    assert re.findall(r"^\S*kernels/src/.* warning: .*", said, re.MULTILINE) == []  # GCC 12 warns of its own headers
+    assert (
+        re.findall(r"^\S*kernels/src/.* warning: .*", said, re.MULTILINE) == []
+    )  # GCC 12 warns of its own headers
     assert wrong(object_file, processor, source) == []
 
 
@@ -117,7 +157,15 @@ def test_class_has_its_own_instructions(number: int, compiler: Compiler, process
 def trap(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the library that emulates tiles."""
     library = str(tmp_path_factory.mktemp("trap") / "trap.so")
-    command = [*next(find_compilers()).command, "-O2", "-shared", "-fPIC", HERE / "trap_tiles.cpp", "-o", library]
+    command = [
+        *next(find_compilers()).command,
+        "-O2",
+        "-shared",
+        "-fPIC",
+        HERE / "trap_tiles.cpp",
+        "-o",
+        library,
+    ]
     subprocess.run([*command, "-ldl"], check=True)
     return library
 
@@ -157,7 +205,9 @@ def gcc() -> Compiler:
     return Compiler((find_program("g++", "g++"),), "")
 
 
-def test_trapped_tiles_fault_where_stores_of_a_configuration_were_dropped(trap: str, tmp_path: Path) -> None:
+def test_trapped_tiles_fault_where_stores_of_a_configuration_were_dropped(
+    trap: str, tmp_path: Path
+) -> None:
     shutil.copytree(SOURCES, tmp_path / "src")
     header = tmp_path / "src/amx.h"
     text = header.read_text(encoding="utf-8").replace("load_config(whole);", FORGETFUL)
@@ -176,7 +226,9 @@ def test_packing_before_a_tile_is_loaded_stays(tmp_path: Path) -> None:
     }
     for load, stays in loads.items():
         packing = "short packed[512]; for (int i = 0; i < 512; i++) packed[i] = x[511 - i];"
-        program = f'#include "{SOURCES}/amx.h"\nvoid gpt_load(const short* x) {{ {packing} {load}; }}'
+        program = (
+            f'#include "{SOURCES}/amx.h"\nvoid gpt_load(const short* x) {{ {packing} {load}; }}'
+        )
         (tmp_path / "load.cpp").write_text(program, encoding="utf-8")
         object_file, _ = compiled(tmp_path, gcc(), TRAPPED, "load.cpp", "-O3", tmp_path)
         assert ("(%rdi" in machine_code(object_file)) is stays
@@ -186,24 +238,39 @@ def test_packing_before_a_tile_is_loaded_stays(tmp_path: Path) -> None:
 @every_source
 def test_native_class_agrees_with_pytorch(source: str, processor: Processor) -> None:
     if processor not in supported_processors():
-        pytest.skip(f"this processor is not of class {processor.name}, whose code was compiled and read only")
-    library = open_library(find_library(source, processor, read_settings().cache_dir, flags=FLAGS[source]))
+        pytest.skip(
+            f"this processor is not of class {processor.name}, whose code was compiled and read only"
+        )
+    library = open_library(
+        find_library(source, processor, read_settings().cache_dir, flags=FLAGS[source])
+    )
     assert tried(source, Path(library._name), processor) == (0, COMPARED[source])
 
 
-@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="there is no qemu-x86_64-static")
-def test_emulated_processors_repeat_recorded_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    shutil.which("qemu-x86_64-static") is None, reason="there is no qemu-x86_64-static"
+)
+def test_emulated_processors_repeat_recorded_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "packaging"))
     from recording import record_decoding, record_training
 
     cases = [(AVX2, "Haswell", 0), (GENERIC, "qemu64", 0), (AVX2, "Nehalem", -signal.SIGILL)]
-    replay, settings = [ROOT / "packaging/replay.cpp", "-o", tmp_path / "replay", "-ldl"], read_settings()
+    replay, settings = (
+        [ROOT / "packaging/replay.cpp", "-o", tmp_path / "replay", "-ldl"],
+        read_settings(),
+    )
     subprocess.run([*next(find_compilers()).command, "-std=c++17", *replay], check=True)
     for source, record in ((bindings.SOURCE, record_training), (decoder.SOURCE, record_decoding)):
         record(tmp_path / "recording", GENERIC, settings)
         for processor, model, code in cases:
-            library = open_library(find_library(source, processor, settings.cache_dir, flags=FLAGS[source]))._name
+            library = open_library(
+                find_library(source, processor, settings.cache_dir, flags=FLAGS[source])
+            )._name
             command = ["qemu-x86_64-static", "-cpu", model, "./replay", library, "recording"]
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, check=False
+            )
             assert done.returncode == code, done.stdout + done.stderr
             assert code or re.fullmatch(r"\d\d+ calls agree to \S+\n", done.stdout)

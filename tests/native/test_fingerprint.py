@@ -49,15 +49,25 @@ FLOAT32 = Compute(torch.device("cpu"), torch.float32)
 
 
 def test_the_fingerprint_is_that_of_the_code() -> None:
-    assert fingerprint.current() == fingerprint.recorded(), "compare and write it: python -m gpt.native.trial"
+    assert fingerprint.current() == fingerprint.recorded(), (
+        "compare and write it: python -m gpt.native.trial"
+    )
     assert [changed_code(files) for files in (TRAINING, DECODING, SAMPLING)] == [None] * 3
 
 
 ON_DISK = {
     "no attention": ("model/gpt.py", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
-    "clamped logits": ("model/gpt.py", "self.ln_f(x)).float()", "self.ln_f(x)).float().clamp(-30, 30)"),
+    "clamped logits": (
+        "model/gpt.py",
+        "self.ln_f(x)).float()",
+        "self.ln_f(x)).float().clamp(-30, 30)",
+    ),
     "a constant": ("model/gpt.py", "INIT_STD = 0.02", "INIT_STD = 0.01"),
-    "no dropout": ("model/attention.py", "return self.resid_dropout(self.c_proj(y))", "return self.c_proj(y)"),
+    "no dropout": (
+        "model/attention.py",
+        "return self.resid_dropout(self.c_proj(y))",
+        "return self.c_proj(y)",
+    ),
     "the choice of a core": (
         "model/attention.py",
         "trains_on_cpu and (q.dtype == torch.bfloat16",
@@ -71,7 +81,11 @@ ON_DISK = {
         "import Rotation, rotate_half as rotate",
     ),
     "an eps": ("model/layers.py", "self.eps)", "2 * self.eps)"),
-    "a statement": ("model/layers.py", "class MLP(", 'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP('),
+    "a statement": (
+        "model/layers.py",
+        "class MLP(",
+        'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP(',
+    ),
     "a new import": ("model/layers.py", "import torch\n", "import itertools\nimport torch\n"),
     "a sign": ("model/positions.py", "rotate_half(x) * sin", "rotate_half(x) * -sin"),
     "another sign": ("model/positions.py", "(-second, first)", "(second, first)"),
@@ -171,9 +185,15 @@ AT_RUN_TIME: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "Attention of gpt/model/attention.py": replacing(Attention, "forward"),
     "ReferenceCore of gpt/model/attention.py": replacing(ReferenceCore, "__init__"),
     "Block of gpt/model/gpt.py": lambda patch: patch.setattr(Block.forward, "__defaults__", (1,)),
-    "Block of gpt/model": lambda patch: patch.setattr(Block, "__call__", Block.forward, raising=False),
-    "Attention of gpt/model": lambda patch: patch.setattr(gpt_file, "Attention", type("A", (Attention,), {})),
-    "ACTIVATIONS of gpt/model/layers.py": lambda patch: patch.setitem(ACTIVATIONS, "gelu", torch.sin),
+    "Block of gpt/model": lambda patch: patch.setattr(
+        Block, "__call__", Block.forward, raising=False
+    ),
+    "Attention of gpt/model": lambda patch: patch.setattr(
+        gpt_file, "Attention", type("A", (Attention,), {})
+    ),
+    "ACTIVATIONS of gpt/model/layers.py": lambda patch: patch.setitem(
+        ACTIVATIONS, "gelu", torch.sin
+    ),
     "ACTIVATIONS of gpt/model": lambda patch: patch.setitem(ACTIVATIONS, "gelu", twice(F.gelu)),
 }
 
@@ -207,29 +227,57 @@ def reordered(patch: pytest.MonkeyPatch) -> None:
 
 
 ELSEWHERE: dict[str, tuple[tuple[str, ...], Callable[[pytest.MonkeyPatch], None]]] = {
-    "Block of gpt/model/gpt.py": (TRAINING, lambda patch: patch.setattr(Block, "mlp", Fixed(), raising=False)),
-    "Block of gpt/model/gpt.py, an attribute": (TRAINING, lambda patch: patch.setattr(Block, "n", 2, raising=False)),
-    "Attention of gpt/model/attention.py": (TRAINING, lambda patch: patch.delattr(Attention, "forward")),
-    "CORES of gpt/model/attention.py": (TRAINING, lambda patch: patch.setitem(CORES, "auto", SDPACore)),
-    "POSITIONS of gpt/model/positions.py": (TRAINING, lambda patch: patch.setitem(POSITIONS, "rope", swapped)),
-    "max of gpt/model/attention.py": (TRAINING, lambda patch: patch.setattr(attention_file, "max", min, raising=False)),
+    "Block of gpt/model/gpt.py": (
+        TRAINING,
+        lambda patch: patch.setattr(Block, "mlp", Fixed(), raising=False),
+    ),
+    "Block of gpt/model/gpt.py, an attribute": (
+        TRAINING,
+        lambda patch: patch.setattr(Block, "n", 2, raising=False),
+    ),
+    "Attention of gpt/model/attention.py": (
+        TRAINING,
+        lambda patch: patch.delattr(Attention, "forward"),
+    ),
+    "CORES of gpt/model/attention.py": (
+        TRAINING,
+        lambda patch: patch.setitem(CORES, "auto", SDPACore),
+    ),
+    "POSITIONS of gpt/model/positions.py": (
+        TRAINING,
+        lambda patch: patch.setitem(POSITIONS, "rope", swapped),
+    ),
+    "max of gpt/model/attention.py": (
+        TRAINING,
+        lambda patch: patch.setattr(attention_file, "max", min, raising=False),
+    ),
     "GPT of gpt/model/gpt.py": (DECODING, replacing(GPT, "__init__")),
     "QuantizedLinear of gpt/model/quantized.py": (
         DECODING,
-        lambda patch: patch.setattr(QuantizedLinear, "weight", property(lambda self: self.unpacked)),
+        lambda patch: patch.setattr(
+            QuantizedLinear, "weight", property(lambda self: self.unpacked)
+        ),
     ),
     "Filter of gpt/config/filters.py": (SAMPLING, lambda patch: patch.setattr(Filter, "off", 1)),
     "FILTERS of gpt/config/filters.py": (SAMPLING, reordered),
     "sample of gpt/generation/tokens.py": (SAMPLING, replacing(tokens_file, "sample")),
-    "sample_tokens of gpt/generation/runner.py": (SAMPLING, replacing(runner_file, "sample_tokens")),
+    "sample_tokens of gpt/generation/runner.py": (
+        SAMPLING,
+        replacing(runner_file, "sample_tokens"),
+    ),
     "TorchRunner of gpt/generation/runner.py": (DECODING, replacing(TorchRunner, "_forward")),
     "Linear of torch": (TRAINING, replacing(nn.Linear, "forward")),
-    "scaled_dot_product_attention of torch": (TRAINING, replacing(F, "scaled_dot_product_attention")),
+    "scaled_dot_product_attention of torch": (
+        TRAINING,
+        replacing(F, "scaled_dot_product_attention"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_replacement_where_a_definition_is_used_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_where_a_definition_is_used_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files, replace = ELSEWHERE[name]
     order = list(FILTERS)
     with monkeypatch.context() as patch:
@@ -260,11 +308,15 @@ for later in LATER:
 
 def said_after_import(folder: Path, former: str, later: list[str]) -> list[str]:
     """What is said of `gpt/model/gpt.py` once its former text was imported, and others lie on the disk."""
-    shutil.copytree(fingerprint.PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        fingerprint.PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__")
+    )
     script = f"FORMER = {former!r}\nLATER = {later!r}\n{AFTER_IMPORT}"
     command = [sys.executable, "-c", script]
     environment = {**os.environ, "PYTHONPATH": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 
@@ -356,19 +408,33 @@ def with_forward(module: Any) -> None:
 
 IN_BLOCKS: dict[str, Callable[[Any], object]] = {
     "modules of class Scaled": lambda model: model.h.__setitem__(1, Scaled(model.config)),
-    "modules of class ParametrizedLinear": lambda model: parametrizations.weight_norm(model.h[0].attn.c_q),
-    "the shapes of h.0": lambda model: setattr(model.h[0].mlp, "c_fc", nn.Linear(64, 512, bias=False)),
+    "modules of class ParametrizedLinear": lambda model: parametrizations.weight_norm(
+        model.h[0].attn.c_q
+    ),
+    "the shapes of h.0": lambda model: setattr(
+        model.h[0].mlp, "c_fc", nn.Linear(64, 512, bias=False)
+    ),
     "a model with h.0.more": lambda model: setattr(model.h[0], "more", nn.Linear(2, 2)),
     "a model without h.1": lambda model: setattr(model, "h", model.h[:1]),
-    "hooks, and h.1.mlp has one": lambda model: model.h[1].mlp.register_forward_hook(lambda m, a, y: 2 * y),
+    "hooks, and h.1.mlp has one": lambda model: model.h[1].mlp.register_forward_hook(
+        lambda m, a, y: 2 * y
+    ),
     "hooks, and h.1 has one": lambda model: model.h[1].register_forward_pre_hook(lambda m, a: a),
     "h.0.mlp.forward, which was changed": lambda model: with_forward(model.h[0].mlp),
-    "h.0._call_impl, which was": lambda model: setattr(model.h[0], "_call_impl", model.h[0].forward),
-    "h.1.mlp.activation, which was changed": lambda model: setattr(model.h[1].mlp, "activation", F.mish),
+    "h.0._call_impl, which was": lambda model: setattr(
+        model.h[0], "_call_impl", model.h[0].forward
+    ),
+    "h.1.mlp.activation, which was changed": lambda model: setattr(
+        model.h[1].mlp, "activation", F.mish
+    ),
     "h.1.ln_1.eps, which was changed": lambda model: setattr(model.h[1].ln_1, "eps", 0.1),
-    ".*mlp.c_fc.weight, a Marked": lambda model: setattr(model.h[1].mlp.c_fc, "weight", marked(model.h[1].mlp.c_fc)),
+    ".*mlp.c_fc.weight, a Marked": lambda model: setattr(
+        model.h[1].mlp.c_fc, "weight", marked(model.h[1].mlp.c_fc)
+    ),
 }
-IN_DROPOUT = {"h.0.mlp.dropout.p, which was": lambda model: setattr(model.h[0].mlp.dropout, "p", 0.5)}
+IN_DROPOUT = {
+    "h.0.mlp.dropout.p, which was": lambda model: setattr(model.h[0].mlp.dropout, "p", 0.5)
+}
 AROUND_BLOCKS: dict[str, Callable[[Any], object]] = {
     "modules of class Mine": lambda model: setattr(model, "__class__", Mine),
     "lm_head.forward, which was": lambda model: with_forward(model.lm_head),
@@ -432,7 +498,9 @@ def test_blocks_inside_a_mode_are_by_pytorch() -> None:
 
 
 @pytest.mark.usefixtures("no_plugins")
-def test_plugin_in_the_place_of_a_shipped_activation_is_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_in_the_place_of_a_shipped_activation_is_by_pytorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(MLPS, "gelu", MLPS["swiglu"])
     said = "do(es)? not cover model.mlp=gelu, which is both an activation and an MLP$"
     assert re.search(said, str(unsupported_reason(build())))
@@ -446,7 +514,9 @@ def test_edited_model_trains_and_decodes_by_pytorch(monkeypatch: pytest.MonkeyPa
     assert build_runtime(model, report=lines.append).name == "native, fp32 cache"
     EDITS["no residual"](monkeypatch)
     assert build_runtime(model, report=lines.append).name == "eager, fp32 cache"
-    assert lines == ["no native backend, which is several times faster: Block of gpt/model/gpt.py was replaced"]
+    assert lines == [
+        "no native backend, which is several times faster: Block of gpt/model/gpt.py was replaced"
+    ]
     with pytest.raises(DeviceError, match=r"^Block of gpt/model/gpt\.py was replaced$"):
         use_native_blocks(build(), FLOAT32, read_settings())
 
@@ -465,6 +535,12 @@ def test_edited_sampling_is_by_pytorch(name: str, monkeypatch: pytest.MonkeyPatc
     else:
         monkeypatch.setattr(f"gpt.generation.sampling.{name}", same)
     runtime = build_runtime(model, DecodeOptions("native"), report=lines.append)
-    assert list(generate_tokens(model, [1, 2], params, runtime)) == list(reference_tokens(model, [1, 2], params))
-    where = "FILTERS of gpt/config/filters.py" if name in FILTERS else f"{name} of gpt/generation/sampling.py"
+    assert list(generate_tokens(model, [1, 2], params, runtime)) == list(
+        reference_tokens(model, [1, 2], params)
+    )
+    where = (
+        "FILTERS of gpt/config/filters.py"
+        if name in FILTERS
+        else f"{name} of gpt/generation/sampling.py"
+    )
     assert lines == [f"sampling with PyTorch's operators: {where} was replaced"]

@@ -25,14 +25,18 @@ FLAGS = ("-I", str(SOURCES), "-DGPT_OWN_THREADS")
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    library = open_library(find_library(str(SOURCE), GENERIC, read_settings().cache_dir, flags=FLAGS))
+    library = open_library(
+        find_library(str(SOURCE), GENERIC, read_settings().cache_dir, flags=FLAGS)
+    )
     library.sum_below.restype = ctypes.c_int64
     return library
 
 
 def all_right(library: ctypes.CDLL) -> bool:
     """Call with more threads and fewer, with and without barriers."""
-    cases = [(n, threads, rounds) for n in (1, 1000) for threads in (2, 4, 1, 3) for rounds in (0, 5)] * 20
+    cases = [
+        (n, threads, rounds) for n in (1, 1000) for threads in (2, 4, 1, 3) for rounds in (0, 5)
+    ] * 20
     return all(library.sum_below(*case) == case[0] * (case[0] - 1) // 2 for case in cases)
 
 
@@ -63,9 +67,13 @@ def close(library: ctypes.CDLL) -> bool:
     return all_right(library)
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here"
+)
 @pytest.mark.parametrize("work", [fork, close, *([lack_memory] if sys.platform == "linux" else [])])
-def test_threads_of_a_forked_process(library: ctypes.CDLL, work: Callable[[ctypes.CDLL], bool]) -> None:
+def test_threads_of_a_forked_process(
+    library: ctypes.CDLL, work: Callable[[ctypes.CDLL], bool]
+) -> None:
     assert all_right(library)
     child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(not work(library)))
     child.start()
@@ -74,10 +82,19 @@ def test_threads_of_a_forked_process(library: ctypes.CDLL, work: Callable[[ctype
     assert child.exitcode == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer of threads is tried on Linux only")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the sanitizer of threads is tried on Linux only"
+)
 def test_thread_sanitizer_finds_no_race(tmp_path: Path) -> None:
     flags = [*FLAGS, "-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", "-DRACING"]
-    command = [find_program("g++", "g++"), *flags, str(SOURCE), "-o", str(tmp_path / "racing"), "-ldl"]
+    command = [
+        find_program("g++", "g++"),
+        *flags,
+        str(SOURCE),
+        "-o",
+        str(tmp_path / "racing"),
+        "-ldl",
+    ]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode:
         give_up(f"this test needs the sanitizer of threads of g++: {built.stderr}")

@@ -52,13 +52,26 @@ GPT_API int gpt_activation_forward(const ActivationArguments* a) {
 """
 """The training kernels, with a fault that the environment chooses."""
 RECIPE = (
-    *("--config", "tiny.yaml", "run.threads=1", "model.n_head=1", "model.n_embd=32", "model.block_size=29"),
-    *("train.max_steps=30", "train.eval_interval=30", "train.sample_tokens=0"),  # nothing is saved before a crash
+    *(
+        "--config",
+        "tiny.yaml",
+        "run.threads=1",
+        "model.n_head=1",
+        "model.n_embd=32",
+        "model.block_size=29",
+    ),
+    *(
+        "train.max_steps=30",
+        "train.eval_interval=30",
+        "train.sample_tokens=0",
+    ),  # nothing is saved before a crash
 )
 
 
 def candidates() -> list[Processor]:
-    return [processor for processor in supported_processors() if processor.matmul_dtype == torch.float32]
+    return [
+        processor for processor in supported_processors() if processor.matmul_dtype == torch.float32
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +86,12 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(following, place)
     (folder / "faulty.cpp").write_text(FAULTY, encoding="utf-8")
     flags = [*candidates()[0].compiler_flags, "-O1", "-I", str(SOURCES)]
-    command = [*next(find_compilers()).arguments(flags), str(folder / "faulty.cpp"), "-o", str(folder / "built")]
+    command = [
+        *next(find_compilers()).arguments(flags),
+        str(folder / "faulty.cpp"),
+        "-o",
+        str(folder / "built"),
+    ]
     subprocess.run(command, check=True)
     CachedLibrary(place, best.stem.rpartition("-")[0]).store(folder / "built")
     return folder
@@ -89,7 +107,9 @@ def cache(faulty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def loaded(cache: Path) -> tuple[Kernels, list[str]]:
     lines: list[str] = []
-    return load_kernels(torch.float32, replace(read_settings(), cache_dir=cache), lines.append), lines
+    return load_kernels(
+        torch.float32, replace(read_settings(), cache_dir=cache), lines.append
+    ), lines
 
 
 def records(cache: Path) -> list[str]:
@@ -125,12 +145,18 @@ def test_faulty_library_gives_way_to_the_next_class_and_is_tried_once(
         if fault == "killed":  # for lack of memory, perhaps, which is no verdict
             assert records(cache) == [""]
             return
-        assert records(cache) == (["", lines[0].partition("here: ")[2].partition(";")[0]] if fault else [""])
+        assert records(cache) == (
+            ["", lines[0].partition("here: ")[2].partition(";")[0]] if fault else [""]
+        )
         build._LOADED.clear()
         monkeypatch.setattr(Trial, "_try", lambda self: pytest.fail("tried again"))
-    monkeypatch.setattr("gpt.native.training.bindings.supported_processors", lambda _: candidates()[:1])
+    monkeypatch.setattr(
+        "gpt.native.training.bindings.supported_processors", lambda _: candidates()[:1]
+    )
     if fault:
-        with pytest.raises(DeviceError, match=f"^the {best.name} kernels are not used here: {said}[^;]*$"):
+        with pytest.raises(
+            DeviceError, match=f"^the {best.name} kernels are not used here: {said}[^;]*$"
+        ):
             loaded(cache)
 
 
@@ -143,14 +169,20 @@ def test_spinning_threads_have_a_verdict_and_waiting_ones_have_none(
 
     def impatient(command: list[str], **options: Any) -> Any:
         limit = (10, resource.RLIM_INFINITY)
-        limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, limit)} if "-m" in command else {}
+        limited = (
+            {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, limit)}
+            if "-m" in command
+            else {}
+        )
         return run(command, **limited, **options)  # type: ignore[call-overload]
 
     monkeypatch.setenv("GPT_FAULT", "spin")
     monkeypatch.setattr(verdicts.subprocess, "run", impatient)
     assert "a trial of them ended with SIGXCPU" in loaded(cache)[1][0]
     assert [bool(text) for text in records(cache)] == [False, True]
-    next(path for path in (cache / "kernels").glob("*.trial") if '"reason": "' in path.read_text()).unlink()
+    next(
+        path for path in (cache / "kernels").glob("*.trial") if '"reason": "' in path.read_text()
+    ).unlink()
     build._LOADED.clear()
     monkeypatch.setenv("GPT_FAULT", "sleep")
     monkeypatch.setattr(verdicts, "SECONDS", 4)
@@ -158,16 +190,22 @@ def test_spinning_threads_have_a_verdict_and_waiting_ones_have_none(
     assert records(cache) == [""]
 
 
-def gpt(folder: Path, cache: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def gpt(
+    folder: Path, cache: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
     variables = {**os.environ, "XDG_CACHE_HOME": str(cache.parent), **environment}
     command = [sys.executable, "-m", "gpt", *words]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
 
 
 def losses(folder: Path) -> list[float]:
-    rows = map(json.loads, (folder / "runs/tiny/metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = map(
+        json.loads, (folder / "runs/tiny/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
@@ -205,34 +243,52 @@ def test_record_of_no_trial_is_not_believed(cache: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("GPT_FAULT", "third")
     best, following, *_ = candidates()
     assert loaded(cache)[0].processor is following
-    (path,) = (each for each in (cache / "kernels").glob("*.trial") if '"reason": "' in each.read_text())
+    (path,) = (
+        each for each in (cache / "kernels").glob("*.trial") if '"reason": "' in each.read_text()
+    )
     of_another = json.dumps(
         {**json.loads(path.read_text()), "library": "another.so", "compared": "all", "reason": None}
     )
-    for content in ("", "{}", of_another, path.read_text().replace('"crash_bytes": 0', '"crash_bytes": 1')):
+    for content in (
+        "",
+        "{}",
+        of_another,
+        path.read_text().replace('"crash_bytes": 0', '"crash_bytes": 1'),
+    ):
         path.write_text(content)
         build._LOADED.clear()
         kernels, lines = loaded(cache)
         assert kernels.processor is following
-        assert lines[0].startswith(f"the {best.name} kernels are not used here: a trial of them ended with SIGILL")
+        assert lines[0].startswith(
+            f"the {best.name} kernels are not used here: a trial of them ended with SIGILL"
+        )
 
 
 def test_edited_copy_writes_no_record(tmp_path: Path) -> None:
     """Its trial has nothing to compare with."""
-    shutil.copytree(build.SOURCES.parents[1], tmp_path / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        build.SOURCES.parents[1], tmp_path / "gpt", ignore=shutil.ignore_patterns("__pycache__")
+    )
     layers = tmp_path / "gpt/model/layers.py"
     layers.write_text(layers.read_text().replace("F.relu(x).square()", "F.relu(x)"))
     environment = {**os.environ, "PYTHONPATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment["GPT_PROCESSOR"] = "generic"
     command = [sys.executable, "-m", "gpt.native"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
     said = "no compiled kernels: gpt/model/layers.py was edited, so that the kernels cannot be compared with it"
     assert done.stderr.splitlines() == [said]
     assert list((tmp_path / "cache/gpt/kernels").glob("*.trial")) == []
 
 
-def test_where_sampling_was_edited_a_record_is_of_logits_only(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, sampling = list[str](), list[str | None](["sample of gpt/generation/sampling.py was edited"])
+def test_where_sampling_was_edited_a_record_is_of_logits_only(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, sampling = (
+        list[str](),
+        list[str | None](["sample of gpt/generation/sampling.py was edited"]),
+    )
 
     def run(self: Trial, rounds: int) -> tuple[int, list[str]]:
         tried.append("logits" if sampling[0] else "logits and tokens")
@@ -241,13 +297,19 @@ def test_where_sampling_was_edited_a_record_is_of_logits_only(cache: Path, monke
     monkeypatch.setattr(Trial, "_run_trial", run)
     monkeypatch.setattr(verdicts, "changed_code", lambda scope: sampling[0])
     trial = Trial(Path("engine-1-2.so"), "decoding/engine.cpp", "AVX2", cache / "kernels")
-    assert [trial.unusable_reason(pytest.fail), trial.unusable_reason(pytest.fail), tried] == [None, None, ["logits"]]
+    assert [trial.unusable_reason(pytest.fail), trial.unusable_reason(pytest.fail), tried] == [
+        None,
+        None,
+        ["logits"],
+    ]
     sampling[0] = None  # the edit was undone
     assert [trial.unusable_reason(pytest.fail), trial.unusable_reason(pytest.fail)] == [None, None]
     assert tried == ["logits", "logits and tokens"]
 
 
-def test_files_of_the_current_folder_are_not_run(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_current_folder_are_not_run(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("gpt", "resource", "ziglang", "torch"):
         (tmp_path / f"{name}.py").write_text('open("run", "w")\n')
     monkeypatch.chdir(tmp_path)
@@ -262,7 +324,9 @@ def test_files_of_the_current_folder_are_not_run(cache: Path, tmp_path: Path, mo
 STACKS = "Fatal Python error: Aborted\n"
 
 
-def test_library_is_tried_longer_after_each_crash(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_tried_longer_after_each_crash(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Something else may have crashed: the trial decides."""
     rounds = list[int]()
 
@@ -279,7 +343,9 @@ def test_library_is_tried_longer_after_each_crash(cache: Path, monkeypatch: pyte
     assert rounds == [1, 3, 3]
 
 
-def test_trial_after_a_crash_that_fails_is_believed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_after_a_crash_that_fails_is_believed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (-signal.SIGSEGV, []))
     trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", cache / "kernels")
     trial.stacks.write_text(STACKS)
@@ -294,7 +360,9 @@ def test_trial_after_a_crash_that_fails_is_believed(cache: Path, monkeypatch: py
     assert trial.unusable_reason(pytest.fail) is None
 
 
-def test_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Trial, "_run_trial", lambda self, count: (0, ["all"]))
     lines = list[str]()
     trial = Trial(Path("training-1-2.so"), SOURCE, "AVX2", tmp_path / "missing")

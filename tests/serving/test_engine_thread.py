@@ -72,7 +72,12 @@ def make(model: GPT) -> Iterator[Make]:
 def test_several_threads_get_answers_of_generate(make: Make, model: GPT) -> None:
     engine = make(max_sequences=8)
     asked = [
-        ("abc" * n, SamplingParams(max_new_tokens=250, temperature=0.9 * (n % 2), seed=n, repetition_penalty=1 + n % 3))
+        (
+            "abc" * n,
+            SamplingParams(
+                max_new_tokens=250, temperature=0.9 * (n % 2), seed=n, repetition_penalty=1 + n % 3
+            ),
+        )
         for n in range(20)
     ]
     with ThreadPoolExecutor(20) as pool:
@@ -90,7 +95,9 @@ def test_ids_without_a_token_are_not_sampled(make: Make, backend: str) -> None:
     engine = make(model, few, backend=backend)
     for options in ({}, {"temperature": 0}, {"logprobs": 3}):
         params = SamplingParams(max_new_tokens=70, seed=3, **options)
-        assert answer(engine, "abc", params) == gpt.generate(model, few, "abc", **params.model_dump())
+        assert answer(engine, "abc", params) == gpt.generate(
+            model, few, "abc", **params.model_dump()
+        )
 
 
 def test_requests_are_cancelled_from_any_thread(make: Make) -> None:

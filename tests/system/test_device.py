@@ -7,7 +7,13 @@ import torch
 
 from gpt.config import RunConfig
 from gpt.system import device
-from gpt.system.device import available_bytes, choose_compute, choose_device, require_memory, setup_process
+from gpt.system.device import (
+    available_bytes,
+    choose_compute,
+    choose_device,
+    require_memory,
+    setup_process,
+)
 from gpt.system.environment import Launch
 from gpt.system.errors import DeviceError
 from gpt.system.processor import AMX, AVX2, PROCESSORS
@@ -24,7 +30,9 @@ def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # no
     return compute
 
 
-def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
@@ -61,7 +69,10 @@ def test_a_type_that_is_asked_for_is_taken_and_named(dtype: torch.dtype) -> None
 def threads() -> Iterator[list[int]]:
     """The numbers of threads that were set."""
     found: list[int] = []
-    with patch("torch.set_num_threads", found.append), patch("gpt.system.device._usable_cores", lambda: 6):
+    with (
+        patch("torch.set_num_threads", found.append),
+        patch("gpt.system.device._usable_cores", lambda: 6),
+    ):
         yield found
 
 
@@ -120,14 +131,19 @@ def test_a_cuda_device_has_its_own_type_and_kernels(capabilities: list[tuple[int
 
 @pytest.mark.usefixtures("threads", "capabilities")
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_each_process_has_the_cuda_device_of_its_local_rank(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_each_process_has_the_cuda_device_of_its_local_rank(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert choose(Launch(3, 4, 1, 2), device=name).device == torch.device("cuda:1")
     assert chosen == [torch.device("cuda:1")]
     with pytest.raises(DeviceError, match=r"device cuda:2: torch .* sees 2 CUDA devices"):
         choose(Launch(2, 4, 2, 4), device=name)
-    with pytest.raises(DeviceError, match=r"^run\.device is cuda:0, but each of 2 processes needs its own; use cuda"):
+    with pytest.raises(
+        DeviceError,
+        match=r"^run\.device is cuda:0, but each of 2 processes needs its own; use cuda",
+    ):
         choose(Launch(0, 2, 0, 2), device="cuda:0")
 
 

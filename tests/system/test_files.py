@@ -10,7 +10,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpt.system.files import open_file, parse_json, read_end, read_file, sha256_of, sync_file, sync_folder, write_atomic
+from gpt.system.files import (
+    open_file,
+    parse_json,
+    read_end,
+    read_file,
+    sha256_of,
+    sync_file,
+    sync_folder,
+    write_atomic,
+)
 from programs import full_disk
 
 
@@ -23,7 +32,9 @@ def old(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("content", [b"", b"new", bytes(range(256)) * 10_000])
-def test_the_new_content_replaces_the_old_and_nothing_else_is_left(content: bytes, old: Path) -> None:
+def test_the_new_content_replaces_the_old_and_nothing_else_is_left(
+    content: bytes, old: Path
+) -> None:
     with old.open("rb") as file:
         assert file.read(1) == b"o"
         write_atomic(old, content)
@@ -37,7 +48,11 @@ def test_the_new_content_replaces_the_old_and_nothing_else_is_left(content: byte
     link = old.with_name("link")
     link.symlink_to(old)
     write_atomic(link, b"of the link")
-    assert (old.read_bytes(), link.read_bytes(), link.is_symlink()) == (content, b"of the link", False)
+    assert (old.read_bytes(), link.read_bytes(), link.is_symlink()) == (
+        content,
+        b"of the link",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +64,9 @@ def test_the_new_content_replaces_the_old_and_nothing_else_is_left(content: byte
     ],
     ids=["missing folder", "folder", "pipe"],
 )
-def test_what_cannot_be_replaced_stays_as_it_is(make: Any, error: type[OSError], tmp_path: Path) -> None:
+def test_what_cannot_be_replaced_stays_as_it_is(
+    make: Any, error: type[OSError], tmp_path: Path
+) -> None:
     place = tmp_path / "folder" / "place"
     make(place)
     before = [(path, path.stat().st_mode) for path in tmp_path.rglob("*")]
@@ -68,7 +85,9 @@ def test_a_disk_that_fills_up_halfway_leaves_the_old_content(old: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr
+)
 def test_a_failure_or_an_interrupt_at_any_step_leaves_the_old_content(
     step: str, error: BaseException, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,11 +98,15 @@ def test_a_failure_or_an_interrupt_at_any_step_leaves_the_old_content(
     assert (old.read_bytes(), list(old.parent.iterdir())) == (b"old", [old])
 
 
-def test_the_content_is_on_disk_before_it_gets_its_name(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_content_is_on_disk_before_it_gets_its_name(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a power cut the name must not stand for an empty file."""
     steps, replace = [], os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: steps.append("fsync"))
-    monkeypatch.setattr(os, "replace", lambda source, target: (steps.append("replace"), replace(source, target)))
+    monkeypatch.setattr(
+        os, "replace", lambda source, target: (steps.append("replace"), replace(source, target))
+    )
     write_atomic(old, b"new")
     assert steps == ["fsync", "replace", "fsync"]
     assert old.read_bytes() == b"new"
@@ -110,11 +133,15 @@ def test_a_pipe_a_device_or_a_file_that_is_too_long_is_not_read(tmp_path: Path) 
                 function(path)
 
 
-def test_no_more_than_the_end_of_a_file_is_read_and_nothing_that_is_added_meanwhile(tmp_path: Path) -> None:
+def test_no_more_than_the_end_of_a_file_is_read_and_nothing_that_is_added_meanwhile(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert (read_end(path, 3), read_end(path, 9), read_end(path, 0)) == (b"345", b"12345", b"")
-    assert read_file(Path("/proc/self/maps"), 4) == b""  # a file that says it has nothing, and has no bound
+    assert (
+        read_file(Path("/proc/self/maps"), 4) == b""
+    )  # a file that says it has nothing, and has no bound
 
 
 def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:

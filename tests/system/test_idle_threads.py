@@ -39,7 +39,9 @@ def test_cores_that_others_use(
     user, idle, interrupts = ticks
 
     def write(user: int, idle: int, interrupts: int) -> None:
-        cores = [f"cpu{n} {900 * n} 3 4 500 6 {7 + interrupts * (n == 1)} 8 90 0 0" for n in range(4)]
+        cores = [
+            f"cpu{n} {900 * n} 3 4 500 6 {7 + interrupts * (n == 1)} 8 90 0 0" for n in range(4)
+        ]
         cores[0] = f"cpu0 {10 + user} 3 4 {500 + idle} 6 7 8 90 0 0"
         stat.write_text("\n".join(["cpu 1 2 3 4 5 6 7", *cores, "intr 12 3", ""]))
 
@@ -55,7 +57,9 @@ def test_cores_that_others_use(
     assert cores_in_use(1.0, stat) == pytest.approx(cores)
 
 
-@pytest.mark.parametrize("content", [None, "", "cpu0 1 2", "cpu0 one two three four five six seven"])
+@pytest.mark.parametrize(
+    "content", [None, "", "cpu0 1 2", "cpu0 one two three four five six seven"]
+)
 def test_system_that_does_not_tell_is_quiet(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "stat").write_text(content)

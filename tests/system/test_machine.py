@@ -21,7 +21,13 @@ from gpt.system.processor import supported_processors as supported
 EMPTY = Settings(data_dir=None, cache_dir=Path("/somewhere/.cache/gpt"), offline=False)
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 TORCHRUN |= {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2"}
-WRONG = (("RANK", "8"), ("RANK", "-1"), ("LOCAL_RANK", "4"), ("LOCAL_WORLD_SIZE", "9"), ("MASTER_ADDR", ""))
+WRONG = (
+    ("RANK", "8"),
+    ("RANK", "-1"),
+    ("LOCAL_RANK", "4"),
+    ("LOCAL_WORLD_SIZE", "9"),
+    ("MASTER_ADDR", ""),
+)
 HAS_AVX2 = ("avx2", "fma3")
 HAS_AVX512 = (*HAS_AVX2, "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl")
 HAS_AMX = (*HAS_AVX512, "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
@@ -50,13 +56,17 @@ def test_settings_are_read_anew_each_time(
     assert read_settings() == replace(EMPTY, **settings)
 
 
-def test_user_who_is_only_a_number_has_a_cache_of_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_who_is_only_a_number_has_a_cache_of_temporary_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError("uid not found")))
     assert read_settings().cache_dir == Path(tempfile.gettempdir(), f"gpt-{os.getuid()}")
     monkeypatch.setenv("XDG_CACHE_HOME", "~/caches")
-    with pytest.raises(ConfigError, match="XDG_CACHE_HOME: ~/caches has no home folder; write the whole path"):
+    with pytest.raises(
+        ConfigError, match="XDG_CACHE_HOME: ~/caches has no home folder; write the whole path"
+    ):
         read_settings()
 
 
@@ -78,7 +88,12 @@ def test_launch_is_that_of_torchrun_whole_or_refused(monkeypatch: pytest.MonkeyP
     assert read_launch() == Launch()
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, machine: str, features: Sequence[str], grants_tiles: bool = True) -> None:
+def pretend(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    features: Sequence[str],
+    grants_tiles: bool = True,
+) -> None:
     """Stand in for what torch reads from the processor, of AMD."""
     monkeypatch.setattr(processor, "_is_made_by_intel", lambda: False)
     monkeypatch.setattr(platform, "machine", lambda: machine)
@@ -91,7 +106,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch, machine: str, features: Sequence[st
     ("machine", "features", "classes"),
     [
         ("x86_64", HAS_AMX, [AMX, AVX512_BF16, AVX512, AVX2, GENERIC]),
-        ("x86_64", [each for each in HAS_AMX if each != "amx_int8"], [AVX512_BF16, AVX512, AVX2, GENERIC]),
+        (
+            "x86_64",
+            [each for each in HAS_AMX if each != "amx_int8"],
+            [AVX512_BF16, AVX512, AVX2, GENERIC],
+        ),
         ("x86_64", HAS_AVX512, [AVX512, AVX2, GENERIC]),
         ("x86_64", [*HAS_AVX2, "avx512_f", "avx512_bf16"], [AVX2, GENERIC]),
         ("AMD64", HAS_AVX2, [AVX2, GENERIC]),
@@ -111,7 +130,9 @@ def test_classes_follow_from_features(
     assert supported() == [each for each in classes if each is not AMX]
 
 
-def test_bfloat16_without_tiles_comes_after_float32_on_processors_of_intel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_without_tiles_comes_after_float32_on_processors_of_intel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pretend(monkeypatch, "x86_64", HAS_AMX)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(processor, "_is_made_by_intel", lambda: True)
@@ -122,7 +143,9 @@ def test_bfloat16_without_tiles_comes_after_float32_on_processors_of_intel(monke
 def test_classes_can_be_had_from_a_lower_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "x86_64", HAS_AVX2)
     assert (supported("AVX2"), supported("generic")) == ([AVX2, GENERIC], [GENERIC])
-    with pytest.raises(DeviceError, match=r"^this processor is not of class AVX-512; it can act as AVX2, generic$"):
+    with pytest.raises(
+        DeviceError, match=r"^this processor is not of class AVX-512; it can act as AVX2, generic$"
+    ):
         supported("AVX-512")
     with pytest.raises(DeviceError, match=r"^processor 'avx': expected one of AMX, "):
         supported("avx")

@@ -19,7 +19,10 @@ from patience import PATIENCE
         (OSError(28, "No space left on device", "a.txt"), "No space left on device"),
         (ValueError("first\nsecond"), "first"),
         (AttributeError(), "AttributeError"),
-        (json.JSONDecodeError("Expecting value", "x", 0), "Expecting value: line 1 column 1 (char 0)"),
+        (
+            json.JSONDecodeError("Expecting value", "x", 0),
+            "Expecting value: line 1 column 1 (char 0)",
+        ),
         (ValueError("\x1b[31m"), r"\x1b[31m"),
     ],
 )
@@ -42,7 +45,9 @@ class Heard(list[str]):
         return self._event.wait(PATIENCE)
 
 
-def test_long_work_is_announced_again_and_again_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_work_is_announced_again_and_again_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     said = Heard(3)
     with announced(said.report, "counting", seconds=0.0, again=0.001):
         assert said.wait()
@@ -51,6 +56,8 @@ def test_long_work_is_announced_again_and_again_and_counted(monkeypatch: pytest.
     monkeypatch.setattr("gpt.system.progress.SILENCE", 0.0)
     monkeypatch.setattr(announced.__wrapped__, "__defaults__", (None, 0.001))
     read, heard = "reading: 1,500 of 2,000 pages", Event()
-    with counted(lambda line: line.startswith(read) and heard.set(), "reading", 2000, "pages") as advance:
+    with counted(
+        lambda line: line.startswith(read) and heard.set(), "reading", 2000, "pages"
+    ) as advance:
         advance(1500)
         assert heard.wait(PATIENCE)

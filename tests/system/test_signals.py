@@ -55,7 +55,9 @@ def test_a_later_signal_kills() -> None:
         "    try:\n        os.kill(os.getpid(), signal.SIGTERM)\n"
         "    finally:\n        os.kill(os.getpid(), signal.SIGHUP)\n        print('not reached')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGHUP, "", "")
 
 

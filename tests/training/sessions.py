@@ -42,8 +42,13 @@ def start_session(
 ) -> Trainer:
     """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
     corpus = folder / "corpus.txt"
-    world.rank_zero(lambda: corpus.exists() or (folder.mkdir(exist_ok=True), corpus.write_text(text, "utf-8")))
-    places = [f"data.path={json.dumps(str(corpus))}", f"data.dir={json.dumps(str(folder / 'data'))}"]
+    world.rank_zero(
+        lambda: corpus.exists() or (folder.mkdir(exist_ok=True), corpus.write_text(text, "utf-8"))
+    )
+    places = [
+        f"data.path={json.dumps(str(corpus))}",
+        f"data.dir={json.dumps(str(folder / 'data'))}",
+    ]
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
     settings = replace(read_settings(offline=True), data_dir=None)
@@ -63,7 +68,10 @@ def rows(folder: Path, name: str) -> dict[int, float]:
 
 
 def saved_steps(trainer: Trainer) -> list[int]:
-    return [int(folder.name.removeprefix("step-")) for folder in reversed(trainer.run_folder.checkpoints())]
+    return [
+        int(folder.name.removeprefix("step-"))
+        for folder in reversed(trainer.run_folder.checkpoints())
+    ]
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

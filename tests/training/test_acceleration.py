@@ -36,7 +36,9 @@ def test_run_by_native_kernels_says_so_learns_and_goes_on_without_them(tmp_path:
     folder = trainer.run_folder.path / "checkpoints/step-000003"
     there = start(tmp_path, *NATIVE, "run.kernels=torch", resume=str(folder))
     present = there.model.state_dict()
-    assert all(torch.equal(present[name], weight) for name, weight in read_checkpoint(folder).model.items())
+    assert all(
+        torch.equal(present[name], weight) for name, weight in read_checkpoint(folder).model.items()
+    )
     assert [type(block) for block in there.model.h] == [Block]
     assert there.run().step == 6
 
@@ -44,7 +46,9 @@ def test_run_by_native_kernels_says_so_learns_and_goes_on_without_them(tmp_path:
 @needs_compiler
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("place", ["loss", "gradient", "weight"])
-def test_native_step_that_is_not_finite_changes_nothing(tmp_path: Path, place: str, optimizer: str) -> None:
+def test_native_step_that_is_not_finite_changes_nothing(
+    tmp_path: Path, place: str, optimizer: str
+) -> None:
     trainer = start(tmp_path, *NATIVE, f"optim.name={optimizer}", "train.eval_interval=1000")
     weight = trainer.model.h[0].attn.c_proj.weight
     seen: list[list[torch.Tensor]] = []
@@ -64,7 +68,9 @@ def test_native_step_that_is_not_finite_changes_nothing(tmp_path: Path, place: s
     weight.register_hook(lambda gradient: spoil("gradient", gradient))
     with pytest.raises(NonFiniteError, match="step 2"):
         trainer.run()
-    assert all(torch.equal(*pair) for pair in zip(seen[-1], trainer.model.parameters(), strict=True))
+    assert all(
+        torch.equal(*pair) for pair in zip(seen[-1], trainer.model.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,10 @@ def test_native_step_that_is_not_finite_changes_nothing(tmp_path: Path, place: s
         ([*NATIVE, "model.mlp=gelu_tanh"], "the native kernels do not cover model.mlp=gelu_tanh"),
         ([*NATIVE, "model.attention=sdpa"], "the native kernels do not cover model.attention=sdpa"),
         ([*NATIVE, "model.bias=true"], "the native kernels do not cover biases"),
-        ([*NATIVE, "run.dtype=bfloat16"], r"this processor \(generic\) has no instructions for bfloat16"),
+        (
+            [*NATIVE, "run.dtype=bfloat16"],
+            r"this processor \(generic\) has no instructions for bfloat16",
+        ),
     ],
 )
 def test_where_native_kernels_do_not_apply_auto_says_why_and_native_refuses(
@@ -83,12 +92,20 @@ def test_where_native_kernels_do_not_apply_auto_says_why_and_native_refuses(
 ) -> None:
     if "generic" in reason:
         monkeypatch.setenv("GPT_PROCESSOR", "generic")
-    with pytest.raises(DeviceError, match=f"^run.kernels is native, but {reason}[^\n]*set run.kernels=auto or torch$"):
+    with pytest.raises(
+        DeviceError,
+        match=f"^run.kernels is native, but {reason}[^\n]*set run.kernels=auto or torch$",
+    ):
         start(tmp_path, *overrides, "run.kernels=native")
     assert not list((tmp_path / "runs").glob("[!.]*"))
     lines: list[str] = []
-    trainer = start(tmp_path, *overrides, "run.kernels=auto", "train.max_steps=1", report=lines.append)
-    assert sum(bool(re.match(f"training with PyTorch's operators: {reason}", line)) for line in lines) == 1
+    trainer = start(
+        tmp_path, *overrides, "run.kernels=auto", "train.max_steps=1", report=lines.append
+    )
+    assert (
+        sum(bool(re.match(f"training with PyTorch's operators: {reason}", line)) for line in lines)
+        == 1
+    )
     assert [type(block) for block in trainer.model.h] == [Block]
     assert trainer.run().step == 1
 
@@ -96,12 +113,16 @@ def test_where_native_kernels_do_not_apply_auto_says_why_and_native_refuses(
 def test_failing_compiler_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     model, error = GPT(tiny_config(dropout=0.5)), RuntimeError("no compiler here\nand a long story")
     monkeypatch.setattr(Block, "compile", Mock(side_effect=error))
-    with pytest.raises(DeviceError, match=r"torch\.compile failed: no compiler here; set run\.compile=false"):
+    with pytest.raises(
+        DeviceError, match=r"torch\.compile failed: no compiler here; set run\.compile=false"
+    ):
         compile_blocks(model, lambda: model(IDX).sum().backward(), report=lambda line: None)
 
 
 @pytest.mark.compiler
-@pytest.mark.skipif(" " in torch.__file__, reason="torch's compiler does not quote the path that torch lies in")
+@pytest.mark.skipif(
+    " " in torch.__file__, reason="torch's compiler does not quote the path that torch lies in"
+)
 def test_compiled_blocks_have_the_gradients_of_eager_ones() -> None:
     def gradients(compiled: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)

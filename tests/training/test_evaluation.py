@@ -23,7 +23,12 @@ CPU = Compute(torch.device("cpu"), torch.float32)
 TOKENS = np.random.default_rng(0).integers(23, size=100).astype(np.uint8)
 
 
-@given(length=st.integers(2, 90), block_size=st.integers(1, 20), batch_size=st.integers(1, 7), share=st.floats(0, 1))
+@given(
+    length=st.integers(2, 90),
+    block_size=st.integers(1, 20),
+    batch_size=st.integers(1, 7),
+    share=st.floats(0, 1),
+)
 @example(length=50, block_size=8, batch_size=3, share=0.0)
 @example(length=50, block_size=8, batch_size=3, share=1.0)
 def test_windows_predict_every_token_once_with_the_context_that_the_stride_leaves(
@@ -39,7 +44,9 @@ def test_windows_predict_every_token_once_with_the_context_that_the_stride_leave
         assert torch.equal(inputs[kept], targets[kept] - 1)
         found += [(int(targets[row, column]), int(column) + 1) for row, column in kept.nonzero()]
     assert [target for target, _ in found] == list(range(1, length))
-    assert all(min(target, block_size - stride + 1) <= context <= block_size for target, context in found)
+    assert all(
+        min(target, block_size - stride + 1) <= context <= block_size for target, context in found
+    )
     if stride == 1:
         assert [context for _, context in found] == [min(target, block_size) for target, _ in found]
 
@@ -53,7 +60,9 @@ def test_loss_is_the_mean_of_a_loop_over_single_tokens(tiny_model: GPT, stride: 
         begin = max(0, math.ceil((target - 16) / stride)) * stride
         logits = tiny_model(torch.tensor([TOKENS[begin:target].tolist()]))[0, -1]
         total -= float(logits.log_softmax(dim=-1)[TOKENS[target]])
-    batches = full_batches(TOKENS, 16, 4) if stride == 16 else sliding_batches(TOKENS, 16, 4, stride)
+    batches = (
+        full_batches(TOKENS, 16, 4) if stride == 16 else sliding_batches(TOKENS, 16, 4, stride)
+    )
     result = evaluate(tiny_model, batches, CPU)
     assert result == Evaluation(pytest.approx(total / 99, abs=1e-5), 99)
     assert result.bits_per_char(4.0) == pytest.approx(result.loss / math.log(2) / 4)
@@ -63,7 +72,9 @@ def test_loss_is_the_mean_of_a_loop_over_single_tokens(tiny_model: GPT, stride: 
 def test_evaluation_is_in_eval_mode_without_gradients_and_restores_the_mode(training: bool) -> None:
     model = GPT(tiny_config(dropout=0.5)).train(training)
     seen: set[tuple[bool, bool]] = set()
-    model.register_forward_hook(lambda module, inputs, logits: seen.add((module.training, logits.requires_grad)))
+    model.register_forward_hook(
+        lambda module, inputs, logits: seen.add((module.training, logits.requires_grad))
+    )
     losses = {evaluate(model, full_batches(TOKENS, 16, 4), CPU).loss for _ in range(2)}
     assert len(losses) == 1
     assert seen == {(False, False)}
@@ -81,13 +92,17 @@ def small_model(**changes: object) -> GPT:
 @examples(0.25)
 @given(length=st.integers(2, 30), stride=st.integers(1, WIDTH))
 @torch.no_grad()
-def test_each_token_is_scored_once_by_the_first_window_that_reaches_it(length: int, stride: int) -> None:
+def test_each_token_is_scored_once_by_the_first_window_that_reaches_it(
+    length: int, stride: int
+) -> None:
     model, ids, expected, begin = small_model(), LETTERS.encode(TEXT[:length]).tolist(), [], 0
     for place in range(1, length):
         begin += stride * (begin + WIDTH < place)
         logits = model(torch.tensor([ids[begin:place]]))[0, -1]
         expected.append(float(logits.log_softmax(dim=-1)[ids[place]]))
-    assert score_text(model, LETTERS, TEXT[:length], stride).logprobs == pytest.approx(expected, abs=1e-5)
+    assert score_text(model, LETTERS, TEXT[:length], stride).logprobs == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 def test_perplexity_and_bits_of_known_probabilities() -> None:
@@ -99,9 +114,12 @@ def test_perplexity_and_bits_of_known_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens", "chars"), [("ab", 1, 1), ("aé", 2, 1), ("éa", 2, 2), ("日本", 5, 2), ("é", 1, 1), ("a🙂b", 5, 2)]
+    ("text", "tokens", "chars"),
+    [("ab", 1, 1), ("aé", 2, 1), ("éa", 2, 2), ("日本", 5, 2), ("é", 1, 1), ("a🙂b", 5, 2)],
 )
-def test_bytes_count_as_the_characters_that_they_complete(text: str, tokens: int, chars: int) -> None:
+def test_bytes_count_as_the_characters_that_they_complete(
+    text: str, tokens: int, chars: int
+) -> None:
     model = small_model(tie_weights=False, vocab_size=256)
     nn.init.zeros_(model.lm_head.weight)
     score = score_text(model, ByteTokenizer(), text)

@@ -20,7 +20,12 @@ from training.sessions import start_session as start
 
 MAX_STEPS = 9
 RECIPE = (
-    *(f"train.max_steps={MAX_STEPS}", "train.eval_interval=3", "train.grad_accum_steps=2", "train.sample_tokens=12"),
+    *(
+        f"train.max_steps={MAX_STEPS}",
+        "train.eval_interval=3",
+        "train.grad_accum_steps=2",
+        "train.sample_tokens=12",
+    ),
     "model.dropout=0.2",
 )
 RUN = Path("runs/run")
@@ -34,7 +39,9 @@ class Crash(Exception):
     """Nothing is saved where it passes."""
 
 
-def interrupt(folder: Path, recipe: tuple[str, ...], interruption: Interruption, resume: str = "auto") -> None:
+def interrupt(
+    folder: Path, recipe: tuple[str, ...], interruption: Interruption, resume: str = "auto"
+) -> None:
     """Train until an interruption, or to the end where it does not come."""
     step, phase, number = interruption
     trainer = start(folder, *recipe, resume=resume)
@@ -48,14 +55,18 @@ def interrupt(folder: Path, recipe: tuple[str, ...], interruption: Interruption,
             signal.raise_signal(number)
 
     handle = trainer.model.register_forward_pre_hook(hook)
-    comes = trainer.state.step <= step and (step < MAX_STEPS if phase == TRAIN else step > 0 and step % 3 == 0)
+    comes = trainer.state.step <= step and (
+        step < MAX_STEPS if phase == TRAIN else step > 0 and step % 3 == 0
+    )
     comes &= phase == TRAIN or trainer.state.evaluated_step != step
     with pytest.raises((Crash, Interrupted)) if comes else nullcontext() as stopped:
         trainer.run()
     if comes and number != CRASH:
         assert stopped.value.exit_code == 128 + number
         assert trainer.state.step == step + (phase == TRAIN)
-        assert read_checkpoint(trainer.run_folder.checkpoints()[0]).state["step"] == trainer.state.step
+        assert (
+            read_checkpoint(trainer.run_folder.checkpoints()[0]).state["step"] == trainer.state.step
+        )
     torch.manual_seed(step)  # another process has other numbers in its generators
 
 
@@ -67,7 +78,13 @@ def finish(folder: Path, recipe: tuple[str, ...]) -> Leftovers:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
     found = finish(tmp_path_factory.mktemp("uninterrupted"), RECIPE)
-    kinds = ("weights/wte.weight", "training/sampler/generator", "training/generators/0/cpu", "state/best_step", "best")
+    kinds = (
+        "weights/wte.weight",
+        "training/sampler/generator",
+        "training/generators/0/cpu",
+        "state/best_step",
+        "best",
+    )
     assert found.keys() >= {*kinds, "metrics/1/train/loss", "metrics/3/val/loss", "step-000006.txt"}
     return found
 
@@ -76,7 +93,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, MAX_STEPS), st.sampled_from(PHASES), st.sampled_from([signal.SIGINT, signal.SIGTERM, CRASH])
+            st.integers(0, MAX_STEPS),
+            st.sampled_from(PHASES),
+            st.sampled_from([signal.SIGINT, signal.SIGTERM, CRASH]),
         ),
         min_size=1,
         max_size=3,
@@ -86,7 +105,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
 @example([(3, EVALUATE, signal.SIGINT)])
 @example([(6, SAMPLE, signal.SIGTERM)])
 @example([(2, TRAIN, signal.SIGINT)])  # the step that makes an evaluation due
-@example([(MAX_STEPS - 1, TRAIN, signal.SIGTERM)])  # the last update, and its evaluation not yet made
+@example(
+    [(MAX_STEPS - 1, TRAIN, signal.SIGTERM)]
+)  # the last update, and its evaluation not yet made
 @example([(MAX_STEPS, EVALUATE, signal.SIGTERM)])
 @example([(0, TRAIN, CRASH), (5, TRAIN, CRASH), (6, SAMPLE, CRASH), (8, TRAIN, CRASH)])
 def test_interrupted_run_goes_on_as_if_nothing_had_been(
@@ -104,7 +125,12 @@ def test_resume_by_path_that_crashes_before_it_saves_goes_on_from_there(
 ) -> None:
     """The metrics of later steps are gone already."""
     finish(tmp_path, RECIPE)
-    interrupt(tmp_path, RECIPE, (4, TRAIN, CRASH), resume=str(tmp_path / RUN / "checkpoints" / "step-000003"))
+    interrupt(
+        tmp_path,
+        RECIPE,
+        (4, TRAIN, CRASH),
+        resume=str(tmp_path / RUN / "checkpoints" / "step-000003"),
+    )
     assert differing(finish(tmp_path, RECIPE), uninterrupted) == []
 
 
@@ -115,23 +141,48 @@ NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(("data.order=shuffled", "train.length_warmup=[0.5]"), id="shuffled, short sequences first"),
+        pytest.param(
+            ("data.order=shuffled", "train.length_warmup=[0.5]"),
+            id="shuffled, short sequences first",
+        ),
         pytest.param((*MUON, "run.kernels=torch"), id="muon"),
         pytest.param((*MUON, *NATIVE), id="muon, native", marks=needs_compiler),
     ],
 )
-def test_other_optimizers_and_kernels_go_on_as_exactly(tmp_path: Path, variant: tuple[str, ...]) -> None:
+def test_other_optimizers_and_kernels_go_on_as_exactly(
+    tmp_path: Path, variant: tuple[str, ...]
+) -> None:
     recipe, folder = (*RECIPE, *variant), tmp_path / "stopped"
     straight = finish(tmp_path / "straight", recipe)
-    assert ("training/optimizer/muon/state/0/momentum" in straight) == ("optim.name=muon" in variant)
-    for step, phase, number in ((2, TRAIN, 15), (3, EVALUATE, 15), (6, SAMPLE, CRASH), (8, TRAIN, 15)):
+    assert ("training/optimizer/muon/state/0/momentum" in straight) == (
+        "optim.name=muon" in variant
+    )
+    for step, phase, number in (
+        (2, TRAIN, 15),
+        (3, EVALUATE, 15),
+        (6, SAMPLE, CRASH),
+        (8, TRAIN, 15),
+    ):
         interrupt(folder, recipe, (step, phase, number))
     assert differing(finish(folder, recipe), straight) == []
 
 
-def test_evaluations_and_samples_do_not_change_what_is_learned(tmp_path: Path, uninterrupted: Leftovers) -> None:
+def test_evaluations_and_samples_do_not_change_what_is_learned(
+    tmp_path: Path, uninterrupted: Leftovers
+) -> None:
     """They have their own randomness, or none."""
-    watched = finish(tmp_path, (*RECIPE, "train.eval_interval=2", "train.sample_tokens=3", "sample.seed=5"))
-    learned = [key for key in uninterrupted if key.startswith(("weights/", "training/")) or "/train/" in key]
+    watched = finish(
+        tmp_path, (*RECIPE, "train.eval_interval=2", "train.sample_tokens=3", "sample.seed=5")
+    )
+    learned = [
+        key
+        for key in uninterrupted
+        if key.startswith(("weights/", "training/")) or "/train/" in key
+    ]
     assert len(learned) > 60
-    assert differing({key: watched[key] for key in learned}, {key: uninterrupted[key] for key in learned}) == []
+    assert (
+        differing(
+            {key: watched[key] for key in learned}, {key: uninterrupted[key] for key in learned}
+        )
+        == []
+    )

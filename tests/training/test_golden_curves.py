@@ -42,19 +42,52 @@ COMMON = (
 )
 RECIPES = {
     "gpt2": (
-        *("model.n_head=4", "model.norm=layernorm", "model.position=learned", "model.mlp=gelu", "model.bias=true"),
-        *("model.dropout=0.1", "optim.learning_rate=1e-2", "optim.schedule=cosine", "optim.warmup_steps=10"),
+        *(
+            "model.n_head=4",
+            "model.norm=layernorm",
+            "model.position=learned",
+            "model.mlp=gelu",
+            "model.bias=true",
+        ),
+        *(
+            "model.dropout=0.1",
+            "optim.learning_rate=1e-2",
+            "optim.schedule=cosine",
+            "optim.warmup_steps=10",
+        ),
         "train.grad_accum_steps=2",
     ),
     "muon": (
-        *("model.n_head=2", "model.norm=rmsnorm", "model.position=rope", "model.mlp=relu2", "model.qk_norm=true"),
+        *(
+            "model.n_head=2",
+            "model.norm=rmsnorm",
+            "model.position=rope",
+            "model.mlp=relu2",
+            "model.qk_norm=true",
+        ),
         *("model.tie_weights=false", "model.init=zero_projections", "optim.name=muon"),
         "optim.weight_decay=0",
-        *("optim.learning_rate=1e-2", "optim.schedule=wsd", "optim.warmup_steps=5", "optim.decay_steps=30"),
+        *(
+            "optim.learning_rate=1e-2",
+            "optim.schedule=wsd",
+            "optim.warmup_steps=5",
+            "optim.decay_steps=30",
+        ),
     ),
     "llama": (
-        *("model.n_head=4", "model.n_kv_head=2", "model.norm=rmsnorm", "model.position=rope", "model.mlp=swiglu"),
-        *("model.tie_weights=false", "optim.learning_rate=1e-2", "optim.schedule=cosine", "optim.warmup_steps=5"),
+        *(
+            "model.n_head=4",
+            "model.n_kv_head=2",
+            "model.norm=rmsnorm",
+            "model.position=rope",
+            "model.mlp=swiglu",
+        ),
+        *(
+            "model.tie_weights=false",
+            "optim.learning_rate=1e-2",
+            "optim.schedule=cosine",
+            "optim.warmup_steps=5",
+        ),
     ),
 }
 NATIVE = pytest.param("muon", ["run.kernels=native"], marks=(pytest.mark.compiler, needs_compiler))
@@ -75,7 +108,9 @@ def record(recipe: str, folder: Path, overrides: list[str]) -> tuple[list[float]
 
 
 @pytest.mark.parametrize(("recipe", "overrides"), [*((name, []) for name in RECIPES), NATIVE])
-def test_losses_and_text_stay_as_recorded(recipe: str, overrides: list[str], tmp_path: Path) -> None:
+def test_losses_and_text_stay_as_recorded(
+    recipe: str, overrides: list[str], tmp_path: Path
+) -> None:
     golden = json.loads(RECORDED.read_text(encoding="utf-8"))[recipe]
     losses, text = record(recipe, tmp_path, overrides)
     assert losses == pytest.approx(golden["losses"], rel=RELATIVE)

@@ -46,14 +46,21 @@ def test_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
     path.write_bytes(b"".join(found))
     files.start(step, evaluated)
     files.scalars(9, {"train/loss": 0.1, "train/grad_norm": 1e-9})
-    assert path.read_bytes() == b"".join(kept) + b'{"step": 9, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
+    assert (
+        path.read_bytes()
+        == b"".join(kept) + b'{"step": 9, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
+    )
 
 
 @pytest.mark.parametrize("resume_step", [0, 3, 6])
-def test_resumed_events_can_be_read_back_without_the_points_after_its_step(tmp_path: Path, resume_step: int) -> None:
+def test_resumed_events_can_be_read_back_without_the_points_after_its_step(
+    tmp_path: Path, resume_step: int
+) -> None:
     """Also where it resumes from a checkpoint of step 0."""
     for first, steps, value in ((0, range(7), 1.0), (resume_step, range(resume_step + 1, 9), 2.0)):
-        for path in tmp_path.glob("events*"):  # files are read by name, which begins with the second
+        for path in tmp_path.glob(
+            "events*"
+        ):  # files are read by name, which begins with the second
             path.rename(path.with_name(path.name.replace("tfevents.1", "tfevents.0", 1)))
         board = TensorBoard(tmp_path, CONFIG)
         board.start(first)
@@ -64,12 +71,20 @@ def test_resumed_events_can_be_read_back_without_the_points_after_its_step(tmp_p
     events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     points = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert points == [(step, 1.0 if step <= resume_step else 2.0) for step in range(9)]
-    texts = [events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0] for name in ("sample", "config")]
+    texts = [
+        events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0]
+        for name in ("sample", "config")
+    ]
     assert texts[0] == b"    KING:\n      <b>Who?</b>"
     assert b"    learning_rate: 0.25" in texts[1]
 
 
-TRAINED = {"train/loss": 2.5, "train/learning_rate": 3e-4, "train/grad_norm": 0.75, "speed/tokens_per_second": 12345.6}
+TRAINED = {
+    "train/loss": 2.5,
+    "train/learning_rate": 3e-4,
+    "train/grad_norm": 0.75,
+    "speed/tokens_per_second": 12345.6,
+}
 
 
 def test_pipe_gets_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +118,9 @@ def failing(error: Exception | None = None) -> Mock:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
-def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_once(number: int) -> None:
+def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_once(
+    number: int,
+) -> None:
     lines: list[str] = []
     full, whole = failing(OSError(number, "it is full")), failing()
     group = MonitorGroup([full, whole], lines.append)

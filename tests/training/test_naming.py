@@ -25,11 +25,17 @@ COMMAND = ["--config", "tiny.yaml", "train.sample_tokens=0"]
 
 
 def files(run: Path) -> dict[str, bytes]:
-    return {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(run).as_posix(): path.read_bytes()
+        for path in run.rglob("*")
+        if path.is_file()
+    }
 
 
 def all_runs(place: Path) -> dict[str, dict[str, bytes]]:
-    return {path.name: files(path) for path in sorted((place / "runs").glob("[!.]*"))}  # without locks
+    return {
+        path.name: files(path) for path in sorted((place / "runs").glob("[!.]*"))
+    }  # without locks
 
 
 def last_of(run: Path) -> str:
@@ -96,20 +102,28 @@ def test_run_that_a_person_numbered_and_a_model_that_was_saved_stay_as_they_are(
         "run-6": "step-000006",
     }
     assert start(tmp_path, LONG, resume="auto").run_folder.path.name == "run-6"
-    assert {name: content for name, content in all_runs(tmp_path).items() if name in others} == others
+    assert {
+        name: content for name, content in all_runs(tmp_path).items() if name in others
+    } == others
 
 
-def test_change_that_is_allowed_continues_the_run_that_was_refused(tmp_path: Path, finished: dict[str, bytes]) -> None:
+def test_change_that_is_allowed_continues_the_run_that_was_refused(
+    tmp_path: Path, finished: dict[str, bytes]
+) -> None:
     with stopped_after(1), pytest.raises(Interrupted):
         start(tmp_path, LONG).run()
-    with pytest.raises(CheckpointError, match=r"run-2.checkpoints.*pass --allow-config-change to continue with it"):
+    with pytest.raises(
+        CheckpointError, match=r"run-2.checkpoints.*pass --allow-config-change to continue with it"
+    ):
         start(tmp_path, "run.seed=5", resume="auto")
     start(tmp_path, "run.seed=5", resume="auto", allow_config_change=True).run()
     assert last_of(tmp_path / "runs/run-2") == "step-000006"
     assert files(tmp_path / "runs/run") == finished
 
 
-def test_name_of_a_run_that_was_deleted_is_free_again(tmp_path: Path, finished: dict[str, bytes]) -> None:
+def test_name_of_a_run_that_was_deleted_is_free_again(
+    tmp_path: Path, finished: dict[str, bytes]
+) -> None:
     for seed in (2, 3):
         start(tmp_path, SHORT, f"run.seed={seed}").run()
     shutil.rmtree(tmp_path / "runs/run-2")
@@ -119,23 +133,37 @@ def test_name_of_a_run_that_was_deleted_is_free_again(tmp_path: Path, finished: 
     assert start(tmp_path, SHORT, "run.seed=4").run_folder.path.name == "run-2"
 
 
-def test_finished_run_goes_on_if_its_resume_asks_for_more_steps(tmp_path: Path, finished: dict[str, bytes]) -> None:
+def test_finished_run_goes_on_if_its_resume_asks_for_more_steps(
+    tmp_path: Path, finished: dict[str, bytes]
+) -> None:
     lines = list[str]()
     trainer = start(tmp_path, LONG, "optim.warmup_steps=5", resume="auto", report=lines.append)
-    assert sum("continues to step 6, not 3, at the rates of the longer schedule" in line for line in lines) == 1
+    assert (
+        sum(
+            "continues to step 6, not 3, at the rates of the longer schedule" in line
+            for line in lines
+        )
+        == 1
+    )
     assert trainer.state.step == 3
     trainer.run()
     assert all_runs(tmp_path).keys() == {"run"}
     assert last_of(tmp_path / "runs/run") == "step-000006"
 
 
-def test_run_of_the_same_configuration_is_refused_without_resume(tmp_path: Path, finished: dict[str, bytes]) -> None:
-    with pytest.raises(CheckpointError, match=r"exists already, with this configuration; continue it with --resume"):
+def test_run_of_the_same_configuration_is_refused_without_resume(
+    tmp_path: Path, finished: dict[str, bytes]
+) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"exists already, with this configuration; continue it with --resume"
+    ):
         start(tmp_path, SHORT)
     start(tmp_path, SHORT, "train.log_interval=2", resume="auto").run()
     options = ("run.name=tuned", f"train.init_from={tmp_path / 'runs/run'}", "train.max_steps=2")
     start(tmp_path, *options).run()
-    with pytest.raises(CheckpointError, match="with this configuration"):  # the architecture is that of the base
+    with pytest.raises(
+        CheckpointError, match="with this configuration"
+    ):  # the architecture is that of the base
         start(tmp_path, *options)
     assert all_runs(tmp_path).keys() == {"run", "tuned"}
 
@@ -151,7 +179,9 @@ def test_unfinished_run_of_another_configuration_is_not_resumed(tmp_path: Path) 
     assert last_of(tmp_path / "runs/run-2") == "step-000003"
 
 
-def test_run_may_begin_with_the_one_that_has_its_name(tmp_path: Path, finished: dict[str, bytes]) -> None:
+def test_run_may_begin_with_the_one_that_has_its_name(
+    tmp_path: Path, finished: dict[str, bytes]
+) -> None:
     for key, name in (("train.init_from", "run-2"), ("train.teacher", "run-3")):
         trainer = start(tmp_path, SHORT, f"{key}={tmp_path / 'runs/run'}")
         trainer.run()
@@ -173,14 +203,18 @@ def test_edited_text_is_another_run_and_the_command_that_goes_on_from_the_first_
 ) -> None:
     assert train.main(COMMAND) == 0
     before = files(workplace / "runs/tiny")
-    (workplace / "corpus.txt").write_text(CORPUS * 30 + "A line more, with a new character: %.\n", encoding="utf-8")
+    (workplace / "corpus.txt").write_text(
+        CORPUS * 30 + "A line more, with a new character: %.\n", encoding="utf-8"
+    )
     capsys.readouterr()
     assert train.main(COMMAND) == 0
     said = capsys.readouterr().err
     assert "runs/tiny is a run of another configuration (data: another text), and stays" in said
     again = re.findall("to begin with what runs/tiny has learned: gpt train (.*)", said)[0]
     assert train.main(shlex.split(again)) == 0
-    assert "runs/tiny-3: beginning with runs/tiny/checkpoints/step-000006" in capsys.readouterr().err
+    assert (
+        "runs/tiny-3: beginning with runs/tiny/checkpoints/step-000006" in capsys.readouterr().err
+    )
     assert files(workplace / "runs/tiny") == before
     lines: list[str] = []
     gpt.train(text=CORPUS * 31, config="runs/tiny/config.yaml", report=lines.append)
@@ -196,7 +230,9 @@ def test_run_with_a_plugin_does_not_block_its_name(
 ) -> None:
     plugin_of(workplace)
     with stopped_after(2 if stopped else 99):
-        assert train.main([*COMMAND, "model.mlp=own_mish", "--plugin", "my_parts.py"]) == (143 if stopped else 0)
+        assert train.main([*COMMAND, "model.mlp=own_mish", "--plugin", "my_parts.py"]) == (
+            143 if stopped else 0
+        )
     before = files(workplace / "runs/tiny")
     unload()
     capsys.readouterr()
@@ -208,8 +244,13 @@ def test_run_with_a_plugin_does_not_block_its_name(
         )
     assert train.main([*COMMAND, *([] if stopped else ["--resume", "auto"])]) == 0
     said = capsys.readouterr().err
-    assert "runs/tiny is a run of another configuration (it cannot be read here: runs/tiny/config.yaml:" in said
-    assert gpt.train(config="tiny.yaml", sample_tokens=0, resume="auto", report=None).folder == Path("runs/tiny-2")
+    assert (
+        "runs/tiny is a run of another configuration (it cannot be read here: runs/tiny/config.yaml:"
+        in said
+    )
+    assert gpt.train(
+        config="tiny.yaml", sample_tokens=0, resume="auto", report=None
+    ).folder == Path("runs/tiny-2")
     with pytest.raises(gpt.GPTError, match="runs/tiny-2 exists already, with this configuration"):
         gpt.train(config="tiny.yaml", sample_tokens=0, report=None)
     assert files(workplace / "runs/tiny") == before
@@ -227,10 +268,14 @@ trainer.run()
 
 
 @pytest.mark.parametrize(("options", "name"), [((SHORT,), ""), ((LONG,), "run-2")])
-def test_name_of_a_run_that_another_process_trains(tmp_path: Path, options: tuple[str, ...], name: str) -> None:
+def test_name_of_a_run_that_another_process_trains(
+    tmp_path: Path, options: tuple[str, ...], name: str
+) -> None:
     command = [sys.executable, "-c", BEGIN, str(tmp_path), SHORT]
     tests = Path(__file__).parents[1]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tests) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tests
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "run\n"
         if name:
@@ -238,14 +283,18 @@ def test_name_of_a_run_that_another_process_trains(tmp_path: Path, options: tupl
             assert trainer.run_folder.path.name == name
             trainer.run()
         else:
-            with pytest.raises(CheckpointError, match=f"^another process is training {tmp_path / 'runs/run'}; "):
+            with pytest.raises(
+                CheckpointError, match=f"^another process is training {tmp_path / 'runs/run'}; "
+            ):
                 start(tmp_path, *options)
         other.communicate("")
     assert other.returncode == 0
     assert last_of(tmp_path / "runs/run") == "step-000003"
 
 
-def test_name_that_another_process_took_before_the_lock_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_name_that_another_process_took_before_the_lock_is_refused_in_one_line(
+    tmp_path: Path,
+) -> None:
     lock = RunFolder.lock
 
     def late(run: RunFolder) -> None:
@@ -253,6 +302,9 @@ def test_name_that_another_process_took_before_the_lock_is_refused_in_one_line(t
             start(tmp_path, SHORT).run()
         lock(run)
 
-    with patch.object(RunFolder, "lock", late), pytest.raises(CheckpointError, match=r"has just trained .*run; give"):
+    with (
+        patch.object(RunFolder, "lock", late),
+        pytest.raises(CheckpointError, match=r"has just trained .*run; give"),
+    ):
         start(tmp_path, LONG)
     assert all_runs(tmp_path).keys() == {"run"}

@@ -45,8 +45,12 @@ class Table(nn.Module):
 
 def summed(logits: Tensor, ahead: int = 0) -> Tensor:
     """Sum the cross-entropy of the tokens after the next ones, position by position."""
-    pairs = [(logits[row, t], int(TARGETS[row, t + ahead])) for row in range(2) for t in range(5 - ahead)]
-    return sum((-at.log_softmax(-1)[target] for at, target in pairs if target != IGNORE), torch.zeros(()))
+    pairs = [
+        (logits[row, t], int(TARGETS[row, t + ahead])) for row in range(2) for t in range(5 - ahead)
+    ]
+    return sum(
+        (-at.log_softmax(-1)[target] for at, target in pairs if target != IGNORE), torch.zeros(())
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,27 +58,44 @@ def summed(logits: Tensor, ahead: int = 0) -> Tensor:
     [
         (Objective(), 0, 0.0),
         (Objective(logit_temperature=0.8), 0, 0.0),
-        *((Objective(mtp_weights=(0.5, 0.25), mtp_steps=20), step, max(0, 1 - step / 20)) for step in (0, 15, 20, 29)),
-        (Objective(mtp_weights=(1.0,) * 6, mtp_steps=1), 0, 1.0),  # further ahead than the sequence is long
+        *(
+            (Objective(mtp_weights=(0.5, 0.25), mtp_steps=20), step, max(0, 1 - step / 20))
+            for step in (0, 15, 20, 29)
+        ),
+        (
+            Objective(mtp_weights=(1.0,) * 6, mtp_steps=1),
+            0,
+            1.0,
+        ),  # further ahead than the sequence is long
         *((Objective(teacher_weight=weight), 0, 0.0) for weight in (0.25, 1.0)),
         (Objective(0.8, (0.5,), 20, 0.4), 10, 0.5),
         (Objective(0.8, terms=(("z_loss", 0.3),)), 0, 0.0),
     ],
 )
-def test_objective_and_its_gradient_follow_the_definition(objective: Objective, step: int, share: float) -> None:
+def test_objective_and_its_gradient_follow_the_definition(
+    objective: Objective, step: int, share: float
+) -> None:
     model, certainty = Table(), objective.teacher_weight
     teacher = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(3)).softmax(-1).half()
     logits = model.logits / objective.logit_temperature
-    further = sum((weight * summed(logits, k) for k, weight in enumerate(objective.mtp_weights, 1)), torch.zeros(()))
+    further = sum(
+        (weight * summed(logits, k) for k, weight in enumerate(objective.mtp_weights, 1)),
+        torch.zeros(()),
+    )
     divergence = -(teacher * logits.log_softmax(-1)).sum()
     expected = (1 - certainty) * (summed(logits) + share * further) + certainty * divergence
     squares = logits.logsumexp(-1)[TARGETS != IGNORE].square().sum()
     expected = expected + sum(weight * squares for _, weight in objective.terms)
     value, loss, terms = objective(
-        model, (INPUTS, TARGETS, *([teacher] if certainty else [])), COMPUTE, objective.mtp_scale(step)
+        model,
+        (INPUTS, TARGETS, *([teacher] if certainty else [])),
+        COMPUTE,
+        objective.mtp_scale(step),
     )
     torch.testing.assert_close((value, loss), (expected, summed(logits.detach())))
-    torch.testing.assert_close(*(torch.autograd.grad(each, model.logits) for each in (value, expected)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each, model.logits) for each in (value, expected))
+    )
     assert not loss.requires_grad
     assert {name: float(term) for name, term in terms.items()} == {
         name: pytest.approx(squares.item()) for name, _ in objective.terms
@@ -82,7 +103,9 @@ def test_objective_and_its_gradient_follow_the_definition(objective: Objective, 
 
 
 def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
-    train = TrainConfig(logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2)
+    train = TrainConfig(
+        logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2
+    )
     assert build_objective(train) == Objective(0.9, (0.5,), 200, 0.2, ())
 
 
@@ -91,7 +114,9 @@ def log_z(logits: Tensor, targets: Tensor) -> Tensor:
     return logits.logsumexp(-1)
 
 
-def test_terms_are_logged_as_means_over_the_tokens_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terms_are_logged_as_means_over_the_tokens_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sums: list[float] = []
 
     def measured(logits: Tensor, targets: Tensor) -> Tensor:
@@ -99,7 +124,11 @@ def test_terms_are_logged_as_means_over_the_tokens_of_a_step(tmp_path: Path, mon
         return log_z(logits, targets).sum()
 
     monkeypatch.setitem(LOSS_TERMS, "log_z", measured)
-    keys = "train.loss_terms={log_z: 0.5, z_loss: 0.1}", "train.max_steps=2", "train.grad_accum_steps=2"
+    keys = (
+        "train.loss_terms={log_z: 0.5, z_loss: 0.1}",
+        "train.max_steps=2",
+        "train.grad_accum_steps=2",
+    )
     trainer = start(tmp_path, *keys, "train.log_interval=1")
     sums.clear()
     trainer.run()
@@ -114,20 +143,56 @@ def test_terms_are_logged_as_means_over_the_tokens_of_a_step(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("name", "term", "message"),
     [
-        ("mine", lambda *given: log_z(*given).mean(), "mine is .* for a batch and .* for one twice as large"),
-        ("mine", lambda *given: log_z(*given).sum(1).mean(), "mine is .* for a batch and .* for one twice as large"),
-        ("mine", lambda *given: log_z(*given).sum().sqrt(), "mine is .* for a batch and .* for one twice as large"),
-        ("mine", lambda *given: log_z(*given) * math.nan, r"mine returns a tensor of shape \(1, 16\); return its sum"),
+        (
+            "mine",
+            lambda *given: log_z(*given).mean(),
+            "mine is .* for a batch and .* for one twice as large",
+        ),
+        (
+            "mine",
+            lambda *given: log_z(*given).sum(1).mean(),
+            "mine is .* for a batch and .* for one twice as large",
+        ),
+        (
+            "mine",
+            lambda *given: log_z(*given).sum().sqrt(),
+            "mine is .* for a batch and .* for one twice as large",
+        ),
+        (
+            "mine",
+            lambda *given: log_z(*given) * math.nan,
+            r"mine returns a tensor of shape \(1, 16\); return its sum",
+        ),
         ("mine", lambda *given: log_z(*given).sum() * math.nan, "mine is nan for a batch"),
-        ("mine", lambda *given: log_z(*given).sum((0, 1), keepdim=True), r"mine returns a tensor of shape \(1, 1\)"),
-        ("mine", lambda *given: log_z(*given).sum().item(), "mine returns a float; return a tensor of one number"),
+        (
+            "mine",
+            lambda *given: log_z(*given).sum((0, 1), keepdim=True),
+            r"mine returns a tensor of shape \(1, 1\)",
+        ),
+        (
+            "mine",
+            lambda *given: log_z(*given).sum().item(),
+            "mine returns a float; return a tensor of one number",
+        ),
         ("mine", lambda *given: log_z(*given).sum().detach(), "mine has no gradient"),
-        ("mine", lambda logits: logits.sum(), "mine raises TypeError: .* takes 1 positional argument but 2"),
-        ("grad_norm", lambda *given: log_z(*given).sum(), "grad_norm would be logged as train/grad_norm"),
+        (
+            "mine",
+            lambda logits: logits.sum(),
+            "mine raises TypeError: .* takes 1 positional argument but 2",
+        ),
+        (
+            "grad_norm",
+            lambda *given: log_z(*given).sum(),
+            "grad_norm would be logged as train/grad_norm",
+        ),
     ],
 )
 def test_term_that_is_no_sum_is_refused_before_a_training_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, term: Callable[..., Any], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    term: Callable[..., Any],
+    message: str,
 ) -> None:
     monkeypatch.setitem(LOSS_TERMS, name, term)
     with pytest.raises(ConfigError, match=f"^train.loss_terms: {message}[^\n]*$"):
@@ -135,8 +200,12 @@ def test_term_that_is_no_sum_is_refused_before_a_training_begins(
     assert not list(tmp_path.glob("runs/[!.]*"))
 
 
-@pytest.mark.parametrize(("length", "rows"), [(2, [1, 2, 5, 6]), (8, None), (8, [1, 2, 5, 6]), (16, None)])
-def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length: int, rows: list[int] | None) -> None:
+@pytest.mark.parametrize(
+    ("length", "rows"), [(2, [1, 2, 5, 6]), (8, None), (8, [1, 2, 5, 6]), (16, None)]
+)
+def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(
+    length: int, rows: list[int] | None
+) -> None:
     following = torch.as_tensor(TOKENS.astype("int64")).roll(-1)
     soft = SoftTargets(F.one_hot(following, 23).half())
     which = None if rows is None else torch.tensor(rows)
@@ -146,7 +215,9 @@ def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length
     assert {part.shape[:2] for batch in parts for part in batch} == {(2 * 16 // length, length)}
     inputs, targets, soft_targets = map(torch.cat, zip(*parts, strict=True))
     starts = batches.sampler.starts if which is None else batches.sampler.starts[which]
-    expected = read_windows(TOKENS, (starts[:, None] + torch.arange(0, 16, length)).flatten(), length)
+    expected = read_windows(
+        TOKENS, (starts[:, None] + torch.arange(0, 16, length)).flatten(), length
+    )
     assert torch.equal(inputs, expected[0])
     assert torch.equal(targets, expected[1])
     assert torch.equal(soft_targets.argmax(-1), targets)
@@ -154,12 +225,19 @@ def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(length
 
 
 def test_run_begins_with_short_sequences(tmp_path: Path) -> None:
-    keys = "train.length_warmup=[0.5]", "train.mtp_weights=[0.5]", "train.max_steps=4", "train.grad_accum_steps=2"
+    keys = (
+        "train.length_warmup=[0.5]",
+        "train.mtp_weights=[0.5]",
+        "train.max_steps=4",
+        "train.grad_accum_steps=2",
+    )
     trainer = start(tmp_path, *keys)
     trainer.stepper.objective = objective = Mock(wraps=trainer.stepper.objective)
     trainer.run()
     found = [(call.args[3], *call.args[1][0].shape) for call in objective.call_args_list]
-    assert found == [step for step in [(1.0, 8, 8), (0.5, 8, 8), (None, 4, 16), (None, 4, 16)] for _ in range(2)]
+    assert found == [
+        step for step in [(1.0, 8, 8), (0.5, 8, 8), (None, 4, 16), (None, 4, 16)] for _ in range(2)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +249,9 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = (folder / "runs/run").rename(folder / "runs/teacher").parent
     shutil.copytree(runs / "teacher/checkpoints/step-000006", runs / "model")
     shutil.copytree(runs / "teacher", runs / "stopped")
-    (runs / "stopped/last.json").write_text(json.dumps({"checkpoint": "checkpoints/step-000003", "step": 3}))
+    (runs / "stopped/last.json").write_text(
+        json.dumps({"checkpoint": "checkpoints/step-000003", "step": 3})
+    )
     return folder
 
 
@@ -180,9 +260,13 @@ def taught(school: Path, name: str = "teacher") -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("count", "temperature"), [(16, 1.0), (50, 0.7), (64, 1.0)])
-def test_teacher_predicts_every_position_once_in_adjacent_windows(count: int, temperature: float) -> None:
+def test_teacher_predicts_every_position_once_in_adjacent_windows(
+    count: int, temperature: float
+) -> None:
     model, tokens = sharp_model(), np.arange(count) * 7 % 23
-    found = predict(model, tokens.astype(np.uint16), batch_size=2, compute=COMPUTE, temperature=temperature)
+    found = predict(
+        model, tokens.astype(np.uint16), batch_size=2, compute=COMPUTE, temperature=temperature
+    )
     expected = torch.empty(count, 23)
     for begin in (*range(0, count - 15, 16), count - 16):
         with torch.no_grad():
@@ -191,7 +275,9 @@ def test_teacher_predicts_every_position_once_in_adjacent_windows(count: int, te
     torch.testing.assert_close(found.float(), expected, atol=1e-3, rtol=1e-3)
 
 
-def test_student_learns_what_its_teacher_predicts_and_resumes_exactly(school: Path, tmp_path: Path) -> None:
+def test_student_learns_what_its_teacher_predicts_and_resumes_exactly(
+    school: Path, tmp_path: Path
+) -> None:
     with patch("gpt.training.distillation.predict", wraps=predict) as predicted:
         whole = start(tmp_path / "whole", *taught(school))
     assert predicted.call_args.args[-1] == 0.5  # the temperature of the teacher's training
@@ -212,11 +298,21 @@ def test_student_learns_what_its_teacher_predicts_and_resumes_exactly(school: Pa
         ("nowhere", [], "train.teacher: .*nowhere: no such run or checkpoint"),
         ("model", [], "model, which is not a checkpoint of a run"),
         ("stopped", [], "step-000006, whose run is not finished; finish it with --resume auto"),
-        ("teacher", ["model.vocab_size=40"], "step-000006, which has another vocabulary than this run"),
-        ("teacher", ["data.path=PLACE/other.txt"], "step-000006, which has another vocabulary than this run"),
+        (
+            "teacher",
+            ["model.vocab_size=40"],
+            "step-000006, which has another vocabulary than this run",
+        ),
+        (
+            "teacher",
+            ["data.path=PLACE/other.txt"],
+            "step-000006, which has another vocabulary than this run",
+        ),
     ],
 )
-def test_unusable_teacher_is_refused(school: Path, tmp_path: Path, name: str, options: list[str], reason: str) -> None:
+def test_unusable_teacher_is_refused(
+    school: Path, tmp_path: Path, name: str, options: list[str], reason: str
+) -> None:
     (school / "other.txt").write_text("quite another alphabet\n" * 40, encoding="utf-8")
     options = [option.replace("PLACE", str(school)) for option in options]
     with pytest.raises(CheckpointError, match=reason):

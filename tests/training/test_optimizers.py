@@ -49,12 +49,19 @@ def state_after_steps(**options: Any) -> State:
         ({}, {"qk_norm": True}),
         ({"muon_rate": 0.05}, {"tie_weights": False}),
         ({"muon_rate": 0.05}, {"bias": True, "qk_norm": True}),
-        ({"muon_rate": 0.05}, {"mlp": "swiglu", "n_kv_head": 2, "position": "rope", "norm": "rmsnorm"}),
+        (
+            {"muon_rate": 0.05},
+            {"mlp": "swiglu", "n_kv_head": 2, "position": "rope", "norm": "rmsnorm"},
+        ),
     ],
 )
-def test_matrices_are_decayed_and_those_of_blocks_go_to_muon(optim: State, changes: dict[str, Any]) -> None:
+def test_matrices_are_decayed_and_those_of_blocks_go_to_muon(
+    optim: State, changes: dict[str, Any]
+) -> None:
     name = "muon" if optim else "adamw"
-    model, optimizer = build(changes, name=name, weight_decay=0.3, learning_rate=0.01, betas=(0.7, 0.8), **optim)
+    model, optimizer = build(
+        changes, name=name, weight_decay=0.3, learning_rate=0.01, betas=(0.7, 0.8), **optim
+    )
     found: dict[Tensor, tuple[str, float]] = {}
     for part, each in optimizer.optimizers.items():
         for group in each.param_groups:
@@ -62,7 +69,9 @@ def test_matrices_are_decayed_and_those_of_blocks_go_to_muon(optim: State, chang
             found |= dict.fromkeys(group["params"], (part, group["weight_decay"]))
             expected = (0.05, 5.0) if part == "muon" else (0.01, 1.0)
             assert (group["lr"], group["lr_factor"]) == expected
-            assert (group["momentum"] if part == "muon" else group["betas"]) == (0.95 if part == "muon" else (0.7, 0.8))
+            assert (group["momentum"] if part == "muon" else group["betas"]) == (
+                0.95 if part == "muon" else (0.7, 0.8)
+            )
     for key, parameter in model.named_parameters():  # a tied weight comes once
         is_matrix = key.endswith(".weight") and not any(part in key for part in ("ln_", "norm"))
         part = "muon" if is_matrix and key.startswith("h.") and name == "muon" else "adamw"
@@ -100,15 +109,24 @@ def rounding(values: Tensor) -> float:
     return float(error.norm() / values.norm())
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(24, 24), (16, 100), (100, 16), (1, 40), (40, 1), (1, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(24, 24), (16, 100), (100, 16), (1, 40), (40, 1), (1, 1)]
+)
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e15])
 @pytest.mark.parametrize("dtype", SPACING, ids=str)
 def test_orthogonalization_brings_singular_values_near_one_and_keeps_singular_vectors(
     dtype: torch.dtype, rows: int, columns: int, scale: float
 ) -> None:
     given = torch.linspace(1, 0.2, min(rows, columns), dtype=torch.float64)
-    u, v = (torch.linalg.qr(torch.randn(size, len(given), dtype=torch.float64))[0] for size in (rows, columns))
-    result = orthogonalize((scale * (u * given) @ v.T).to(dtype).unsqueeze(0), steps=5).squeeze(0).double()
+    u, v = (
+        torch.linalg.qr(torch.randn(size, len(given), dtype=torch.float64))[0]
+        for size in (rows, columns)
+    )
+    result = (
+        orthogonalize((scale * (u * given) @ v.T).to(dtype).unsqueeze(0), steps=5)
+        .squeeze(0)
+        .double()
+    )
     assert result.shape == (rows, columns)
     values = iterate(given / given.norm())
     assert values.min() > 0.65
@@ -142,9 +160,16 @@ def test_ten_steps_of_muon_are_those_of_torch(momentum: float, weight_decay: flo
     """torch averages gradients too (`lerp`, unlike its documented formula) and iterates in bfloat16."""
     shapes = ((16, 16), (48, 16), (16, 48), (16, 48), (16, 16), (7, 5))
     ours, theirs, begin = matrices(*shapes), matrices(*shapes), matrices(*shapes)
-    optimizer = Muon(ours, lr=0.1, momentum=momentum, weight_decay=weight_decay, dtype=torch.bfloat16)
+    optimizer = Muon(
+        ours, lr=0.1, momentum=momentum, weight_decay=weight_decay, dtype=torch.bfloat16
+    )
     other = torch.optim.Muon(
-        theirs, lr=0.1, momentum=momentum, weight_decay=weight_decay, nesterov=True, adjust_lr_fn="original"
+        theirs,
+        lr=0.1,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        nesterov=True,
+        adjust_lr_fn="original",
     )
     for _ in range(10):
         give_gradients(ours, theirs)
@@ -152,7 +177,9 @@ def test_ten_steps_of_muon_are_those_of_torch(momentum: float, weight_decay: flo
         other.step()
     for mine, its, first in zip(ours, theirs, begin, strict=True):
         assert (mine - its).norm() < 3 * SPACING[torch.bfloat16] * (its - first).norm()
-        torch.testing.assert_close(optimizer.state[mine]["momentum"], other.state[its]["momentum_buffer"])
+        torch.testing.assert_close(
+            optimizer.state[mine]["momentum"], other.state[its]["momentum_buffer"]
+        )
 
 
 @pytest.mark.parametrize("value", [1.0, math.nan, math.inf])
@@ -184,7 +211,9 @@ def test_state_continues_exactly(name: str, frozen: bool) -> None:
     assert torch.equal(model.h[0].attn.c_q.weight, other.h[0].attn.c_q.weight) == frozen
     state = copy.deepcopy(optimizer.state_dict())
     assert list(state) == list(optimizer.optimizers)
-    assert optimizer._step_supports_amp_scaling  # each skips an update by itself, and a scaler need not wait
+    assert (
+        optimizer._step_supports_amp_scaling
+    )  # each skips an update by itself, and a scaler need not wait
     trained = sum(parameter.requires_grad for parameter in model.parameters())
     assert sum(len(part["state"]) for part in state.values()) == trained
     other.load_state_dict(model.state_dict())
@@ -199,7 +228,10 @@ def test_loaded_state_brings_its_moments_but_not_its_hyper_parameters() -> None:
     _, other = build(name="muon", muon_rate=0.01, weight_decay=0.3)
 
     def present() -> list[State]:
-        return [{key: group[key] for key in group if key not in ("params", "lr")} for group in other.param_groups]
+        return [
+            {key: group[key] for key in group if key not in ("params", "lr")}
+            for group in other.param_groups
+        ]
 
     before = present()
     other.load_state_dict(copy.deepcopy(state))
@@ -222,7 +254,9 @@ MOMENTS = [("adamw", "exp_avg"), ("adamw", "exp_avg_sq"), ("adamw", "step"), ("m
 
 @pytest.mark.parametrize("spoiler", SPOILERS)
 @pytest.mark.parametrize(("name", "moment"), MOMENTS)
-def test_moments_that_do_not_fit_their_parameter_are_refused(name: str, moment: str, spoiler: str) -> None:
+def test_moments_that_do_not_fit_their_parameter_are_refused(
+    name: str, moment: str, spoiler: str
+) -> None:
     if (moment, spoiler) == ("step", "expanded"):
         return  # it is one number
     state = state_after_steps(name=name)
@@ -234,10 +268,15 @@ def test_moments_that_do_not_fit_their_parameter_are_refused(name: str, moment: 
 @NAMES
 def test_state_of_another_optimizer_or_of_other_parameters_is_refused(name: str) -> None:
     state = state_after_steps(name=name)
-    for present in ({"name": "adamw" if name == "muon" else "muon"}, {"name": name, "changes": {"n_layer": 2}}):
+    for present in (
+        {"name": "adamw" if name == "muon" else "muon"},
+        {"name": name, "changes": {"n_layer": 2}},
+    ):
         with pytest.raises((KeyError, ValueError)):
             build(**present)[1].load_state_dict(copy.deepcopy(state))
     moments = next(iter(state.values()))["state"]
     moments[99] = moments[0]
-    with pytest.raises(ValueError, match="the optimizer has moments of a parameter 99, which is not there"):
+    with pytest.raises(
+        ValueError, match="the optimizer has moments of a parameter 99, which is not there"
+    ):
         build(name=name)[1].load_state_dict(state)

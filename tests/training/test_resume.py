@@ -40,7 +40,9 @@ DATASET = Dataset(TOKENS, TOKENS, CharTokenizer("abc"), "fingerprint")
 
 def changed(key: str, value: object, config: Config = CONFIG) -> Config:
     section, name = key.split(".")
-    return config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
+    return config.model_copy(
+        update={section: getattr(config, section).model_copy(update={name: value})}
+    )
 
 
 def save(run: RunFolder, step: int, best: bool = False) -> Path:
@@ -60,11 +62,16 @@ def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     assert isinstance(find_start(CONFIG, run, last_of(other), print), Resume)
     run.create(CONFIG)
     for resume in (None, last_of(other)):
-        with pytest.raises(CheckpointError, match="exists already, with this configuration; continue it with --resume"):
+        with pytest.raises(
+            CheckpointError,
+            match="exists already, with this configuration; continue it with --resume",
+        ):
             find_start(CONFIG, run, resume, pytest.fail)
 
 
-def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warning_each(tmp_path: Path) -> None:
+def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warning_each(
+    tmp_path: Path,
+) -> None:
     run, new, lines = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "new"), list[str]()
     folders = [save(run, step, best=step == 5) for step in (5, 10, 15)]
 
@@ -91,10 +98,17 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
 def test_checkpoint_fits_its_tokenizer_and_what_is_allowed_to_change(tmp_path: Path) -> None:
     """With another tokenizer the same ids would mean other characters."""
     point = Resume(Path("step-000005"), read_checkpoint(save(RunFolder(tmp_path), 5)))
-    rate, foreign = changed("optim.learning_rate", 0.5), replace(DATASET, tokenizer=CharTokenizer("abd"))
+    rate, foreign = (
+        changed("optim.learning_rate", 0.5),
+        replace(DATASET, tokenizer=CharTokenizer("abd")),
+    )
     for config, data, message in (
         (rate, DATASET, r"optim\.learning_rate: 0\.001 -> 0\.5\. Change that"),
-        (CONFIG, replace(DATASET, fingerprint="another"), "trained on other data; pass --allow-config-change"),
+        (
+            CONFIG,
+            replace(DATASET, fingerprint="another"),
+            "trained on other data; pass --allow-config-change",
+        ),
         (CONFIG, foreign, "another tokenizer"),
     ):
         with pytest.raises(CheckpointError, match=message):
@@ -106,7 +120,8 @@ def test_checkpoint_fits_its_tokenizer_and_what_is_allowed_to_change(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("key", "values"), [("step", [39.5, -1, True, None, 2**63]), ("val_loss", ["1"]), ("seconds", [math.inf])]
+    ("key", "values"),
+    [("step", [39.5, -1, True, None, 2**63]), ("val_loss", ["1"]), ("seconds", [math.inf])],
 )
 def test_state_of_other_kinds_is_refused(key: str, values: list[object]) -> None:
     for value in values:
@@ -134,11 +149,15 @@ def test_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path) ->
     ]
     for change, message in changes:
         write_checkpoint(folder, replace(checkpoint, training={**checkpoint.training, **change}))
-        with pytest.raises(CheckpointError, match=f"^[^\n]*training state does not fit[^\n]*{message}[^\n]*$"):
+        with pytest.raises(
+            CheckpointError, match=f"^[^\n]*training state does not fit[^\n]*{message}[^\n]*$"
+        ):
             start(tmp_path, "train.max_steps=3", resume="auto")
 
 
-def test_checkpoint_of_another_shape_or_optimizer_is_refused_and_the_folder_left_as_it_was(tmp_path: Path) -> None:
+def test_checkpoint_of_another_shape_or_optimizer_is_refused_and_the_folder_left_as_it_was(
+    tmp_path: Path,
+) -> None:
     """Even where changes are allowed."""
     for optimizer in ("muon", "adamw"):
         run = start(tmp_path / optimizer, f"optim.name={optimizer}", "train.max_steps=3")
@@ -149,8 +168,16 @@ def test_checkpoint_of_another_shape_or_optimizer_is_refused_and_the_folder_left
 
     before = files()
     for folder, option, message in (
-        ("adamw", "optim.name=muon", "training state does not fit: optim.name: adamw -> muon;.*init_from=RUN"),
-        ("muon", "optim.name=adamw", "training state does not fit: optim.name: muon -> adamw;.*init_from=RUN"),
+        (
+            "adamw",
+            "optim.name=muon",
+            "training state does not fit: optim.name: adamw -> muon;.*init_from=RUN",
+        ),
+        (
+            "muon",
+            "optim.name=adamw",
+            "training state does not fit: optim.name: muon -> adamw;.*init_from=RUN",
+        ),
         ("adamw", "model.n_embd=32", r"does not fit the model: .*expected \(29, 32\)"),
     ):
         with pytest.raises(CheckpointError, match=message):
@@ -160,7 +187,13 @@ def test_checkpoint_of_another_shape_or_optimizer_is_refused_and_the_folder_left
 
 def test_allowed_change_of_the_configuration_is_used_from_the_resume_on(tmp_path: Path) -> None:
     first = start(tmp_path, "train.max_steps=3").run().seconds
-    trainer = start(tmp_path, "train.max_steps=4", "optim.weight_decay=0.5", resume="auto", allow_config_change=True)
+    trainer = start(
+        tmp_path,
+        "train.max_steps=4",
+        "optim.weight_decay=0.5",
+        resume="auto",
+        allow_config_change=True,
+    )
     assert 0 < first < trainer.run().seconds
     assert [group["weight_decay"] for group in trainer.stepper.optimizer.param_groups] == [0.5, 0.0]
     config = trainer.run_folder.config()
@@ -183,14 +216,19 @@ def logits(trainer: Trainer, text: str) -> Tensor:
 
 
 @pytest.mark.parametrize("added", ["", "é#"])
-def test_run_begins_with_weights_architecture_and_tokenizer(tmp_path: Path, base: Path, added: str) -> None:
+def test_run_begins_with_weights_architecture_and_tokenizer(
+    tmp_path: Path, base: Path, added: str
+) -> None:
     """Characters that the base does not know leave the others as they were."""
     lines, options = list[str](), ("model.n_embd=16", "model.dropout=0.1")
     text = f"the {added}keeper keeps the key.\n" * 60  # fewer characters than the base knows
     trainer = start(tmp_path, f"train.init_from={base}", *options, text=text, report=lines.append)
     assert any(f"beginning with {base}" in line for line in lines)
     assert (trainer.config.model.tie_weights, trainer.config.model.dropout) == (False, 0.1)
-    before, after = load_trained(base / "last", base.parent, torch.device("cpu")), trainer.dataset.tokenizer
+    before, after = (
+        load_trained(base / "last", base.parent, torch.device("cpu")),
+        trainer.dataset.tokenizer,
+    )
     assert isinstance(before.tokenizer, CharTokenizer)
     assert isinstance(after, CharTokenizer)
     assert sorted(after.itos) == sorted({*before.tokenizer.itos, *added})
@@ -200,9 +238,13 @@ def test_run_begins_with_weights_architecture_and_tokenizer(tmp_path: Path, base
     assert logits(trainer, f"{added}k").isfinite().all()
 
 
-def test_run_with_a_base_resumes_exactly_even_when_the_base_is_gone(tmp_path: Path, base: Path) -> None:
+def test_run_with_a_base_resumes_exactly_even_when_the_base_is_gone(
+    tmp_path: Path, base: Path
+) -> None:
     gone = base.rename(tmp_path / "gone")
-    whole, stopped = (start(tmp_path / name, f"train.init_from={gone}", text="é the key\n" * 60) for name in "ab")
+    whole, stopped = (
+        start(tmp_path / name, f"train.init_from={gone}", text="é the key\n" * 60) for name in "ab"
+    )
     gone.rename(base)
     whole.run()
     stopped.run()
@@ -218,7 +260,10 @@ def test_run_with_a_base_resumes_exactly_even_when_the_base_is_gone(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["model.n_layer=3"], r"model.n_layer is 3, but .*, from which train.init_from begins, has 1"),
+        (
+            ["model.n_layer=3"],
+            r"model.n_layer is 3, but .*, from which train.init_from begins, has 1",
+        ),
         (["model.position=rope"], "model.position is rope"),
         (["data.tokenizer=byte"], "data.tokenizer is byte, but .* has char"),
         (
@@ -229,10 +274,14 @@ def test_run_with_a_base_resumes_exactly_even_when_the_base_is_gone(tmp_path: Pa
         (["train.init_from=PLACE/int8"], "int8 weights, which cannot be trained"),
     ],
 )
-def test_base_that_does_not_fit_is_refused(tmp_path: Path, base: Path, options: list[str], message: str) -> None:
+def test_base_that_does_not_fit_is_refused(
+    tmp_path: Path, base: Path, options: list[str], message: str
+) -> None:
     if "int8" in options[0]:
         saved = read_checkpoint(find_checkpoint(base, base.parent))
-        int8 = weights_of(quantize(load_trained(base, base.parent, torch.device("cpu")).model, "int8"))
+        int8 = weights_of(
+            quantize(load_trained(base, base.parent, torch.device("cpu")).model, "int8")
+        )
         write_checkpoint(tmp_path / "int8", replace(saved, model=int8))
     if "bytes" in options[0]:
         start(tmp_path, "data.tokenizer=bpe", "data.bpe_vocab_size=280").run()

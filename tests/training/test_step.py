@@ -25,7 +25,9 @@ CPU = torch.device("cpu")
 RATE = 1e-2
 
 
-def build_stepper(dtype: torch.dtype = torch.float32, grad_clip: float = 1.0, **optim: Any) -> Stepper:
+def build_stepper(
+    dtype: torch.dtype = torch.float32, grad_clip: float = 1.0, **optim: Any
+) -> Stepper:
     torch.manual_seed(0)
     model = GPT(tiny_config(n_layer=1, n_embd=16, n_head=2))
     optimizer = build_optimizer(model, OptimConfig(**optim), CPU)
@@ -47,8 +49,13 @@ def batches(count: int = 1, rows: int = 4) -> list[Batch]:
 
 def held(stepper: Stepper) -> list[Tensor]:
     """Weights, and what the optimizer keeps of them."""
-    states = [state for part in stepper.optimizer.optimizers.values() for state in part.state.values()]
-    tensors = [*stepper.model.parameters(), *(moment for state in states for moment in state.values())]
+    states = [
+        state for part in stepper.optimizer.optimizers.values() for state in part.state.values()
+    ]
+    tensors = [
+        *stepper.model.parameters(),
+        *(moment for state in states for moment in state.values()),
+    ]
     return [tensor.detach().clone() for tensor in tensors]
 
 
@@ -90,9 +97,12 @@ def gradients_of(model: GPT) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "padded"), [([9], False), ([1] * 9, True), ([3, 3, 3], True), ([4, 4, 1], False), ([8, 1], True)]
+    ("sizes", "padded"),
+    [([9], False), ([1] * 9, True), ([3, 3, 3], True), ([4, 4, 1], False), ([8, 1], True)],
 )
-def test_micro_batches_have_the_mean_and_the_gradients_of_torch(sizes: list[int], padded: bool) -> None:
+def test_micro_batches_have_the_mean_and_the_gradients_of_torch(
+    sizes: list[int], padded: bool
+) -> None:
     """Also where the last is smaller, and where padding leaves some of them fewer targets or none."""
     inputs, targets = torch.randint(23, (2, 9, 16))
     if padded:
@@ -101,7 +111,9 @@ def test_micro_batches_have_the_mean_and_the_gradients_of_torch(sizes: list[int]
         targets[8, :15] = IGNORE
     pieces = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
     model = build_stepper().model
-    mean = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+    mean = torch.nn.functional.cross_entropy(
+        model(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE
+    )
     mean.backward()
     expected = [mean.detach(), *gradients_of(model)]
     for ours, theirs in zip(loss_and_gradients(pieces), expected, strict=True):
@@ -114,7 +126,13 @@ def test_micro_batches_have_the_mean_and_the_gradients_of_torch(sizes: list[int]
 @pytest.mark.parametrize(("count", "micro_batch"), [(1, 0), (3, 0), (3, 1), (3, 2)])
 @pytest.mark.parametrize("sync_is_free", [True, False], ids=["cpu", "gpu"])
 def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
-    what: str, name: str, value: float, grad_clip: float, count: int, micro_batch: int, sync_is_free: bool
+    what: str,
+    name: str,
+    value: float,
+    grad_clip: float,
+    count: int,
+    micro_batch: int,
+    sync_is_free: bool,
 ) -> None:
     """On a GPU nothing is read at the bad step, and good ones follow. One bad micro-batch is enough."""
     stepper, on_cpu = (build_stepper(grad_clip=grad_clip, name=name) for _ in range(2))
@@ -145,7 +163,11 @@ def test_step_gives_loss_and_norm_before_the_update_and_clips_only_above_it(
     dtype: torch.dtype, grad_clip: float, most: float | None
 ) -> None:
     """The scale that keeps float16 gradients from vanishing is out of them before they are clipped."""
-    stepper, reference, data = build_stepper(dtype, grad_clip=grad_clip), build_stepper().model, batches(2)
+    stepper, reference, data = (
+        build_stepper(dtype, grad_clip=grad_clip),
+        build_stepper().model,
+        batches(2),
+    )
     inputs, targets = (torch.cat(parts) for parts in zip(*data, strict=True))
     loss = torch.nn.functional.cross_entropy(reference(inputs).flatten(0, 1), targets.flatten())
     loss.backward()
@@ -168,13 +190,18 @@ def test_every_group_has_its_share_of_the_learning_rate_of_the_call() -> None:
     stepper.step(0, 0.0, batches())
     assert same([weight.detach() for weight in stepper.model.parameters()], before)
     stepper.step(1, 0.005, batches())
-    rates = {name: [group["lr"] for group in part.param_groups] for name, part in stepper.optimizer.optimizers.items()}
+    rates = {
+        name: [group["lr"] for group in part.param_groups]
+        for name, part in stepper.optimizer.optimizers.items()
+    }
     assert rates == {"muon": [pytest.approx(0.15)], "adamw": [pytest.approx(0.005)] * 2}
     assert not same([weight.detach() for weight in stepper.model.parameters()], before)
 
 
 @OPTIMIZERS
-def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_for_good(name: str) -> None:
+def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_for_good(
+    name: str,
+) -> None:
     stepper = build_stepper(torch.float16, name=name)
     stepper.step(0, RATE, batches())
     before, scale = held(stepper), stepper.scaler.get_scale()
@@ -218,10 +245,20 @@ def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_
         ("constant", {"warmup_steps": 0}, {0: 1.0}),
     ],
 )
-def test_rates_worked_out_by_hand(schedule: str, changes: dict[str, int], expected: dict[int, float]) -> None:
-    values = {"learning_rate": 1.0, "min_lr": 0.1, "warmup_steps": 10, "schedule": schedule, **changes}
+def test_rates_worked_out_by_hand(
+    schedule: str, changes: dict[str, int], expected: dict[int, float]
+) -> None:
+    values = {
+        "learning_rate": 1.0,
+        "min_lr": 0.1,
+        "warmup_steps": 10,
+        "schedule": schedule,
+        **changes,
+    }
     config = OptimConfig.model_validate(values)
-    assert {step: learning_rate(step, config, 110) for step in expected} == pytest.approx(expected, rel=1e-12)
+    assert {step: learning_rate(step, config, 110) for step in expected} == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 @given(
@@ -235,7 +272,12 @@ def test_rates_worked_out_by_hand(schedule: str, changes: dict[str, int], expect
 def test_rate_stays_within_its_bounds_and_only_falls_after_the_warmup(
     schedule: str, peak: float, share: float, warmup: int, decay: int | None, max_steps: int
 ) -> None:
-    values = {"learning_rate": peak, "min_lr": peak * share, "warmup_steps": warmup, "decay_steps": decay}
+    values = {
+        "learning_rate": peak,
+        "min_lr": peak * share,
+        "warmup_steps": warmup,
+        "decay_steps": decay,
+    }
     config = OptimConfig.model_validate({**values, "schedule": schedule})
     rates = [learning_rate(step, config, max_steps) for step in range(max_steps + 60)]
     rounding = 1e-12 * peak
@@ -247,20 +289,32 @@ def test_rate_stays_within_its_bounds_and_only_falls_after_the_warmup(
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
 @pytest.mark.parametrize(("max_steps", "warmup"), [(1, 0), (9, 0), (20, 2), (100, 10), (101, 100)])
-def test_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(schedule: str, max_steps: int, warmup: int) -> None:
+def test_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(
+    schedule: str, max_steps: int, warmup: int
+) -> None:
     lines: list[str] = []
-    values = {"optim": {"schedule": schedule, "warmup_steps": 100}, "train": {"max_steps": max_steps}}
+    values = {
+        "optim": {"schedule": schedule, "warmup_steps": 100},
+        "train": {"max_steps": max_steps},
+    }
     fitted = fit_schedule(Config.model_validate(values), lines.append)
     assert fitted.optim.warmup_steps == warmup
     told = [f"optim.warmup_steps: {warmup} instead of 100, since train.max_steps is {max_steps}"]
     assert lines == (told if warmup < 100 else [])
-    assert fit_schedule(fitted, pytest.fail) == fitted  # as where a run goes on by its own config.yaml
+    assert (
+        fit_schedule(fitted, pytest.fail) == fitted
+    )  # as where a run goes on by its own config.yaml
     assert learning_rate(warmup, fitted.optim, max_steps) == fitted.optim.learning_rate
 
 
 @given(shares=st.lists(st.floats(0.01, 0.24), max_size=4), max_steps=st.integers(1, 300))
-def test_length_doubles_after_each_share_of_the_steps_to_within_one(shares: list[float], max_steps: int) -> None:
-    values = {"model": {"block_size": 128}, "train": {"max_steps": max_steps, "length_warmup": shares}}
+def test_length_doubles_after_each_share_of_the_steps_to_within_one(
+    shares: list[float], max_steps: int
+) -> None:
+    values = {
+        "model": {"block_size": 128},
+        "train": {"max_steps": max_steps, "length_warmup": shares},
+    }
     config = Config.model_validate(values)
     found = [sequence_length(step, config) for step in range(max_steps)]
     assert found == sorted(found)

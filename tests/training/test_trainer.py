@@ -46,14 +46,18 @@ def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path) -> Non
     start(tmp_path / "one", "train.batch_size=8").run()
     start(tmp_path / "other", "train.batch_size=2", "train.grad_accum_steps=4").run()
     for name in ("train/loss", "train/grad_norm", "val/loss"):
-        assert rows(tmp_path / "one", name) == pytest.approx(rows(tmp_path / "other", name), rel=1e-4)
+        assert rows(tmp_path / "one", name) == pytest.approx(
+            rows(tmp_path / "other", name), rel=1e-4
+        )
 
 
 def test_evaluations_logs_and_checkpoints_come_when_and_where_the_configuration_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    trainer = start(tmp_path, "train.max_steps=7", "train.log_interval=2", "run.dir=~/runs", "data.dir=~/data")
+    trainer = start(
+        tmp_path, "train.max_steps=7", "train.log_interval=2", "run.dir=~/runs", "data.dir=~/data"
+    )
     assert trainer.run().step == 7
     assert list(rows(tmp_path, "train/loss")) == [2, 4, 6, 7]
     assert list(rows(tmp_path, "val/loss")) == saved_steps(trainer) == [3, 6, 7]
@@ -62,7 +66,9 @@ def test_evaluations_logs_and_checkpoints_come_when_and_where_the_configuration_
     assert (tmp_path / "data" / "tokens").is_dir()
 
 
-def test_run_is_locked_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_locked_from_its_start_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(GPTError):
         start(tmp_path, "model.block_size=100000")
     trainer = start(tmp_path, THREE)
@@ -100,13 +106,21 @@ def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     losses, lines = iter([1.0, 1.8, 1.5, 2.0]), list[str]()
-    monkeypatch.setattr("gpt.training.train.evaluate", lambda *arguments: Evaluation(next(losses), 1))
+    monkeypatch.setattr(
+        "gpt.training.train.evaluate", lambda *arguments: Evaluation(next(losses), 1)
+    )
     trainer = start(tmp_path, "train.max_steps=12", report=lines.append)
     monkeypatch.setattr("gpt.checkpoint.folder.sync_file", sync_file)
-    with pytest.raises(CheckpointError, match=r"cannot write .*step-000012: No space left on device"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot write .*step-000012: No space left on device"
+    ):
         trainer.run()
     assert saved_steps(trainer) == [9]
-    assert (trainer.state.step, trainer.state.best_step, trainer.state.best_val_loss) == (12, 9, 1.5)
+    assert (trainer.state.step, trainer.state.best_step, trainer.state.best_val_loss) == (
+        12,
+        9,
+        1.5,
+    )
     best = find_checkpoint(trainer.run_folder.path, tmp_path)
     assert (best.name, read_checkpoint(best).state["val_loss"]) == ("step-000009", 1.5)
     warnings = [line for line in lines if line.startswith("warning: ")]
@@ -115,7 +129,9 @@ def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
 
 
 @pytest.mark.parametrize("sample_tokens", [0, 8])
-def test_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, sample_tokens: int) -> None:
+def test_validation_loss_that_is_not_finite_saves_nothing(
+    tmp_path: Path, sample_tokens: int
+) -> None:
     """It is said before a sample from such weights could fail for the same reason."""
     trainer = start(tmp_path, f"train.sample_tokens={sample_tokens}")
 
@@ -123,14 +139,18 @@ def test_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, sample
         return logits if module.training or trainer.state.step < 3 else logits * math.nan
 
     trainer.model.register_forward_hook(spoil)
-    with pytest.raises(NonFiniteError, match="the validation loss is not finite at step 3; it is not recorded"):
+    with pytest.raises(
+        NonFiniteError, match="the validation loss is not finite at step 3; it is not recorded"
+    ):
         trainer.run()
     assert saved_steps(trainer) == list(rows(tmp_path, "val/loss")) == []
 
 
 @pytest.mark.parametrize("part", ["loss", "sample"])
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_steps_are_not_lost_if_the_last_evaluation_fails(tmp_path: Path, part: str, is_stopped: bool) -> None:
+def test_steps_are_not_lost_if_the_last_evaluation_fails(
+    tmp_path: Path, part: str, is_stopped: bool
+) -> None:
     """As for want of memory; or the process is killed in it."""
     end = 5 if is_stopped else 6
     stop = as_callbacks([lambda event: event.step == end and event.stop()]) if is_stopped else []
@@ -146,7 +166,11 @@ def test_steps_are_not_lost_if_the_last_evaluation_fails(tmp_path: Path, part: s
         trainer.run()
     assert saved_steps(trainer) == [3, end]
     resumed = start(tmp_path, resume="auto")
-    assert (resumed.state.step, resumed.state.evaluated_step, resumed.state.best_step) == (end, 3, 3)
+    assert (resumed.state.step, resumed.state.evaluated_step, resumed.state.best_step) == (
+        end,
+        3,
+        3,
+    )
     resumed.run()
     unharmed = start(tmp_path, "run.name=unharmed")
     unharmed.run()
@@ -155,7 +179,9 @@ def test_steps_are_not_lost_if_the_last_evaluation_fails(tmp_path: Path, part: s
 
 
 @pytest.mark.parametrize("changes", range(1, 4))
-def test_run_that_is_killed_before_its_last_pointers_has_them_after_a_resume(tmp_path: Path, changes: int) -> None:
+def test_run_that_is_killed_before_its_last_pointers_has_them_after_a_resume(
+    tmp_path: Path, changes: int
+) -> None:
     """The last step is saved twice, and a pointer to its folder may be that of the first time."""
     whole, trainer = start(tmp_path / "whole"), start(tmp_path / "killed")
     whole.run()
@@ -172,7 +198,9 @@ def test_run_that_is_killed_before_its_last_pointers_has_them_after_a_resume(tmp
         trainer.run()
     start(tmp_path / "killed", resume="auto").run()
     for name in ("best.json", "last.json"):
-        assert (trainer.run_folder.path / name).read_bytes() == (whole.run_folder.path / name).read_bytes()
+        assert (trainer.run_folder.path / name).read_bytes() == (
+            whole.run_folder.path / name
+        ).read_bytes()
 
 
 def stop_after_five(event: StepEvent) -> None:
@@ -181,13 +209,17 @@ def stop_after_five(event: StepEvent) -> None:
 
 
 @pytest.mark.parametrize("stops", ["signal", "callback"])
-def test_stop_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path, stops: str) -> None:
+def test_stop_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
+    tmp_path: Path, stops: str
+) -> None:
     """As on a GPU, where the bad step would only be noticed at the next log line."""
     callbacks = as_callbacks([stop_after_five] if stops == "callback" else [])
     options = ("train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
     trainer = start(tmp_path, *options, callbacks=callbacks)
     trainer.stepper.guard.sync_is_free = False
-    trainer.model.ln_f.weight.register_hook(lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1))
+    trainer.model.ln_f.weight.register_hook(
+        lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1)
+    )
     signal_or_none = stopped_after(5) if stops == "signal" else nullcontext()
     with signal_or_none, pytest.raises(NonFiniteError, match="at step 2;"):
         trainer.run()
@@ -197,8 +229,12 @@ def test_stop_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     """The loss may be finite although one is not, as where it is multiplied by 0."""
     trainer = start(tmp_path)
-    with pytest.raises(NonFiniteError, match=r"the weights w are not finite at step 0; nothing was saved"):
-        trainer._write({"w": torch.tensor([1.0, math.inf])}, {}, trainer.state, best=True, required=False)
+    with pytest.raises(
+        NonFiniteError, match=r"the weights w are not finite at step 0; nothing was saved"
+    ):
+        trainer._write(
+            {"w": torch.tensor([1.0, math.inf])}, {}, trainer.state, best=True, required=False
+        )
     assert trainer.run_folder.checkpoints() == []
 
 
@@ -220,7 +256,9 @@ def handlers() -> list[object]:
 
 
 @pytest.mark.parametrize("size", [4, 1], ids=["evaluating", "sampling"])
-def test_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_pass(tmp_path: Path, size: int) -> None:
+def test_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_pass(
+    tmp_path: Path, size: int
+) -> None:
     trainer = start(tmp_path)
     monitor = create_autospec(Monitor, instance=True)
     trainer.monitor = MonitorGroup([monitor], print)
@@ -242,7 +280,9 @@ def test_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_p
 
 
 @SIGNALS
-def test_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(former: list[int], number: int) -> None:
+def test_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(
+    former: list[int], number: int
+) -> None:
     lines: list[str] = []
     before = handlers()
     with suppress(ZeroDivisionError), SignalWatch(lines.append) as watch:
@@ -255,7 +295,9 @@ def test_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(former
         watch.check()
         raise ZeroDivisionError
     assert stopped.value.exit_code == 128 + number
-    assert lines == [f"{signal.Signals(number).name}: saving after this step; send it again to stop at once"]
+    assert lines == [
+        f"{signal.Signals(number).name}: saving after this step; send it again to stop at once"
+    ]
     assert former == []
     assert handlers() == before
     os.kill(os.getpid(), number)
@@ -276,19 +318,36 @@ def test_later_signal_goes_where_it_would_have_gone(
         assert former == list(WATCHED)
 
 
-ALL_HOOKS = ("on_start", "on_step", "on_gradients", "on_evaluation", "on_checkpoint", "on_end", "on_close")
+ALL_HOOKS = (
+    "on_start",
+    "on_step",
+    "on_gradients",
+    "on_evaluation",
+    "on_checkpoint",
+    "on_end",
+    "on_close",
+)
 HOOKS = pytest.mark.parametrize("hook", ["on_step", "on_evaluation", "on_checkpoint"])
 
 
 class Recorder(Callback):
     def __init__(self) -> None:
-        self.events: dict[str, list[Any]] = {"step": [], "evaluation": [], "checkpoint": [], "end": []}
+        self.events: dict[str, list[Any]] = {
+            "step": [],
+            "evaluation": [],
+            "checkpoint": [],
+            "end": [],
+        }
 
     def on_step(self, event: StepEvent) -> None:
-        self.events["step"].append((event.step, event.loss, event.learning_rate, event.gradient_norm))
+        self.events["step"].append(
+            (event.step, event.loss, event.learning_rate, event.gradient_norm)
+        )
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
-        self.events["evaluation"].append((event.step, event.loss, event.bits_per_char, event.sample))
+        self.events["evaluation"].append(
+            (event.step, event.loss, event.bits_per_char, event.sample)
+        )
 
     def on_checkpoint(self, event: Any) -> None:
         self.events["checkpoint"].append((event.step, event.folder, event.is_best))
@@ -299,7 +358,9 @@ class Recorder(Callback):
         self.events["end"].append((event.step, last.name))
 
 
-def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tmp_path: Path) -> None:
+def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(
+    tmp_path: Path,
+) -> None:
     recorder, lengths = Recorder(), list[int]()
     logs = as_callbacks([lambda event: event.log("mine/double", 2 * event.step)])
     prints = as_callbacks([lambda event: lengths.append(len(repr(event)))])
@@ -309,12 +370,21 @@ def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(tm
     assert ended == [(6, "step-000006")]
     assert rows(tmp_path, "mine/end") == {6: 6}
     names = ("train/loss", "train/learning_rate", "train/grad_norm")
-    assert steps == [(step, *(rows(tmp_path, name)[step] for name in names)) for step in range(1, 7)]
+    assert steps == [
+        (step, *(rows(tmp_path, name)[step] for name in names)) for step in range(1, 7)
+    ]
     for step, loss, bits, sample in evaluations:
-        assert (loss, bits) == (rows(tmp_path, "val/loss")[step], rows(tmp_path, "val/bits_per_char")[step])
-        assert (trainer.run_folder.samples / f"step-{step:06d}.txt").read_text(encoding="utf-8") == sample + "\n"
+        assert (loss, bits) == (
+            rows(tmp_path, "val/loss")[step],
+            rows(tmp_path, "val/bits_per_char")[step],
+        )
+        assert (trainer.run_folder.samples / f"step-{step:06d}.txt").read_text(
+            encoding="utf-8"
+        ) == sample + "\n"
     assert [event[0] for event in saved] == [event[0] for event in evaluations] == [3, 6]
-    assert [folder for _, folder, is_best in saved if is_best][-1] == trainer.run_folder.pointed("best")
+    assert [folder for _, folder, is_best in saved if is_best][-1] == trainer.run_folder.pointed(
+        "best"
+    )
     assert max(lengths) < 500
     assert rows(tmp_path, "mine/double") == {step: 2 * step for step in range(1, 7)}
 
@@ -356,7 +426,12 @@ def test_stop_ends_the_run_evaluated_and_saved(tmp_path: Path, hook: str) -> Non
     state = trainer.run()
     assert [event[0] for event in recorder.events["end"]] == [end]
     assert state.step == state.evaluated_step == end
-    assert read_checkpoint(find_checkpoint(trainer.run_folder.path, tmp_path, prefer="last")).state["step"] == end
+    assert (
+        read_checkpoint(find_checkpoint(trainer.run_folder.path, tmp_path, prefer="last")).state[
+            "step"
+        ]
+        == end
+    )
 
 
 @HOOKS
@@ -404,7 +479,9 @@ def test_gradient_noise_is_the_same_in_every_rank_and_after_a_resume(tmp_path: P
     assert not same(weights(whole.model), weights(plain.model))
     seen: list[int] = []
     with patch.object(Noise, "on_gradients", lambda self, event: seen.append(event.step)):
-        CallbackGroup([Noise()], World(Launch(rank=1, size=2))).call(GradientEvent(whole, 6, torch.Generator()))
+        CallbackGroup([Noise()], World(Launch(rank=1, size=2))).call(
+            GradientEvent(whole, 6, torch.Generator())
+        )
     assert seen == [6]
 
 
@@ -420,7 +497,12 @@ def test_error_at_the_end_is_raised_too(tmp_path: Path) -> None:
     trainer = start(tmp_path, callbacks=[callback])
     with pytest.raises(ZeroDivisionError):
         trainer.run()
-    assert read_checkpoint(find_checkpoint(trainer.run_folder.path, tmp_path, prefer="last")).state["step"] == 6
+    assert (
+        read_checkpoint(find_checkpoint(trainer.run_folder.path, tmp_path, prefer="last")).state[
+            "step"
+        ]
+        == 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -443,7 +525,9 @@ def test_hook_that_there_is_not_is_refused(name: str, hint: str) -> None:
 
 def test_attributes_and_functions_with_methods_of_their_own_are_no_hooks() -> None:
     on_gpu = type("OnGPU", (Callback,), {"on_gpu": True})()
-    function = type("Function", (), {"__call__": lambda self, event: None, "on_message": lambda self: None})()
+    function = type(
+        "Function", (), {"__call__": lambda self, event: None, "on_message": lambda self: None}
+    )()
     assert as_callbacks([on_gpu])[0] is on_gpu
     assert len(as_callbacks([function])) == 1
 
@@ -471,7 +555,14 @@ def float64() -> Iterator[None]:
 
 
 def train(folder: Path) -> gpt.Run:
-    small = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "position": "rope", "qk_norm": True}
+    small = {
+        "n_layer": 1,
+        "n_head": 2,
+        "n_embd": 16,
+        "block_size": 16,
+        "position": "rope",
+        "qk_norm": True,
+    }
     return gpt.train(
         text=CORPUS * 30, name=None, model=small, max_steps=4, eval_interval=2, batch_size=2,
         warmup_steps=1, device="cpu", compile=False, dtype="float32", config={}, sample_tokens=5, report=None,
@@ -479,15 +570,23 @@ def train(folder: Path) -> gpt.Run:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("setting", [float64, torch.no_grad, torch.inference_mode], ids=lambda each: each.__name__)
-def test_no_setting_of_torch_changes_a_run(setting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "setting", [float64, torch.no_grad, torch.inference_mode], ids=lambda each: each.__name__
+)
+def test_no_setting_of_torch_changes_a_run(
+    setting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = []
     for context in (nullcontext, setting):
         with context():
             run = train(tmp_path / context.__name__)
             losses = [row["val/loss"] for row in run.metrics if "val/loss" in row]
-            found.append([losses, run.evaluate()["loss"], run.sample("the"), run.model.state_dict()])
-            assert not any(tensor.is_inference() for tensor in (*run.model.buffers(), *run.model.parameters()))
+            found.append(
+                [losses, run.evaluate()["loss"], run.sample("the"), run.model.state_dict()]
+            )
+            assert not any(
+                tensor.is_inference() for tensor in (*run.model.buffers(), *run.model.parameters())
+            )
     assert found[0][:3] == found[1][:3]
     torch.testing.assert_close(found[0][3], found[1][3], rtol=0, atol=0)

@@ -14,9 +14,19 @@ WEB, ROOT = PACKAGE / "extras" / "web", PACKAGE.parent
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (WEB / "node_modules/.bin/esbuild").exists(), reason="this test needs esbuild: make web")
+@pytest.mark.skipif(
+    not (WEB / "node_modules/.bin/esbuild").exists(), reason="this test needs esbuild: make web"
+)
 def test_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
-    command = ["npm", "run", "--silent", "build", "--", f"--outdir={tmp_path}", "--log-level=warning"]
+    command = [
+        "npm",
+        "run",
+        "--silent",
+        "build",
+        "--",
+        f"--outdir={tmp_path}",
+        "--log-level=warning",
+    ]
     subprocess.run(command, cwd=WEB, check=True, timeout=120)
     committed = {path.name: path.read_text(encoding="utf-8") for path in (WEB / "built").iterdir()}
     made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}

@@ -55,7 +55,9 @@ def head(keys: Keys, strength: float = 1.0) -> Tensor:
 
 
 def measure(
-    heads: list[Tensor], code: str = "measured.map(({ kind }) => kind)", labels: Sequence[str] = TEXT
+    heads: list[Tensor],
+    code: str = "measured.map(({ kind }) => kind)",
+    labels: Sequence[str] = TEXT,
 ) -> object:
     view: View = {"labels": list(labels), "weights": torch.stack(heads)[None]}
     data = json.dumps(page_data("attention", view))

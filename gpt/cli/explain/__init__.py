@@ -22,10 +22,14 @@ def _run(argv: Sequence[str] | None) -> int:
         'attention --prompt "To be, or not" --layer 2 --head 1',
         prog=command_line("explain"),
     )
-    subparsers = parser.add_subparsers(required=True, metavar="VIEW", title="views (each has its own --help)")
+    subparsers = parser.add_subparsers(
+        required=True, metavar="VIEW", title="views (each has its own --help)"
+    )
     for view in VIEWS:
         name = view.__name__.rpartition(".")[2]
-        options = subparsers.add_parser(name, help=view.SUMMARY, description=view.SUMMARY, example=view.EXAMPLE)
+        options = subparsers.add_parser(
+            name, help=view.SUMMARY, description=view.SUMMARY, example=view.EXAMPLE
+        )
         options.set_defaults(run=view.run)
         view.add_options(options)
     arguments, unknown = parser.parse_known_args(argv)

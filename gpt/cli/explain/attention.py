@@ -34,7 +34,9 @@ NOTE = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_text_options(parser)
     parser.add_argument("--layer", type=int, metavar="L", help="one layer, counted from 0")
-    parser.add_argument("--head", type=int, metavar="H", help="one head of that layer, counted from 0")
+    parser.add_argument(
+        "--head", type=int, metavar="H", help="one head of that layer, counted from 0"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -59,7 +61,12 @@ def run(arguments: argparse.Namespace) -> None:
     with announced(report, "measuring the loss without each head"):
         heads = _heads(arguments, view, loaded, idx, edits)
     title = f"{source}: attention over {len(idx)} tokens"
-    print_view(arguments, title, [_table(heads)], {"source": source, **_summary(arguments, view), "heads": heads})
+    print_view(
+        arguments,
+        title,
+        [_table(heads)],
+        {"source": source, **_summary(arguments, view), "heads": heads},
+    )
 
 
 def _heads(
@@ -115,4 +122,6 @@ def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
 
 
 def _cell(value: float) -> str:
-    return SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2  # the root keeps small weights visible
+    return (
+        SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2
+    )  # the root keeps small weights visible

@@ -3,7 +3,13 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.explain.options import add_model_options, add_size_options, check_range, find_config, read_size
+from gpt.cli.explain.options import (
+    add_model_options,
+    add_size_options,
+    check_range,
+    find_config,
+    read_size,
+)
 from gpt.cli.tables import human_count, print_view
 from gpt.config import ModelConfig
 from gpt.extras.inspection.rendering.tables import Table
@@ -19,8 +25,12 @@ EXAMPLE = "--published llama-2-7b --prompt-tokens 50 --new-tokens 100"
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     add_size_options(parser)
-    parser.add_argument("--prompt-tokens", type=int, metavar="P", help="default: half the rest of block_size")
-    parser.add_argument("--new-tokens", type=int, metavar="N", help="default: the rest of block_size")
+    parser.add_argument(
+        "--prompt-tokens", type=int, metavar="P", help="default: half the rest of block_size"
+    )
+    parser.add_argument(
+        "--new-tokens", type=int, metavar="N", help="default: the rest of block_size"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -45,7 +55,9 @@ def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int
     reason = "what block_size leaves"
     if block_size == 1:
         if prompt is not None or new is not None:
-            raise ConfigError("block_size 1 has no room for new tokens; leave out --prompt-tokens and --new-tokens")
+            raise ConfigError(
+                "block_size 1 has no room for new tokens; leave out --prompt-tokens and --new-tokens"
+            )
         return 1, 0
     if new is not None:
         check_range("--new-tokens", new, 1, block_size - 1, reason)
@@ -65,7 +77,12 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
     step, forward = training_flops(model, batch, length), sum(parts.values())
     sums = {"forward": forward, "backward": step - forward, "training_step": step}
     rows = [
-        (name.replace("_", " "), f"{flops:,}", human_count(flops / (batch * length)), f"{100 * flops / whole:.1f} %")
+        (
+            name.replace("_", " "),
+            f"{flops:,}",
+            human_count(flops / (batch * length)),
+            f"{100 * flops / whole:.1f} %",
+        )
         for entries, whole in ((parts, forward), (sums, step))
         for name, flops in entries.items()
     ]
@@ -77,13 +94,26 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
 
 def _generation(generation: "GenerationFlops") -> tuple[Table, dict[str, Any]]:
     """Return the table of some steps, 1, 2, 4, ... and the last, and its part of the summary."""
-    prompt, new, naive, cached = generation.prompt, generation.new, generation.naive, generation.cached
+    prompt, new, naive, cached = (
+        generation.prompt,
+        generation.new,
+        generation.naive,
+        generation.cached,
+    )
     shown = sorted({1 << power for power in range(new.bit_length())} | {new})
-    steps = [{"step": i, "naive": generation.naive_step(i), "cached": generation.cached_step(i)} for i in shown]
+    steps = [
+        {"step": i, "naive": generation.naive_step(i), "cached": generation.cached_step(i)}
+        for i in shown
+    ]
     rows = [("prompt", f"{prompt:,}", "", f"{generation.prefill:,}", "")]
     for one in steps:
         ratio = one["naive"] / one["cached"]
-        cells = f"{one['step']:,}", f"{prompt + one['step']:,}", f"{one['naive']:,}", f"{one['cached']:,}"
+        cells = (
+            f"{one['step']:,}",
+            f"{prompt + one['step']:,}",
+            f"{one['naive']:,}",
+            f"{one['cached']:,}",
+        )
         rows.append((*cells, f"{ratio:,.1f}"))
     rows.append(("total", "", f"{naive:,}", f"{cached:,}", f"{naive / cached:,.1f}"))
     positions = generation.naive_positions, generation.cached_positions
@@ -95,7 +125,12 @@ def _generation(generation: "GenerationFlops") -> tuple[Table, dict[str, Any]]:
         f"{positions[0] / positions[1]:,.1f} to 1."
     )
     header = ("step", "tokens", "FLOPs, no cache", "FLOPs, cached", "ratio")
-    summary = {"prompt_tokens": prompt, "new_tokens": new, "prefill": generation.prefill, "naive": naive}
+    summary = {
+        "prompt_tokens": prompt,
+        "new_tokens": new,
+        "prefill": generation.prefill,
+        "naive": naive,
+    }
     summary |= {"cached": cached, "naive_positions": positions[0], "cached_positions": positions[1]}
     table = Table(f"Generating {new:,} tokens after {prompt:,}", header, rows, ">>>>>", note)
     return table, {**summary, "ratio": naive / cached, "steps": steps}

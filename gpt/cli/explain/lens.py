@@ -48,7 +48,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _tables(view: "View") -> Iterator[Table]:
     """Yield tables of the most likely next tokens of every row, under the text."""
-    from gpt.extras.inspection.views.tokens import LONGEST, mostly_characters, one_character, shorten
+    from gpt.extras.inspection.views.tokens import (
+        LONGEST,
+        mostly_characters,
+        one_character,
+        shorten,
+    )
 
     rows: list[tuple[str, list[str]]] = [("text", view["labels"])]
     rows.append(("actual next", [label or " " for label in view["next"]]))
@@ -67,16 +72,26 @@ def _tables(view: "View") -> Iterator[Table]:
         else:
             cells = [(name, *(shorten(label) for label in labels[part])) for name, labels in rows]
             positions = map(str, range(start, start + len(cells[0]) - 1))
-            yield Table(f"from position {start}", ("", *positions), cells, "<" * len(cells[0]), note)
+            yield Table(
+                f"from position {start}", ("", *positions), cells, "<" * len(cells[0]), note
+            )
 
 
 def _position(view: "View", position: int) -> Table:
     count = len(view["top"][0][position])
     came = view["next"][position]
     rows = []
-    for name, row, chance in reversed(list(zip(view["rows"], view["top"], view["next_probability"], strict=True))):
+    for name, row, chance in reversed(
+        list(zip(view["rows"], view["top"], view["next_probability"], strict=True))
+    ):
         cells = [f"{token} {probability:.3f}" for token, probability in row[position]]
-        rows.append((f"after {name}", *cells, "-" if chance[position] is None else f"{chance[position]:.3f}"))
+        rows.append(
+            (
+                f"after {name}",
+                *cells,
+                "-" if chance[position] is None else f"{chance[position]:.3f}",
+            )
+        )
     header = ("", *(str(rank) for rank in range(1, count + 1)), f"p({came})" if came else "p(next)")
     title = f"after position {position}, {view['labels'][position]}"
     return Table(title, header, rows, "<" * (count + 1) + ">")

@@ -24,7 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_size_options(parser)
     add_device_option(parser)
     dtypes = ("auto", "float32", "bfloat16", "float16")
-    parser.add_argument("--dtype", choices=dtypes, help="of the matmuls in training (default: run.dtype)")
+    parser.add_argument(
+        "--dtype", choices=dtypes, help="of the matmuls in training (default: run.dtype)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -41,7 +43,9 @@ def run(arguments: argparse.Namespace) -> None:
     def prepare(model: "GPT") -> "Optimizer":
         return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
 
-    training = training_memory(config.model, batch, length, compute, prepare, config.train.grad_accum_steps)
+    training = training_memory(
+        config.model, batch, length, compute, prepare, config.train.grad_accum_steps
+    )
     inference = inference_memory(config.model, batch, length, compute.device)
     size, dtype = f"{batch:,} × {length:,} tokens", str(compute.dtype).removeprefix("torch.")
     summary = {
@@ -56,7 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
     }
     title = f"Training step of {size} on {compute.device}, {dtype}, eager"
     table = _training_table(training, title, config)
-    generating = _inference_table(inference, f"Generating in float32: prefill of {size}, then a decode step", config)
+    generating = _inference_table(
+        inference, f"Generating in float32: prefill of {size}, then a decode step", config
+    )
     print_view(arguments, source, [table, generating], summary)
 
 
@@ -80,13 +86,23 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
 
 
 def _parts(title: str, entries: list[tuple[str, int]], whole: int, share: str, note: str) -> Table:
-    rows = [(name, f"{size:,}", human_bytes(size), f"{100 * size / whole:.1f} %") for name, size in entries if size]
+    rows = [
+        (name, f"{size:,}", human_bytes(size), f"{100 * size / whole:.1f} %")
+        for name, size in entries
+        if size
+    ]
     return Table(title, ("part", "bytes", "", share), rows, "<>>>", note)
 
 
 def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config: Config) -> Table:
     rows = [
-        (kind, *(human_bytes(size) for size in (memory.cache, memory.prefill_peak, memory.decode_peak)))
+        (
+            kind,
+            *(
+                human_bytes(size)
+                for size in (memory.cache, memory.prefill_peak, memory.decode_peak)
+            ),
+        )
         for kind, memory in memories.items()
     ]
     weights = human_bytes(next(iter(memories.values())).weights)

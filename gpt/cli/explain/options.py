@@ -40,15 +40,25 @@ class NamedConfig(NamedTuple):
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `find_config` reads, overrides among them, and the form of output."""
-    parser.add_argument("--config", type=to_path, metavar="FILE", help="configuration to use, not a trained model's")
-    parser.add_argument("--published", metavar="NAME", help="published model to use, such as gpt2 or llama-2-7b")
+    parser.add_argument(
+        "--config", type=to_path, metavar="FILE", help="configuration to use, not a trained model's"
+    )
+    parser.add_argument(
+        "--published", metavar="NAME", help="published model to use, such as gpt2 or llama-2-7b"
+    )
     add_checkpoint_options(parser, with_device=False)
     add_json_option(parser)
-    parser.add_argument_group("section.key=value", "Values that replace the configuration's, such as model.n_layer=12.")
-    parser.set_defaults(overrides=[])  # `main` collects them, since argparse needs positional arguments to be adjacent
+    parser.add_argument_group(
+        "section.key=value", "Values that replace the configuration's, such as model.n_layer=12."
+    )
+    parser.set_defaults(
+        overrides=[]
+    )  # `main` collects them, since argparse needs positional arguments to be adjacent
 
 
-def add_size_options(parser: argparse.ArgumentParser, batch: str = "train.batch_size", seq: str = "block_size") -> None:
+def add_size_options(
+    parser: argparse.ArgumentParser, batch: str = "train.batch_size", seq: str = "block_size"
+) -> None:
     """Add `--batch` and `--seq`, whose defaults `batch` and `seq` describe."""
     add_number(parser, "--batch", f"sequences (default: {batch})", most=LARGEST_BATCH, metavar="B")
     parser.add_argument("--seq", type=int, metavar="T", help=f"tokens of each (default: {seq})")
@@ -56,21 +66,34 @@ def add_size_options(parser: argparse.ArgumentParser, batch: str = "train.batch_
 
 def find_config(arguments: argparse.Namespace) -> NamedConfig:
     """Return the configuration of `--published`, of `--config`, or of a checkpoint, with the overrides."""
-    given = [name for name in ("published", "config", "checkpoint") if getattr(arguments, name) is not None]
+    given = [
+        name
+        for name in ("published", "config", "checkpoint")
+        if getattr(arguments, name) is not None
+    ]
     if len(given) > 1:
         raise ConfigError(f"--{given[0]} and --{given[1]} are two models; give one")
     overrides = arguments.overrides
     check_overrides(overrides)
     if arguments.config is not None:
-        config, source = with_vocabulary(load_config(arguments.config, overrides).config, str(arguments.config))
+        config, source = with_vocabulary(
+            load_config(arguments.config, overrides).config, str(arguments.config)
+        )
     else:
-        config, source = _published(arguments.published) if arguments.published is not None else _trained(arguments)
+        config, source = (
+            _published(arguments.published)
+            if arguments.published is not None
+            else _trained(arguments)
+        )
         config = parse_config(dump_config(config), source, overrides) if overrides else config
     return NamedConfig(config, f"{source}, with {' '.join(overrides)}" if overrides else source)
 
 
 def read_size(
-    arguments: argparse.Namespace, config: Config, batch: int | None = None, length: int | None = None
+    arguments: argparse.Namespace,
+    config: Config,
+    batch: int | None = None,
+    length: int | None = None,
 ) -> tuple[int, int]:
     """Return the batch B and the length T that are asked for, or these defaults, or the recipe's."""
     block_size = config.model.block_size
@@ -89,7 +112,9 @@ def check_range(option: str, value: int, least: int, most: int, reason: str) -> 
 def _published(name: str) -> NamedConfig:
     from gpt.extras.accounting.published import find_published
 
-    return NamedConfig(Config(model=find_published(name), train=TrainConfig(batch_size=1)), f"{name}, as published")
+    return NamedConfig(
+        Config(model=find_published(name), train=TrainConfig(batch_size=1)), f"{name}, as published"
+    )
 
 
 def _trained(arguments: argparse.Namespace) -> NamedConfig:
@@ -109,16 +134,22 @@ def with_vocabulary(config: Config, path: str) -> NamedConfig:
     elif config.data.tokenizer == "bpe":
         size, reason = config.data.bpe_vocab_size, "of byte pairs"
     model = config.model.model_copy(update={"vocab_size": size})
-    return NamedConfig(config.model_copy(update={"model": model}), f"{path} (vocabulary of {size}, {reason})")
+    return NamedConfig(
+        config.model_copy(update={"model": model}), f"{path} (vocabulary of {size}, {reason})"
+    )
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a view of a text: checkpoint, `--prompt`, `--edit`, and the form of output."""
     add_checkpoint_options(parser)
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input")
+    parser.add_argument(
+        "--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input"
+    )
     edit = "multiply an activation, or one head of it, by FACTOR (0: ablate it), such as blocks.0.attn.hook_z:2=0; "
     metavar = "NAME[:HEAD]=FACTOR"
-    parser.add_argument("--edit", action="append", default=[], metavar=metavar, help=f"{edit}may be repeated")
+    parser.add_argument(
+        "--edit", action="append", default=[], metavar=metavar, help=f"{edit}may be repeated"
+    )
     add_json_option(parser)
 
 
@@ -137,7 +168,9 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
     ids = loaded.tokenizer.encode(convert_newlines(prompt)).tolist()
     window = loaded.config.model.block_size
     if not 1 <= len(ids) <= window:
-        raise InputError(f"the prompt has {len(ids)} tokens, expected 1 to {window}, the window of the model")
+        raise InputError(
+            f"the prompt has {len(ids)} tokens, expected 1 to {window}, the window of the model"
+        )
     return loaded, torch.tensor(ids, device=loaded.model.wte.weight.device), edits
 
 

@@ -22,7 +22,12 @@ def run(arguments: argparse.Namespace) -> None:
 
     count = count_parameters(config.model)
     components = [
-        {"name": part.name, "per_block": part.per_block, "count": part.count, "share_percent": part.share}
+        {
+            "name": part.name,
+            "per_block": part.per_block,
+            "count": part.count,
+            "share_percent": part.share,
+        }
         for part in count.components
     ]
     summary = {"source": source, "total": count.total, "tied": count.tied, "buffers": count.buffers}

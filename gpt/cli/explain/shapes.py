@@ -43,7 +43,12 @@ def run(arguments: argparse.Namespace) -> None:
         model, idx = GPT(config.model).eval(), torch.zeros(batch, length, dtype=torch.long)
     with announced(report, "tracing the forward pass"):
         rows = trace_shapes(model, idx)
-    summary = {"source": name, "batch": batch, "seq": length, "forward_pass": [asdict(row) for row in rows]}
+    summary = {
+        "source": name,
+        "batch": batch,
+        "seq": length,
+        "forward_pass": [asdict(row) for row in rows],
+    }
     print_view(arguments, f"{name}: {batch} × {length} tokens", _tables(rows), summary)
 
 
@@ -68,7 +73,9 @@ def _tables(rows: Sequence["TensorRow"]) -> Iterator[Table]:
     names = {use.name.removesuffix(".T"): use.count for row in rows for use in row.parameters}
     total = f"{len(rows)} tensors; {flops:,} FLOPs in matmuls, a multiply-add counted as two; "
     read = f"{sum(names.values()):,} parameters read"
-    yield Table("In all", ("total",), [(total + read,)], "<", "bytes in brackets: a view of another tensor")
+    yield Table(
+        "In all", ("total",), [(total + read,)], "<", "bytes in brackets: a view of another tensor"
+    )
 
 
 def _repeated(layers: Sequence[int], count: int) -> Table:

@@ -32,10 +32,16 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = self.live
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._remember(tensor.untyped_storage(), 0)  # allocated earlier; what was counted stays counted
+            self._remember(
+                tensor.untyped_storage(), 0
+            )  # allocated earlier; what was counted stays counted
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
@@ -70,9 +76,17 @@ class _ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The model checks token ids, and a fake tensor has no values; 0 is an id of every vocabulary."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return 0 if func is torch.ops.aten._local_scalar_dense.default else func(*args, **(kwargs or {}))
+        return (
+            0
+            if func is torch.ops.aten._local_scalar_dense.default
+            else func(*args, **(kwargs or {}))
+        )
 
 
 def _tensors(values: Any) -> list[Tensor]:

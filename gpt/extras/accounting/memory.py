@@ -44,9 +44,13 @@ class InferenceMemory:
     """Bytes of generating with a cache of one type."""
 
     weights: int  # float32 parameters, and buffers
-    cache: int  # keys and values of `block_size` positions of every sequence, allocated at the start
+    cache: (
+        int  # keys and values of `block_size` positions of every sequence, allocated at the start
+    )
     prefill_peak: int  # most bytes live while all tokens go through the model at once
-    decode_peak: int  # most bytes live while the last token goes through, the others being in the cache
+    decode_peak: (
+        int  # most bytes live while the last token goes through, the others being in the cache
+    )
 
 
 def training_memory(
@@ -76,10 +80,16 @@ def training_memory(
         activations = 0
         for _ in range(min(micro_batches, 2)):  # a third is like the second
             before = allocations.live
-            activations = _forward_and_backward(model, inputs, targets, compute, allocations) - before
+            activations = (
+                _forward_and_backward(model, inputs, targets, compute, allocations) - before
+            )
         optimizer.step()
-        gradients = sum(parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None)
-        return TrainingMemory(held - buffers, buffers, state, gradients, activations, allocations.peak)
+        gradients = sum(
+            parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None
+        )
+        return TrainingMemory(
+            held - buffers, buffers, state, gradients, activations, allocations.peak
+        )
 
 
 def _forward_and_backward(
@@ -93,7 +103,9 @@ def _forward_and_backward(
 
 
 @torch.no_grad()
-def inference_memory(config: ModelConfig, batch: int, length: int, device: torch.device) -> dict[str, InferenceMemory]:
+def inference_memory(
+    config: ModelConfig, batch: int, length: int, device: torch.device
+) -> dict[str, InferenceMemory]:
     """Predict the memory of prefill and decoding in float32, by the type of the cache."""
     with rehearsal() as allocations, device:
         model = GPT(config).eval()

@@ -75,7 +75,9 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     components = tuple(
         Component(
             name,
-            counts[name] // config.n_layer if name.startswith(("attention", "feed-forward", "norms")) else None,
+            counts[name] // config.n_layer
+            if name.startswith(("attention", "feed-forward", "norms"))
+            else None,
             counts[name],
             100 * counts[name] / total,
         )
@@ -83,7 +85,9 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     )
     tensors = tuple(NamedTensor(name, tuple(p.shape), p.numel()) for name, p in parameters.items())
     tied = model.lm_head.weight is model.wte.weight
-    return ParameterCount(total, components, tensors, tied, sum(buffer.numel() for buffer in model.buffers()))
+    return ParameterCount(
+        total, components, tensors, tied, sum(buffer.numel() for buffer in model.buffers())
+    )
 
 
 def _component_of(name: str) -> str:

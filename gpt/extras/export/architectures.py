@@ -25,7 +25,10 @@ class GPT2:
     name = "GPT2LMHeadModel"
     prefix = "transformer."  # of the inner model's tensors, which may be saved without it
     tied_by_default = True  # where config.json does not say
-    covered = ("bias", "tie_weights")  # keys of `ModelConfig` that it has with any value, and `values` with some
+    covered = (
+        "bias",
+        "tie_weights",
+    )  # keys of `ModelConfig` that it has with any value, and `values` with some
 
     def values(self, config: ModelConfig) -> dict[str, Sequence[Any]]:
         return {
@@ -51,7 +54,12 @@ class GPT2:
         }
 
     def from_fields(self, fields: Fields) -> dict[str, Any]:
-        require(fields, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+        require(
+            fields,
+            scale_attn_weights=True,
+            scale_attn_by_inverse_layer_idx=False,
+            add_cross_attention=False,
+        )
         activation = fields.get("activation_function", "gelu_new")
         if activation not in ACTIVATIONS_IN:
             raise unsupported("activation_function", activation, ", ".join(ACTIVATIONS_IN))
@@ -90,7 +98,9 @@ def gpt2_entries(config: ModelConfig, prefix: str, transposed: bool, bias: bool)
         for name in ("ln_1", "ln_2"):
             entries += linear(theirs + name, [ours + name], bias)
     entries += linear(f"{prefix}ln_f", ["ln_f"], bias)
-    return entries if config.tie_weights else [*entries, Entry("lm_head.weight", ("lm_head.weight",))]
+    return (
+        entries if config.tie_weights else [*entries, Entry("lm_head.weight", ("lm_head.weight",))]
+    )
 
 
 class Llama:
@@ -106,7 +116,12 @@ class Llama:
     """Whether the feed-forward network can have biases."""
 
     def values(self, config: ModelConfig) -> dict[str, Sequence[Any]]:
-        return {"position": ("rope",), "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (self.qk_norm,)}
+        return {
+            "position": ("rope",),
+            "norm": ("rmsnorm",),
+            "mlp": ("swiglu",),
+            "qk_norm": (self.qk_norm,),
+        }
 
     def to_fields(self, config: ModelConfig) -> dict[str, Any]:
         return {
@@ -135,7 +150,9 @@ class Llama:
         heads = fields["num_attention_heads"]
         head_dim = fields.get("head_dim") or fields["hidden_size"] // heads
         if head_dim * heads != fields["hidden_size"]:
-            raise unsupported("head_dim", head_dim, f"{fields['hidden_size']} / {heads}, hidden_size / heads")
+            raise unsupported(
+                "head_dim", head_dim, f"{fields['hidden_size']} / {heads}, hidden_size / heads"
+            )
         return {
             "position": "rope",
             "norm": "rmsnorm",
@@ -154,15 +171,25 @@ class Llama:
         }
 
     def entries(self, config: ModelConfig) -> list[Entry]:
-        entries = [Entry("model.embed_tokens.weight", ("wte.weight",)), Entry("model.norm.weight", ("ln_f.weight",))]
+        entries = [
+            Entry("model.embed_tokens.weight", ("wte.weight",)),
+            Entry("model.norm.weight", ("ln_f.weight",)),
+        ]
         for layer in range(config.n_layer):
             theirs, ours = f"model.layers.{layer}.", f"h.{layer}."
             for name, source in LLAMA_LINEAR.items():
                 has_bias = config.bias and (self.mlp_bias or name.startswith("self_attn"))
                 entries += linear(theirs + name, [ours + source], has_bias)
             norms = LLAMA_NORMS | (QK_NORMS if self.qk_norm else {})
-            entries += [Entry(f"{theirs}{name}.weight", (f"{ours}{source}.weight",)) for name, source in norms.items()]
-        return entries if config.tie_weights else [*entries, Entry("lm_head.weight", ("lm_head.weight",))]
+            entries += [
+                Entry(f"{theirs}{name}.weight", (f"{ours}{source}.weight",))
+                for name, source in norms.items()
+            ]
+        return (
+            entries
+            if config.tie_weights
+            else [*entries, Entry("lm_head.weight", ("lm_head.weight",))]
+        )
 
 
 class Qwen3(Llama):
@@ -192,7 +219,9 @@ Architecture = GPT2 | Llama
 ARCHITECTURES: tuple[Architecture, ...] = (GPT2(), Llama(), Qwen3())
 
 
-def architecture_for(config: ModelConfig, program: str = "transformers", lacking: Collection[str] = ()) -> Architecture:
+def architecture_for(
+    config: ModelConfig, program: str = "transformers", lacking: Collection[str] = ()
+) -> Architecture:
     """Return the architecture of a program that expresses a model exactly; `lacking`: values of `model.mlp` it lacks.
 
     The InputError, where none does, has the options that one would take, as few as there are.
@@ -216,7 +245,9 @@ def architecture_named(name: str) -> Architecture:
     for architecture in ARCHITECTURES:
         if architecture.name == name:
             return architecture
-    raise InputError(f"{name} is not supported; {', '.join(each.name for each in ARCHITECTURES)} are")
+    raise InputError(
+        f"{name} is not supported; {', '.join(each.name for each in ARCHITECTURES)} are"
+    )
 
 
 def require(fields: Fields, **values: Any) -> None:

@@ -9,12 +9,25 @@ from gpt.model import GPT
 from gpt.native.decoding.weights import reason_not_as_configured
 from gpt.system.errors import InputError
 
-SIZES = frozenset({"n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_width", "norm_eps", "rope_theta"})
+SIZES = frozenset(
+    {
+        "n_layer",
+        "n_head",
+        "n_embd",
+        "block_size",
+        "vocab_size",
+        "mlp_width",
+        "norm_eps",
+        "rope_theta",
+    }
+)
 WITHOUT_EFFECT = frozenset({"init", "dropout", "attention_dropout", "attention"})
 """Keys of `ModelConfig` that do not change what a trained model computes."""
 
 
-def changes_for(config: ModelConfig, keys: Collection[str], values: Mapping[str, Sequence[Any]]) -> list[str]:
+def changes_for(
+    config: ModelConfig, keys: Collection[str], values: Mapping[str, Sequence[Any]]
+) -> list[str]:
     """Return the options, as model.KEY=VALUE, that a model would need for an exporter to cover it; none if it does.
 
     Args:
@@ -25,7 +38,9 @@ def changes_for(config: ModelConfig, keys: Collection[str], values: Mapping[str,
     for key, field in type(config).model_fields.items():
         covered = values.get(key, (field.default,))
         if key not in {*keys, *SIZES, *WITHOUT_EFFECT} and getattr(config, key) not in covered:
-            changes.append(f"model.{key}={'null' if covered[0] is None else str(covered[0]).lower()}")
+            changes.append(
+                f"model.{key}={'null' if covered[0] is None else str(covered[0]).lower()}"
+            )
     return changes
 
 

@@ -17,7 +17,11 @@ from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.model import GPT
 from gpt.system.errors import InputError
 
-ARCHITECTURES = {"GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3"}
+ARCHITECTURES = {
+    "GPT2LMHeadModel": "gpt2",
+    "LlamaForCausalLM": "llama",
+    "Qwen3ForCausalLM": "qwen3",
+}
 """Names in transformers, and in GGUF."""
 WEIGHTS = ("float32", "q8_0")
 """Formats of the matrices; q8_0 is 8 bits with a float16 scale for each 32 values of a row. Vectors are float32."""
@@ -44,7 +48,9 @@ def write_gguf(
     try:
         library: Any = import_module("gguf")
     except ModuleNotFoundError:
-        raise InputError("exporting to GGUF needs the gguf package: pip install 'glassgpt[gguf]'") from None
+        raise InputError(
+            "exporting to GGUF needs the gguf package: pip install 'glassgpt[gguf]'"
+        ) from None
     require_float32(model)
     config = model.config
     kind = ARCHITECTURES[architecture_for(config, "llama.cpp", lacking=("relu", "relu2")).name]
@@ -64,7 +70,9 @@ def write_gguf(
         for theirs, tensor in gguf_tensors(model, kind).items():
             stored = q8_0 if weights == "q8_0" and _is_rounded(theirs, tensor) else float32
             gguf_name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
-            writer.add_tensor(gguf_name, library.quants.quantize(tensor.numpy(), stored), raw_dtype=stored)
+            writer.add_tensor(
+                gguf_name, library.quants.quantize(tensor.numpy(), stored), raw_dtype=stored
+            )
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -88,7 +96,9 @@ def gguf_tensors(model: GPT, kind: str) -> dict[str, Tensor]:
     if kind == "llama":
         for name, tensor in tensors.items():
             if "q_proj" in name or "k_proj" in name:
-                tensors[name] = interleave_halves(tensor, config.n_head if "q_proj" in name else config.kv_heads)
+                tensors[name] = interleave_halves(
+                    tensor, config.n_head if "q_proj" in name else config.kv_heads
+                )
     return tensors
 
 
@@ -122,7 +132,9 @@ def _add_tokens(writer: Any, tokens: GGUFTokens, vocab_size: int) -> None:
     """Add the vocabulary; a model may have more ids than its tokenizer."""
     unused = vocab_size - len(tokens.texts)
     writer.add_tokenizer_model(tokens.model)
-    writer.add_token_list([*tokens.texts, *(f"[beyond{index}]".encode() for index in range(unused))])
+    writer.add_token_list(
+        [*tokens.texts, *(f"[beyond{index}]".encode() for index in range(unused))]
+    )
     writer.add_token_types(tokens.types + [UNUSED] * unused)
     if tokens.unknown_id is not None:
         writer.add_unk_token_id(tokens.unknown_id)
@@ -140,7 +152,9 @@ def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:
     if isinstance(tokenizer, BPETokenizer):
         return _merging(tokenizer, tokenizer.to_dict()["tokenizer"], end_id)
     texts = [_escaped(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]
-    unknown = tokenizer.stoi[tokenizer.replacement] if isinstance(tokenizer, CharTokenizer) else None
+    unknown = (
+        tokenizer.stoi[tokenizer.replacement] if isinstance(tokenizer, CharTokenizer) else None
+    )
     assert isinstance(tokenizer, CharTokenizer | ByteTokenizer)
     return GGUFTokens("rwkv", texts, [NORMAL] * len(texts), unknown, end_id)
 
@@ -151,11 +165,19 @@ def _escaped(token: bytes) -> bytes:
 
 def _merging(tokenizer: BPETokenizer, content: Mapping[str, Any], end_id: int | None) -> GGUFTokens:
     require_gpt2_words(content, "llama.cpp")
-    texts, types = [f"[unused{index}]" for index in range(tokenizer.vocab_size)], [UNUSED] * tokenizer.vocab_size
+    texts, types = (
+        [f"[unused{index}]" for index in range(tokenizer.vocab_size)],
+        [UNUSED] * tokenizer.vocab_size,
+    )
     for text, index in content["model"]["vocab"].items():
         texts[index], types[index] = text, NORMAL
     for token in content.get("added_tokens") or []:
-        texts[token["id"]], types[token["id"]] = token["content"], CONTROL if token["special"] else USER_DEFINED
+        texts[token["id"]], types[token["id"]] = (
+            token["content"],
+            CONTROL if token["special"] else USER_DEFINED,
+        )
     if end_id is None:  # llama.cpp would take the token 11
         end_id = content["model"]["vocab"][byte_symbols()[0xFF]]  # a byte that UTF-8 does not have
-    return GGUFTokens("gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges_of(content)))
+    return GGUFTokens(
+        "gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges_of(content))
+    )

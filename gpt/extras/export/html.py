@@ -79,7 +79,9 @@ def render_model_page(
         "start": {"count": params.max_new_tokens, "seed": params.seed},
         "learning": learning,
     }
-    return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
+    return render_document(
+        MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode()
+    )
 
 
 def not_in_page(params: SampleConfig) -> list[str]:
@@ -89,12 +91,22 @@ def not_in_page(params: SampleConfig) -> list[str]:
 
 def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:
     """Return how a run learned up to step `end`: facts and snapshots, but for attention; None where it kept none."""
-    read = {step: read_snapshot(file) for step, file in step_files(run.snapshots).items() if step <= end}
+    read = {
+        step: read_snapshot(file) for step, file in step_files(run.snapshots).items() if step <= end
+    }
     if len(read) < 2:
         return None
     last = max(read)
-    views = {step: {**view_snapshot(step, shown, read[last]), "attention": None} for step, shown in read.items()}
-    facts = {"name": run.path.name, "training": False, "step": last, "max_steps": config.train.max_steps}
+    views = {
+        step: {**view_snapshot(step, shown, read[last]), "attention": None}
+        for step, shown in read.items()
+    }
+    facts = {
+        "name": run.path.name,
+        "training": False,
+        "step": last,
+        "max_steps": config.train.max_steps,
+    }
     kind = {"tokenizer": config.data.tokenizer, "best_val_loss": None}
     return {"run": {**facts, **kind, "snapshots": sorted(read)}, "snapshots": views}
 
@@ -113,7 +125,13 @@ def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         tokens[token["id"]] = token["content"]
     literal = [token["content"] for token in added]
     merges = merges_of(content)
-    return {"type": "bpe", "symbols": byte_symbols(), "tokens": tokens, "merges": merges, "added": literal}
+    return {
+        "type": "bpe",
+        "symbols": byte_symbols(),
+        "tokens": tokens,
+        "merges": merges,
+        "added": literal,
+    }
 
 
 def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
@@ -122,7 +140,9 @@ def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
     content = bytearray()
     for name, tensor, scales in _tensors(model):
         kind = "int8" if scales is not None else "float32" if weights == "float32" else "fp16"
-        index.append({"name": name, "shape": list(tensor.shape), "format": kind, "offset": len(content)})
+        index.append(
+            {"name": name, "shape": list(tensor.shape), "format": kind, "offset": len(content)}
+        )
         content += _to_bytes(name, tensor, kind)
         if scales is not None:
             content += _to_bytes(name, scales, "float32")
@@ -147,6 +167,8 @@ def _to_bytes(name: str, tensor: Tensor, kind: str) -> bytes:
     dtype = {"int8": torch.int8, "fp16": torch.float16, "float32": torch.float32}[kind]
     values = tensor.detach().cpu().to(dtype)
     if not values.isfinite().all():
-        raise InputError(f"{name} has values that are not finite in {kind}; the page would not work")
+        raise InputError(
+            f"{name} has values that are not finite in {kind}; the page would not work"
+        )
     array = values.contiguous().numpy()
     return array.astype(array.dtype.newbyteorder("<")).tobytes()

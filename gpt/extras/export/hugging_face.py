@@ -51,10 +51,14 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict
     }
 
 
-def _generation_fields(tokenizer: Tokenizer, params: SampleConfig, config: ModelConfig) -> dict[str, Any]:
+def _generation_fields(
+    tokenizer: Tokenizer, params: SampleConfig, config: ModelConfig
+) -> dict[str, Any]:
     """Return the content of a generation_config.json: the sampling defaults that transformers has too."""
     assert config.vocab_size is not None
-    without_text = [index for index in range(tokenizer.vocab_size, config.vocab_size) if index != params.end_id]
+    without_text = [
+        index for index in range(tokenizer.vocab_size, config.vocab_size) if index != params.end_id
+    ]
     fields: dict[str, Any] = {
         "do_sample": params.temperature > 0,
         "repetition_penalty": params.repetition_penalty,
@@ -71,7 +75,9 @@ def _generation_fields(tokenizer: Tokenizer, params: SampleConfig, config: Model
     return fields
 
 
-def _tokenizer_fields(tokenizer: Tokenizer, params: SampleConfig, block_size: int) -> dict[str, Any]:
+def _tokenizer_fields(
+    tokenizer: Tokenizer, params: SampleConfig, block_size: int
+) -> dict[str, Any]:
     """Return the content of a tokenizer_config.json."""
     fields = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -96,7 +102,9 @@ def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
 
 def require_float32(model: GPT) -> None:
     if weights_format(model) != "float32":
-        raise InputError(f"the weights are {weights_format(model)}; export the checkpoint that they were made from")
+        raise InputError(
+            f"the weights are {weights_format(model)}; export the checkpoint that they were made from"
+        )
 
 
 def weights_with_positions(model: GPT) -> dict[str, Tensor]:
@@ -110,30 +118,44 @@ def weights_with_positions(model: GPT) -> dict[str, Tensor]:
 def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
     """Return the model and the tokenizer of a folder that `save_pretrained` wrote; nothing in it is executed."""
     if folder.is_file():
-        raise InputError(f"{folder} is a file; give the folder with config.json, tokenizer.json and the weights")
+        raise InputError(
+            f"{folder} is a file; give the folder with config.json, tokenizer.json and the weights"
+        )
     with foreign_files(folder / "config.json"):
         fields = _read_json(folder / "config.json")
         architecture = architecture_named(str((fields.get("architectures") or [None])[0]))
         if fields.get("quantization_config"):
-            raise InputError("its weights are quantized (quantization_config), which is not supported")
+            raise InputError(
+                "its weights are quantized (quantization_config), which is not supported"
+            )
         keys = architecture.from_fields(fields)
         tied = fields.get("tie_word_embeddings", architecture.tied_by_default)
         config = ModelConfig(**{"tie_weights": tied, "vocab_size": fields["vocab_size"], **keys})
     with foreign_files(folder / "tokenizer.json"):
         tokenizer = from_tokenizer_json(_read_json(folder / "tokenizer.json"))
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
-        raise InputError(f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}")
+        raise InputError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}"
+        )
     with foreign_files(folder):
         tensors = _read_tensors(folder)
         if not any(name.startswith(architecture.prefix) for name in tensors):
-            tensors = {architecture.prefix + name: tensor for name, tensor in tensors.items()}  # saved without the head
-        check_layers(tensors, re.escape(architecture.prefix) + r"(?:h|layers)\.(\d+)\.", config.n_layer)
+            tensors = {
+                architecture.prefix + name: tensor for name, tensor in tensors.items()
+            }  # saved without the head
+        check_layers(
+            tensors, re.escape(architecture.prefix) + r"(?:h|layers)\.(\d+)\.", config.n_layer
+        )
         return build_from_tensors(config, architecture.entries(config), tensors), tokenizer
 
 
 def read_end_id(folder: Path, vocab_size: int) -> int | None:
     """Return the id of the token that ends a text, the first if there are several."""
-    files = [file for name in ("generation_config.json", "config.json") if (file := folder / name).exists()]
+    files = [
+        file
+        for name in ("generation_config.json", "config.json")
+        if (file := folder / name).exists()
+    ]
     for file in files:
         with foreign_files(file):
             ids = _read_json(file).get("eos_token_id")
@@ -149,15 +171,21 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         try:
             names = sorted(set(_read_json(folder / INDEX)["weight_map"].values()))
         except (KeyError, TypeError, AttributeError):
-            raise InputError(f"{folder / INDEX} does not say in which file each tensor is") from None
+            raise InputError(
+                f"{folder / INDEX} does not say in which file each tensor is"
+            ) from None
     tensors: dict[str, Tensor] = {}
     for name in names:
         if Path(str(name)).name != name or not (folder / name).is_file():
-            raise InputError(f"{folder} has no {name}; the weights have to be safetensors, all files of them")
+            raise InputError(
+                f"{folder} has no {name}; the weights have to be safetensors, all files of them"
+            )
         try:
             tensors |= safetensors.torch.load_file(folder / name)
         except SafetensorError as error:
-            raise InputError(f"{folder / name} is damaged or not downloaded completely: {error}") from None
+            raise InputError(
+                f"{folder / name} is damaged or not downloaded completely: {error}"
+            ) from None
     return tensors
 
 

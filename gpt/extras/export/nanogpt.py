@@ -30,7 +30,9 @@ class _PlainUnpickler(pickle.Unpickler):
     """Reads containers, numbers and strings, which need no import."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise InputError(f"it wants to run {module}.{name}, which a list of characters does not need")
+        raise InputError(
+            f"it wants to run {module}.{name}, which a list of characters does not need"
+        )
 
 
 def import_checkpoint(file: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
@@ -56,7 +58,9 @@ def import_checkpoint(file: Path, meta: Path | None = None) -> tuple[GPT, Tokeni
                 "the one of its training with --meta"
             )
         check_layers(tensors, r"transformer\.h\.(\d+)\.", config.n_layer)
-        return build_from_tensors(config, gpt2_entries(config, "transformer.", False, config.bias), tensors), tokenizer
+        return build_from_tensors(
+            config, gpt2_entries(config, "transformer.", False, config.bias), tensors
+        ), tokenizer
 
 
 def _read_checkpoint(file: Path) -> Any:
@@ -91,7 +95,9 @@ def _read_characters(file: Path) -> Tokenizer:
         tokenizer = CharTokenizer(characters)
         ids = content.get("stoi", tokenizer.stoi)
     except FileNotFoundError:
-        raise InputError(f"there is no {file}; it is in nanoGPT's data folder, and holds the characters") from None
+        raise InputError(
+            f"there is no {file}; it is in nanoGPT's data folder, and holds the characters"
+        ) from None
     except InputError as error:
         raise InputError(f"{file} is refused: {error}") from None
     except Exception:  # an unpickler raises anything

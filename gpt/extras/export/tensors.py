@@ -28,7 +28,11 @@ class Entry(NamedTuple):
 def linear(theirs: str, ours: Sequence[str], bias: bool, transposed: bool = False) -> list[Entry]:
     """Return the entries of a linear layer that holds the rows of one layer of ours, or of several."""
     weight = Entry(f"{theirs}.weight", tuple(f"{name}.weight" for name in ours), transposed)
-    return [weight, Entry(f"{theirs}.bias", tuple(f"{name}.bias" for name in ours))] if bias else [weight]
+    return (
+        [weight, Entry(f"{theirs}.bias", tuple(f"{name}.bias" for name in ours))]
+        if bias
+        else [weight]
+    )
 
 
 def to_theirs(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -47,7 +51,9 @@ def _weight_or_zeros(name: str, weights: Mapping[str, Tensor]) -> Tensor:
     return torch.zeros(len(weights[f"{name.removesuffix('bias')}weight"]), dtype=torch.float32)
 
 
-def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: Mapping[str, Tensor]) -> GPT:
+def build_from_tensors(
+    config: ModelConfig, entries: Iterable[Entry], tensors: Mapping[str, Tensor]
+) -> GPT:
     """Return a model with the tensors of another library, float32, in eval mode; a bias that is missing is zero."""
     entries = list(entries)
     with meta_device():  # where wrong sizes allocate nothing
@@ -97,7 +103,9 @@ def _joined_rows(entry: Entry, tensors: Mapping[str, Tensor], shape: tuple[int, 
         raise InputError(f"the tensor {entry.theirs} is missing")
     rows = tensor.T if entry.transposed and tensor.dim() == 2 else tensor
     if rows.shape != shape:
-        raise InputError(f"{entry.theirs} has shape {tuple(tensor.shape)}, which does not fit the configuration")
+        raise InputError(
+            f"{entry.theirs} has shape {tuple(tensor.shape)}, which does not fit the configuration"
+        )
     values = rows.float() if rows.dtype.is_floating_point else None
     if values is None or not values.isfinite().all():
         raise InputError(f"{entry.theirs} has values that are not finite numbers of floating point")

@@ -19,7 +19,12 @@ def to_tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         return _bpe(tokenizer.stoi, decoder={"type": "Fuse"}, unknown=tokenizer.replacement)
     if isinstance(tokenizer, ByteTokenizer):
         symbols = byte_symbols()
-        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        level = {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": False,
+            "use_regex": False,
+        }
         vocabulary = {symbol: byte for byte, symbol in enumerate(symbols)}
         return _bpe(vocabulary, decoder=level, pre_tokenizer=level)
     if isinstance(tokenizer, BPETokenizer):
@@ -50,7 +55,9 @@ def from_tokenizer_json(content: Any) -> Tokenizer:
             return ByteTokenizer()
         if all(len(symbol) == 1 for symbol in vocabulary):
             characters = CharTokenizer(vocabulary)
-            if to_tokenizer_json(characters) == plain | {"added_tokens": _beyond(vocabulary, content)}:
+            if to_tokenizer_json(characters) == plain | {
+                "added_tokens": _beyond(vocabulary, content)
+            }:
                 return characters
     except (TypeError, KeyError):
         raise DataError("tokenizer.json does not describe a tokenizer") from None
@@ -81,7 +88,9 @@ def require_gpt2_words(content: Mapping[str, Any], program: str) -> None:
 
 def merges_of(content: Mapping[str, Any]) -> list[str]:
     """Return the pairs that a tokenizer.json merges, each with a space between."""
-    return [pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"]]
+    return [
+        pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"]
+    ]
 
 
 def _bpe(

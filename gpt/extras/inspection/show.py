@@ -48,7 +48,9 @@ def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | No
     Edits of the residual stream itself are refused.
     """
     idx = one_text(model, text, tokenizer, 1, "gpt.show.picture")
-    return Page("picture", "The model as one picture", "", picture_view(model, tokenizer, idx, edits))
+    return Page(
+        "picture", "The model as one picture", "", picture_view(model, tokenizer, idx, edits)
+    )
 
 
 def parameters(model: GPT) -> Table:

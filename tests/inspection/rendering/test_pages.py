@@ -32,7 +32,9 @@ def view_of(kind: str, text: str = TEXT) -> View:
 
 def data_of(kind: str, view: View) -> View:
     """What the script of a page reads."""
-    (data,) = re.findall(r'id="data">([^<]*)</script>', render_page(kind, view, "A title", "a note"))
+    (data,) = re.findall(
+        r'id="data">([^<]*)</script>', render_page(kind, view, "A title", "a note")
+    )
     return json.loads(data)
 
 
@@ -44,9 +46,13 @@ def test_page_is_one_whole_document_that_asks_nothing_of_anyone(kind: str) -> No
         assert (len(re.findall(rf"<{tag}[ >]", page)), page.count(f"</{tag}>")) == (1, 1), tag
     assert page.count("<script") == page.count("</script>") == 2
     assert page.count("A title</") == 2
-    assert set(re.findall(r'\s(?:src|href|srcset|action|data|poster)="([^"]*)"', page)) == {"data:,"}  # the icon
+    assert set(re.findall(r'\s(?:src|href|srcset|action|data|poster)="([^"]*)"', page)) == {
+        "data:,"
+    }  # the icon
     code = re.sub(r'id="data">[^<]*', "", page)
-    assert not re.search(r"""https?:|["'(=]\s*//|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|eval\(""", code)
+    assert not re.search(
+        r"""https?:|["'(=]\s*//|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|eval\(""", code
+    )
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy.startswith("default-src 'none';")
     assert "connect-src" not in policy
@@ -60,7 +66,9 @@ def test_page_keeps_attention_weights(text: str) -> None:
     rows, columns = torch.tril_indices(len(text), len(text)).unbind()
     expected = view["weights"][:, :, rows, columns].flatten()
     packed = np.frombuffer(base64.b64decode(data["weights"]), dtype="<u2").astype(np.float64)
-    torch.testing.assert_close(torch.tensor(packed / 65535), expected.double(), atol=0.5001 / 65535, rtol=0)
+    torch.testing.assert_close(
+        torch.tensor(packed / 65535), expected.double(), atol=0.5001 / 65535, rtol=0
+    )
 
 
 def test_page_keeps_the_vectors_of_a_picture() -> None:
@@ -69,11 +77,18 @@ def test_page_keeps_the_vectors_of_a_picture() -> None:
     data = data_of("picture", view)
     for name in ("added", "queries", "keys", "hidden"):
         vectors, packed = view[name], data[name]
-        steps = torch.tensor(np.frombuffer(base64.b64decode(packed["numbers"]), dtype="<i2").astype(np.float32))
-        found = steps.view(vectors.shape) * torch.tensor(packed["scales"]).view(*vectors.shape[:-1], 1)
+        steps = torch.tensor(
+            np.frombuffer(base64.b64decode(packed["numbers"]), dtype="<i2").astype(np.float32)
+        )
+        found = steps.view(vectors.shape) * torch.tensor(packed["scales"]).view(
+            *vectors.shape[:-1], 1
+        )
         largest = vectors.abs().amax(dim=-1, keepdim=True)
         torch.testing.assert_close(found / largest, vectors / largest, atol=1e-4, rtol=0)
-    assert data["weights"] == data_of("attention", {key: view[key] for key in ("labels", "weights")})["weights"]
+    assert (
+        data["weights"]
+        == data_of("attention", {key: view[key] for key in ("labels", "weights")})["weights"]
+    )
 
 
 @pytest.mark.parametrize("text", [TEXT, "t"])
@@ -92,7 +107,8 @@ def test_hostile_text_stays_text(kind: str) -> None:
     labels = [HOSTILE] * len(TEXT)
     shown = HOSTILE.replace("\ud800", "")  # what a command line can pass on
     page, harmless = (
-        render_page(kind, {**view_of(kind), "labels": labels}, title, title) for title in (shown, "A title")
+        render_page(kind, {**view_of(kind), "labels": labels}, title, title)
+        for title in (shown, "A title")
     )
     assert page.replace(html.escape(shown), "A title") == harmless
     assert "<img" not in page

@@ -39,7 +39,11 @@ def lens() -> View:
         "rows": ["embeddings", "block 0", "block 1"],
         "top": [[[(guess, 0.5), ("q2", 0.125)] for guess in row] for row in guesses],
         "next": right,
-        "next_probability": [[*[0.25] * (SIZE - 1), None], [*[0.375] * (SIZE - 1), None], [*[0.5] * (SIZE - 1), None]],
+        "next_probability": [
+            [*[0.25] * (SIZE - 1), None],
+            [*[0.375] * (SIZE - 1), None],
+            [*[0.5] * (SIZE - 1), None],
+        ],
     }
 
 
@@ -77,7 +81,9 @@ def show(tmp_path: Path, visit: Callable[..., Page]) -> Show:
 
     def open_page(kind: str, view: View | None = None, **options: object) -> Page:
         file = tmp_path / "page.html"
-        file.write_text(render_page(kind, view or VIEWS[kind](), "A title", "a note"), encoding="utf-8")
+        file.write_text(
+            render_page(kind, view or VIEWS[kind](), "A title", "a note"), encoding="utf-8"
+        )
         return visit(file.as_uri(), **{"width": 1000, **options})
 
     return open_page
@@ -127,7 +133,10 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
     found = found_by(show("attention"), actions)
     assert found["ablation"]  # is hidden: there is nobody to compute it
     assert found["grid"] == [True, True]  # heads across, layers down
-    assert found["start"][:2] == ["Layer 1, head 1: previous", "From 'z' at 5 to '</script>' at 4: 75.0%"]
+    assert found["start"][:2] == [
+        "Layer 1, head 1: previous",
+        "From 'z' at 5 to '</script>' at 4: 75.0%",
+    ]
     assert found["start"][2].startswith(
         "On average 80.0% of its weight is on the previous token; uniform attention would have 29.0%"
     )
@@ -139,7 +148,14 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
     assert found["thumbnail"] == strong
     readout, classes = found["clicked"]
     assert readout == "From '⏎' at 3 to '<b>' at 2: 75.0%"
-    assert classes == ["token", "token", "token pointed", "token looking", "token later", "token later"]
+    assert classes == [
+        "token",
+        "token",
+        "token pointed",
+        "token looking",
+        "token later",
+        "token later",
+    ]
     assert found["hovered"] == "From '⏎' at 3 to 'a' at 0: 25.0%"
     assert found["pointed"] == "From '<b>' at 2 to '</script>' at 4: hidden, it comes later"
     assert found["still"]
@@ -150,12 +166,16 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
 
 @pytest.mark.parametrize("kind", ["attention", "lens"])
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
-def test_no_page_breaks_a_rule_of_accessibility(kind: str, width: int, dark: bool, show: Show) -> None:
+def test_no_page_breaks_a_rule_of_accessibility(
+    kind: str, width: int, dark: bool, show: Show
+) -> None:
     assert show(kind, width=width, height=800, dark=dark).violations() == []
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_frame_is_as_high_as_its_content_at_any_width(kind: str, tmp_path: Path, visit: Callable[..., Page]) -> None:
+def test_frame_is_as_high_as_its_content_at_any_width(
+    kind: str, tmp_path: Path, visit: Callable[..., Page]
+) -> None:
     frame_html = pages.Page(kind, "A title", "a note", VIEWS[kind]())._repr_html_()
     notebook = tmp_path / "notebook.html"
     notebook.write_text(f"<!DOCTYPE html><body><h1>Cells</h1>{frame_html}</body>", encoding="utf-8")
@@ -167,11 +187,15 @@ def test_frame_is_as_high_as_its_content_at_any_width(kind: str, tmp_path: Path,
     assert shown.run(f"{content}.scrollWidth <= {frame}.clientWidth")
     shown.run(f"{frame}.style.width = '500px'")
     shown.wait_for(f"{frame}.clientWidth === 500 && {fits}")
-    assert shown.run("getComputedStyle(document.querySelector('h1')).fontSize") == "32px"  # not that of the page
+    assert (
+        shown.run("getComputedStyle(document.querySelector('h1')).fontSize") == "32px"
+    )  # not that of the page
     assert shown.requests == [notebook.as_uri()]
 
 
-CHOSEN = "[...document.querySelectorAll('.picture-line .token')].findIndex((item) => item.ariaCurrent)"
+CHOSEN = (
+    "[...document.querySelectorAll('.picture-line .token')].findIndex((item) => item.ariaCurrent)"
+)
 ABOUT = "document.querySelector('.picture-about h2').textContent"
 PART = "document.querySelector('.picture-flow [aria-current] .name').firstChild.textContent"
 
@@ -197,8 +221,12 @@ def test_arrow_keys_choose_the_token_and_the_part_of_a_picture(show: Show) -> No
     for _ in range(5):
         page.press("ArrowDown")
     assert page.run(PART) == "attention"
-    assert "a query of 'o' with the keys of the 16 characters so far" in page.text(".picture-about p")
+    assert "a query of 'o' with the keys of the 16 characters so far" in page.text(
+        ".picture-about p"
+    )
     page.press("ArrowDown")
     assert page.run(ABOUT) == "layer 0, head 0"
     tokens = "[...document.querySelectorAll('.picture-line .token')]"
-    assert page.run(f"{tokens}.map((item) => Boolean(item.style.backgroundColor))") == [True] * 16 + [False]
+    assert page.run(f"{tokens}.map((item) => Boolean(item.style.backgroundColor))") == [
+        True
+    ] * 16 + [False]

@@ -35,7 +35,9 @@ def everything(model: GPT) -> list[str]:
 
 
 @every_variant
-def test_hooks_visit_every_name_once_in_order_and_leave_the_model_alone(variant: dict[str, object]) -> None:
+def test_hooks_visit_every_name_once_in_order_and_leave_the_model_alone(
+    variant: dict[str, object],
+) -> None:
     """Not even touched while its copy runs, so that others can use it at the same time."""
     model, idx, visited = sharp_model(**variant), some_ids(), []
     before, cores, logits = state_of(model), [block.attn.core for block in model.h], model(idx)
@@ -46,7 +48,11 @@ def test_hooks_visit_every_name_once_in_order_and_leave_the_model_alone(variant:
         return x * 2
 
     with_hooks(model, everything(model), use_model)(idx)
-    order = [name for name in everything(model) if not name.endswith(("hook_v", "hook_rot_q", "hook_rot_k"))]
+    order = [
+        name
+        for name in everything(model)
+        if not name.endswith(("hook_v", "hook_rot_q", "hook_rot_k"))
+    ]
     assert [name for name in visited if name in order] == order
     assert sorted(visited) == sorted(everything(model))
     assert state_of(model) == before
@@ -78,7 +84,9 @@ def test_replaced_forward_is_shown_as_far_as_it_goes_and_refused_beyond() -> Non
     model, idx = sharp_model(), some_ids()
     mlp = model.get_submodule("h.0.mlp")
     mlp.forward = lambda x: 0 * x  # type: ignore[method-assign]
-    logits, cache = run_with_cache(model, idx, ["blocks.0.hook_mlp_out", "blocks.1.attn.hook_pattern"])
+    logits, cache = run_with_cache(
+        model, idx, ["blocks.0.hook_mlp_out", "blocks.1.attn.hook_pattern"]
+    )
     torch.testing.assert_close(logits, model(idx))
     assert not cache["blocks.0.hook_mlp_out"].any()
     message = r"^blocks\.0\.mlp\.hook_p(re|ost) cannot be seen: .* was replaced; restore that \(del module\.forward\)$"
@@ -88,7 +96,9 @@ def test_replaced_forward_is_shown_as_far_as_it_goes_and_refused_beyond() -> Non
         run_with_cache(model, idx, [], {"blocks.0.mlp.hook_post": zero()})
     with pytest.raises(InputError, match=message):
         edited_model(model, {"blocks.0.mlp.hook_post": zero()})(idx)
-    with pytest.raises(InputError, match=r"^the shapes cannot be traced: the model runs other operations"):
+    with pytest.raises(
+        InputError, match=r"^the shapes cannot be traced: the model runs other operations"
+    ):
         trace_shapes(model, idx)
 
 
@@ -102,7 +112,9 @@ def test_hooks_draw_no_dropout_of_a_model_that_trains() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("whole", [False, True], ids=["blocks", "model"])
-@pytest.mark.parametrize("name", ["blocks.0.attn.hook_z", "blocks.1.hook_attn_out", "blocks.0.attn.hook_pattern"])
+@pytest.mark.parametrize(
+    "name", ["blocks.0.attn.hook_z", "blocks.1.hook_attn_out", "blocks.0.attn.hook_pattern"]
+)
 def test_hooks_reach_a_compiled_model(name: str, whole: bool) -> None:
     """Each name once, and what the hook gives reaches the logits; the compiled one itself stays as it is."""
     model, idx, visited = sharp_model(), some_ids(), []
@@ -138,7 +150,9 @@ def test_attention_of_another_formula_is_not_shown(monkeypatch: pytest.MonkeyPat
     model, idx = sharp_model(**recipe), torch.arange(72).remainder(23).unsqueeze(0)
     run_with_cache(model, idx)
     EDITS["a window of 64"](monkeypatch)
-    with pytest.raises(InputError, match=r"attention cannot be shown.*softmax\(q k\^T / sqrt\(D\)\) v"):
+    with pytest.raises(
+        InputError, match=r"attention cannot be shown.*softmax\(q k\^T / sqrt\(D\)\) v"
+    ):
         run_with_cache(model, idx, "blocks.*.attn.hook_pattern")
     logits, _ = run_with_cache(model, idx, "*resid_post")
     torch.testing.assert_close(logits, model(idx))
@@ -168,7 +182,13 @@ def edited_logits(model: GPT, edits: Edits) -> Tensor:
     [
         ("blocks.1.attn.hook_z", zero(0), "h.1.attn.c_proj.weight", np.s_[:, :D], 0.0),
         ("blocks.1.attn.hook_z", scale(-2.0, 3), "h.1.attn.c_proj.weight", np.s_[:, 3 * D :], -2.0),
-        ("blocks.0.attn.hook_v", zero(0), "h.0.attn.c_v", np.s_[:D], 0.0),  # query heads may share it
+        (
+            "blocks.0.attn.hook_v",
+            zero(0),
+            "h.0.attn.c_v",
+            np.s_[:D],
+            0.0,
+        ),  # query heads may share it
         ("blocks.1.hook_attn_out", scale(0.5), "h.1.attn.c_proj", ..., 0.5),
     ],
 )
@@ -185,14 +205,22 @@ def test_edit_equals_a_change_of_the_weights_that_make_the_activation(
 
 @pytest.mark.parametrize(
     ("value", "head"),
-    [(0.25, None), (torch.arange(8.0), None), (torch.arange(8.0), 2), (torch.randn(7, 4, 8), None), (1, 3)],
+    [
+        (0.25, None),
+        (torch.arange(8.0), None),
+        (torch.arange(8.0), 2),
+        (torch.randn(7, 4, 8), None),
+        (1, 3),
+    ],
     ids=["number", "vector", "vector, one head", "no batch", "one head"],
 )
 def test_replace_broadcasts_a_value(value: Tensor | float, head: int | None) -> None:
     model = sharp_model()
     expected = run_with_cache(model, some_ids(), Z)[1][Z].clone()
     expected[:, :, slice(None) if head is None else head] = value
-    torch.testing.assert_close(run_with_cache(model, some_ids(), Z, {Z: replace(value, head)})[1][Z], expected)
+    torch.testing.assert_close(
+        run_with_cache(model, some_ids(), Z, {Z: replace(value, head)})[1][Z], expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,11 +229,23 @@ def test_replace_broadcasts_a_value(value: Tensor | float, head: int | None) -> 
         (Z, zero(4), "has heads 0 to 3, not 4"),
         (Z, zero(-1), "has heads 0 to 3, not -1"),
         ("blocks.0.attn.hook_k", zero(2), "has heads 0 to 1, not 2"),
-        ("blocks.0.hook_resid_pre", zero(0), "blocks.0.hook_resid_pre has no heads; its axes are B T C"),
-        ("blocks.0.attn.hook_pattern", lambda x: x[:1], "gave (1, 4, 7, 7) torch.float32 for (2, 4"),
+        (
+            "blocks.0.hook_resid_pre",
+            zero(0),
+            "blocks.0.hook_resid_pre has no heads; its axes are B T C",
+        ),
+        (
+            "blocks.0.attn.hook_pattern",
+            lambda x: x[:1],
+            "gave (1, 4, 7, 7) torch.float32 for (2, 4",
+        ),
         (Z, Edit(lambda x: x.unsqueeze(0), 1), "gave (1, 2, 7, 8) torch.float32 for (2, 7, 8)"),
         ("logits", lambda x: None, "an edit of logits gave NoneType, not a tensor"),
-        ("hook_embed", lambda x: x.double(), "an edit of hook_embed gave (2, 7, 32) torch.float64 for (2, 7, 32)"),
+        (
+            "hook_embed",
+            lambda x: x.double(),
+            "an edit of hook_embed gave (2, 7, 32) torch.float64 for (2, 7, 32)",
+        ),
         ("blocks.0.attn.hook_zz", zero(), "did you mean blocks.0.attn.hook_z?"),
     ],
 )

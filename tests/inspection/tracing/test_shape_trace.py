@@ -64,7 +64,9 @@ def test_reference_model_has_the_shapes_of_its_specification() -> None:
         model = GPT(load_config(ROOT / "configs" / "reference_shapes.yaml").config.model).eval()
         rows = trace_shapes(model, torch.zeros(1, 7, dtype=torch.long))
     known = {about for about, _, _ in SPECIFICATION}
-    assert [(row.about, row.symbols, row.shape) for row in rows if row.about in known] == SPECIFICATION
+    assert [
+        (row.about, row.symbols, row.shape) for row in rows if row.about in known
+    ] == SPECIFICATION
 
 
 @every_variant
@@ -75,20 +77,29 @@ def test_rows_agree_with_the_model(variant: dict[str, object], length: int) -> N
     c, rows = model.config, trace_shapes(model, some_ids(2, length))
     assert sum(row.flops for row in rows) == forward_flops(c, 2, length)
     assert len({row.name for row in rows}) == len(rows)
-    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {
+        f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    }
     expected = [
-        (f"{name}.T", tuple(parameter.shape)[::-1]) if name in linear else (name, tuple(parameter.shape))
+        (f"{name}.T", tuple(parameter.shape)[::-1])
+        if name in linear
+        else (name, tuple(parameter.shape))
         for name, parameter in model.named_parameters()
     ]
     tied = [("wte.weight.T", (32, 23))] if c.tie_weights else []
-    assert sorted((use.name, use.shape) for row in rows for use in row.parameters) == sorted(expected + tied)
+    assert sorted((use.name, use.shape) for row in rows for use in row.parameters) == sorted(
+        expected + tied
+    )
     sizes = {
         "B": 2, "T": length, "S": length, "C": c.n_embd, "H": c.n_head, "K": c.kv_heads, "D": c.head_dim,
         "D/2": c.head_dim // 2, "K*D": c.kv_heads * c.head_dim, "F": c.mlp_hidden, "V": c.vocab_size,
         "block_size": c.block_size, "1": 1,
     }  # fmt: skip
     for row in rows:
-        for symbols, shape in ((row.symbols, row.shape), *((use.symbols, use.shape) for use in row.parameters)):
+        for symbols, shape in (
+            (row.symbols, row.shape),
+            *((use.symbols, use.shape) for use in row.parameters),
+        ):
             assert tuple(sizes[letter] for letter in symbols.split()) == shape, row.name
         assert not row.about.endswith(f": {row.name.rsplit('.', 1)[-1].rstrip('_0123456789')}")
         assert not row.about.startswith("tensor")

@@ -30,7 +30,9 @@ def test_row_i_of_the_lens_is_the_output_of_a_model_of_i_blocks(variant: dict[st
         lens = logit_lens(model, idx)
     assert (lens.shape, lens.dtype, lens.requires_grad) == ((3, 2, 7, 23), torch.float32, False)
     shorter = GPT(tiny_config(**{"tie_weights": False, **variant, "n_layer": 1})).eval()
-    shorter.load_state_dict({name: w for name, w in model.state_dict().items() if not name.startswith("h.1.")})
+    shorter.load_state_dict(
+        {name: w for name, w in model.state_dict().items() if not name.startswith("h.1.")}
+    )
     torch.testing.assert_close(lens[1], shorter(idx), rtol=0, atol=1e-5)
     torch.testing.assert_close(lens[2], model(idx), rtol=0, atol=1e-6)
 
@@ -43,7 +45,9 @@ def test_lens_shows_the_edited_model_from_the_edit_on() -> None:
     assert not torch.allclose(plain[2], edited[2], atol=1e-2)
     assert torch.equal(edited[-1], run_with_cache(model, idx, [], edits)[0])
     for name in ("ln_final.hook_normalized", "logits", "ln_final.*ed"):
-        with pytest.raises(InputError, match=r"a lens reads the streams, and (ln_final|logits).* comes later"):
+        with pytest.raises(
+            InputError, match=r"a lens reads the streams, and (ln_final|logits).* comes later"
+        ):
             logit_lens(model, idx, {name: zero()})
 
 
@@ -54,7 +58,9 @@ def test_lens_of_a_model_with_another_head_is_refused() -> None:
 
     model = sharp_model()
     model.__class__ = Doubled
-    with pytest.raises(InputError, match=r"^a logit lens cannot be shown: .* than lm_head\(ln_f\(x\)\)"):
+    with pytest.raises(
+        InputError, match=r"^a logit lens cannot be shown: .* than lm_head\(ln_f\(x\)\)"
+    ):
         logit_lens(model, torch.arange(9).unsqueeze(0))
 
 
@@ -74,7 +80,11 @@ def test_lens_view_ranks_the_tokens_of_each_row() -> None:
     assert json.loads(json.dumps(view))["next"] == view["next"]
     assert lens_view(model, CHARS, IDS, 3, edits)["top"][2] != view["top"][2]
     one = lens_view(model, CHARS, IDS[:1], count=99)
-    assert (one["next"], one["next_probability"], len(one["top"][0][0])) == ([None], [[None]] * 3, 23)
+    assert (one["next"], one["next_probability"], len(one["top"][0][0])) == (
+        [None],
+        [[None]] * 3,
+        23,
+    )
 
 
 @every_variant
@@ -92,27 +102,50 @@ def test_picture_has_the_numbers_of_the_activations(variant: dict[str, object]) 
         torch.testing.assert_close(after, cache["resid_post", layer][0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(view["weights"][layer], cache["pattern", layer][0])
         q, k = view["queries"][layer].transpose(0, 1), view["keys"][layer].transpose(0, 1)
-        scores = q @ k.repeat_interleave(len(q) // len(k), 0).transpose(-2, -1) / math.sqrt(q.size(-1))
+        scores = (
+            q @ k.repeat_interleave(len(q) // len(k), 0).transpose(-2, -1) / math.sqrt(q.size(-1))
+        )
         found = cache["attn_scores", layer][0]
-        torch.testing.assert_close(scores.tril(), found.masked_fill(found == -math.inf, 0), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            scores.tril(), found.masked_fill(found == -math.inf, 0), atol=1e-5, rtol=1e-5
+        )
         torch.testing.assert_close(view["hidden"][layer], cache["post", layer][0])
-    norms = [*(f"blocks.{layer}.ln{norm}" for layer in range(layers) for norm in (1, 2)), "ln_final"]
+    norms = [
+        *(f"blocks.{layer}.ln{norm}" for layer in range(layers) for norm in (1, 2)),
+        "ln_final",
+    ]
     for found, name in zip(view["normalized"], norms, strict=True):
-        assert found == pytest.approx(cache[f"{name}.hook_normalized"][0].norm(dim=-1).tolist(), rel=1e-5)
+        assert found == pytest.approx(
+            cache[f"{name}.hook_normalized"][0].norm(dim=-1).tolist(), rel=1e-5
+        )
     lens = lens_view(model, CHARS, IDS, 10)
-    assert (view["labels"], view["ids"], view["top"]) == (lens["labels"], IDS.tolist(), lens["top"][-1])
+    assert (view["labels"], view["ids"], view["top"]) == (
+        lens["labels"],
+        IDS.tolist(),
+        lens["top"][-1],
+    )
     assert view["lens"] == [[candidates[0] for candidates in row] for row in lens["top"]]
-    counts = {name: math.prod(shape) for name, shape in view["parameters"]}  # of one block, which the others are like
+    counts = {
+        name: math.prod(shape) for name, shape in view["parameters"]
+    }  # of one block, which the others are like
     block = sum(count for name, count in counts.items() if name.startswith("h."))
-    assert sum(counts.values()) + (layers - 1) * block == sum(parameter.numel() for parameter in model.parameters())
+    assert sum(counts.values()) + (layers - 1) * block == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
 
 
 def test_picture_leaves_a_head_out_and_refuses_what_is_no_sum() -> None:
     model = sharp_model()
-    whole, without = (picture_view(model, CHARS, IDS, edits)["added"] for edits in ({}, {"*0.attn.hook_z": zero(1)}))
+    whole, without = (
+        picture_view(model, CHARS, IDS, edits)["added"]
+        for edits in ({}, {"*0.attn.hook_z": zero(1)})
+    )
     assert torch.equal(whole[:2], without[:2])
     assert not torch.allclose(whole[2], without[2])
-    with pytest.raises(InputError, match="this model cannot be shown: this model computes something else than a sum"):
+    with pytest.raises(
+        InputError,
+        match="this model cannot be shown: this model computes something else than a sum",
+    ):
         picture_view(model, CHARS, IDS, {"blocks.0.hook_resid_post": scale(2)})
     model.h[1].register_forward_hook(lambda block, inputs, output: 1.5 * output)
     with pytest.raises(InputError, match="cannot be shown"):

@@ -20,13 +20,19 @@ from tiny import sharp_model
 IDX = torch.tensor([0, 3, 1, 2, 2, 5])
 
 
-def test_snapshot_keeps_embedding_attention_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_keeps_embedding_attention_and_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = CharTokenizer("\n abcé")
     model = sharp_model(vocab_size=tokenizer.vocab_size)
     file = tmp_path / "snapshot"
     file.write_bytes(take_snapshot(model, tokenizer, IDX, "ab\ncé", 1.5))
     shown = read_snapshot(file)
-    assert (shown.tokens, shown.sample, shown.loss) == (["⏎", "␣", "a", "b", "c", "é"], "ab\ncé", 1.5)
+    assert (shown.tokens, shown.sample, shown.loss) == (
+        ["⏎", "␣", "a", "b", "c", "é"],
+        "ab\ncé",
+        1.5,
+    )
     assert shown.line == [shown.tokens[each] for each in IDX]
     assert torch.allclose(shown.embedding, model.wte.weight, atol=1e-3)
     monkeypatch.setattr(snapshots, "MAX_VOCABULARY", 5)
@@ -35,9 +41,13 @@ def test_snapshot_keeps_embedding_attention_and_words(tmp_path: Path, monkeypatc
 
 
 @every_variant
-def test_snapshot_has_the_attention_of_the_model(tmp_path: Path, variant: dict[str, object]) -> None:
+def test_snapshot_has_the_attention_of_the_model(
+    tmp_path: Path, variant: dict[str, object]
+) -> None:
     model = sharp_model(vocab_size=6, dropout=0.5, **variant).train()
-    (tmp_path / "snapshot").write_bytes(take_snapshot(model, CharTokenizer("abcdef"), IDX, "", None))
+    (tmp_path / "snapshot").write_bytes(
+        take_snapshot(model, CharTokenizer("abcdef"), IDX, "", None)
+    )
     shown = read_snapshot(tmp_path / "snapshot").attention
     assert torch.equal(shown, attention_patterns(model, IDX).half().float())
     assert model.training
@@ -91,9 +101,13 @@ def test_maps_of_all_steps_have_the_plane_and_the_scale_of_the_last() -> None:
     final = map_embedding(spread @ turn.T, spread @ turn.T)
     assert final.abs().max() == pytest.approx(1)
     centered = spread - spread.mean(dim=0)
-    assert torch.corrcoef(torch.stack([final[:, 0], centered[:, 0]]))[0, 1] > 0.99  # and not mirrored
+    assert (
+        torch.corrcoef(torch.stack([final[:, 0], centered[:, 0]]))[0, 1] > 0.99
+    )  # and not mirrored
     assert torch.corrcoef(torch.stack([final[:, 1], centered[:, 1]]))[0, 1] > 0.99
-    assert torch.allclose(map_embedding(spread @ turn.T / 4 + 7, spread @ turn.T), final / 4, atol=1e-5)
+    assert torch.allclose(
+        map_embedding(spread @ turn.T / 4 + 7, spread @ turn.T), final / 4, atol=1e-5
+    )
     assert map_embedding(torch.ones(1, 4), torch.ones(1, 4)).tolist() == [[0, 0]]
 
 

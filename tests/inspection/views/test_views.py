@@ -30,7 +30,15 @@ from tiny import sharp_model
 
 IDS = some_ids(1, 9)[0]
 TOKENIZER = CharTokenizer("\n abcdefghijklmnopqrstu")
-NAMED = {"\x00": "U+0000", "\t": "⇥", "\n": "⏎", "\r": "CR", " ": "␣", "\u200b": "U+200B", "\u2028": "U+2028"}
+NAMED = {
+    "\x00": "U+0000",
+    "\t": "⇥",
+    "\n": "⏎",
+    "\r": "CR",
+    " ": "␣",
+    "\u200b": "U+200B",
+    "\u2028": "U+2028",
+}
 SHOWN = NAMED | dict(zip("a$é\u0301中😀", "a$é\u0301中😀", strict=True))
 """Labels; U+200B has no width, and U+2028 would break a line."""
 
@@ -42,7 +50,9 @@ def loss_of(model: GPT, edits: Edits | None = None) -> Tensor:
 
 
 def test_summary_of_a_head_by_hand() -> None:
-    uniform = HeadSummary(13 / 36, 13 / 36, 13 / 36, (0.5 + 1 + 1.5) / 3, (1 + math.log2(3) + 2) / 3)
+    uniform = HeadSummary(
+        13 / 36, 13 / 36, 13 / 36, (0.5 + 1 + 1.5) / 3, (1 + math.log2(3) + 2) / 3
+    )
     for pattern, expected in (
         (torch.ones(4, 4).tril() / torch.arange(1, 5)[:, None], uniform),
         (torch.ones(1, 1), HeadSummary(itself=1, previous=0, first=1, distance=0, entropy=0)),
@@ -62,7 +72,9 @@ def test_ablation_equals_zeros_in_the_columns_of_a_head(variant: dict[str, objec
             columns = model.h[layer].attn.c_proj.weight.data[:, head * 8 : head * 8 + 8]
             kept = columns.clone()
             columns.zero_()
-            assert float(changes[layer, head]) == pytest.approx(float(loss_of(model) - whole), abs=1e-4)
+            assert float(changes[layer, head]) == pytest.approx(
+                float(loss_of(model) - whole), abs=1e-4
+            )
             columns.copy_(kept)
     assert changes.abs().max() > 0.01
     assert torch.equal(ablate_heads(model, IDS.int(), layers=[1]), changes[1:])
@@ -114,10 +126,16 @@ def test_continuation_is_what_generate_writes(variant: dict[str, object]) -> Non
     model, ids = sharp_model(**variant), some_ids(1, 5)[0]
     before, view = state_of(model), continuation_view(model, TOKENIZER, ids, 11)
     found, probabilities = greedy_continuation(model, ids, 11)
-    text = generate(model, TOKENIZER, TOKENIZER.decode(ids.tolist()), max_new_tokens=11, temperature=0.0)
+    text = generate(
+        model, TOKENIZER, TOKENIZER.decode(ids.tolist()), max_new_tokens=11, temperature=0.0
+    )
     assert TOKENIZER.decode(found.tolist()) == text
     labels = [NAMED.get(character, character) for character in text]
-    assert view == {"ids": found.tolist(), "labels": labels, "probabilities": probabilities.tolist()}
+    assert view == {
+        "ids": found.tolist(),
+        "labels": labels,
+        "probabilities": probabilities.tolist(),
+    }
     assert state_of(model) == before
 
 
@@ -146,7 +164,15 @@ def test_labels_name_what_is_not_seen() -> None:
         *("a", "c3", "a9", "⏎", "U+0000", "U+007F", "80", "ff", "#256")
     ]
     assert labels_of(CharTokenizer("ab"), [0, 1, 2, 63]) == ["a", "b", "#2", "#63"]
-    assert [one_character(label) for label in ("a", "⏎", "CR", "c3", "")] == ["a", "⏎", "·", "·", "·"]
+    assert [one_character(label) for label in ("a", "⏎", "CR", "c3", "")] == [
+        "a",
+        "⏎",
+        "·",
+        "·",
+        "·",
+    ]
     labels = labels_of(ByteTokenizer(), range(256))
     assert len(set(labels)) == 256
-    assert all(1 <= len(label) <= 6 and label.isprintable() and not label.isspace() for label in labels)
+    assert all(
+        1 <= len(label) <= 6 and label.isprintable() and not label.isspace() for label in labels
+    )

@@ -43,7 +43,9 @@ def processor(request: pytest.FixtureRequest) -> Processor:
     return request.param
 
 
-def decoder_of(model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32") -> Decoder:
+def decoder_of(
+    model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32"
+) -> Decoder:
     library = load_decoder(read_settings(), processor=processor)[0]
     return Decoder(library, lay_out_weights(model, processor), sequences, kv_dtype=kv_dtype)
 
@@ -54,14 +56,20 @@ def in_format(model: GPT, weights: str) -> GPT:
 
 def prefill(decoder: Decoder, texts: Sequence[Sequence[int]]) -> Tensor:
     """All texts in one pass; logits after each token, one text after the other."""
-    tokens = [(token, row, position) for row, text in enumerate(texts) for position, token in enumerate(text)]
+    tokens = [
+        (token, row, position)
+        for row, text in enumerate(texts)
+        for position, token in enumerate(text)
+    ]
     return decoder.forward(*zip(*tokens, strict=True), range(len(tokens)))
 
 
 def in_pieces(decoder: Decoder, text: Sequence[int], size: int, row: int = 0) -> Tensor:
     """Logits after each token of a text, of which so many are computed in a pass."""
     parts = [range(start, min(start + size, len(text))) for start in range(0, len(text), size)]
-    passes = [([text[i] for i in part], [row] * len(part), part, range(len(part))) for part in parts]
+    passes = [
+        ([text[i] for i in part], [row] * len(part), part, range(len(part))) for part in parts
+    ]
     return torch.cat([decoder.forward(*arguments) for arguments in passes])
 
 
@@ -72,7 +80,9 @@ def texts_of(*lengths: int) -> list[list[int]]:
 @torch.inference_mode()
 @pytest.mark.parametrize("weights", WEIGHTS)
 @every_variant
-def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weights: str, processor: Processor) -> None:
+def test_logits_are_those_of_the_model_in_float64(
+    changes: dict[str, Any], weights: str, processor: Processor
+) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
     exact = copy.deepcopy(model).double()
     found = prefill(decoder_of(model, 3, processor), texts).split([16, 1, 9])
@@ -82,13 +92,21 @@ def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weigh
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize(("head_dim", "block_size"), [(16, 63), (48, 64), (64, 65), (80, 130), (16, 130), (80, 64)])
-def test_logits_of_long_texts_and_wide_heads(head_dim: int, block_size: int, processor: Processor) -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "block_size"), [(16, 63), (48, 64), (64, 65), (80, 130), (16, 130), (80, 64)]
+)
+def test_logits_of_long_texts_and_wide_heads(
+    head_dim: int, block_size: int, processor: Processor
+) -> None:
     """Keys lie in blocks of 64 positions, values in rows that are padded to 16."""
-    model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_dim, block_size=block_size, position="rope")
+    model = sharp_model(
+        std=0.1, n_layer=1, n_head=2, n_embd=2 * head_dim, block_size=block_size, position="rope"
+    )
     (text,) = texts_of(block_size)
     decoder = decoder_of(model, 1, processor)
-    torch.testing.assert_close(in_pieces(decoder, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(
+        in_pieces(decoder, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5
+    )
     half, other = block_size // 2, (text[-1] + 1) % 23
     again = decoder.forward([other], [0], [half], [0])  # a position may be written over
     expected = model(torch.tensor([[*text[:half], other]]))[0, -1:]
@@ -118,13 +136,20 @@ MIXED = [
 
 @torch.inference_mode()
 @pytest.mark.parametrize(
-    ("processor", "changes", "weights", "kv_dtype"), MIXED, ids=lambda value: getattr(value, "name", str(value))
+    ("processor", "changes", "weights", "kv_dtype"),
+    MIXED,
+    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_logits_do_not_depend_on_the_rest_of_the_pass(
     processor: Processor, changes: dict[str, Any], weights: str, kv_dtype: str
 ) -> None:
-    model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(11, 1, 9, 16, 7, 3)
-    together = prefill(decoder_of(model, 6, processor, kv_dtype), texts).split([len(text) for text in texts])
+    model, texts = (
+        in_format(sharp_model(std=0.25, **changes), weights),
+        texts_of(11, 1, 9, 16, 7, 3),
+    )
+    together = prefill(decoder_of(model, 6, processor, kv_dtype), texts).split(
+        [len(text) for text in texts]
+    )
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         decoder = decoder_of(model, 1, processor, kv_dtype)
@@ -137,30 +162,44 @@ def test_logits_do_not_depend_on_the_rest_of_the_pass(
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kv_dtype", KV_KINDS)
-def test_long_texts_are_the_same_bits_in_pieces_of_any_size(kv_dtype: str, processor: Processor) -> None:
-    model = sharp_model(std=0.1, n_layer=1, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
+def test_long_texts_are_the_same_bits_in_pieces_of_any_size(
+    kv_dtype: str, processor: Processor
+) -> None:
+    model = sharp_model(
+        std=0.1, n_layer=1, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope"
+    )
     (text,) = texts_of(150)
     expected = in_pieces(decoder_of(model, 1, processor, kv_dtype), text, 1)
     for size in (3, 5, 11, 64):  # fewer rows than a tile, some tiles, more than a panel
-        assert torch.equal(in_pieces(decoder_of(model, 1, processor, kv_dtype), text, size), expected)
+        assert torch.equal(
+            in_pieces(decoder_of(model, 1, processor, kv_dtype), text, size), expected
+        )
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kv_dtype", KV_KINDS)
-def test_place_of_the_blocks_of_a_sequence_changes_no_bit(kv_dtype: str, processor: Processor) -> None:
-    model = sharp_model(std=0.1, n_layer=2, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
+def test_place_of_the_blocks_of_a_sequence_changes_no_bit(
+    kv_dtype: str, processor: Processor
+) -> None:
+    model = sharp_model(
+        std=0.1, n_layer=2, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope"
+    )
     orderly, scattered = (decoder_of(model, 2, processor, kv_dtype) for _ in range(2))
     scattered.set_blocks(0, [5, 1, 2])
     scattered.set_blocks(1, [4, 0])
     for row, text in enumerate(texts_of(150, 70)):
         assert torch.equal(in_pieces(scattered, text, 64, row), in_pieces(orderly, text, 64, row))
-    assert torch.equal(scattered.forward(text[:9], [1] * 9, range(9), [8, 3]), prefill(orderly, [text[:9]])[[8, 3]])
+    assert torch.equal(
+        scattered.forward(text[:9], [1] * 9, range(9), [8, 3]), prefill(orderly, [text[:9]])[[8, 3]]
+    )
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kv_dtype", KV_KINDS)
 def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -> None:
-    decoder = decoder_of(sharp_model(std=0.25, position="rope", n_kv_head=2, block_size=128), 4, kv_dtype=kv_dtype)
+    decoder = decoder_of(
+        sharp_model(std=0.25, position="rope", n_kv_head=2, block_size=128), 4, kv_dtype=kv_dtype
+    )
     in_pieces(decoder, *texts_of(64 + 9), 64)
     decoder.copy_blocks([(7, 1), (4, 0), (5, 1)])
     decoder.set_blocks(1, [0, 7])  # one block shared, one copied
@@ -170,17 +209,26 @@ def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -
     assert torch.equal(logits[0], logits[2])
     again = decoder.forward([4], [1], [74], [0])  # by its own copy
     assert torch.equal(again, decoder.forward([4], [0], [74], [0]))
-    for sequence, blocks in ((0, [8]), (0, [-1]), (4, [0]), (0, [0, 1, 2])):  # blocks that there are not
+    for sequence, blocks in (
+        (0, [8]),
+        (0, [-1]),
+        (4, [0]),
+        (0, [0, 1, 2]),
+    ):  # blocks that there are not
         with pytest.raises(AssertionError):
             decoder.set_blocks(sequence, blocks)
 
 
 def generate(model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any) -> Any:
     rows = list(range(len(uniforms)))
-    return decoder_of(model, len(rows)).generate(rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options)
+    return decoder_of(model, len(rows)).generate(
+        rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options
+    )
 
 
-def samples_of(params: SamplingParams, uniforms: Tensor, seen: Sequence[Any], logits: Tensor) -> list[Any]:
+def samples_of(
+    params: SamplingParams, uniforms: Tensor, seen: Sequence[Any], logits: Tensor
+) -> list[Any]:
     rest = zip(uniforms.tolist(), seen, logits, strict=True)
     return [sample_in_c(sampling_in_c(params), *one) for one in rest]
 
@@ -193,7 +241,10 @@ def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
     (tokens,), expected = generate(model, uniforms, params, seen=seen, keep_logits=True)
     assert all(seen[0, token] for token in tokens)
     given = [1, *tokens[:-1]]
-    before = [torch.zeros(23, dtype=torch.uint8).index_fill(0, torch.tensor(given[: end + 1]), 1) for end in range(10)]
+    before = [
+        torch.zeros(23, dtype=torch.uint8).index_fill(0, torch.tensor(given[: end + 1]), 1)
+        for end in range(10)
+    ]
     samples = samples_of(params, uniforms[0], before, logits)
     assert decoder_of(model).step(given, [0] * 10, range(10), range(10), samples) == tokens
     assert torch.equal(logits, expected[:, 0])
@@ -207,7 +258,11 @@ def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
         {"top_p": 0.7},
         {"min_p": 0.08},
         {"temperature": 0.9, "top_k": 15, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 0.7},
-        *({"temperature": t, "repetition_penalty": p} for t in (0.0, 0.8) for p in (1e-46, 1e-39, 1.8, 1e39)),
+        *(
+            {"temperature": t, "repetition_penalty": p}
+            for t in (0.0, 0.8)
+            for p in (1e-46, 1e-39, 1.8, 1e39)
+        ),
     ],
     ids=str,
 )
@@ -216,12 +271,18 @@ def test_decoder_samples_as_the_reference(sampling: dict[str, Any]) -> None:
     uniforms[:40], uniforms[40:80] = 0.0, 1 - 2**-24
     seen = torch.rand(400, 23) < 0.3
     penalized = [None] * 400 if params.repetition_penalty == 1.0 else list(seen.to(torch.uint8))
-    decoder, tokens, found = decoder_of(sharp_model(block_size=400)), torch.randint(23, (400,)).tolist(), list[int]()
+    decoder, tokens, found = (
+        decoder_of(sharp_model(block_size=400)),
+        torch.randint(23, (400,)).tolist(),
+        list[int](),
+    )
     samples = samples_of(params, uniforms, penalized, logits)
     for start in range(0, 400, 50):
         places = ([0] * 50, range(start, start + 50), range(50))
         found += decoder.step(tokens[start : start + 50], *places, samples[start : start + 50])
-    probabilities = next_token_probabilities(logits, params, [row.nonzero().flatten().tolist() for row in seen])
+    probabilities = next_token_probabilities(
+        logits, params, [row.nonzero().flatten().tolist() for row in seen]
+    )
     borders = probabilities.double().cumsum(dim=-1)
     for row, right in enumerate(reference_sample(probabilities, uniforms).tolist()):
         near = float((borders[row] - float(uniforms[row])).abs().min()) < 1e-5
@@ -229,7 +290,9 @@ def test_decoder_samples_as_the_reference(sampling: dict[str, Any]) -> None:
         assert found[row] == right or near
 
 
-@pytest.mark.parametrize(("vocab_size", "top_p"), [(50_257, 0.9), (4, 0.5)], ids=["large vocabulary", "tie"])
+@pytest.mark.parametrize(
+    ("vocab_size", "top_p"), [(50_257, 0.9), (4, 0.5)], ids=["large vocabulary", "tie"]
+)
 def test_top_p_adds_up_equal_probabilities_as_the_reference(vocab_size: int, top_p: float) -> None:
     model, params = sharp_model(vocab_size=vocab_size, std=0.0), SamplingParams(top_p=top_p)
     uniforms, logits = torch.rand(1, 10), torch.zeros(10, vocab_size)
@@ -251,7 +314,9 @@ def test_top_p_adds_up_equal_probabilities_as_the_reference(vocab_size: int, top
 def test_nan_in_any_weight_is_not_hidden(changes: dict[str, Any]) -> None:
     names = [name for name, _ in sharp_model(**changes).named_parameters()]
     for name in names:
-        model = sharp_model(std=0.25, attention="reference", **changes)  # torch's fused kernel hides some of it
+        model = sharp_model(
+            std=0.25, attention="reference", **changes
+        )  # torch's fused kernel hides some of it
         model.get_parameter(name)[:] = math.nan
         assert not torch.isfinite(model(torch.tensor([[1, 2]]))).all()
         with pytest.raises(NotFiniteError):
@@ -268,7 +333,9 @@ def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
     decoder.forward([1] * 6, [1] * 6, range(6), [])
     for by_sequence in (False, True):
         with pytest.raises(NotFiniteError) as caught:
-            decoder.generate([0, 1], [1, 1], [0, 4], torch.rand(2, 12), SamplingParams(), by_sequence=by_sequence)
+            decoder.generate(
+                [0, 1], [1, 1], [0, 4], torch.rand(2, 12), SamplingParams(), by_sequence=by_sequence
+            )
         assert (caught.value.row, caught.value.step) == (1, 2)
 
 

@@ -34,7 +34,9 @@ class Primitives:
     def __init__(self, processor: Processor, compiler: Compiler) -> None:
         source = str(Path(__file__).parent / "primitives.cpp")
         cache, flags = read_settings().cache_dir, ["-I", str(SOURCES)]
-        self.library = open_library(find_library(source, processor, cache, flags=flags, compiler=compiler))
+        self.library = open_library(
+            find_library(source, processor, cache, flags=flags, compiler=compiler)
+        )
         self.lanes: int = self.library.count_lanes()
         self.width = WIDTHS.get(processor.name)
 
@@ -80,7 +82,9 @@ def test_functions_and_their_ends(apply: Primitives) -> None:
         assert ((y - expected).abs() <= bound).all(), name
     beyond = torch.tensor([-INF, -1e30, -100.0, -88.0, 100.0, 1e30, INF, 0.0]).repeat(2)
     ends = beyond.clamp(-87, 88).double().exp()
-    torch.testing.assert_close(apply("map_exp", beyond).double(), ends, rtol=3e-7 + 88 * growth, atol=0)
+    torch.testing.assert_close(
+        apply("map_exp", beyond).double(), ends, rtol=3e-7 + 88 * growth, atol=0
+    )
     assert apply("map_exp", torch.full((16,), NAN)).isnan().all()
 
 
@@ -109,7 +113,9 @@ def test_one_number_of_each_vector(apply: Primitives) -> None:
     sums = apply("map_reduce_add", vectors).flatten()[:count]
     torch.testing.assert_close(sums.double(), vectors.double().sum(dim=1), rtol=1e-5, atol=1e-5)
     whole = torch.randint(-1000, 1000, vectors.shape).float()
-    assert torch.equal(apply("map_reduce_add", whole).flatten()[:count], whole.sum(dim=1))  # every lane, each once
+    assert torch.equal(
+        apply("map_reduce_add", whole).flatten()[:count], whole.sum(dim=1)
+    )  # every lane, each once
     for x in (vectors, torch.full_like(vectors, -INF)):
         assert torch.equal(apply("map_reduce_max", x).flatten()[:count], x.amax(dim=1))
 
@@ -117,8 +123,15 @@ def test_one_number_of_each_vector(apply: Primitives) -> None:
 def test_bfloat16_is_rounded_as_torch_does(apply: Primitives) -> None:
     bits = torch.arange(0, 2**32, 65537 * 3)[: 2**14].to(torch.int32)  # all exponents, and ties
     ties = (torch.arange(2**15) * 65536 + 0x8000).to(torch.int32)
-    for x in (bits.view(torch.float32), ties.view(torch.float32), torch.tensor([0.0, -0.0, INF, -INF] * 4)):
-        is_number, is_normal = ~x.isnan(), (x.abs() >= 2.0**-126) | (x == 0)  # AVX-512 makes the others zero
+    for x in (
+        bits.view(torch.float32),
+        ties.view(torch.float32),
+        torch.tensor([0.0, -0.0, INF, -INF] * 4),
+    ):
+        is_number, is_normal = (
+            ~x.isnan(),
+            (x.abs() >= 2.0**-126) | (x == 0),
+        )  # AVX-512 makes the others zero
         stored = apply("store_bf16", x, out=torch.empty(x.shape, dtype=torch.bfloat16))
         kept = is_number & is_normal
         assert torch.equal(stored[kept].view(torch.int16), x.bfloat16()[kept].view(torch.int16))

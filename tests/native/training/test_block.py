@@ -39,7 +39,9 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=[PROCESSORS_HERE[0], EMULATED[1], EMULATED[-1]], ids=lambda one: one.name)
+@pytest.fixture(
+    scope="module", params=[PROCESSORS_HERE[0], EMULATED[1], EMULATED[-1]], ids=lambda one: one.name
+)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The ones of this machine, and one emulated in each type."""
     return load_kernels(request.param.matmul_dtype, read_settings(), processor=request.param)
@@ -74,13 +76,17 @@ def batch(rows: int = 3, length: int = 39) -> Batch:
 
 def gradients(stepper: Stepper, data: list[Batch]) -> dict[str, Tensor]:
     stepper.gradients(data)
-    return {name: p.grad.clone() for name, p in stepper.model.named_parameters() if p.grad is not None}
+    return {
+        name: p.grad.clone() for name, p in stepper.model.named_parameters() if p.grad is not None
+    }
 
 
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     """Return the norm of the difference of all tensors, relative to the norm of the others."""
     assert one.keys() == other.keys()
-    squares = [((one[name] - other[name]).square().sum(), other[name].square().sum()) for name in one]
+    squares = [
+        ((one[name] - other[name]).square().sum(), other[name].square().sum()) for name in one
+    ]
     return float((sum(off for off, _ in squares) / sum(all_of for _, all_of in squares)) ** 0.5)
 
 
@@ -100,7 +106,10 @@ def test_gradients_are_at_least_as_near_to_those_of_float32_as_torchs(
     # None is wrong that the others outweigh. Twice: a norm's weight has some tens of entries.
     for name in right:
         one, other = ({name: found[name]} for found in (native, torchs))
-        assert difference(one, {name: right[name]}) < 2 * difference(other, {name: right[name]}) + least, name
+        assert (
+            difference(one, {name: right[name]})
+            < 2 * difference(other, {name: right[name]}) + least
+        ), name
 
 
 def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernels) -> None:
@@ -150,13 +159,19 @@ def test_frozen_embeddings_change_no_other_gradient(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_names_order_and_identity_of_parameters_and_modes_stay(kernels: Kernels, training: bool) -> None:
+def test_names_order_and_identity_of_parameters_and_modes_stay(
+    kernels: Kernels, training: bool
+) -> None:
     model = build_model(None, **VARIANTS[1]).train(training)
     model.h[1].train(not training)
 
     def facts() -> object:
         modes = {name: module.training for name, module in model.named_modules()}
-        return [(name, id(p)) for name, p in model.named_parameters()], list(model.state_dict()), modes
+        return (
+            [(name, id(p)) for name, p in model.named_parameters()],
+            list(model.state_dict()),
+            modes,
+        )
 
     before = facts()
     replace_blocks(model, kernels)
@@ -166,7 +181,9 @@ def test_names_order_and_identity_of_parameters_and_modes_stay(kernels: Kernels,
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("changes", VARIANTS[:2])
-def test_passes_without_gradients_are_the_blocks_own(kernels: Kernels, changes: dict[str, Any], training: bool) -> None:
+def test_passes_without_gradients_are_the_blocks_own(
+    kernels: Kernels, changes: dict[str, Any], training: bool
+) -> None:
     """So that evaluations and samples in float32 are those of the checkpoint, bit for bit."""
     inputs, _ = batch()
     ours, theirs = (build_model(native, **changes).train(training) for native in (kernels, None))
@@ -176,7 +193,9 @@ def test_passes_without_gradients_are_the_blocks_own(kernels: Kernels, changes: 
 
 
 @pytest.mark.parametrize("changes", VARIANTS[:2])
-def test_evaluations_in_bfloat16_take_the_kernels_of_training(kernels: Kernels, changes: dict[str, Any]) -> None:
+def test_evaluations_in_bfloat16_take_the_kernels_of_training(
+    kernels: Kernels, changes: dict[str, Any]
+) -> None:
     inputs, _ = batch()
     model, compute = build_model(kernels, **changes).eval(), compute_of(kernels)
     with compute.autocast():
@@ -221,7 +240,9 @@ def test_copies_and_pickles_are_plain_models(kernels: Kernels) -> None:
         ({"mlp_width": 24}, "a hidden width of 24"),
     ],
 )
-def test_options_without_a_kernel_are_named_and_the_model_left_alone(changes: dict[str, Any], what: str) -> None:
+def test_options_without_a_kernel_are_named_and_the_model_left_alone(
+    changes: dict[str, Any], what: str
+) -> None:
     model = build_model(None, n_layer=1, **changes)
     with pytest.raises(DeviceError, match=f"^the native kernels do not cover {what}[^\n]*$"):
         use_native_blocks(model, FLOAT32, read_settings())
@@ -229,7 +250,11 @@ def test_options_without_a_kernel_are_named_and_the_model_left_alone(changes: di
 
 
 def test_types_without_kernels_are_refused() -> None:
-    with pytest.raises(DeviceError, match=r"^the native kernels are for float32 and bfloat16 on a CPU$"):
+    with pytest.raises(
+        DeviceError, match=r"^the native kernels are for float32 and bfloat16 on a CPU$"
+    ):
         use_native_blocks(build_model(None), Compute(CPU, torch.float16), read_settings())
-    with pytest.raises(DeviceError, match=r"^this processor \(generic\) has no instructions for bfloat16$"):
+    with pytest.raises(
+        DeviceError, match=r"^this processor \(generic\) has no instructions for bfloat16$"
+    ):
         load_kernels(torch.bfloat16, replace(read_settings(), processor="generic"))

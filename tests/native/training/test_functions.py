@@ -66,15 +66,21 @@ def wide(*shape: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
     return (mean + scale * torch.randn(shape)).requires_grad_()
 
 
-def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], of: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def gradients(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], of: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     of = [g.to(y.dtype) for g, y in zip(of, outputs, strict=True)]
     return torch.autograd.grad(outputs, inputs, of, materialize_grads=True)
 
 
-def check(native: Function, right: Function, inputs: Sequence[Tensor], limits: Sequence[float]) -> None:
+def check(
+    native: Function, right: Function, inputs: Sequence[Tensor], limits: Sequence[float]
+) -> None:
     """Compare results, and their gradients by the inputs, with those in float64; `limits` are their largest errors."""
     exact = [double(x) for x in inputs]
-    found, expected = (y if isinstance(y, tuple) else (y,) for y in (native(*inputs), right(*exact)))
+    found, expected = (
+        y if isinstance(y, tuple) else (y,) for y in (native(*inputs), right(*exact))
+    )
     of = [torch.randn(y.shape).to(y.dtype) for y in found]
     grads = gradients(found, inputs, of)
     assert [grad.dtype for grad in grads] == [x.dtype for x in inputs]
@@ -89,15 +95,27 @@ def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
     return x / (x.square().mean(dim=-1, keepdim=True) + options.eps).sqrt() * gain
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(16, 16), (48, 16), (16, 48), (64, 96), (112, 80), (32, 272)])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(16, 16), (48, 16), (16, 48), (64, 96), (112, 80), (32, 272)]
+)
 def test_linear(kernels: Kernels, outputs: int, inputs: int) -> None:
     """Weights beside each other too, as one product of which each weight gets its own gradient."""
     for shape in ((1, 1), (31,), (32,), (3, 11), (512,), (513,), (2, 550)):
-        off = (one_rounded if shape == (1, 1) else rounded)(kernels)  # of few numbers some may be off by more
+        off = (one_rounded if shape == (1, 1) else rounded)(
+            kernels
+        )  # of few numbers some may be off by more
         limits = [off, off, EXACT, EXACT]
-        weights = [narrow(kernels, width, inputs).detach().float().requires_grad_() for width in (outputs, 32)]
+        weights = [
+            narrow(kernels, width, inputs).detach().float().requires_grad_()
+            for width in (outputs, 32)
+        ]
         given = [narrow(kernels, *shape, inputs), *weights]
-        check(partial(linear, kernels), lambda x, *weights: F.linear(x, torch.cat(weights)), given, limits)
+        check(
+            partial(linear, kernels),
+            lambda x, *weights: F.linear(x, torch.cat(weights)),
+            given,
+            limits,
+        )
         check(partial(linear, kernels), F.linear, given[:2], limits[:3])
 
 
@@ -105,7 +123,9 @@ MATMULS = [(1, 1, 16), (5, 1000, 16), (7, 33, 48), (49, 513, 80), (301, 512, 112
 """Rows, depth, columns: fewer rows than a tile, more than a block; depths of a block, one more, and of several."""
 
 
-@pytest.mark.parametrize("kernels", [p for p in PROCESSORS_HERE if p.matmul_dtype == torch.float32], indirect=True)
+@pytest.mark.parametrize(
+    "kernels", [p for p in PROCESSORS_HERE if p.matmul_dtype == torch.float32], indirect=True
+)
 @pytest.mark.parametrize(("rows", "depth", "columns"), MATMULS)
 def test_matmul(kernels: Kernels, rows: int, depth: int, columns: int) -> None:
     """Of transposes too; the number of threads does not change a bit."""
@@ -128,7 +148,9 @@ def test_weights_are_rounded_to_the_nearest_number_of_the_kernels_type(kernels: 
 
 @pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("adds", [True, False], ids=["sum", "alone"])
-@pytest.mark.parametrize("used", [slice(2), slice(1), slice(1, 2)], ids=["both", "stream", "normed"])
+@pytest.mark.parametrize(
+    "used", [slice(2), slice(1), slice(1, 2)], ids=["both", "stream", "normed"]
+)
 def test_add_norm(kernels: Kernels, options: NormOptions, adds: bool, used: slice) -> None:
     """Also where only one of its results is used."""
 
@@ -156,7 +178,10 @@ def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) ->
 def test_gradients_that_do_not_lie_in_order_are_taken_as_they_are_meant(kernels: Kernels) -> None:
     x, y, gain = wide(32, 32), narrow(kernels, 32, 32), wide(32)
     turned = torch.randn(32, 32).t()
-    for function in (lambda: add(kernels, x, y, NONE), lambda: add_norm(kernels, x, y, gain, RMS, NONE)[0]):
+    for function in (
+        lambda: add(kernels, x, y, NONE),
+        lambda: add_norm(kernels, x, y, gain, RMS, NONE)[0],
+    ):
         one, other = (gradients([function()], [x, y], [of]) for of in (turned, turned.contiguous()))
         assert all(map(torch.equal, one, other))
 
@@ -200,7 +225,9 @@ Tensors = Sequence[Tensor]
 
 
 def rotation(length: int, width: int) -> tuple[Tensor, Tensor]:
-    angles = torch.outer(torch.arange(length), 10000 ** (-torch.arange(0, width, 2) / width)).repeat(1, 2)
+    angles = torch.outer(
+        torch.arange(length), 10000 ** (-torch.arange(0, width, 2) / width)
+    ).repeat(1, 2)
     return angles.cos().float(), angles.sin().float()
 
 
@@ -226,23 +253,35 @@ def written_out(
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-def attention_inputs(kernels: Kernels, batch: int, length: int, heads: int, width: int, gains: bool = False) -> Tensors:
+def attention_inputs(
+    kernels: Kernels, batch: int, length: int, heads: int, width: int, gains: bool = False
+) -> Tensors:
     qkv = [narrow(kernels, batch, length, heads * width, scale=1.5) for _ in range(3)]
     return qkv + [wide(width, scale=0.3, mean=1.5) for _ in range(2 if gains else 0)]
 
 
 def attend(
-    kernels: Kernels, inputs: Tensors, heads: int, turning: tuple[Tensor, Tensor] | None = None, dropout: Dropout = NONE
+    kernels: Kernels,
+    inputs: Tensors,
+    heads: int,
+    turning: tuple[Tensor, Tensor] | None = None,
+    dropout: Dropout = NONE,
 ) -> Tensor:
     """The kernel on queries, keys, values and perhaps gains of their own."""
     gains = (inputs[3], inputs[4]) if len(inputs) > 3 else None
-    return attention(kernels, torch.cat(inputs[:3], dim=-1), heads, gains, turning, RMS.eps, dropout)
+    return attention(
+        kernels, torch.cat(inputs[:3], dim=-1), heads, gains, turning, RMS.eps, dropout
+    )
 
 
 LENGTHS, WIDTHS = (1, 7, 16, 31, 32, 33, 100, 128, 256), (32, 64, 96, 128)
 PREPARED = ("plain", "gains", "rotated", "both")
 ATTENDED = [
-    *((w, t, PREPARED[(row + column) % 4], 0) for row, t in enumerate(LENGTHS) for column, w in enumerate(WIDTHS)),
+    *(
+        (w, t, PREPARED[(row + column) % 4], 0)
+        for row, t in enumerate(LENGTHS)
+        for column, w in enumerate(WIDTHS)
+    ),
     *((256, 40, "gains", 0), (32, 1000, "gains", 0)),
     *((32, 20, "both", 0.3), (64, 33, "plain", 0.3), (128, 128, "both", 0.3)),
 ]
@@ -250,15 +289,23 @@ ATTENDED = [
 
 
 @pytest.mark.parametrize(("width", "length", "prepared", "probability"), ATTENDED)
-def test_attention(kernels: Kernels, width: int, length: int, prepared: str, probability: float) -> None:
+def test_attention(
+    kernels: Kernels, width: int, length: int, prepared: str, probability: float
+) -> None:
     """Result, gradients of q, k and v, and of the gains; dropout drops the same weights on the way back."""
     batch, heads = (1, 1) if (length + width // 32) % 2 else (3, 4)
     turning = rotation(length, width) if prepared in ("rotated", "both") else None
     dropout = Dropout(probability, 2**32 - 5)
     keep = weights_mask(kernels, batch, length, heads, width, dropout) if probability else None
-    inputs = attention_inputs(kernels, batch, length, heads, width, gains=prepared in ("gains", "both"))
+    inputs = attention_inputs(
+        kernels, batch, length, heads, width, gains=prepared in ("gains", "both")
+    )
     if length > 1:
-        limits = [6e-3, 1.2e-2, 1.2e-2, 6e-3, 1.2e-2, 1.2e-2] if kernels.dtype == torch.bfloat16 else [5e-6] * 6
+        limits = (
+            [6e-3, 1.2e-2, 1.2e-2, 6e-3, 1.2e-2, 1.2e-2]
+            if kernels.dtype == torch.bfloat16
+            else [5e-6] * 6
+        )
         check(
             lambda *given: attend(kernels, given, heads, turning, dropout),
             lambda *given: written_out(given, heads, turning, keep),
@@ -275,7 +322,9 @@ def test_attention(kernels: Kernels, width: int, length: int, prepared: str, pro
 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 63])
-def test_what_comes_later_does_not_change_a_bit_of_what_came_before(kernels: Kernels, cut: int) -> None:
+def test_what_comes_later_does_not_change_a_bit_of_what_came_before(
+    kernels: Kernels, cut: int
+) -> None:
     inputs = attention_inputs(kernels, 2, 64, 2, 32, gains=True)
     turning = rotation(64, 32)
     y = attend(kernels, inputs, 2, turning)
@@ -287,7 +336,9 @@ def test_what_comes_later_does_not_change_a_bit_of_what_came_before(kernels: Ker
     dy[:, cut:] = 0
     for gradient, is_value in zip(gradients([y], inputs, [dy]), (False, False, True), strict=False):
         assert not gradient[:, cut:].any()
-        assert gradient[:, :cut].any() or (cut == 1 and not is_value)  # one key has all the weight, whatever it is
+        assert gradient[:, :cut].any() or (
+            cut == 1 and not is_value
+        )  # one key has all the weight, whatever it is
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e30])
@@ -302,11 +353,15 @@ def test_scores_however_large_choose_a_key(kernels: Kernels, scale: float) -> No
     dq, dk, dv = gradients([y], [q, k, v], [dy])
     assert dq.abs().max() < 1e-5
     assert dk.abs().max() < 1e-5 * scale
-    torch.testing.assert_close(dv[0, ::2], (dy[0, ::2].float() + dy[0, 1::2].float()).to(kernels.dtype))
+    torch.testing.assert_close(
+        dv[0, ::2], (dy[0, ::2].float() + dy[0, 1::2].float()).to(kernels.dtype)
+    )
     assert dv[0, 1::2].abs().max() < 1e-30
 
 
-def weights_mask(kernels: Kernels, batch: int, length: int, heads: int, width: int, dropout: Dropout) -> Tensor:
+def weights_mask(
+    kernels: Kernels, batch: int, length: int, heads: int, width: int, dropout: Dropout
+) -> Tensor:
     """What dropout multiplies the attention weights by, (B, H, T, T).
 
     Queries of zeros look everywhere alike, and values that are unit vectors show where: as many
@@ -319,7 +374,9 @@ def weights_mask(kernels: Kernels, batch: int, length: int, heads: int, width: i
         v = torch.zeros(batch, length, heads, width, dtype=kernels.dtype)
         v[:, first : first + keys, :, :keys] = torch.eye(keys, dtype=kernels.dtype).unsqueeze(1)
         y = attend(kernels, [zeros, zeros, v.flatten(2)], heads, dropout=dropout)
-        found[..., first : first + keys] = y.float().unflatten(-1, (heads, width)).transpose(1, 2)[..., :keys]
+        found[..., first : first + keys] = (
+            y.float().unflatten(-1, (heads, width)).transpose(1, 2)[..., :keys]
+        )
     return (found > 0).double() / (1 - dropout.probability)
 
 
@@ -338,7 +395,9 @@ def triangle(mask: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("probability", "seed"), [(0.01, 0), (0.2, 1), (0.5, 2**32 - 1), (0.9, 1)])
-def test_dropout_drops_so_many_and_scales_up_the_rest(kernels: Kernels, probability: float, seed: int) -> None:
+def test_dropout_drops_so_many_and_scales_up_the_rest(
+    kernels: Kernels, probability: float, seed: int
+) -> None:
     """By five standard deviations; the mean stays."""
     dropout = Dropout(probability, seed)
     stream = stream_mask(kernels, 128, 384, dropout)
@@ -350,13 +409,21 @@ def test_dropout_drops_so_many_and_scales_up_the_rest(kernels: Kernels, probabil
 
 def correlation(one: Tensor, other: Tensor) -> float:
     """Of two masks, in standard deviations of what independent ones would have."""
-    one, other = (one.flatten().double() - one.double().mean()), (other.flatten().double() - other.double().mean())
+    one, other = (
+        (one.flatten().double() - one.double().mean()),
+        (other.flatten().double() - other.double().mean()),
+    )
     return float(abs(one @ other) / (one.norm() * other.norm()) * math.sqrt(one.numel()))
 
 
-def test_masks_of_rows_columns_heads_and_seeds_have_nothing_to_do_with_each_other(kernels: Kernels) -> None:
+def test_masks_of_rows_columns_heads_and_seeds_have_nothing_to_do_with_each_other(
+    kernels: Kernels,
+) -> None:
     mask = stream_mask(kernels, 256, 512, Dropout(0.5, 3)).double() - 1
-    for matrix, among in ((mask @ mask.T, 512), (mask.T @ mask, 256)):  # of every two rows, of every two columns
+    for matrix, among in (
+        (mask @ mask.T, 512),
+        (mask.T @ mask, 256),
+    ):  # of every two rows, of every two columns
         among_others = matrix.fill_diagonal_(0).abs().max() / math.sqrt(among)
         assert among_others < 6.5
     assert all(correlation(mask[:, lag:], mask[:, :-lag]) < 5 for lag in (1, 2, 15, 16, 17, 32))
@@ -374,7 +441,9 @@ def test_masks_of_rows_columns_heads_and_seeds_have_nothing_to_do_with_each_othe
 
 @pytest.mark.parametrize("dropout", [NONE, Dropout(0.0, 5), Dropout(0.3, 11)], ids=str)
 @pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
-def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: NormOptions, dropout: Dropout) -> None:
+def test_sums_drop_the_same_elements_on_the_way_back(
+    kernels: Kernels, options: NormOptions, dropout: Dropout
+) -> None:
     mask = stream_mask(kernels, 21, 48, dropout).double()
     assert (mask == 1).all() or dropout.probability > 0
     x, y, gain = wide(21, 48), narrow(kernels, 21, 48), wide(48, scale=0.3, mean=1.0)
@@ -383,7 +452,12 @@ def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: 
         return x + mask * y, norm_of(x + mask * y, gain, options)
 
     limits = [EXACT, rounded(kernels), EXACT, rounded(kernels), EXACT]
-    check(lambda x, y, gain: add_norm(kernels, x, y, gain, options, dropout), right, [x, y, gain], limits)
+    check(
+        lambda x, y, gain: add_norm(kernels, x, y, gain, options, dropout),
+        right,
+        [x, y, gain],
+        limits,
+    )
     out, dout = add(kernels, x, y, dropout), torch.randn(21, 48)
     dx, dy = gradients([out], [x, y], [dout])
     (alone,) = gradients([drop_out(kernels, x, dropout)], [x], [dout])
@@ -412,7 +486,9 @@ def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
 
 
 @pytest.mark.parametrize("dropout", [NONE, Dropout(0.2, 5)])
-def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(kernels: Kernels, dropout: Dropout) -> None:
+def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(
+    kernels: Kernels, dropout: Dropout
+) -> None:
     """But for the sums over rows, which are added up in another order."""
     once, sums = everything(kernels, dropout)
     for threads in (1, 2, 2, 7):
@@ -425,7 +501,9 @@ def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(kernels:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"])
-def test_attention_to_what_is_not_finite_is_not_finite(kernels: Kernels, which: int, value: float) -> None:
+def test_attention_to_what_is_not_finite_is_not_finite(
+    kernels: Kernels, which: int, value: float
+) -> None:
     """A run that diverges must be seen to."""
     inputs = [x.detach() for x in attention_inputs(kernels, 1, 40, 1, 32)]
     inputs[which][0, 20] = value
@@ -453,9 +531,13 @@ def test_second_derivatives_are_refused(kernels: Kernels, name: str) -> None:
         "add": lambda: add(kernels, x, y, NONE),
         "drop_out": lambda: drop_out(kernels, x, Dropout(0.5, 1)),
         "activate": lambda: activate(kernels, y, "gelu"),
-        "attention": lambda: attention(kernels, torch.cat([y, y, y], dim=-1), 1, None, None, 1e-5, NONE),
+        "attention": lambda: attention(
+            kernels, torch.cat([y, y, y], dim=-1), 1, None, None, 1e-5, NONE
+        ),
     }
     source = x if name == "drop_out" else y
-    (gradient,) = torch.autograd.grad(functions[name]().float().square().sum(), source, create_graph=True)
+    (gradient,) = torch.autograd.grad(
+        functions[name]().float().square().sum(), source, create_graph=True
+    )
     with pytest.raises(RuntimeError, match="trying to differentiate twice"):
         gradient.float().square().sum().backward()

@@ -11,7 +11,16 @@ from browser import Page
 from gpt.checkpoint import Loaded
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.model import GPT
-from http_server import CharModel, ManualEngine, Serve, Served, add_run, make_loaded, real_engine, serve_models
+from http_server import (
+    CharModel,
+    ManualEngine,
+    Serve,
+    Served,
+    add_run,
+    make_loaded,
+    real_engine,
+    serve_models,
+)
 from tiny import CORPUS, sharp_model
 
 
@@ -42,7 +51,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serve(runs: Path, char_model: CharModel) -> Serve:
     """Start a server with an engine that the test moves by hand, or with another one."""
 
-    def start(make_engine: Callable[[Loaded], Any] = lambda loaded: ManualEngine(), **options: Any) -> Any:
+    def start(
+        make_engine: Callable[[Loaded], Any] = lambda loaded: ManualEngine(), **options: Any
+    ) -> Any:
         loaded = options.pop("loaded", make_loaded(*char_model))
         return serve_models(options.pop("folder", runs), loaded, make_engine, **options)
 

@@ -9,11 +9,28 @@ from http_server import CharModel, Served
 
 ASKED = {"role": "user", "content": "Who keeps"}
 USAGE = {"include_usage": True, "continuous_usage_stats": True}
-SPELT_OUT = {"frequency_penalty": 0, "presence_penalty": 0, "seed": None, "logprobs": None, "top_p": 1}
-ANSWERED = {"role": "assistant", "content": "the keys", "refusal": None, "annotations": None, "audio": None}
+SPELT_OUT = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "seed": None,
+    "logprobs": None,
+    "top_p": 1,
+}
+ANSWERED = {
+    "role": "assistant",
+    "content": "the keys",
+    "refusal": None,
+    "annotations": None,
+    "audio": None,
+}
 
 COMPLETIONS: dict[str, dict[str, Any]] = {
-    "guidellm 0.8.1": {"max_tokens": 30, "ignore_eos": True, "stream": True, "stream_options": USAGE},
+    "guidellm 0.8.1": {
+        "max_tokens": 30,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": USAGE,
+    },
     "langchain-openai 1.7.4": {"max_tokens": 12, "n": 1, "temperature": 0.7, **SPELT_OUT},
     "lm-eval 0.4.13": {"max_tokens": 20, "temperature": 0, "stop": ["\n"], "seed": 1234},
 }
@@ -65,8 +82,14 @@ def test_lm_eval_gets_the_log_likelihood_of_a_text(server: Served, char_model: C
     assert sum(logprobs["token_logprobs"][1:-1]) == pytest.approx(
         score_text(*char_model, "\n" + text).logprob, rel=1e-4
     )
-    for logprob, top in zip(logprobs["token_logprobs"][1:-1], logprobs["top_logprobs"][1:-1], strict=True):
+    for logprob, top in zip(
+        logprobs["token_logprobs"][1:-1], logprobs["top_logprobs"][1:-1], strict=True
+    ):
         assert logprob in top.values()
-    without = server.post(model="first", prompt=[[None, *ids]], **asked)  # there is no other id to begin with
+    without = server.post(
+        model="first", prompt=[[None, *ids]], **asked
+    )  # there is no other id to begin with
     assert without.status_code == 400
-    assert without.json()["error"]["message"].startswith("prompt[0][0]: Input should be a valid integer")
+    assert without.json()["error"]["message"].startswith(
+        "prompt[0][0]: Input should be a valid integer"
+    )

@@ -17,7 +17,16 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import ChatRequest
 from gpt.system.errors import CheckpointError
-from http_server import HEAD, CharModel, Serve, Served, assert_is_error, make_loaded, post_bytes, real_engine
+from http_server import (
+    HEAD,
+    CharModel,
+    Serve,
+    Served,
+    assert_is_error,
+    make_loaded,
+    post_bytes,
+    real_engine,
+)
 from patience import PATIENCE
 
 OK = {"prompt": "It was", "max_tokens": 3}
@@ -27,19 +36,37 @@ def test_name_that_may_resolve_to_this_machine_is_refused(server: Served) -> Non
     for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7"):
         assert server.get("/v1/models", Host=host).status_code == 200
         assert server.send(json.dumps(OK), Host=host).status_code == 200
-    strange = ("[::1].evil.com", "localhost#.evil.com", "evil.com@localhost", "localhost:x", "[127.0.0.1", "[evil]", "")
-    for host in ("evil.example", "evil.example:80", "localhost.evil.example", "1.2.3.4.evil", *strange):
+    strange = (
+        "[::1].evil.com",
+        "localhost#.evil.com",
+        "evil.com@localhost",
+        "localhost:x",
+        "[127.0.0.1",
+        "[evil]",
+        "",
+    )
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        "localhost.evil.example",
+        "1.2.3.4.evil",
+        *strange,
+    ):
         assert server.get("/v1/models", Host=host).status_code == 403
         assert_is_error(server.send(json.dumps(OK), Host=host), 403)
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "x://[", "https", None])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:1", "x://[", "https", None]
+)
 def test_only_pages_of_this_server_may_post(server: Served, origin: str | None) -> None:
     if origin == "https":
         origin = server.url.replace("http", "https")
     headers = {"Origin": origin or server.url}
     with server.http() as client:
-        assert client.post("/v1/completions", json=OK, headers=headers).status_code == (403 if origin else 200)
+        assert client.post("/v1/completions", json=OK, headers=headers).status_code == (
+            403 if origin else 200
+        )
         preflight = client.options("/v1/completions", headers=headers)
     assert preflight.status_code == (403 if origin else 405)
     assert not any(name.startswith("access-control") for name in preflight.headers)
@@ -47,13 +74,27 @@ def test_only_pages_of_this_server_may_post(server: Served, origin: str | None) 
 
 def test_page_of_an_allowed_name_may_come_through_a_proxy_with_tls(serve: Serve) -> None:
     with serve(hosts=["Chat.lan"]) as served:
-        for origin, status in (("https://chat.lan", 200), ("https://other.lan", 403), ("https://localhost", 403)):
+        for origin, status in (
+            ("https://chat.lan", 200),
+            ("https://other.lan", 403),
+            ("https://localhost", 403),
+        ):
             host = "chat.lan" if origin != "https://localhost" else "localhost"
-            assert served.send(b"", "/api/models/first", Origin=origin, Host=host).status_code == status
+            assert (
+                served.send(b"", "/api/models/first", Origin=origin, Host=host).status_code
+                == status
+            )
 
 
 def test_key_is_needed_for_all_but_page_and_health_and_a_host_can_be_allowed(serve: Serve) -> None:
-    wrong = ("sesame", "Basic sesame", "Bearersesame", "Bearer", "Bearer a sesame", "Bearer sésame".encode())
+    wrong = (
+        "sesame",
+        "Basic sesame",
+        "Bearersesame",
+        "Bearer",
+        "Bearer a sesame",
+        "Bearer sésame".encode(),
+    )
     with serve(real_engine, api_key="sesame", hosts=["GPU-box.lan"]) as served:
         for path in ("/v1/models", "/openapi.json", "/api/runs"):
             answer = served.get(path)
@@ -64,7 +105,9 @@ def test_key_is_needed_for_all_but_page_and_health_and_a_host_can_be_allowed(ser
             assert served.get("/v1/models", Authorization=given).status_code == 200
         for given in wrong:
             assert served.get("/v1/models", Authorization=given).status_code == 401  # type: ignore[arg-type]
-        right = openai.OpenAI(base_url=f"{served.url}/v1", api_key="sesame", max_retries=0, timeout=PATIENCE)
+        right = openai.OpenAI(
+            base_url=f"{served.url}/v1", api_key="sesame", max_retries=0, timeout=PATIENCE
+        )
         assert right.completions.create(model="second", prompt="It").choices[0].text
         assert served.get("/health", Host="gpu-box.lan:8000").status_code == 200
         assert served.get("/health", Host="other.lan").status_code == 403
@@ -85,17 +128,29 @@ def test_prompt_that_is_shown_is_counted_for_each_completion(serve: Serve) -> No
     with serve(real_engine, limits=Limits(values=3000, logprob_values=1000)) as served:
         crop = {"prompt": "I" * 1000, "long_prompt": "crop", "max_tokens": 1, "echo": True}
         assert served.post(**crop, n=2).status_code == 200
-        assert_is_error(served.post(**crop, n=3), 400, "max_tokens", "3003 tokens", "the prompt in it included")
+        assert_is_error(
+            served.post(**crop, n=3), 400, "max_tokens", "3003 tokens", "the prompt in it included"
+        )
         assert served.post(**{**crop, "prompt": "I" * 900}, logprobs=0, n=2).status_code == 200
         assert_is_error(served.post(**crop, logprobs=0, n=3), 400, "max_tokens", "3390 tokens")
-        assert served.post(prompt="I" * 49, echo=True, max_tokens=1, logprobs=4, n=4).status_code == 200
-        assert_is_error(served.post(prompt="I" * 50, echo=True, max_tokens=1, logprobs=4, n=4), 400, "logprobs")
+        assert (
+            served.post(prompt="I" * 49, echo=True, max_tokens=1, logprobs=4, n=4).status_code
+            == 200
+        )
+        assert_is_error(
+            served.post(prompt="I" * 50, echo=True, max_tokens=1, logprobs=4, n=4), 400, "logprobs"
+        )
         wrong = served.post("/api/generate", prompt="I" * 200, max_tokens=1)
         assert_is_error(wrong, 400, "max_tokens", "4622 tokens")
-        assert served.post("/api/generate", prompt="I" * 200, max_tokens=1, known=200).status_code == 200
+        assert (
+            served.post("/api/generate", prompt="I" * 200, max_tokens=1, known=200).status_code
+            == 200
+        )
 
 
-def test_long_request_is_read_and_answered_beside_the_event_loop(serve: Serve, char_model: CharModel) -> None:
+def test_long_request_is_read_and_answered_beside_the_event_loop(
+    serve: Serve, char_model: CharModel
+) -> None:
     """A thread lets the others in, at the latest after the call that it is in; the event loop does not."""
     model, tokenizer = char_model
     used: set[str] = set()
@@ -113,7 +168,11 @@ def test_long_request_is_read_and_answered_beside_the_event_loop(serve: Serve, c
     completion = {**long, "long_prompt": "crop", "max_tokens": 0, "echo": True, "logprobs": 0}
     engine = real_engine(make_loaded(*char_model)(Path()))
     with serve(lambda loaded: engine, loaded=loaded) as served:
-        for path, body in (("/tokenize", long), ("/v1/completions", completion), ("/api/generate", long)):
+        for path, body in (
+            ("/tokenize", long),
+            ("/v1/completions", completion),
+            ("/api/generate", long),
+        ):
             assert served.post(path, **body).status_code == 200
             assert len(used) == 1
             assert used.pop().startswith("long-requests")
@@ -159,7 +218,11 @@ def test_metrics_count_requests_tokens_and_seconds(serve: Serve) -> None:
         assert served.post(**OK).status_code == 200
         assert served.post(n=0, **OK).status_code == served.send(b"{").status_code == 400
         assert served.get("/nowhere/1").status_code == served.get("/nowhere/2").status_code == 404
-        lines = [line.rsplit(" ", 1) for line in served.get("/metrics").text.splitlines() if line[0] != "#"]
+        lines = [
+            line.rsplit(" ", 1)
+            for line in served.get("/metrics").text.splitlines()
+            if line[0] != "#"
+        ]
     path, found = "/v1/completions", {name: float(value) for name, value in lines}
     assert found[f'gpt_requests_total{{path="{path}",status="200"}}'] == 1
     assert found[f'gpt_requests_total{{path="{path}",status="400"}}'] == 2
@@ -177,7 +240,10 @@ def test_health_has_a_head(server: Served) -> None:
 
 
 def test_every_failure_of_the_server_is_logged_with_its_cause(
-    serve: Serve, char_model: CharModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    serve: Serve,
+    char_model: CharModel,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def load(folder: Path) -> Loaded:
         if "second" in folder.parts:
@@ -220,8 +286,13 @@ def test_other_sites_cause_no_work_unless_they_are_admitted(serve: Serve) -> Non
             assert answers[0].headers["X-Content-Type-Options"] == "nosniff"
             assert ("Access-Control-Allow-Origin" in answers[0].headers) is bool(origins)
             asked = {**headers, "Access-Control-Request-Method": "POST"}
-            assert client.options("/v1/completions", headers=asked).status_code == (200 if origins else 403)
-            assert client.options("/v1/completions", headers={**asked, "Host": "evil.com"}).status_code == 403
+            assert client.options("/v1/completions", headers=asked).status_code == (
+                200 if origins else 403
+            )
+            assert (
+                client.options("/v1/completions", headers={**asked, "Host": "evil.com"}).status_code
+                == 403
+            )
 
 
 def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
@@ -232,11 +303,22 @@ def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
 
 def test_protocol_is_documented_and_health_is_ok_until_an_engine_fails(manual: Served) -> None:
     document = manual.get("/openapi.json").json()
-    protocol = {path for path in document["paths"] if not path.startswith("/api/")}  # the rest is the playground's
+    protocol = {
+        path for path in document["paths"] if not path.startswith("/api/")
+    }  # the rest is the playground's
     models = {"/v1/models", "/v1/models/{name}"}
-    assert protocol == {"/v1/completions", "/v1/chat/completions", *models, "/tokenize", "/version", "/health"}
+    assert protocol == {
+        "/v1/completions",
+        "/v1/chat/completions",
+        *models,
+        "/tokenize",
+        "/version",
+        "/health",
+    }
     assert f"curl {manual.url}/v1/completions" in manual.get("/docs").text
-    assert document["components"]["schemas"]["CompletionRequest"]["properties"]["top_k"]["description"]
+    assert document["components"]["schemas"]["CompletionRequest"]["properties"]["top_k"][
+        "description"
+    ]
     assert manual.get("/health").json() == {"status": "ok"}
     manual.engine.failure = RuntimeError("broken")
     assert_is_error(manual.get("/health"), 503, None, "broken")

@@ -54,7 +54,9 @@ def test_window_and_vocabulary_are_told_of_a_model_that_is_not_loaded(tmp_path: 
     model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=32, vocab_size=3))
     write_checkpoint(folder, bare_checkpoint(model, tokenizer))
     assert models.sizes("run") == {"max_model_len": 32, "vocab_size": 3}
-    (folder / "tokenizer.json").write_text(json.dumps(CharTokenizer("abcd").to_dict()))  # not what was saved
+    (folder / "tokenizer.json").write_text(
+        json.dumps(CharTokenizer("abcd").to_dict())
+    )  # not what was saved
     os.utime(folder)
     assert models.sizes("run") == {}
 
@@ -95,7 +97,9 @@ def test_folder_that_hangs_or_fails_takes_no_other_with_it(serve: Serve, hanging
             assert [model["id"] for model in served.get("/v1/models").json()["data"]] == ["run"]
         for _ in range(20):
             assert_is_error(served.get("/v1/models/hangs"), 503, "model", "'hangs' does not answer")
-            assert_is_error(served.post(model="hangs", **ok), 503, "model", "'hangs' does not answer")
+            assert_is_error(
+                served.post(model="hangs", **ok), 503, "model", "'hangs' does not answer"
+            )
         assert hanging.asked.count("hangs") == 1
         assert served.get("/v1/models/run").status_code == served.get("/version").status_code == 200
         assert served.post(model="run", **ok).status_code == 200
@@ -112,14 +116,18 @@ def test_model_whose_disk_begins_to_hang_stays_loaded(
         stop.set()
 
 
-def test_model_that_is_loaded_for_ever_is_waited_for_by_no_other(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_is_loaded_for_ever_is_waited_for_by_no_other(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpt.extras.serving.http.models.LOAD_SECONDS", 0.2)
     stop = threading.Event()
 
     async def ask() -> None:
         models = make_models(runs)
         read = models._read
-        monkeypatch.setattr(models, "_read", lambda name: (name == "first" and stop.wait(PATIENCE), read(name))[1])
+        monkeypatch.setattr(
+            models, "_read", lambda name: (name == "first" and stop.wait(PATIENCE), read(name))[1]
+        )
         for _ in range(2):
             with pytest.raises(APIError, match="does not answer"):
                 await use(models, "first")
@@ -133,7 +141,14 @@ def test_model_that_is_loaded_for_ever_is_waited_for_by_no_other(runs: Path, mon
 
 
 def test_path_is_no_name(runs: Path) -> None:
-    for name in ("..", "../second", "first/../second", "/etc", "first/checkpoints/step-000001", " "):
+    for name in (
+        "..",
+        "../second",
+        "first/../second",
+        "/etc",
+        "first/checkpoints/step-000001",
+        " ",
+    ):
         with pytest.raises(APIError, match="there is no model"):
             asyncio.run(use(make_models(runs), name))
 
@@ -163,8 +178,12 @@ def test_changed_checkpoint_is_loaded_anew_and_its_users_keep_the_old_one(tmp_pa
         async with models.use("run") as old:
             assert await use(models, "run") is old
             old.engine.close = lambda: closed.append("old")
-            (tmp_path / "run/checkpoints/step-000001").rename(tmp_path / "run/checkpoints/step-000002")
-            (tmp_path / "run/last.json").write_text('{"checkpoint": "checkpoints/step-000002", "step": 2}')
+            (tmp_path / "run/checkpoints/step-000001").rename(
+                tmp_path / "run/checkpoints/step-000002"
+            )
+            (tmp_path / "run/last.json").write_text(
+                '{"checkpoint": "checkpoints/step-000002", "step": 2}'
+            )
             new = await use(models, "run")
             assert new.loaded.folder.name == "step-000002"
             assert not closed
@@ -179,7 +198,11 @@ def test_names_are_text_and_those_of_given_checkpoints(tmp_path: Path, runs: Pat
     for name in ("run", os.fsdecode(b"\xff")):
         add_run(tmp_path, name)
     assert names(make_models(tmp_path, checkpoints=())) == ["run"]
-    paths = [runs / "second", runs / "first" / "last", runs / "first" / "checkpoints" / "step-000001"]
+    paths = [
+        runs / "second",
+        runs / "first" / "last",
+        runs / "first" / "checkpoints" / "step-000001",
+    ]
     models = make_models(runs, checkpoints=paths)
     assert names(models) == ["second", "first/last", "first/step-000001"]
     assert models.first == "second"

@@ -40,7 +40,8 @@ def events(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("path", "stream"), [("/v1/completions", False), ("/v1/completions", True), ("/api/generate", True)]
+    ("path", "stream"),
+    [("/v1/completions", False), ("/v1/completions", True), ("/api/generate", True)],
 )
 @pytest.mark.parametrize(("tokens", "leave"), [(0, vanish), (3, socket.socket.close)])
 def test_client_that_goes_away_is_cancelled_at_once(
@@ -54,7 +55,9 @@ def test_client_that_goes_away_is_cancelled_at_once(
     assert manual.engine.cancelled == manual.engine.requests
 
 
-def test_token_is_sent_when_it_comes_and_the_end_once(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_sent_when_it_comes_and_the_end_once(
+    manual: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ask(manual) as connection:
         stream = events(connection)
         for text in ("a", "", "bc"):
@@ -90,15 +93,22 @@ def test_chat_names_the_role_in_the_first_part_of_each_choice(manual: Served) ->
         assert [chunk.delta.role for chunk in chunks] == [None, None]
         messages = [choice.message for choice in stream.get_final_completion().choices]
     assert roles == [(0, "assistant"), (1, "assistant"), (0, None), (1, None)]
-    assert [(message.role, message.content) for message in messages] == [("assistant", "ac"), ("assistant", "bd")]
+    assert [(message.role, message.content) for message in messages] == [
+        ("assistant", "ac"),
+        ("assistant", "bd"),
+    ]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/api/generate"])
 @pytest.mark.parametrize("finish", ["error", "cancelled"])
-def test_failure_in_a_stream_is_an_event_after_the_text(manual: Served, path: str, finish: str) -> None:
+def test_failure_in_a_stream_is_an_event_after_the_text(
+    manual: Served, path: str, finish: str
+) -> None:
     with ask(manual, path=path) as connection:
         manual.engine.say("abc")
-        manual.engine.requests[0].error = ValueError("no more numbers") if finish == "error" else None
+        manual.engine.requests[0].error = (
+            ValueError("no more numbers") if finish == "error" else None
+        )
         manual.engine.say("", finish)
         *chunks, last = events(connection)
     assert chunks

@@ -21,7 +21,10 @@ def loss_curves(training: Sequence[Point], validation: Sequence[Point], last_ste
     Text and axes have the color of the text around the picture, and there is no background, so that it fits a light and
     a dark page. A long curve is thinned, and values that are not finite are left out.
     """
-    curves = [[point for point in curve if math.isfinite(point[1])] for curve in (_thinned(training), validation)]
+    curves = [
+        [point for point in curve if math.isfinite(point[1])]
+        for curve in (_thinned(training), validation)
+    ]
     losses = [loss for curve in curves for _, loss in curve]
     ticks = _ticks(min(losses, default=0.0), max(losses, default=1.0), 5)
     low, high = ticks[0], ticks[-1]
@@ -83,7 +86,9 @@ def _axis_of_losses(ticks: Sequence[float], y: Callable[[float], float]) -> str:
 
 def _axis_of_steps(last: int, x: Callable[[float], float]) -> str:
     ticks = [tick for tick in _ticks(0, last, 6) if tick <= last and tick == int(tick)]
-    return "".join(_text(x(tick), HEIGHT - BOTTOM + 18, f"{int(tick):,}", "middle") for tick in ticks)
+    return "".join(
+        _text(x(tick), HEIGHT - BOTTOM + 18, f"{int(tick):,}", "middle") for tick in ticks
+    )
 
 
 def _legend(curves: Sequence[Sequence[Point]]) -> str:

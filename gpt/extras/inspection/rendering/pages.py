@@ -80,7 +80,13 @@ def _attention_data(view: View) -> View:
     for name, count in (("layer", layers), ("head", heads)):
         if name in start and not 0 <= start[name] < count:
             raise InputError(f"there is no {name} {start[name]}; they go from 0 to {count - 1}")
-    return {"labels": view["labels"], "layers": layers, "heads": heads, "weights": _pack(weights), **start}
+    return {
+        "labels": view["labels"],
+        "layers": layers,
+        "heads": heads,
+        "weights": _pack(weights),
+        **start,
+    }
 
 
 def _pack(weights: Tensor) -> str:
@@ -97,7 +103,9 @@ def _packed_vectors(vectors: Tensor | None) -> View | None:
     """
     if vectors is None:
         return None
-    scales = vectors.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 32767
+    scales = (
+        vectors.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 32767
+    )
     steps = (vectors / scales).round().clamp(-32767, 32767).short()
     numbers = base64.b64encode(steps.numpy().astype("<i2").tobytes()).decode("ascii")
     return {"numbers": numbers, "scales": _shortened(scales.flatten().tolist())}
@@ -110,7 +118,9 @@ class Page:
     kind: str  # "attention", "lens" or "picture"
     title: str
     note: str
-    view: View = field(repr=False)  # its data, as the function of `gpt.extras.inspection.views` returns them
+    view: View = field(
+        repr=False
+    )  # its data, as the function of `gpt.extras.inspection.views` returns them
 
     def save(self, path: str | Path) -> None:
         """Write one HTML file that needs no network."""

@@ -26,7 +26,11 @@ class Table:
         """Return a table whose styles are inline: they change nothing else in a notebook."""
         head = _html_row("th", self.header, self.align)
         body = "".join(_html_row("td", row, self.align) for row in self.rows)
-        note = f"<p style='margin:0.5em 0;white-space:pre-line'>{html.escape(self.note)}</p>" if self.note else ""
+        note = (
+            f"<p style='margin:0.5em 0;white-space:pre-line'>{html.escape(self.note)}</p>"
+            if self.note
+            else ""
+        )
         return (
             f"<p style='margin:0.5em 0'><b>{html.escape(self.title)}</b></p>"
             f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{note}"
@@ -38,7 +42,9 @@ def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths, strict=True)).rstrip()
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths, strict=True)
+        ).rstrip()
         for line in lines
     )
 
@@ -47,6 +53,9 @@ def _html_row(tag: str, cells: Row, align: str) -> str:
     styled = zip(cells, align, strict=True)
     return (
         "<tr>"
-        + "".join(f"<{tag} style='text-align:{SIDES[side]}'>{html.escape(cell)}</{tag}>" for cell, side in styled)
+        + "".join(
+            f"<{tag} style='text-align:{SIDES[side]}'>{html.escape(cell)}</{tag}>"
+            for cell, side in styled
+        )
         + "</tr>"
     )

@@ -31,7 +31,9 @@ Edits = Mapping[str, Change | Sequence[Change]]
 class ActivationCache(Mapping[Key, Tensor]):
     """Activations of one forward pass by full or short name, in the order they were computed."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], table: Mapping[str, Activation], n_layer: int) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], table: Mapping[str, Activation], n_layer: int
+    ) -> None:
         self._tensors, self._table, self._n_layer = tensors, table, n_layer
 
     def __getitem__(self, key: Key) -> Tensor:
@@ -84,12 +86,20 @@ def run_with_cache(
     """
     idx = to_batch(idx, tokenizer, model.wte.weight.device)
     if idx.numel() == 0:
-        raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
-    if idx.size(1) > model.config.block_size:  # the model checks this too, but only after the check of the memory
-        raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {model.config.block_size}")
+        raise InputError(
+            f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}"
+        )
+    if (
+        idx.size(1) > model.config.block_size
+    ):  # the model checks this too, but only after the check of the memory
+        raise InputError(
+            f"sequence of {idx.size(1)} tokens is longer than block_size {model.config.block_size}"
+        )
     table = activations(model.config)
     kept, changes = select(table, names), _resolve(edits or {}, table)
-    needed = capture_bytes(model.config, kept, idx.size(0), idx.size(1), model.wte.weight.element_size())
+    needed = capture_bytes(
+        model.config, kept, idx.size(0), idx.size(1), model.wte.weight.element_size()
+    )
     if needed > memory_limit:
         raise InputError(
             f"capturing {len(kept)} activations of {tuple(idx.shape)} ids takes {needed:,} bytes, more than the "
@@ -105,14 +115,18 @@ def run_with_cache(
 
     keep = set(kept)
     logits = with_hooks(model, keep | changes.keys(), hook)(idx)
-    return logits, ActivationCache({name: captured[name] for name in kept}, table, model.config.n_layer)
+    return logits, ActivationCache(
+        {name: captured[name] for name in kept}, table, model.config.n_layer
+    )
 
 
 def edited_model(model: GPT, edits: Edits) -> GPT:
     """Return a copy of a model, with the same parameters, that makes edits in every forward pass, cached ones too."""
     table = activations(model.config)
     changes = _resolve(edits, table)
-    return with_hooks(model, changes.keys(), lambda name, x: _changed(name, table[name], changes[name], x))
+    return with_hooks(
+        model, changes.keys(), lambda name, x: _changed(name, table[name], changes[name], x)
+    )
 
 
 def _changed(name: str, activation: Activation, edits: Iterable[Edit], x: Tensor) -> Tensor:
@@ -121,13 +135,17 @@ def _changed(name: str, activation: Activation, edits: Iterable[Edit], x: Tensor
     return x
 
 
-def one_text(model: GPT, given: TextOrIds, tokenizer: Tokenizer | None, fewest: int, reader: str) -> Tensor:
+def one_text(
+    model: GPT, given: TextOrIds, tokenizer: Tokenizer | None, fewest: int, reader: str
+) -> Tensor:
     """Return the ids (T,) int64 of one text, or of ids (T,) or (1, T), on the model's device, for a function."""
     idx = to_batch(given, tokenizer, model.wte.weight.device)
     if len(idx) != 1:
         raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(idx.shape)}")
     if idx.size(1) < fewest:
-        raise InputError(f"{reader} needs a text of at least {fewest} token{'s' * (fewest > 1)}, got {idx.size(1)}")
+        raise InputError(
+            f"{reader} needs a text of at least {fewest} token{'s' * (fewest > 1)}, got {idx.size(1)}"
+        )
     return idx[0]
 
 
@@ -136,5 +154,7 @@ def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, list[Ed
     for pattern, given in edits.items():
         several = given if isinstance(given, Sequence) else [given]
         for name in select(table, pattern):
-            changes.setdefault(name, []).extend(edit if isinstance(edit, Edit) else Edit(edit) for edit in several)
+            changes.setdefault(name, []).extend(
+                edit if isinstance(edit, Edit) else Edit(edit) for edit in several
+            )
     return changes

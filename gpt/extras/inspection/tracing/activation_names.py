@@ -66,10 +66,18 @@ BLOCK = {
     "attn.hook_q": Activation("B T H D", "queries, as projected"),
     "attn.hook_k": Activation("B T K D", "keys, as projected"),
     "attn.hook_v": Activation("B T K D", "values"),
-    "attn.hook_rot_q": Activation("B T H D", "queries as they are scored: normalized, rotated by their position"),
-    "attn.hook_rot_k": Activation("B T K D", "keys as they are scored: normalized, rotated by their position"),
-    "attn.hook_attn_scores": Activation("B H T S", "scores of keys, -inf where the query may not attend"),
-    "attn.hook_pattern": Activation("B H T S", "attention weights: [b, h, i, j] from query i to key j"),
+    "attn.hook_rot_q": Activation(
+        "B T H D", "queries as they are scored: normalized, rotated by their position"
+    ),
+    "attn.hook_rot_k": Activation(
+        "B T K D", "keys as they are scored: normalized, rotated by their position"
+    ),
+    "attn.hook_attn_scores": Activation(
+        "B H T S", "scores of keys, -inf where the query may not attend"
+    ),
+    "attn.hook_pattern": Activation(
+        "B H T S", "attention weights: [b, h, i, j] from query i to key j"
+    ),
     "attn.hook_z": Activation("B T H D", "weighted sums of values"),
     "hook_attn_out": Activation("B T C", "output of attention, added to the stream"),
     "ln2.hook_normalized": Activation("B T C", "output of ln_2, gain and bias included"),
@@ -147,9 +155,12 @@ def expand(key: Key, n_layer: int) -> str:
     return f"blocks.{layer + n_layer if layer < 0 else layer}.{meant[0]}"
 
 
-def capture_bytes(config: ModelConfig, names: Iterable[str], batch: int, length: int, itemsize: int) -> int:
+def capture_bytes(
+    config: ModelConfig, names: Iterable[str], batch: int, length: int, itemsize: int
+) -> int:
     """Return the bytes of these activations, before anything is computed; logits are always float32."""
     table = activations(config)
     return sum(
-        math.prod(table[name].shape(config, batch, length)) * (4 if name == "logits" else itemsize) for name in names
+        math.prod(table[name].shape(config, batch, length)) * (4 if name == "logits" else itemsize)
+        for name in names
     )

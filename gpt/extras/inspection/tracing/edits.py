@@ -48,7 +48,11 @@ def replace(value: Tensor | float, head: int | None = None) -> Edit:
 
 def _checked(name: str, new: object, old: Tensor) -> Tensor:
     if not isinstance(new, Tensor):
-        raise InputError(f"an edit of {name} gave {type(new).__name__}, not a tensor; return the new tensor")
+        raise InputError(
+            f"an edit of {name} gave {type(new).__name__}, not a tensor; return the new tensor"
+        )
     if (new.shape, new.dtype) != (old.shape, old.dtype):
-        raise InputError(f"an edit of {name} gave {tuple(new.shape)} {new.dtype} for {tuple(old.shape)} {old.dtype}")
+        raise InputError(
+            f"an edit of {name} gave {tuple(new.shape)} {new.dtype} for {tuple(old.shape)} {old.dtype}"
+        )
     return new

@@ -42,8 +42,12 @@ class HookedCore(nn.Module):
         """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D)."""
         with torch.no_grad():
             written_out = weighted_sum(masked_scores(q, k, mask).softmax(dim=-1), v)
-            require_equal("attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask))
-        q = self.hook("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)  # named axes are B T H D
+            require_equal(
+                "attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask)
+            )
+        q = self.hook("attn.hook_rot_q", q.transpose(1, 2)).transpose(
+            1, 2
+        )  # named axes are B T H D
         k = self.hook("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
         scores = self.hook("attn.hook_attn_scores", masked_scores(q, k, mask))
         pattern = self.hook("attn.hook_pattern", scores.softmax(dim=-1))
@@ -63,7 +67,10 @@ def unfused_copy(model: GPT) -> GPT:
 def _copy(module: Any) -> Any:
     kind = next(base for base in type(module).__mro__ if not base.__module__.startswith(NATIVE))
     copy: Any = object.__new__(kind)
-    state = {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
+    state = {
+        name: value.copy() if isinstance(value, dict) else value
+        for name, value in vars(module).items()
+    }
     state.pop("_compiled_call_impl", None)
     if "forward" in state and _wraps_own_forward(module):
         del state["forward"]
@@ -95,14 +102,19 @@ def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
     def add(name: str, path: str, register: Register) -> None:
         if name in wanted:  # a plugin's part has other modules inside, and no such activations
             tap: TensorHook = partial(call, name)
-            register(copy.get_submodule(path), _by_head(copy.config.head_dim, tap) if name.endswith(BY_HEAD) else tap)
+            register(
+                copy.get_submodule(path),
+                _by_head(copy.config.head_dim, tap) if name.endswith(BY_HEAD) else tap,
+            )
 
     for name, (path, register) in ENDS.items():
         add(name, path, register)
     for layer, block in enumerate(copy.h):
         assert isinstance(block, Block)
         for name, (path, register) in SITES.items():
-            inside = "mlp.c_gate" if name == "mlp.hook_pre" and isinstance(block.mlp, SwiGLU) else path
+            inside = (
+                "mlp.c_gate" if name == "mlp.hook_pre" and isinstance(block.mlp, SwiGLU) else path
+            )
             add(f"blocks.{layer}.{name}", f"h.{layer}.{inside}".rstrip("."), register)
         if any(f"blocks.{layer}.{name}" in wanted for name in INSIDE_CORE):
             block.attn.core = HookedCore(block.attn.core, partial(hook_wanted, f"blocks.{layer}."))
@@ -132,7 +144,9 @@ def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> N
 def _on_positions(module: nn.Module, hook: TensorHook) -> None:
     """Hook the position vectors, computed by adding positions to zeros."""
     module.register_forward_hook(
-        lambda module, inputs, output: inputs[0] + hook(module.forward(torch.zeros_like(inputs[0]), inputs[1]))
+        lambda module, inputs, output: (
+            inputs[0] + hook(module.forward(torch.zeros_like(inputs[0]), inputs[1]))
+        )
     )
 
 

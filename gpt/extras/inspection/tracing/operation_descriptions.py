@@ -34,7 +34,10 @@ WORDS: dict[tuple[str, str], tuple[str | None, str | None]] = {
     ("masked_scores", "repeat_interleave"): (None, ", one set per query head"),
     ("weighted_sum", "repeat_interleave"): (None, ", one set per query head"),
     ("weighted_sum", "matmul"): ("weighted sums of values", ", by head"),
-    ("ReferenceCore.forward", "softmax"): ("attention weights", ": softmax over the keys, rows sum to 1"),
+    ("ReferenceCore.forward", "softmax"): (
+        "attention weights",
+        ": softmax over the keys, rows sum to 1",
+    ),
     ("rotate_half", "chunk"): (None, ", two halves of each head"),
     ("rotate_half", "neg"): (None, ", second halves negated"),
     ("rotate_half", "cat"): (None, ", rotated by a quarter"),
@@ -77,10 +80,16 @@ def describe(operations: Sequence[Operation]) -> list[str]:
     for operation in operations:
         path = operation.module.split(".")
         places = (".".join(path[-2:]), path[-1], operation.caller)
-        known = [WORDS[place, operation.function] for place in places if (place, operation.function) in WORDS]
+        known = [
+            WORDS[place, operation.function]
+            for place in places
+            if (place, operation.function) in WORDS
+        ]
         inherited = subjects[operation.inputs[0]] if operation.inputs else "tensor"
         subject = next((begun for begun, _ in known if begun is not None), inherited)
-        phrase = next((phrase for _, phrase in known if phrase is not None), FUNCTIONS.get(operation.function))
+        phrase = next(
+            (phrase for _, phrase in known if phrase is not None), FUNCTIONS.get(operation.function)
+        )
         adds = operation.caller == "Block.forward"
         subjects.append("residual stream" if adds else subject)
         described = subjects[operation.inputs[-1]] if adds else subject

@@ -52,8 +52,12 @@ class Recorder(TorchFunctionMode):
         """Record operations inside this context, with the module that each runs in."""
         hooks = []
         for name, module in self.model.named_modules():
-            hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name)))
-            hooks.append(module.register_forward_hook(lambda *_: _drop(self._modules), always_call=True))
+            hooks.append(
+                module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
+            )
+            hooks.append(
+                module.register_forward_hook(lambda *_: _drop(self._modules), always_call=True)
+            )
         try:
             with self._counter, self:
                 yield
@@ -80,13 +84,21 @@ class Recorder(TorchFunctionMode):
             operation.inputs = tuple(renumbered[source] for source in operation.inputs)
         return [self.operations[number] for number in kept]
 
-    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
         before = self._counter.get_total_flops()
         result = func(*args, **(kwargs or {}))
         inputs = [x for x in _flat([args, kwargs or {}]) if isinstance(x, Tensor)]
         name = getattr(func, "__name__", str(func)).strip("_")
-        made = [args[0]] if name == "setitem" else [x for x in _flat([result]) if isinstance(x, Tensor)]
-        fresh = [x for x in made if name == "setitem" or not any(x is y for y in inputs)]  # no-ops return their input
+        made = (
+            [args[0]]
+            if name == "setitem"
+            else [x for x in _flat([result]) if isinstance(x, Tensor)]
+        )
+        fresh = [
+            x for x in made if name == "setitem" or not any(x is y for y in inputs)
+        ]  # no-ops return their input
         if fresh:
             self._add(name, _caller(), fresh[0], inputs, self._counter.get_total_flops() - before)
             for tensor in fresh[1:]:  # parts, of one row

@@ -31,7 +31,9 @@ BATCH, LENGTH, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
 class ParameterUse:
     """A parameter that an operation reads."""
 
-    name: str  # its path in the model; `.T` after it where a linear layer multiplies by its transpose
+    name: (
+        str  # its path in the model; `.T` after it where a linear layer multiplies by its transpose
+    )
     symbols: str  # its symbolic shape, as used
     shape: tuple[int, ...]
 
@@ -69,7 +71,9 @@ def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None)
         raise InputError("there are no token ids to trace")
     weights = weights_format(model)
     if weights != "float32":
-        raise InputError(f"only float32 weights can be traced, not {weights}; trace the model before quantization")
+        raise InputError(
+            f"only float32 weights can be traced, not {weights}; trace the model before quantization"
+        )
     operations = _record(model, idx)
     probe = Probe(model, idx.size(1))
     symbolic = _record(probe.model, probe.idx)
@@ -88,9 +92,13 @@ def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None)
             dtype=operation.dtype,
             nbytes=operation.nbytes,
             is_view=operation.is_view,
-            parameters=tuple(probe.use(path, sizes[path], operation.function) for path in operation.parameters),
+            parameters=tuple(
+                probe.use(path, sizes[path], operation.function) for path in operation.parameters
+            ),
             flops=operation.flops,
-            layer=int(operation.module.split(".")[1]) if operation.module.startswith("h.") else None,
+            layer=int(operation.module.split(".")[1])
+            if operation.module.startswith("h.")
+            else None,
         )
         for operation, twin, about, name in zip(
             operations, symbolic, describe(operations), _names(operations), strict=True
@@ -129,7 +137,9 @@ class Probe:
         with meta_device():
             self.model = GPT(self.config).to(model.wte.weight.dtype).eval()
             self.idx = torch.zeros(BATCH, self._length, dtype=torch.long)
-        self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
+        self._shapes = {
+            name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()
+        }
         self._letters = self._name_sizes()
 
     def symbols(self, shape: tuple[int, ...]) -> str:

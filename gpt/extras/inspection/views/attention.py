@@ -9,7 +9,13 @@ from torch import Tensor
 
 from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
-from gpt.extras.inspection.tracing.activation_cache import MEMORY_LIMIT, Change, Edits, one_text, run_with_cache
+from gpt.extras.inspection.tracing.activation_cache import (
+    MEMORY_LIMIT,
+    Change,
+    Edits,
+    one_text,
+    run_with_cache,
+)
 from gpt.extras.inspection.tracing.edits import zero
 from gpt.extras.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT
@@ -43,12 +49,18 @@ def attention_patterns(
     and `memory_limit` see `run_with_cache`.
     """
     idx = one_text(model, idx, tokenizer, 1, "attention_patterns")
-    _, cache = run_with_cache(model, idx.unsqueeze(0), "blocks.*.attn.hook_pattern", edits, memory_limit)
+    _, cache = run_with_cache(
+        model, idx.unsqueeze(0), "blocks.*.attn.hook_pattern", edits, memory_limit
+    )
     return torch.cat(list(cache.values()))
 
 
 def attention_view(
-    model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT
+    model: GPT,
+    tokenizer: Tokenizer,
+    idx: Tensor,
+    edits: Edits | None = None,
+    memory_limit: int = MEMORY_LIMIT,
 ) -> View:
     """Compute the `labels` (T,) of one text (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU."""
     weights = attention_patterns(model, idx, edits, memory_limit).float().cpu()
@@ -75,7 +87,9 @@ def summarize_head(pattern: Tensor) -> HeadSummary:
 
 
 @torch.no_grad()
-def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None) -> Tensor:
+def ablate_heads(
+    model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None
+) -> Tensor:
     """Compute how much worse the model predicts a text, ids (T,), without each head of some layers, by default all.
 
     The result is (layers, H) float32: mean loss with the head's output zeroed, minus the loss with it, in nats per
@@ -90,7 +104,12 @@ def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Se
 
     whole = loss(edits or {})
     changes = [
-        torch.stack([loss(without_heads([(layer, head)], edits)) - whole for head in range(model.config.n_head)])
+        torch.stack(
+            [
+                loss(without_heads([(layer, head)], edits)) - whole
+                for head in range(model.config.n_head)
+            ]
+        )
         for layer in (range(model.config.n_layer) if layers is None else layers)
     ]
     return torch.stack(changes)

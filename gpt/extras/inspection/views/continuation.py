@@ -11,7 +11,9 @@ from gpt.model import GPT
 
 
 @torch.no_grad()
-def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None = None) -> tuple[Tensor, Tensor]:
+def greedy_continuation(
+    model: GPT, idx: Tensor, count: int, edits: Edits | None = None
+) -> tuple[Tensor, Tensor]:
     """Continue ids (T,) by the most likely token, again and again; the model sees the last `block_size` tokens.
 
     Edits are made in every step. The new ids (count,) int64 and their probabilities (count,) float32 are on the CPU.
@@ -21,7 +23,9 @@ def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None
     cache = KVCache(model.config, device=idx.device)
     ids, step, probabilities = idx[-window:], idx[-window:], []
     for _ in range(count):
-        fits = cache.length + len(step) <= window  # else every position moves, and nothing cached is right
+        fits = (
+            cache.length + len(step) <= window
+        )  # else every position moves, and nothing cached is right
         logits = edited(step[None], cache=cache) if fits else edited(ids[-window:][None])
         likely = logits[0, -1].softmax(dim=-1).max(dim=-1)
         require_finite(likely.values)
@@ -31,7 +35,9 @@ def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None
     return ids[len(ids) - count :].cpu(), torch.stack(probabilities).float().cpu()
 
 
-def continuation_view(model: GPT, tokenizer: Tokenizer, idx: Tensor, count: int, edits: Edits | None = None) -> View:
+def continuation_view(
+    model: GPT, tokenizer: Tokenizer, idx: Tensor, count: int, edits: Edits | None = None
+) -> View:
     """Continue one text (T,) greedily: `ids` (count,) of the new tokens, their `labels` and `probabilities`."""
     ids, probabilities = greedy_continuation(model, idx, count, edits)
     return {

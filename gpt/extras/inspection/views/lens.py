@@ -8,7 +8,13 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.extras.inspection.tracing.activation_cache import MEMORY_LIMIT, Edits, run_with_cache
 from gpt.extras.inspection.tracing.activation_names import HEAD, activations, select
 from gpt.extras.inspection.tracing.hooks import require_equal
-from gpt.extras.inspection.views.tokens import View, labels_of, most_likely, require_finite, with_labels
+from gpt.extras.inspection.views.tokens import (
+    View,
+    labels_of,
+    most_likely,
+    require_finite,
+    with_labels,
+)
 from gpt.model import GPT
 from gpt.system.errors import InputError
 
@@ -31,8 +37,13 @@ def logit_lens(
     shape = (layers + 1, *idx.shape, model.vocab_size)
     needed = torch.Size(shape).numel() * torch.float32.itemsize
     if needed > memory_limit:
-        raise InputError(f"a lens of that text takes {needed:,} bytes, more than the limit of {memory_limit:,}")
-    names = ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(layers))]
+        raise InputError(
+            f"a lens of that text takes {needed:,} bytes, more than the limit of {memory_limit:,}"
+        )
+    names = [
+        "blocks.0.hook_resid_pre",
+        *(f"blocks.{layer}.hook_resid_post" for layer in range(layers)),
+    ]
     logits, cache = run_with_cache(model, idx, names, edits, memory_limit)
     lens = torch.empty(shape, dtype=torch.float32, device=logits.device)
     for row, stream in zip(lens, cache.values(), strict=True):
@@ -47,7 +58,9 @@ def _refuse_late(model: GPT, edits: Edits) -> None:
     table = activations(model.config)
     late = [name for pattern in edits for name in select(table, pattern) if name in HEAD]
     if late:
-        raise InputError(f"a lens reads the streams, and {late[0]} comes later; edit an activation of a block")
+        raise InputError(
+            f"a lens reads the streams, and {late[0]} comes later; edit an activation of a block"
+        )
 
 
 def lens_rows(n_layer: int) -> list[str]:
@@ -71,7 +84,9 @@ def lens_view(
     names = labels_of(tokenizer, range(model.vocab_size))
     top, came = [], []
     for logits in logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]:
-        probabilities = logits.softmax(dim=-1)  # (T, V), one row at a time: all rows together are as large as the lens
+        probabilities = logits.softmax(
+            dim=-1
+        )  # (T, V), one row at a time: all rows together are as large as the lens
         require_finite(probabilities)
         top.append([with_labels(names, tokens) for tokens in most_likely(probabilities, count)])
         came.append(probabilities[:-1].gather(1, idx[1:, None]).squeeze(1).tolist())

@@ -21,13 +21,22 @@ VECTORS = {
     "hidden": ("mlp.hook_post",),
 }
 """What a block computes on the way, by the last parts of its activation's name: the first that a model has."""
-ADDED = {"hook_embed": "embedding", "hook_pos_embed": "position", "hook_attn_out": "attn", "hook_mlp_out": "mlp"}
+ADDED = {
+    "hook_embed": "embedding",
+    "hook_pos_embed": "position",
+    "hook_attn_out": "attn",
+    "hook_mlp_out": "mlp",
+}
 """What is added to the residual stream, by the last part of its activation's name."""
 
 
 @torch.no_grad()
 def picture_view(
-    model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT
+    model: GPT,
+    tokenizer: Tokenizer,
+    idx: Tensor,
+    edits: Edits | None = None,
+    memory_limit: int = MEMORY_LIMIT,
 ) -> View:
     """Compute the parts of a model while it reads one text (T,).
 
@@ -45,18 +54,34 @@ def picture_view(
       probability; `top`, the `CANDIDATES` most likely ones after the last block.
     """
     config = model.config
-    has = {kind: [end for end in ends if f"blocks.0.{end}" in activations(config)] for kind, ends in VECTORS.items()}
-    wanted = (*ADDED, *(end for ends in has.values() for end in ends[:1]), "hook_normalized", "hook_pattern")
+    has = {
+        kind: [end for end in ends if f"blocks.0.{end}" in activations(config)]
+        for kind, ends in VECTORS.items()
+    }
+    wanted = (
+        *ADDED,
+        *(end for ends in has.values() for end in ends[:1]),
+        "hook_normalized",
+        "hook_pattern",
+    )
     names = [name for name in activations(config) if name.endswith(wanted)]
     last = f"blocks.{config.n_layer - 1}.hook_resid_post"
     _, cache = run_with_cache(model, idx.unsqueeze(0), [*names, last], edits, memory_limit)
-    found = {kind: [name for name in names if name.endswith(kind)] for kind in (*ADDED, "normalized", "pattern")}
+    found = {
+        kind: [name for name in names if name.endswith(kind)]
+        for kind in (*ADDED, "normalized", "pattern")
+    }
     parts = [name for name in names if name.rpartition(".")[2] in ADDED]
     added = torch.cat([cache[name] for name in parts]).float().cpu()
     require_finite(added)
-    require_equal("this model", "a sum of embeddings, attention and MLPs", added.sum(0), cache[last][0].cpu())
+    require_equal(
+        "this model", "a sum of embeddings, attention and MLPs", added.sum(0), cache[last][0].cpu()
+    )
     lens = lens_view(model, tokenizer, idx, CANDIDATES, edits, memory_limit)
-    vectors = {kind: [cache[name] for name in names if name.endswith(tuple(ends[:1]))] for kind, ends in has.items()}
+    vectors = {
+        kind: [cache[name] for name in names if name.endswith(tuple(ends[:1]))]
+        for kind, ends in has.items()
+    }
     return {
         "labels": lens["labels"],
         "ids": idx.tolist(),
@@ -64,8 +89,13 @@ def picture_view(
         "parameters": _parameters(config),
         "parts": [ADDED[name.rpartition(".")[2]] for name in parts],
         "added": added,
-        **{kind: torch.cat(found).float().cpu() if found else None for kind, found in vectors.items()},
-        "normalized": [cache[name][0].float().norm(dim=-1).tolist() for name in found["normalized"]],
+        **{
+            kind: torch.cat(found).float().cpu() if found else None
+            for kind, found in vectors.items()
+        },
+        "normalized": [
+            cache[name][0].float().norm(dim=-1).tolist() for name in found["normalized"]
+        ],
         "weights": torch.cat([cache[name] for name in found["pattern"]]).float().cpu(),
         "lens": [[candidates[0] for candidates in row] for row in lens["top"]],
         "top": lens["top"][-1],
@@ -74,7 +104,11 @@ def picture_view(
 
 def sizes_of(config: ModelConfig) -> View:
     """Return an architecture as plain data, with the sizes that follow from others."""
-    derived = {"n_kv_head": config.kv_heads, "head_dim": config.head_dim, "mlp_hidden": config.mlp_hidden}
+    derived = {
+        "n_kv_head": config.kv_heads,
+        "head_dim": config.head_dim,
+        "mlp_hidden": config.mlp_hidden,
+    }
     return {**config.model_dump(), **derived}
 
 

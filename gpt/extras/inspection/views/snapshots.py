@@ -35,13 +35,19 @@ def read_snapshot(file: Path) -> Snapshot:
     """Read a file of a snapshot; CheckpointError: it is damaged."""
     try:
         content = read_file(file, MAX_BYTES)
-        tensors: dict[str, Any] = {name: tensor.float() for name, tensor in safetensors.torch.load(content).items()}
-        words: dict[str, Any] = {name: parse_json(value) for name, value in _metadata_of(content).items()}
+        tensors: dict[str, Any] = {
+            name: tensor.float() for name, tensor in safetensors.torch.load(content).items()
+        }
+        words: dict[str, Any] = {
+            name: parse_json(value) for name, value in _metadata_of(content).items()
+        }
         snapshot = Snapshot(**tensors, **words)
         _require_whole(snapshot)
         tokens, line = (map(bytes.fromhex, each) for each in (snapshot.tokens, snapshot.line))
         labels = [label_of(content) or f"#{index}" for index, content in enumerate(tokens)]
-        return replace(snapshot, tokens=labels, line=[label_of(content) or PLACEHOLDER for content in line])
+        return replace(
+            snapshot, tokens=labels, line=[label_of(content) or PLACEHOLDER for content in line]
+        )
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the snapshot {file} cannot be read: {explained(error)}") from None
 
@@ -57,13 +63,24 @@ def _metadata_of(content: bytes) -> dict[str, str]:
 
 def _require_whole(shown: Snapshot) -> None:
     """Raise ValueError where a snapshot that somebody else may have made is not what its class says."""
-    words, known, length = (shown.tokens, shown.line, [shown.sample]), len(shown.tokens), len(shown.line)
-    if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
+    words, known, length = (
+        (shown.tokens, shown.line, [shown.sample]),
+        len(shown.tokens),
+        len(shown.line),
+    )
+    if not all(
+        isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words
+    ):
         raise ValueError("its words are no text")
     if not isinstance(shown.loss, float | None):
         raise ValueError("its loss is no number")
     embedding, attention = shown.embedding, shown.attention
-    if known > MAX_VOCABULARY or embedding.dim() != 2 or len(embedding) != known or not embedding.size(1):
+    if (
+        known > MAX_VOCABULARY
+        or embedding.dim() != 2
+        or len(embedding) != known
+        or not embedding.size(1)
+    ):
         raise ValueError("its embedding has a wrong shape")
     if attention.dim() != 4 or attention.shape[2:] != (length, length) or not attention.numel():
         raise ValueError("its attention has a wrong shape")
@@ -108,7 +125,9 @@ def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:
     own = centered @ axes
     turned = axes * torch.where(own.pow(3).sum(dim=0) < 0, -1.0, 1.0)
     points = (embedding - embedding.mean(dim=0)) @ turned / own.abs().max().clamp(min=1e-12)
-    return torch.nn.functional.pad(points, (0, 2 - points.size(1)))  # of one token there is one component
+    return torch.nn.functional.pad(
+        points, (0, 2 - points.size(1))
+    )  # of one token there is one component
 
 
 def nearest_tokens(embedding: Tensor, count: int) -> list[list[int]]:

@@ -34,7 +34,9 @@ class Surprisal:
 
 
 @torch.no_grad()
-def surprisal(model: GPT, idx: TextOrIds, edits: Edits | None = None, tokenizer: Tokenizer | None = None) -> Surprisal:
+def surprisal(
+    model: GPT, idx: TextOrIds, edits: Edits | None = None, tokenizer: Tokenizer | None = None
+) -> Surprisal:
     """Compute the surprisal of every token but the first, which has no context (Shannon 1948).
 
     `idx` is one text of at least two tokens: ids (T,) or (1, T), or the text; for `edits` see `run_with_cache`.

@@ -30,7 +30,11 @@ HEADS = [[1, 2], [0, 0], [1, 2]]
 
 
 def test_model_is_described_and_its_example_found_once(
-    server: Served, byte_server: Served, char_model: CharModel, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    server: Served,
+    byte_server: Served,
+    char_model: CharModel,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, tokenizer = char_model
     described = server.post("/api/models/first").json()
@@ -52,7 +56,9 @@ def test_model_is_described_and_its_example_found_once(
     asked: list[Loaded] = []
     monkeypatch.setattr(playground, "example_of", lambda loaded: asked.append(loaded) or "It was")
     with serve() as served:
-        assert [served.post("/api/models/second").json()["example"] for _ in range(2)] == ["It was"] * 2
+        assert [served.post("/api/models/second").json()["example"] for _ in range(2)] == [
+            "It was"
+        ] * 2
     assert len(asked) == 1
 
 
@@ -69,7 +75,9 @@ def text_of(found: list[dict[str, Any]]) -> str:
     return "".join(token["text"] for token in found)
 
 
-def test_probabilities_are_those_of_model_and_sampling(server: Served, char_model: CharModel) -> None:
+def test_probabilities_are_those_of_model_and_sampling(
+    server: Served, char_model: CharModel
+) -> None:
     model, tokenizer = char_model
     found = tokens(server, prompt="It was", max_tokens=40, seed=3, **SETTINGS)
     ids = [token["id"] for token in found]
@@ -90,8 +98,13 @@ def test_probabilities_are_those_of_model_and_sampling(server: Served, char_mode
                 expected.sort(descending=True).values[:count].tolist(), rel=1e-3, abs=1e-5
             )
             assert all(label == labels[index] for index, label, _ in token[name])
-            assert all(p == pytest.approx(float(expected[index]), rel=1e-3, abs=1e-5) for index, _, p in token[name])
-    sampled_ids = [index for token in found[6:] for index, _, _ in token["sampled"] if index == token["id"]]
+            assert all(
+                p == pytest.approx(float(expected[index]), rel=1e-3, abs=1e-5)
+                for index, _, p in token[name]
+            )
+    sampled_ids = [
+        index for token in found[6:] for index, _, _ in token["sampled"] if index == token["id"]
+    ]
     assert sampled_ids == ids[6:]
 
 
@@ -105,8 +118,12 @@ def test_prompt_may_be_ids_and_known(server: Served, char_model: CharModel) -> N
     (token,) = tokens(server, prompt="It was", max_tokens=1, known=6, alternatives=size)
     assert sorted(index for index, _, _ in token["own"]) == list(range(size))
     assert sum(p for _, _, p in token["own"]) == pytest.approx(1, abs=1e-3)
-    found = tokens(server, prompt="It was\n" * 10, max_tokens=2)  # the first of which lie before the window
-    assert [index for index, token in enumerate(found) if token["probability"] is None] == list(range(70 - 64 + 1))
+    found = tokens(
+        server, prompt="It was\n" * 10, max_tokens=2
+    )  # the first of which lie before the window
+    assert [index for index, token in enumerate(found) if token["probability"] is None] == list(
+        range(70 - 64 + 1)
+    )
     assert text_of(found[:70]) == "It was\n" * 10
 
 
@@ -130,11 +147,17 @@ def view_of(name: str, model: GPT, tokenizer: CharTokenizer, heads: list[list[in
     if name == "surprisal":
         found = surprisal(model, idx, edits=edits)
         labels = labels_of(tokenizer, idx.tolist())
-        return {"labels": labels, "bits": [None, *found.bits.tolist()], "mean_bits": found.mean_bits}
+        return {
+            "labels": labels,
+            "bits": [None, *found.bits.tolist()],
+            "mean_bits": found.mean_bits,
+        }
     if name in ("lens", "continue"):
         view, count = {"lens": (lens_view, 10), "continue": (continuation_view, 5)}[name]
         return view(model, tokenizer, idx, count, edits)
-    return {"attention": attention_view, "picture": picture_view}[name](model, tokenizer, idx, edits)
+    return {"attention": attention_view, "picture": picture_view}[name](
+        model, tokenizer, idx, edits
+    )
 
 
 def assert_close(found: Any, wanted: Any) -> None:
@@ -144,13 +167,21 @@ def assert_close(found: Any, wanted: Any) -> None:
         for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
             assert_close(found[key], wanted[key])
     else:
-        assert found == (pytest.approx(wanted, rel=1e-3, abs=1e-6) if isinstance(wanted, float) else wanted)
+        assert found == (
+            pytest.approx(wanted, rel=1e-3, abs=1e-6) if isinstance(wanted, float) else wanted
+        )
 
 
 @pytest.mark.parametrize("name", ["attention", "lens", "surprisal", "picture", "continue"])
 def test_readings_are_the_views(server: Served, char_model: CharModel, name: str) -> None:
     for heads in ([], HEADS):
-        answer = ask(server, name, model="first", ablate=heads, **({"count": 5} if name == "continue" else {}))
+        answer = ask(
+            server,
+            name,
+            model="first",
+            ablate=heads,
+            **({"count": 5} if name == "continue" else {}),
+        )
         assert answer.status_code == 200, answer.text
         assert_close(answer.json(), page_data(name, view_of(name, *char_model, heads)))
 
@@ -176,15 +207,23 @@ def test_readings_are_the_views(server: Served, char_model: CharModel, name: str
         ("generate", "stop", ["a"], "not permitted"),
     ],
 )
-def test_wrong_field_is_named(server: Served, name: str, param: str, value: Any, words: str) -> None:
+def test_wrong_field_is_named(
+    server: Served, name: str, param: str, value: Any, words: str
+) -> None:
     text = "prompt" if name == "generate" else "text"
-    assert_is_error(server.post(f"/api/{name}", **{text: "It was", param: value}), 400, param, words)
+    assert_is_error(
+        server.post(f"/api/{name}", **{text: "It was", param: value}), 400, param, words
+    )
 
 
-def test_text_fills_the_window_and_is_continued_from_its_end(server: Served, byte_server: Served) -> None:
+def test_text_fills_the_window_and_is_continued_from_its_end(
+    server: Served, byte_server: Served
+) -> None:
     for name in ("attention", "lens", "surprisal", "picture"):
         assert ask(server, name, text="It" * 32).status_code == 200
-    whole, end = (ask(server, "continue", text=text, count=4).json()["ids"] for text in ("It" * 40, "It" * 32))
+    whole, end = (
+        ask(server, "continue", text=text, count=4).json()["ids"] for text in ("It" * 40, "It" * 32)
+    )
     assert whole == end
     for text in ("é" * 40, "a" * 70):
         assert_is_error(ask(byte_server, "lens", text=text), 400, "text", "64")
@@ -199,8 +238,20 @@ def test_tokens_of_a_text_are_counted_and_not_its_characters(serve: Serve) -> No
     with serve(loaded=make_loaded(model, tokenizer)) as served:
         for name in ("attention", "lens", "surprisal", "picture"):
             assert ask(served, name, text=text).status_code == 200
-            assert_is_error(ask(served, name, text=text + "?"), 400, "text", f"{window + 1} tokens", f"the {window}")
-            assert_is_error(ask(served, name, text="e" * 10**6), 400, "text", "1000000 characters", f"{window} tokens")
+            assert_is_error(
+                ask(served, name, text=text + "?"),
+                400,
+                "text",
+                f"{window + 1} tokens",
+                f"the {window}",
+            )
+            assert_is_error(
+                ask(served, name, text="e" * 10**6),
+                400,
+                "text",
+                "1000000 characters",
+                f"{window} tokens",
+            )
             whole = ask(served, name, text=text).json()
             assert ask(served, name, text=text, last=1000).json() == whole
         ids = tokenizer.encode("It " * 2000 + text).tolist()
@@ -209,14 +260,26 @@ def test_tokens_of_a_text_are_counted_and_not_its_characters(serve: Serve) -> No
             assert (answer["read"], answer["labels"]) == (read, labels_of(tokenizer, ids[-read:]))
 
 
-def test_given_limits_are_kept_and_no_reading_is_infinite(serve: Serve, char_model: CharModel) -> None:
+def test_given_limits_are_kept_and_no_reading_is_infinite(
+    serve: Serve, char_model: CharModel
+) -> None:
     with serve(limits=Limits(view_tokens=5, view_bytes=1 << 20)) as served:
         for name in ("lens", "continue"):
             assert ask(served, name, text="It wa").status_code == 200
             assert_is_error(ask(served, name, text="It was"), 400, "text", "6", "5")
-    for name, limit in (("attention", 1000), ("lens", 10_000), ("picture", 9000)):  # more than its weights alone have
+    for name, limit in (
+        ("attention", 1000),
+        ("lens", 10_000),
+        ("picture", 9000),
+    ):  # more than its weights alone have
         with serve(limits=Limits(view_bytes=limit)) as served:
-            assert_is_error(ask(served, name), 400, "text", f"more than this server's limit of {limit:,}", "shorten")
+            assert_is_error(
+                ask(served, name),
+                400,
+                "text",
+                f"more than this server's limit of {limit:,}",
+                "shorten",
+            )
     broken = GPT(char_model[0].config).eval()
     broken.lm_head.weight.data.fill_(float("nan"))
     with serve(loaded=make_loaded(broken, char_model[1])) as served:

@@ -15,7 +15,10 @@ from tiny import CORPUS
 
 READ = "document.querySelector('.reading-body').children.length > 1"
 VIEWS = {
-    "write": ("Write", "document.querySelector('.pane .status').textContent.includes('written with')"),
+    "write": (
+        "Write",
+        "document.querySelector('.pane .status').textContent.includes('written with')",
+    ),
     "picture": ("Model", "document.querySelector('.picture .head canvas') !== null"),
     "attention": ("Attention", READ),
     "lens": ("Logit lens", READ),
@@ -26,7 +29,9 @@ VIEWS = {
 
 def test_page_asks_nobody_else_and_runs_no_other_script(server: Served) -> None:
     answer = server.get("/")
-    policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
+    policy = dict(
+        part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";")
+    )
     assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
     assert policy["connect-src"] == "'self'"
     for kind in ("script", "style"):
@@ -65,5 +70,7 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
                     page.press("Enter", CONTROL)
                 page.wait_for(is_shown)
                 assert (view, width, page.violations()) == (view, width, [])
-                hidden = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                hidden = (
+                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
                 assert (view, width, page.run(hidden)) == (view, width, 0)

@@ -33,13 +33,17 @@ def read(page: Page, view: str, text: str = TEXT) -> None:
     page.run(f"document.querySelector('.view-{view} textarea').select()")
     page.type(text)
     page.press("Enter", CONTROL)
-    page.wait_for(f"document.querySelector('.view-{view} .reading-body').children.length > 1 && {IDLE}")
+    page.wait_for(
+        f"document.querySelector('.view-{view} .reading-body').children.length > 1 && {IDLE}"
+    )
 
 
 def choose_model(page: Page, name: str) -> None:
     model = "document.getElementById('model')"
     page.run(f"{model}.value = '{name}'; {model}.dispatchEvent(new Event('change'))")
-    page.wait_for("!document.getElementById('facts').textContent.startsWith('Loading')")  # its example is then read
+    page.wait_for(
+        "!document.getElementById('facts').textContent.startsWith('Loading')"
+    )  # its example is then read
 
 
 def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model: CharModel) -> None:
@@ -65,7 +69,9 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     )
     for part, given in (("with-all", {}), ("without", edits)):
         written = continuation_view(model, tokenizer, ids, 48, given)["labels"]
-        shown = f"[...document.querySelectorAll('.{part} .continued')].map((item) => item.textContent)"
+        shown = (
+            f"[...document.querySelectorAll('.{part} .continued')].map((item) => item.textContent)"
+        )
         assert page.run(shown) == written
     page.point("document.querySelector('.clear')", click=True)
     page.wait_for(f"document.querySelector('.effects').hidden && {done}")
@@ -86,7 +92,9 @@ def test_tokens_of_the_end_of_a_text_are_read_and_counted(open_page: Open, serve
             labels = labels_of(tokenizer, ids[-48:])
             read(page, "attention", text)
             assert page.run("document.querySelectorAll('#text .token').length") == len(labels)
-            assert page.run(status) == ("Only the last 48 tokens are read." if len(ids) > 48 else "")
+            assert page.run(status) == (
+                "Only the last 48 tokens are read." if len(ids) > 48 else ""
+            )
         page.point("document.querySelectorAll('#heads .thumbnail')[0]", click=True)
         page.press("x")
         page.wait_for("!document.querySelector('.effects').hidden")
@@ -103,7 +111,9 @@ def test_run_is_looked_at_along_a_slider(trained: Path, serve: Serve, visit: Ope
     with serve(folder=trained / "runs") as served:
         page = visit(f"{served.url}/#learning", hurry=1)
         page.wait_for(f"{AT}?.startsWith('step 0')", PATIENCE)  # by itself, as it does once
-        played = f"{AT}?.startsWith('step 6 · loss ') && {PART.format('play')}.textContent === 'Play'"
+        played = (
+            f"{AT}?.startsWith('step 6 · loss ') && {PART.format('play')}.textContent === 'Play'"
+        )
         page.wait_for(played, PATIENCE)
         assert page.run("document.querySelectorAll('.map-token').length") == len(set(CORPUS))
         assert page.run("document.querySelector('.growth-heads').width") == 2 * 17 - 1
@@ -134,7 +144,9 @@ def test_training_run_is_followed_and_another_can_be_chosen(
     try:
         with serve(folder=tmp_path) as served:
             page = visit(f"{served.url}/#learning", width=400, dark=True, hurry=25)
-            page.wait_for(f"{STATE}?.startsWith('training: step 2 of 6')")  # the one that trains is chosen
+            page.wait_for(
+                f"{STATE}?.startsWith('training: step 2 of 6')"
+            )  # the one that trains is chosen
             run.metrics.write_text("".join(lines))
             page.wait_for(f"{STATE}.startsWith('training: step 6 of 6')")
             run.metrics.write_text("".join(kept))  # as going on from an earlier checkpoint does

@@ -43,7 +43,9 @@ def get(site: Served, path: str, status: int = 200) -> Any:
 
 
 def test_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
-    shutil.copytree(next((folder / "tiny/checkpoints").iterdir()), folder / "quantized")  # a checkpoint without a run
+    shutil.copytree(
+        next((folder / "tiny/checkpoints").iterdir()), folder / "quantized"
+    )  # a checkpoint without a run
     assert get(site, "/api/runs") == {"runs": ["tiny"], "training": None}
     get(site, "/api/runs/quantized", status=404)
     run = get(site, "/api/runs/tiny")
@@ -52,13 +54,23 @@ def test_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
     assert (run["best_step"], run["best_val_loss"]) == (best["step"], best["val_loss"])
     assert run["tokenizer"] == "char"
     assert "corpus.txt" not in json.dumps(run)
-    for pointer in ("{", "[]", '{"step": "x"}', '{"step": 3, "val_loss": "low"}', '{"step": 1e999}'):
+    for pointer in (
+        "{",
+        "[]",
+        '{"step": "x"}',
+        '{"step": 3, "val_loss": "low"}',
+        '{"step": 1e999}',
+    ):
         (folder / "tiny" / "best.json").write_text(pointer)
         assert get(site, "/api/runs/tiny")["best_val_loss"] is None
 
 
 def test_training_run_says_so_and_how_far_it_is(site: Served, folder: Path) -> None:
-    metrics, run, other = folder / "tiny" / "metrics.jsonl", RunFolder(folder / "tiny"), RunFolder(folder / "tiny")
+    metrics, run, other = (
+        folder / "tiny" / "metrics.jsonl",
+        RunFolder(folder / "tiny"),
+        RunFolder(folder / "tiny"),
+    )
     lines = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= 4]
     damaged = ['{"step": 5, "train/loss": 1', "[" * 100_000, '{"train/loss": 2}', ""]
     metrics.write_text("\n".join([*lines[:1] * 1000, *damaged[1:], *lines]) + "\n" + damaged[0])
@@ -94,8 +106,21 @@ def test_whatever_a_foreign_run_consists_of_the_others_are_listed_at_once(
     kind: str, site: Served, folder: Path
 ) -> None:
     checkpoint = next((folder / "tiny/checkpoints").iterdir()).relative_to(folder / "tiny")
-    own = ["config.yaml", "metrics.jsonl", "best.json", "last.json", "snapshots/step-000006.safetensors"]
-    parts = ["manifest.json", "config.yaml", "tokenizer.json", "state.json", "optimizer.pt", "model.safetensors"]
+    own = [
+        "config.yaml",
+        "metrics.jsonl",
+        "best.json",
+        "last.json",
+        "snapshots/step-000006.safetensors",
+    ]
+    parts = [
+        "manifest.json",
+        "config.yaml",
+        "tokenizer.json",
+        "state.json",
+        "optimizer.pt",
+        "model.safetensors",
+    ]
     names = [*own, *(f"{checkpoint}/{part}" for part in parts)]
     for number, name in enumerate(names):
         foreign = folder / f"foreign{number}"
@@ -112,7 +137,11 @@ def test_whatever_a_foreign_run_consists_of_the_others_are_listed_at_once(
             assert "\n" not in answer.json().get("error", {}).get("message", "")
     assert time.monotonic() - began < PATIENCE / 2
     for number, name in enumerate(names):
-        with pytest.raises(CheckpointError) if name.endswith(tuple(parts[1:])) and "/" in name else suppress(GPTError):
+        with (
+            pytest.raises(CheckpointError)
+            if name.endswith(tuple(parts[1:])) and "/" in name
+            else suppress(GPTError)
+        ):
             read_checkpoint(folder / f"foreign{number}" / checkpoint)
 
 
@@ -128,7 +157,9 @@ def test_no_other_folder_can_be_named_and_damage_is_said(site: Served, folder: P
     for other in (folder.parent, folder / ".hidden"):
         (other / "config.yaml").touch()
     (folder / "broken" / "config.yaml").write_text("modle: {}")
-    for path in (f"/api/runs/{name}{rest}" for name in OTHER_FOLDERS for rest in ("", "/snapshots/0?basis=0")):
+    for path in (
+        f"/api/runs/{name}{rest}" for name in OTHER_FOLDERS for rest in ("", "/snapshots/0?basis=0")
+    ):
         # which sends the path as it is
         with closing(HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)) as connection:
             connection.request("GET", path)
@@ -146,9 +177,13 @@ def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) ->
     tokenizer = CharTokenizer("abcdef")
     models = [sharp_model(seed=seed, vocab_size=6) for seed in (0, 1)]
     for step, model in zip((0, 7), models, strict=True):
-        run.snapshot(step).write_bytes(take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc", 2.5))
+        run.snapshot(step).write_bytes(
+            take_snapshot(model, tokenizer, torch.tensor([0, 1, 2]), "abc", 2.5)
+        )
     run.snapshot(8).write_bytes(b"damaged")
-    other = take_snapshot(sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), "", None)
+    other = take_snapshot(
+        sharp_model(vocab_size=5), CharTokenizer("abcde"), torch.tensor([0]), "", None
+    )
     run.snapshot(9).write_bytes(other)
     assert get(site, "/api/runs/tiny")["snapshots"] == [0, 7, 8, 9]
     shown = get(site, "/api/runs/tiny/snapshots/0?basis=7")
@@ -157,11 +192,19 @@ def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) ->
     first, last = (model.wte.weight.detach().half().float() for model in models)
     assert torch.allclose(torch.tensor(shown["points"]), map_embedding(first, last), atol=1e-3)
     assert shown["nearest"] == nearest_tokens(first, 4)
-    assert [len(heads) for heads in shown["attention"]] == [models[0].config.n_head] * models[0].config.n_layer
+    assert [len(heads) for heads in shown["attention"]] == [models[0].config.n_head] * models[
+        0
+    ].config.n_layer
     assert shown["points"] == [[round(x, 3), round(y, 3)] for x, y in shown["points"]]
     for path, status in {"0?basis=3": 404, "3?basis=0": 404, "0?basis=9": 400}.items():
         get(site, f"/api/runs/tiny/snapshots/{path}", status)
-    for path in ("9" * 260 + "?basis=0", "0?basis=" + "9" * 260, "0?basis=-1", "-1?basis=0", "x?basis=0"):
+    for path in (
+        "9" * 260 + "?basis=0",
+        "0?basis=" + "9" * 260,
+        "0?basis=-1",
+        "-1?basis=0",
+        "x?basis=0",
+    ):
         get(site, f"/api/runs/tiny/snapshots/{path}", 400)
     error = get(site, "/api/runs/tiny/snapshots/8?basis=7", 500)["error"]["message"]
     assert "damaged snapshot" in error

@@ -28,7 +28,9 @@ def fill(page: Page, **values: object) -> None:
 
 
 def wait_until_written(page: Page) -> None:
-    page.wait_for("document.querySelector('.pane .status').textContent.includes('written with seed')")
+    page.wait_for(
+        "document.querySelector('.pane .status').textContent.includes('written with seed')"
+    )
 
 
 def write(page: Page, **values: object) -> str:
@@ -56,7 +58,9 @@ def complete(served: Served, prompt: str, **settings: object) -> dict[str, Any]:
     return served.post(prompt=prompt, **{**fixed, **settings}).json()["choices"][0]
 
 
-def test_any_model_writes_its_completion_and_a_reload_keeps_the_form(open_page: Open, server: Served) -> None:
+def test_any_model_writes_its_completion_and_a_reload_keeps_the_form(
+    open_page: Open, server: Served
+) -> None:
     page = open_page()
     assert page.run("[...document.getElementById('model').options].map((option) => option.value)") == [
         "first", "second"
@@ -72,14 +76,22 @@ def test_any_model_writes_its_completion_and_a_reload_keeps_the_form(open_page: 
     scored = complete(server, "It was", model="second", max_tokens=40, **settings)
     assert text == "It was" + scored["text"]
     bits = -sum(scored["logprobs"]["token_logprobs"]) / math.log(2) / 40
-    said = page.text(".pane .status").partition(" bits per character; guessing blindly: 4.86.")[0].split()[-1]
+    said = (
+        page.text(".pane .status")
+        .partition(" bits per character; guessing blindly: 4.86.")[0]
+        .split()[-1]
+    )
     assert float(said) == pytest.approx(bits, abs=0.006)
     page.send("Page.reload")
-    page.wait_for("document.readyState === 'complete' && document.getElementById('prompt')?.value === 'It was'")
+    page.wait_for(
+        "document.readyState === 'complete' && document.getElementById('prompt')?.value === 'It was'"
+    )
     assert [page.run(VALUE.format(name)) for name in ("temperature", "seed")] == ["0.8", "11"]
 
 
-def test_text_streams_stops_at_once_and_gives_way_to_another(open_page: Open, manual: Served) -> None:
+def test_text_streams_stops_at_once_and_gives_way_to_another(
+    open_page: Open, manual: Served
+) -> None:
     page, engine = open_page(served=manual), manual.engine
     engine.wait_for_request()  # it writes when it is opened
     fill(page, prompt="It")
@@ -89,7 +101,9 @@ def test_text_streams_stops_at_once_and_gives_way_to_another(open_page: Open, ma
     page.wait_for("document.querySelectorAll('.written .token.given').length === 2")
     for count in (1, 2, 3):
         engine.say("a", request=1)
-        page.wait_for(f"document.querySelectorAll('.written .token:not(.given)').length === {count}")
+        page.wait_for(
+            f"document.querySelectorAll('.written .token:not(.given)').length === {count}"
+        )
         assert page.run("document.getElementById('stop').disabled") is False
     page.press("Escape")
     engine.wait_for_cancel()
@@ -121,7 +135,9 @@ def test_character_shows_its_alternatives_and_branches(open_page: Open, server: 
     assert page.text(".sampling") == "with temperature 0.9, top-k 5"
     assert page.text(".pairs .came").startswith(text[12].replace(" ", "␣").replace("\n", "⏎"))
     page.point(ITEM.format(12), click=True)
-    begun = text[:12] + page.text(".pairs li:not(.came) button").replace("␣", " ").replace("⏎", "\n")
+    begun = text[:12] + page.text(".pairs li:not(.came) button").replace("␣", " ").replace(
+        "⏎", "\n"
+    )
     branch(page)
     settings = {"max_tokens": 46 - len(begun), "temperature": 0.9, "top_k": 5, "seed": 1337}
     assert written(page) == begun + complete(server, begun, **settings)["text"]
