@@ -140,7 +140,8 @@ def part_of(module: str) -> str:
 
 
 def test_import_sets_no_environment_variable() -> None:
-    code = "import os; before = dict(os.environ); import gpt, benchmarks.cli; gpt.GPT; assert dict(os.environ) == before"
+    code = "import os; before = dict(os.environ); import gpt, benchmarks.cli; gpt.GPT; "
+    code += "assert dict(os.environ) == before"
     variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     result = subprocess.run(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
