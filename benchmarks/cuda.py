@@ -50,7 +50,7 @@ def commands_of(nanogpt: Path | None) -> Commands:
     return {
         "tests": [[*PYTEST, "tests/cuda"]],
         "decoding": [[*decoding, *sizes, *hf]],
-        "recipes": [[*_bench_train("recipe", "shakespeare"), "--seeds", "1", "2", "3"]],
+        "recipes": [[*_bench_train("recipe", "shakespeare_modern"), "--seeds", "1", "2", "3"]],
         "race": [[*_bench_train(race, baby_gpt), "--seeds", "1", *peer]],
         "step": [[*_bench_train("step", baby_gpt), *peer]],
     }

@@ -1,6 +1,7 @@
 """Every recipe that ships loads, and trains."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from gpt.cli import train
 from gpt.config import Config
 from gpt.config.sources import load_config
+from gpt.model.flops import run_flops
 
 CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
 
@@ -25,6 +27,41 @@ def test_every_recipe_points_to_the_schema_is_named_after_its_file_and_trains_tw
     text = ["data.source=file", f"data.path={corpus}"]
     assert train.main(["--config", str(path), *smaller, *cheaper, *text]) == 0
     assert (tmp_path / "runs" / path.stem / "checkpoints" / "step-000002").is_dir()
+
+
+def test_shakespeare_is_a_textbook_gpt() -> None:
+    """It trains as GPT-2 and nanoGPT do, and has no key that they would not have."""
+    config = load_config(CONFIGS[0].parent / "shakespeare.yaml").config
+    model, optim, train = config.model, config.optim, config.train
+    assert (model.norm, model.position, model.mlp, model.mlp_width) == (
+        "layernorm",
+        "learned",
+        "gelu",
+        None,
+    )
+    assert (model.tie_weights, model.init, model.qk_norm) == (True, "gpt2", False)
+    assert (optim.name, optim.schedule, optim.grad_clip) == ("adamw", "cosine", 1.0)
+    assert (config.data.order, train.length_warmup, train.mtp_weights) == ("random", (), ())
+    assert (train.logit_temperature, train.teacher) == (1.0, None)
+
+
+def test_ladder_leads_from_the_textbook_to_the_modern_recipe_in_equal_arithmetic() -> None:
+    """Its steps are the rows of a table of docs/training.md."""
+    configs = CONFIGS[0].parent
+    page = (configs.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    section = page.partition("### From the textbook to today")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| `([^`|]+=[^`|]+)` \|", section, flags=re.MULTILINE)
+    assert len(rows) == 12
+    modern = load_config(configs / "shakespeare_modern.yaml").config
+    overrides: list[str] = ["model.vocab_size=65"]
+    for row in rows:
+        overrides += row.split()
+        config = load_config(configs / "shakespeare.yaml", overrides).config
+        assert run_flops(config) == pytest.approx(34.0e12, rel=0.005)
+    expected = modern.leaves() | {"model.vocab_size": 65}
+    named_otherwise = {"run.name", "train.eval_interval", "sample.temperature"}
+    differing = {key for key, value in config.leaves().items() if value != expected[key]}
+    assert differing == named_otherwise
 
 
 def test_the_schema_in_the_repository_is_the_present_one() -> None:

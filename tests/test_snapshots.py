@@ -15,7 +15,7 @@ from gpt.extras import snapshots
 from gpt.extras.inspection.views.snapshots import read_snapshot
 from gpt.extras.snapshots import Snapshots
 from gpt.generation.batch import TextBatch
-from gpt.generation.engine import Runtime
+from gpt.generation.runtime import Runtime
 from gpt.training.callbacks import Callback
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer

@@ -1,5 +1,6 @@
 """Summaries of the runs in a folder, and how they differ."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from safetensors import SafetensorError, safe_open
-
 from gpt.api.metrics import read_metrics
 from gpt.checkpoint import RunFolder, read_state, similar_run
 from gpt.config import Config, DataConfig
-from gpt.system.errors import CheckpointError, GPTError, first_line
+from gpt.system.errors import CheckpointError, GPTError, explained, first_line
+from gpt.system.files import MAX_JSON_BYTES, open_file, parse_json
 
 Status = Literal["finished", "training", "stopped", "unreadable"]
 OWN_KEYS = frozenset({"run.name", "run.dir", "run.seed", "model.vocab_size"})
@@ -73,7 +73,7 @@ def summarize(folder: Path) -> RunSummary:
         config = run.config()
         assert config is not None, "the caller has seen config.yaml"
         return _summarize_readable(run, config, date)
-    except (GPTError, OSError, SafetensorError) as error:
+    except (GPTError, OSError) as error:
         return RunSummary(
             name=folder.name,
             text="",
@@ -144,15 +144,20 @@ def _bits_per_char(run: RunFolder, best_step: int) -> float | None:
 
 
 def count_saved_parameters(file: Path) -> int:
-    """Count the numbers in a file of weights by its header; a tied weight is there once."""
-    total = 0
-    with safe_open(file, framework="numpy") as weights:
-        for name in weights.keys():  # noqa: SIM118  # it is no dict
-            size = 1
-            for length in weights.get_slice(name).get_shape():
-                size *= length
-            total += size
-    return total
+    """Count the numbers in a safetensors file by its header; a tied weight is there once.
+
+    Raises:
+        CheckpointError: the header is damaged.
+    """
+    try:
+        with open_file(file) as opened:
+            # The format begins with the length of its header, which is JSON.
+            header_bytes = int.from_bytes(opened.read(8), "little")
+            header = parse_json(opened.read(min(header_bytes, MAX_JSON_BYTES)))
+        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+        return sum(math.prod(shape) for shape in shapes)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} is damaged: {explained(error)}") from None
 
 
 def differing_keys(summaries: Sequence[RunSummary]) -> list[str]:

@@ -334,7 +334,7 @@ def test_model_without_an_architecture_in_transformers_is_refused(
         export_files(sharp_model(**changes), CHARS, SamplingParams())
     assert str(error.value) == (
         f"transformers has no architecture that computes this model; train one with {remedy}, as the recipe "
-        "shakespeare does, or export it --to html"
+        "shakespeare_modern does, or export it --to html"
     )
 
 

@@ -237,7 +237,7 @@ def architecture_for(
     options = " or with ".join(" ".join(each) for each in changes if len(each) == fewest)
     raise InputError(
         f"{program} has no architecture that computes this model; train one with {options}, as the recipe "
-        "shakespeare does, or export it --to html"
+        "shakespeare_modern does, or export it --to html"
     )
 
 
