@@ -145,7 +145,7 @@ def test_commands_read_it_and_a_training_begins_with_it_but_does_not_resume_from
     assert explain.main(["lens", *checkpoint, "--prompt", "The best"]) == 0
     assert export.main([*checkpoint, "--to", "html", "--output", "page.html"]) == 0
     assert evaluate.main(checkpoint) == 2
-    assert "does not know what it was trained on" in capsys.readouterr().err
+    assert "has no record of its training corpus" in capsys.readouterr().err
     assert train.main(["--config", "tiny.yaml", "--resume", "runs/mine"]) == 2
     assert "begin a new run with it: train.init_from=runs/mine" in capsys.readouterr().err
     own = {
