@@ -1,4 +1,4 @@
-"""The curve of a run, below a cell of a notebook."""
+"""Show the losses of a run below the cell of a notebook that trains it."""
 
 import time
 from collections.abc import Mapping
@@ -10,22 +10,28 @@ from tqdm import tqdm
 from gpt.extras.inspection.rendering.curves import WIDTH, Point, loss_curves
 from gpt.training.monitor import Monitor
 
-SECONDS_BETWEEN = 1.0
+SECONDS_BETWEEN_PICTURES = 1.0
+"""Shortest time between two pictures, so that drawing takes little of the time of training."""
 
 
 class LiveCurve(Monitor):
-    """Shows one picture below a cell while a run trains, drawn again at most once a second and after evaluations."""
+    """Shows one picture of a run while it trains.
+
+    It is drawn again after every evaluation and sample, and at most once a second in between.
+    """
 
     def __init__(self, name: str, max_steps: int) -> None:
-        self._name, self._max_steps = name, max_steps
+        self._name = name
+        self._max_steps = max_steps
         self._training: list[Point] = []
         self._validation: list[Point] = []
         self._sample = ""
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        self._step = self._first_step = step
-        self._began = time.monotonic()
-        self._handle: Any = None
+        self._first_step = step  # not 0 where a run is resumed
+        self._step = step
+        self._start_time = time.monotonic()
+        self._handle: Any = None  # of the picture in the notebook, once there is one
         if step < self._max_steps:  # a run that is finished has nothing to show
             self._show()
 
@@ -42,7 +48,7 @@ class LiveCurve(Monitor):
 
     def progress(self, step: int, loss: float | None) -> None:
         self._step = step
-        if time.monotonic() - self._shown >= SECONDS_BETWEEN:
+        if time.monotonic() - self._last_shown >= SECONDS_BETWEEN_PICTURES:
             self._show()
 
     def close(self) -> None:
@@ -53,26 +59,36 @@ class LiveCurve(Monitor):
         """Return a progress bar, the curves, and the newest sample."""
         style = "margin:0.5em 0;white-space:pre-wrap;font:0.9em/1.4 monospace"
         sample = f'<pre style="{style}">{escape(self._sample)}</pre>' if self._sample else ""
+        curves = loss_curves(self._training, self._validation, self._max_steps)
+        line = "display:flex;justify-content:space-between;font-variant-numeric:tabular-nums"
+        bar = (
+            f'<progress value="{self._step}" max="{self._max_steps}" style="width:100%"></progress>'
+        )
         return (
             f'<div style="max-width:{WIDTH}px">'
-            '<div style="display:flex;justify-content:space-between;font-variant-numeric:tabular-nums">'
+            f'<div style="{line}">'
             f"<span>{escape(self._name)}: step {self._step:,} of {self._max_steps:,}</span>"
             f"<span>{self._time()}</span></div>"
-            f'<progress value="{self._step}" max="{self._max_steps}" style="width:100%"></progress>'
-            f"{loss_curves(self._training, self._validation, self._max_steps)}{sample}</div>"
+            f"{bar}{curves}{sample}</div>"
         )
 
     def _time(self) -> str:
         """Return the time of this process so far, and an estimate of the rest from its pace."""
-        seconds = time.monotonic() - self._began
-        done, left = self._step - self._first_step, self._max_steps - self._step
-        rest = f", {tqdm.format_interval(seconds / done * left)} left" if done and left else ""
-        return f"{tqdm.format_interval(seconds)}{rest}"
+        seconds = time.monotonic() - self._start_time
+        elapsed = tqdm.format_interval(seconds)
+        done = self._step - self._first_step
+        left = self._max_steps - self._step
+        if not done or not left:
+            return elapsed
+        remaining = tqdm.format_interval(seconds / done * left)
+        return f"{elapsed}, {remaining} left"
 
     def _show(self) -> None:
+        # IPython is there only in a notebook, and nothing else may need it.
         from IPython.display import HTML, display
 
-        self._shown, picture = time.monotonic(), HTML(self.to_html())
+        self._last_shown = time.monotonic()
+        picture = HTML(self.to_html())
         if self._handle is None:
             self._handle = display(picture, display_id=True)
         else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpt.api.metrics import read_metrics
 from gpt.system.errors import CheckpointError, GPTError
@@ -16,18 +17,19 @@ if TYPE_CHECKING:
 
 
 class HasFolder(Protocol):
-    """A `Run`."""
+    """A `gpt.Run`, which itself imports this module."""
 
     @property
     def folder(self) -> Path: ...
 
 
 ENDINGS = (".png", ".svg", ".pdf")
-AXES = {
-    "step": ("step", "optimizer steps"),
-    "seconds": ("speed/seconds", "seconds of training, evaluations included"),
-}
-"""By the value of `x`: the name of a metric, and its description."""
+METRICS = {"step": "step", "seconds": "speed/seconds"}
+"""Name in metrics.jsonl of each horizontal axis."""
+LABELS = {"step": "optimizer steps", "seconds": "seconds of training, evaluations included"}
+"""What is written below each horizontal axis."""
+Point = tuple[float, float]
+"""A value of the horizontal axis, and a loss."""
 
 
 def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str = "step") -> Figure:
@@ -35,24 +37,23 @@ def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str =
 
     Args:
         runs: runs, or their folders.
-        path: image to write: .png, .svg or .pdf; None: none.
+        path: image to write, which ends with .png, .svg or .pdf; None: no image is written.
         x: horizontal axis, step or seconds.
 
     Returns:
         A figure of matplotlib, which no backend shows by itself.
 
     Raises:
-        GPTError: matplotlib is not installed, a run has no losses yet, or the image cannot be written.
+        GPTError: matplotlib is not installed, a run has no losses, or the image cannot be written.
     """
     if not runs:
         raise GPTError("plot needs at least one run")
-    if x not in AXES:
-        raise GPTError(f"x is {x!r}, expected one of {', '.join(AXES)}")
-    output = None if path is None else _checked(Path(path))
+    if x not in METRICS:
+        raise GPTError(f"x is {x!r}, expected one of {', '.join(METRICS)}")
+    output = None if path is None else _checked_output(Path(path))
     try:
-        from matplotlib.figure import (
-            Figure,
-        )  # not by pyplot, which would keep the figure and choose a backend
+        # Not pyplot: it would keep the figure until it is closed, and choose a backend.
+        from matplotlib.figure import Figure
     except ImportError:
         raise GPTError(
             "matplotlib is not installed; install it with: pip install 'glassgpt[plot]'"
@@ -61,52 +62,63 @@ def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str =
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
     for number, run in enumerate(runs):
-        _draw(axes, Path(run) if isinstance(run, str | Path) else run.folder, x, f"C{number}")
-    axes.set_xlabel(AXES[x][1])
+        folder = Path(run) if isinstance(run, str | Path) else run.folder
+        color = f"C{number}"  # matplotlib's colors in order; it starts again after ten
+        _draw_losses(axes, folder, x, color)
+    axes.set_xlabel(LABELS[x])
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)
     for text in axes.legend(frameon=False).get_texts():
-        text.set_parse_math(False)  # a folder's name is not a formula
+        text.set_parse_math(False)  # a dollar sign in the name of a run begins no formula
     figure.tight_layout()
     if output is not None:
-        picture = io.BytesIO()
-        figure.savefig(picture, format=output.suffix[1:].lower())
-        try:
-            write_atomic(output, picture.getvalue())
-        except OSError as error:
-            raise GPTError(f"cannot write {path}: {error.strerror}") from None
+        _write_image(figure, output)
     return figure
 
 
-def _draw(axes: Axes, run: Path, x: str, color: str) -> None:
-    rows, (key, _) = read_metrics(run), AXES[x]
-    training, validation = (
-        [(row[key], row[name]) for row in rows if row.get(name) is not None and key in row]
-        for name in ("train/loss", "val/loss")
-    )
+def _draw_losses(axes: Axes, run: Path, x: str, color: str) -> None:
+    """Draw the training loss of a run as a pale line, and its validation loss with dots."""
+    rows = read_metrics(run)
+    training = _points(rows, METRICS[x], "train/loss")
+    validation = _points(rows, METRICS[x], "val/loss")
     if not training and not validation:
         raise CheckpointError(f"{run} has no losses yet")
     if training:
-        axes.plot(
-            *zip(*training, strict=True),
-            linewidth=0.8,
-            alpha=0.45,
-            color=color,
-            label=f"{run.name}: training",
-        )
+        label = f"{run.name}: training"
+        steps, losses = zip(*training, strict=True)
+        axes.plot(steps, losses, linewidth=0.8, alpha=0.45, color=color, label=label)
     if validation:
-        axes.plot(
-            *zip(*validation, strict=True), marker="o", color=color, label=f"{run.name}: validation"
-        )
+        label = f"{run.name}: validation"
+        steps, losses = zip(*validation, strict=True)
+        axes.plot(steps, losses, marker="o", color=color, label=label)
         last = validation[-1]
+        text_offset = (0, 8)  # above the last dot
         axes.annotate(
-            f"{last[1]:.3f}", last, xytext=(0, 8), textcoords="offset points", ha="center"
+            f"{last[1]:.3f}", last, xytext=text_offset, textcoords="offset points", ha="center"
         )
 
 
-def _checked(path: Path) -> Path:
+def _points(rows: Sequence[dict[str, Any]], x: str, y: str) -> list[Point]:
+    """Return the values of two metrics, of the rows that have both."""
+    points = []
+    for row in rows:
+        if x in row and row.get(y) is not None:  # an infinite loss is written as null
+            points.append((row[x], row[y]))
+    return points
+
+
+def _write_image(figure: Figure, path: Path) -> None:
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix[1:].lower())
+    try:
+        write_atomic(path, image.getvalue())
+    except OSError as error:
+        raise GPTError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _checked_output(path: Path) -> Path:
+    """Return the path of an image; raise GPTError where no image can be written there."""
     if path.suffix.lower() not in ENDINGS or path.is_dir():
-        raise GPTError(
-            f"cannot plot into {path}: expected a file name that ends with {' or '.join(ENDINGS)}"
-        )
+        endings = " or ".join(ENDINGS)
+        raise GPTError(f"cannot plot into {path}: expected a file name that ends with {endings}")
     return path

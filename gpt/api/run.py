@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RUNS = Path("runs")
+"""Folder in which a run is looked for by its name."""
 
 
 class Run:
@@ -43,7 +44,7 @@ class Run:
         folder: the run folder.
 
     Args:
-        path: a run folder, or its name below `runs`, or a checkpoint folder such as `gpt.save` writes.
+        path: a run folder, its name below `runs`, or a checkpoint folder as of `gpt.save`.
         device: device of the model: auto, cpu, cuda, cuda:N or mps.
 
     Raises:
@@ -51,25 +52,22 @@ class Run:
     """
 
     def __init__(self, path: str | Path, device: str = "auto") -> None:
-        if text := text_for_path(path):
+        text = text_for_path(path)
+        if text is not None:
             raise CheckpointError(f"{text}; give a run folder")
-        place = find_place(Path(path), RUNS)
-        self.folder = place or Path(path)
+        found = find_place(Path(path), RUNS)
+        self.folder = found or Path(path)
         self._device = device
         if not (self.folder / "config.yaml").is_file():
-            near = similar_run(self.folder, RUNS) if place is None else ""
-            raise CheckpointError(f"{path} is not a run folder: it has no config.yaml{near}")
+            suggestion = "" if found is not None else similar_run(self.folder, RUNS)
+            raise CheckpointError(f"{path} is not a run folder: it has no config.yaml{suggestion}")
 
     def __repr__(self) -> str:
         try:
             state = read_state(find_checkpoint(self.folder, self.folder.parent))
             loss = f", validation loss {state['val_loss']:.4f} at step {state['step']}"
-        except (
-            GPTError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ):  # none yet, as in a model saved by user code
+        except (GPTError, KeyError, TypeError, ValueError):
+            # A run that has only begun has no checkpoint, and one of `gpt.save` has no loss.
             loss = ""
         return f"Run({str(self.folder)!r}{loss})"
 
@@ -77,14 +75,17 @@ class Run:
         """Return the run with its loss curves, if it has any, for a notebook."""
         name = f"<p><code>{escape(repr(self))}</code></p>"
         try:
-            rows, last = self.metrics, self.config.train.max_steps
-        except GPTError:  # none, as in a model saved by user code
+            rows = self.metrics
+            last_step = self.config.train.max_steps
+        except GPTError:  # a checkpoint of `gpt.save` has no metrics
             return name
-        return name + loss_curves(points_of(rows, "train/loss"), points_of(rows, "val/loss"), last)
+        training = points_of(rows, "train/loss")
+        validation = points_of(rows, "val/loss")
+        return name + loss_curves(training, validation, last_step)
 
     @property
     def config(self) -> Config:
-        """Return the configuration of the run, every value of it."""
+        """Return the configuration of the run, with the values that were left out as defaults."""
         return load_config(self.folder / "config.yaml").config
 
     @property
@@ -99,14 +100,14 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, in order: each has a `step` and some numbers by name."""
+        """Return the lines of metrics.jsonl in order, each with a `step` and numbers by name."""
         return read_metrics(self.folder)
 
     def sample(self, prompt: str = "", **params: Any) -> str:
         """Return the prompt and the text that follows it.
 
         Args:
-            prompt: may be empty: the text then starts after a line end.
+            prompt: the beginning of the text; if it is empty, the text starts as after a line end.
             params: fields of `SamplingParams`, which replace those of the run's configuration.
 
         Raises:
@@ -114,7 +115,7 @@ class Run:
         """
         defaults = self._loaded.config.sample.model_dump(exclude_unset=True)
         text = generate(self.model, self.tokenizer, prompt, **{**defaults, **params})
-        return convert_newlines(prompt) + text
+        return convert_newlines(prompt) + text  # the model, too, has read \n in place of \r\n
 
     def evaluate(self, split: str = "val") -> dict[str, Any]:
         """Compute the loss of the model over a split of its corpus, as `gpt evaluate` does.
@@ -123,10 +124,11 @@ class Run:
             split: train, val or test.
 
         Returns:
-            `checkpoint`, `protocol`, `split`, `loss` in nats per token, `bits_per_char`, `tokens` and `block_size`.
+            A dict with `checkpoint`, `protocol`, `split`, `loss` in nats per token,
+            `bits_per_char`, `tokens` and `block_size`.
 
         Raises:
-            GPTError: its tokens are gone, or have no such split.
+            GPTError: the prepared corpus is gone, or has no such split.
         """
         loaded = self._loaded
         device = next(loaded.model.parameters()).device

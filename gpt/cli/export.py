@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
 ENDINGS = {"html": ".html", "hf": "-hf", "gguf": ".gguf"}
-"""What the name of a run becomes the name of its export with."""
+"""What is appended to the name of a run to name its export."""
 USES = {
     "html": "open it in a browser",
     "hf": "AutoModelForCausalLM.from_pretrained({output!r}) loads it",
     "gguf": "llama-cli -m {output} runs it",
 }
-"""What to do with an export."""
+"""What to do with an export, for the last message."""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights",
         choices=("fp16", "int8", "q8_0", "float32"),
-        help="format of the weights: fp16, int8 or float32 in a page (default: fp16), q8_0 or float32 in a GGUF file "
-        "(default: float32)",
+        help="format of the weights: fp16, int8 or float32 in a page (default: fp16), "
+        "q8_0 or float32 in a GGUF file (default: float32)",
     )
     endings = ", ".join(ENDINGS.values())
     output = f"file or folder to write (default: the run's name with {endings}, in this folder)"
@@ -42,17 +42,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @command(
     "export",
-    "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
+    "Write a trained model in another format. "
+    "html: one file that runs the model in any browser, offline. "
     "hf: a folder that transformers loads. gguf: one file that llama.cpp runs.",
     "--to html --checkpoint runs/shakespeare --output shakespeare.html",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.weights not in (None, *FORMATS[arguments.to]):
+    weights = arguments.weights
+    if weights is not None and weights not in FORMATS[arguments.to]:
         known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
-        raise ConfigError(
-            f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}"
-        )
+        raise ConfigError(f"--weights {weights} is not for --to {arguments.to}, which has {known}")
+    # Asked before torch and the model are loaded, which takes seconds.
     if arguments.output is not None:
         require_free(arguments.output)
     load_torch()
@@ -64,20 +65,16 @@ def main(arguments: argparse.Namespace) -> int:
     loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     output: Path = arguments.output or Path(_name(loaded) + ENDINGS[arguments.to])
     require_free(output)
+    write = WRITERS[arguments.to]
     try:
         require_as_configured(loaded.model)
         output.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(output) as folder:
             staged = folder / output.name
             with announced(report, f"writing {output}"):
-                lost = WRITERS[arguments.to](arguments.weights, loaded, staged)
-            if staged.is_dir():
-                sync_folder(staged)
-            files = [file for file in (staged, *staged.rglob("*")) if file.is_file()]
-            for file in files:
-                sync_file(file)
-            size = sum(file.stat().st_size for file in files)
-            staged.replace(output)
+                lost_defaults = write(weights, loaded, staged)
+            size = _synchronize(staged)
+            staged.replace(output)  # an export is there as a whole, or not at all
         sync_folder(output.parent)
     except InputError as error:
         raise InputError(f"{loaded.folder} cannot be exported: {error}") from None
@@ -85,9 +82,20 @@ def main(arguments: argparse.Namespace) -> int:
         raise GPTError(f"cannot write {output}: {error.strerror or error}") from None
     use = USES[arguments.to].format(output=str(output))
     report(f"{loaded.folder}: written to {output}, {human_bytes(size)}; {use}")
-    if lost:
-        report(f"not in {output}: {', '.join(lost)}")
+    if lost_defaults:
+        report(f"not in {output}: {', '.join(lost_defaults)}")
     return 0
+
+
+def _synchronize(staged: Path) -> int:
+    """Wait until a file, or every file of a folder, is on the disk, and return their bytes."""
+    files = [staged]
+    if staged.is_dir():
+        sync_folder(staged)
+        files = [file for file in staged.rglob("*") if file.is_file()]
+    for file in files:
+        sync_file(file)
+    return sum(file.stat().st_size for file in files)
 
 
 def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> list[str]:
@@ -96,19 +104,31 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     from gpt.extras.inspection.example import example_of
     from gpt.extras.inspection.views.tokens import kind_of
 
-    shape, sample, weights = loaded.config.model, loaded.config.sample, given_weights or "fp16"
+    weights = given_weights or "fp16"
+    model = loaded.config.model
+    sample = loaded.config.sample
     count = sum(parameter.numel() for parameter in loaded.model.parameters())
     title = f"{_name(loaded)}: {count:,} numbers that learned to write"
-    window = f"{shape.block_size} {kind_of(loaded.tokenizer)}s"
+    window = f"{model.block_size} {kind_of(loaded.tokenizer)}s"
     note = (
-        f"A GPT of {shape.n_layer} layers, {shape.n_head} heads and width {shape.n_embd} runs in this page, without a "
-        f"server; it sees {window}, with {weights} weights. What you type stays here."
+        f"A GPT of {model.n_layer} layers, {model.n_head} heads and width {model.n_embd} runs in "
+        f"this page, without a server; it sees {window}, with {weights} weights. "
+        "What you type stays here."
     )
-    run = RunFolder(loaded.folder.parent.parent)  # of runs/name/checkpoints/step-1
-    learning = learning_of(run, loaded.config, int(loaded.state.get("step", 0)))
+    # A checkpoint is runs/NAME/checkpoints/step-N; for one outside of a run there are no snapshots.
+    run = RunFolder(loaded.folder.parent.parent)
+    last_step = int(loaded.state.get("step", 0))
     page = render_model_page(
-        loaded.model, loaded.tokenizer, weights, sample, title, note, example_of(loaded), learning
+        loaded.model,
+        loaded.tokenizer,
+        weights,
+        sample,
+        title,
+        note,
+        example=example_of(loaded),
+        learning=learning_of(run, loaded.config, last_step),
     )
+    # An export has the same bytes on every system, so not the line ends of Windows.
     staged.write_text(page, encoding="utf-8", newline="\n")
     return not_in_page(sample)
 
@@ -127,7 +147,8 @@ def _write_gguf(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
     from gpt.extras.export.coverage import unknown_defaults
     from gpt.extras.export.gguf_file import write_gguf
 
-    sample, weights = loaded.config.sample, given_weights or "float32"
+    weights = given_weights or "float32"
+    sample = loaded.config.sample
     write_gguf(staged, loaded.model, loaded.tokenizer, weights, _name(loaded), sample.end_id)
     return unknown_defaults(sample, {"end_id"})
 
@@ -138,11 +159,16 @@ def _name(loaded: "Loaded") -> str:
     return name_of_model(loaded.folder, loaded.config)
 
 
-WRITERS: dict[str, Callable[[str | None, "Loaded", Path], list[str]]] = {
+Writer = Callable[[str | None, "Loaded", Path], list[str]]
+"""Writes a model to a path, given the value of --weights.
+
+It returns the sampling defaults that its format has no place for.
+"""
+WRITERS: dict[str, Writer] = {
     "html": _write_html,
     "hf": _write_hugging_face,
     "gguf": _write_gguf,
 }
-"""Each is given --weights, and returns the sampling defaults that its format has no place for."""
+"""The writer of each value of --to."""
 FORMATS = {"html": ("fp16", "int8", "float32"), "hf": (), "gguf": ("float32", "q8_0")}
-"""Formats of weights that can be chosen."""
+"""Values of --weights for each value of --to."""

@@ -1,4 +1,4 @@
-"""`gpt import-model`: a model that another program has trained, as a checkpoint."""
+"""`gpt import-model`: convert a model that another program has trained to a checkpoint."""
 
 import argparse
 from pathlib import Path
@@ -11,26 +11,25 @@ from gpt.system.progress import announced
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    # `arguments.from` would be a syntax error, since `from` is a keyword of Python.
+    formats = ("hf", "nanogpt")
     parser.add_argument(
-        "--from", dest="source", choices=("hf", "nanogpt"), required=True, help="format to read"
+        "--from", dest="source", choices=formats, required=True, help="format to read"
     )
     parser.add_argument(
         "--input", type=to_path, required=True, metavar="PATH", help="folder, or ckpt.pt"
     )
-    parser.add_argument(
-        "--meta",
-        type=to_path,
-        metavar="FILE",
-        help="nanogpt: meta.pkl with the characters (default: beside ckpt.pt)",
-    )
+    meta = "nanogpt: meta.pkl with the characters (default: beside ckpt.pt)"
+    parser.add_argument("--meta", type=to_path, metavar="FILE", help=meta)
     output = "checkpoint folder to write (default: the input folder's name, in runs)"
     parser.add_argument("--output", type=to_path, metavar="DIR", help=output)
 
 
 @command(
     "import-model",
-    "Make a checkpoint of a model that another program has trained. hf: a folder of transformers, with safetensors "
-    "and a tokenizer.json; nanogpt: a ckpt.pt with the meta.pkl of its data beside it. No code in them is run.",
+    "Make a checkpoint of a model that another program has trained. "
+    "hf: a folder of transformers, with safetensors and a tokenizer.json; "
+    "nanogpt: a ckpt.pt with the meta.pkl of its data beside it. No code in them is run.",
     "--from hf --input gpt2 --output runs/gpt2",
     _add_options,
 )
@@ -45,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.extras.export.hugging_face import import_folder, read_end_id
     from gpt.extras.export.nanogpt import import_checkpoint
 
-    end_id = None
+    end_id = None  # nanoGPT's characters have no token that ends a text
     try:
         with announced(report, f"reading {arguments.input}"):
             if arguments.source == "hf":
@@ -65,6 +64,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def default_output(source: Path) -> Path:
-    """Return where an imported model is written: below runs, named after the folder of its files."""
+    """Return a folder below runs that is named after the folder of the imported files."""
     folder = source.parent if source.is_file() else source
     return Path("runs", folder.resolve().name)

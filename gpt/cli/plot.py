@@ -9,11 +9,13 @@ from gpt.cli.shared_options import command, to_path
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=to_path, metavar="RUN", help="run folders")
-    image = "image to write: .png, .svg or .pdf (default: the runs' names with -loss.png, in this folder)"
-    parser.add_argument("--output", type=to_path, metavar="FILE", help=image)
-    parser.add_argument(
-        "--x", choices=("step", "seconds"), default="step", help="horizontal axis (default: step)"
+    image = (
+        "image to write: .png, .svg or .pdf "
+        "(default: the runs' names with -loss.png, in this folder)"
     )
+    parser.add_argument("--output", type=to_path, metavar="FILE", help=image)
+    x = "horizontal axis (default: step)"
+    parser.add_argument("--x", choices=("step", "seconds"), default="step", help=x)
 
 
 @command(
@@ -32,5 +34,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def default_output(runs: Sequence[Path]) -> Path:
-    """Return where the curves of runs are written: in this folder, named after them."""
-    return Path("-".join(run.resolve().name for run in runs) + "-loss.png")
+    """Return the image in the current folder that is named after the runs."""
+    names = [run.resolve().name for run in runs]
+    return Path("-".join(names) + "-loss.png")

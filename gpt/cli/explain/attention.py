@@ -23,11 +23,13 @@ SUMMARY = "Show where each head attends: a table of all heads, or the matrix of 
 EXAMPLE = '--prompt "To be, or not" --layer 2 --head 1'
 
 SHADES = " ░▒▓█"
+"""Characters of the heat map, from a weight of 0 to a weight of 1."""
 HEADER = ("layer", "head", "itself", "previous", "first", "distance", "entropy", "without it")
 NOTE = (
-    "weights on the query's own, the previous and the first position; mean distance back in positions; entropy of "
-    "the\nweights in bits; change of the loss, in nats per token, with the head's output zeroed. One head as a "
-    "matrix: --layer L --head H"
+    "weights on the query's own, the previous and the first position; "
+    "mean distance back in positions; entropy of the\n"
+    "weights in bits; change of the loss, in nats per token, with the head's output zeroed. "
+    "One head as a matrix: --layer L --head H"
 )
 
 
@@ -40,10 +42,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.head is not None and arguments.layer is None:
+    layer = arguments.layer
+    head = arguments.head
+    if head is not None and layer is None:
         raise ConfigError("--head needs --layer")
     loaded, idx, edits = open_text(arguments)
-    layer, head, model = arguments.layer, arguments.head, loaded.config.model
+    model = loaded.config.model
     if layer is not None:
         check_range("--layer", layer, 0, model.n_layer - 1, "layers of the model")
     if head is not None:
@@ -58,70 +62,80 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"layer {layer}, head {head}: rows: queries; columns: keys; each row sums to 1")
         print(heat_map(view["weights"][layer, head].tolist(), view["labels"]))
         return
+    # Each head needs a forward pass of its own, which is not spent on the heat map above.
     with announced(report, "measuring the loss without each head"):
-        heads = _heads(arguments, view, loaded, idx, edits)
+        heads = _summarize_heads(arguments, view, loaded, idx, edits)
     title = f"{source}: attention over {len(idx)} tokens"
-    print_view(
-        arguments,
-        title,
-        [_table(heads)],
-        {"source": source, **_summary(arguments, view), "heads": heads},
-    )
+    summary = {
+        "source": source,
+        "layer": layer,
+        "head": head,
+        "labels": view["labels"],
+        "weights": _requested_weights(arguments, view["weights"]).tolist(),
+        "heads": heads,
+    }
+    print_view(arguments, title, [_table(heads)], summary)
 
 
-def _heads(
+def _summarize_heads(
     arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
 ) -> list[dict[str, Any]]:
-    """Return the averages of each head shown; a single token has no loss that could change."""
+    """Return the averages of each requested head, and how the loss changes without it."""
     from gpt.extras.inspection.views.attention import ablate_heads, summarize_head
 
-    layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]
-    changes = ablate_heads(loaded.model, idx, edits, layers).tolist() if len(idx) > 1 else None
-    return [
-        {
-            "layer": layer,
-            "head": head,
-            **vars(summarize_head(pattern)),
-            "without_it": changes[row][head] if changes else None,
-        }
-        for row, layer in enumerate(layers)
-        for head, pattern in enumerate(view["weights"][layer])
-        if arguments.head in (None, head)
-    ]
+    layers = [arguments.layer]
+    if arguments.layer is None:
+        layers = list(range(len(view["weights"])))
+    changes = None
+    if len(idx) > 1:  # a single token has no next one, and so no loss that could change
+        changes = ablate_heads(loaded.model, idx, edits, layers).tolist()
+    heads = []
+    for row, layer in enumerate(layers):
+        for head, weights in enumerate(view["weights"][layer]):  # (T, T)
+            if arguments.head not in (None, head):
+                continue
+            averages = vars(summarize_head(weights))
+            change = None if changes is None else changes[row][head]
+            heads.append({"layer": layer, "head": head, **averages, "without_it": change})
+    return heads
 
 
-def _summary(arguments: argparse.Namespace, view: "View") -> dict[str, Any]:
-    """Return the requested weights: (T, T) of one head, (H, T, T) of one layer, or all of them."""
-    weights = view["weights"]
-    for index in (arguments.layer, arguments.head):
-        weights = weights if index is None else weights[index]
-    chosen = {"layer": arguments.layer, "head": arguments.head}
-    return {**chosen, "labels": view["labels"], "weights": weights.tolist()}
+def _requested_weights(arguments: argparse.Namespace, weights: "Tensor") -> "Tensor":
+    """Return (T, T) weights of one head, (H, T, T) of one layer, or (n_layer, H, T, T) of all."""
+    if arguments.layer is not None:
+        weights = weights[arguments.layer]
+    if arguments.head is not None:
+        weights = weights[arguments.head]
+    return weights
 
 
 def _table(heads: Iterable[dict[str, Any]]) -> Table:
     rows = []
     for figures in heads:
+        # The keys are in the order of HEADER.
         layer, head, *averages, change = figures.values()
-        cells = (f"{value:.3f}" for value in averages)
-        rows.append((str(layer), str(head), *cells, "-" if change is None else f"{change:+.4f}"))
+        cells = [f"{average:.3f}" for average in averages]
+        without_it = "-" if change is None else f"{change:+.4f}"
+        rows.append((str(layer), str(head), *cells, without_it))
     return Table("every head", HEADER, rows, ">>>>>>>>", NOTE)
 
 
 def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
-    """Return a heat map of a square matrix with values from 0 to 1, each cell two characters wide."""
+    """Return a heat map of the weights (T, T) of one head, two characters for each weight."""
     from gpt.extras.inspection.views.tokens import one_character
 
     width = max(len(label) for label in labels)
-    head = " " * (width + 1) + "".join(f"{one_character(label)} " for label in labels)
-    lines = [
-        f"{label:>{width}} " + "".join(_cell(value) for value in row[: number + 1])
-        for number, (label, row) in enumerate(zip(labels, matrix, strict=True))
-    ]
-    return "\n".join([head.rstrip(), *lines])
+    columns = "".join(f"{one_character(label)} " for label in labels)
+    lines = [(" " * (width + 1) + columns).rstrip()]
+    for query, (label, weights) in enumerate(zip(labels, matrix, strict=True)):
+        keys = query + 1  # a query attends to no later key
+        cells = "".join(_cell(weight) for weight in weights[:keys])
+        lines.append(f"{label:>{width}} {cells}")
+    return "\n".join(lines)
 
 
-def _cell(value: float) -> str:
-    return (
-        SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2
-    )  # the root keeps small weights visible
+def _cell(weight: float) -> str:
+    # Of the weight itself, all small ones would be blank.
+    level = int(math.sqrt(weight) * len(SHADES))
+    darkest = len(SHADES) - 1  # a weight of 1 would be one level beyond
+    return SHADES[min(level, darkest)] * 2

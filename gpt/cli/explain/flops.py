@@ -41,28 +41,37 @@ def run(arguments: argparse.Namespace) -> None:
 
     from gpt.extras.accounting.generation_flops import GenerationFlops
 
-    training, summary = _training(model, batch, length)
-    tables, summary["generation"] = [training], None
-    if new:
-        table, summary["generation"] = _generation(GenerationFlops(model, prompt, new))
-        tables.append(table)
-    print_view(arguments, source, tables, {"source": source, **summary})
+    training_table, training_summary = _training(model, batch, length)
+    tables = [training_table]
+    generation_summary = None
+    if new > 0:
+        generation_table, generation_summary = _generation(GenerationFlops(model, prompt, new))
+        tables.append(generation_table)
+    summary = {"source": source, **training_summary, "generation": generation_summary}
+    print_view(arguments, source, tables, summary)
 
 
 def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:
-    """Return the numbers of prompt and new tokens, together at most `block_size`; no new ones if that is 1."""
-    prompt, new = arguments.prompt_tokens, arguments.new_tokens
-    reason = "what block_size leaves"
+    """Return the numbers of prompt tokens and of new tokens, which together fit the window.
+
+    A window of one token has no room for a new one: then there are 1 and 0.
+    """
+    prompt = arguments.prompt_tokens
+    new = arguments.new_tokens
     if block_size == 1:
         if prompt is not None or new is not None:
             raise ConfigError(
-                "block_size 1 has no room for new tokens; leave out --prompt-tokens and --new-tokens"
+                "block_size 1 has no room for new tokens; "
+                "leave out --prompt-tokens and --new-tokens"
             )
         return 1, 0
-    if new is not None:
+
+    reason = "what block_size leaves"
+    if new is not None:  # before the default of the prompt is computed from it
         check_range("--new-tokens", new, 1, block_size - 1, reason)
     if prompt is None:
-        prompt = max(1, (block_size - (new or 0)) // 2)
+        rest = block_size - (new or 0)
+        prompt = max(1, rest // 2)
     check_range("--prompt-tokens", prompt, 1, block_size - 1, reason)
     if new is None:
         new = block_size - prompt
@@ -71,66 +80,90 @@ def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int
 
 
 def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
+    """Return the table of a training step, and its part of the summary."""
     from gpt.model.flops import flops_by_part, training_flops
 
     parts = flops_by_part(model, batch, length, length)
-    step, forward = training_flops(model, batch, length), sum(parts.values())
-    sums = {"forward": forward, "backward": step - forward, "training_step": step}
+    forward = sum(parts.values())
+    step = training_flops(model, batch, length)
+    passes = {"forward": forward, "backward": step - forward, "training_step": step}
+    tokens = batch * length
     rows = [
-        (
-            name.replace("_", " "),
-            f"{flops:,}",
-            human_count(flops / (batch * length)),
-            f"{100 * flops / whole:.1f} %",
-        )
-        for entries, whole in ((parts, forward), (sums, step))
-        for name, flops in entries.items()
+        *_shares(parts, forward, tokens),
+        *_shares(passes, step, tokens),
     ]
+    header = ("part", "FLOPs", "FLOPs/token", "share")
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
     title = f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs"
-    table = Table(title, ("part", "FLOPs", "FLOPs/token", "share"), rows, "<>>>", note)
-    return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}
+    summary = {"batch": batch, "seq": length, "forward_parts": parts, **passes}
+    return Table(title, header, rows, "<>>>", note), summary
+
+
+def _shares(flops_by_name: dict[str, int], whole: int, tokens: int) -> list[tuple[str, ...]]:
+    """Return a row for each name: its FLOPs in all, per token, and as a share of a whole."""
+    rows: list[tuple[str, ...]] = []
+    for name, flops in flops_by_name.items():
+        per_token = human_count(flops / tokens)
+        rows.append(
+            (name.replace("_", " "), f"{flops:,}", per_token, f"{100 * flops / whole:.1f} %")
+        )
+    return rows
 
 
 def _generation(generation: "GenerationFlops") -> tuple[Table, dict[str, Any]]:
-    """Return the table of some steps, 1, 2, 4, ... and the last, and its part of the summary."""
-    prompt, new, naive, cached = (
-        generation.prompt,
-        generation.new,
-        generation.naive,
-        generation.cached,
-    )
-    shown = sorted({1 << power for power in range(new.bit_length())} | {new})
-    steps = [
-        {"step": i, "naive": generation.naive_step(i), "cached": generation.cached_step(i)}
-        for i in shown
-    ]
-    rows = [("prompt", f"{prompt:,}", "", f"{generation.prefill:,}", "")]
-    for one in steps:
-        ratio = one["naive"] / one["cached"]
-        cells = (
-            f"{one['step']:,}",
-            f"{prompt + one['step']:,}",
-            f"{one['naive']:,}",
-            f"{one['cached']:,}",
+    """Return the table of generating, and its part of the summary."""
+    prompt = generation.prompt
+    new = generation.new
+    naive = generation.naive
+    cached = generation.cached
+    naive_positions = generation.naive_positions
+    cached_positions = generation.cached_positions
+
+    # Steps 1, 2, 4, 8, ... and the last: a table of all of them could have thousands of rows.
+    powers_of_two = {1 << power for power in range(new.bit_length())}
+    steps = []
+    for step in sorted(powers_of_two | {new}):
+        steps.append(
+            {
+                "step": step,
+                "naive": generation.naive_step(step),
+                "cached": generation.cached_step(step),
+            }
         )
-        rows.append((*cells, f"{ratio:,.1f}"))
+
+    rows = [("prompt", f"{prompt:,}", "", f"{generation.prefill:,}", "")]
+    for flops in steps:
+        tokens = prompt + flops["step"]
+        rows.append(
+            (
+                f"{flops['step']:,}",
+                f"{tokens:,}",
+                f"{flops['naive']:,}",
+                f"{flops['cached']:,}",
+                f"{flops['naive'] / flops['cached']:,.1f}",
+            )
+        )
     rows.append(("total", "", f"{naive:,}", f"{cached:,}", f"{naive / cached:,.1f}"))
-    positions = generation.naive_positions, generation.cached_positions
     note = (
-        "Step i attends to the prompt and i new tokens: without a cache all of them go through the\n"
-        "model, with one only the newest. Step 1 feeds the first new token back; sampling does not\n"
+        "Step i attends to the prompt and i new tokens: "
+        "without a cache all of them go through the\n"
+        "model, with one only the newest. "
+        "Step 1 feeds the first new token back; sampling does not\n"
         "feed the last one back and saves that step.\n"
-        f"Positions computed: {positions[0]:,} without a cache, {positions[1]:,} with one: "
-        f"{positions[0] / positions[1]:,.1f} to 1."
+        f"Positions computed: {naive_positions:,} without a cache, {cached_positions:,} with one: "
+        f"{naive_positions / cached_positions:,.1f} to 1."
     )
     header = ("step", "tokens", "FLOPs, no cache", "FLOPs, cached", "ratio")
+    table = Table(f"Generating {new:,} tokens after {prompt:,}", header, rows, ">>>>>", note)
     summary = {
         "prompt_tokens": prompt,
         "new_tokens": new,
         "prefill": generation.prefill,
         "naive": naive,
+        "cached": cached,
+        "naive_positions": naive_positions,
+        "cached_positions": cached_positions,
+        "ratio": naive / cached,
+        "steps": steps,
     }
-    summary |= {"cached": cached, "naive_positions": positions[0], "cached_positions": positions[1]}
-    table = Table(f"Generating {new:,} tokens after {prompt:,}", header, rows, ">>>>>", note)
-    return table, {**summary, "ratio": naive / cached, "steps": steps}
+    return table, summary

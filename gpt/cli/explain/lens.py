@@ -1,7 +1,7 @@
 """`gpt explain lens`: what the model would predict after each layer."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
@@ -18,7 +18,7 @@ SUMMARY = "Show the logit lens: the most likely next token after each layer."
 EXAMPLE = '--prompt "To be, or not to be" --position 5'
 
 WIDTH = 60
-"""Most tokens of one character in a table; longer texts continue in the next one."""
+"""Most tokens of one character in a table; a longer text continues in the next table."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,61 +37,72 @@ def run(arguments: argparse.Namespace) -> None:
 
     with announced(report, f"computing the logit lens of {len(idx)} tokens"):
         view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits)
+    tables: Iterable[Table] = _tables(view)  # computed when they are printed
+    if arguments.position is not None:
+        tables = [_position_table(view, arguments.position)]
     source = str(loaded.folder)
-    print_view(
-        arguments,
-        f"{source}: logit lens of {len(idx)} tokens",
-        _tables(view) if arguments.position is None else [_position(view, arguments.position)],
-        {"source": source, **view},
-    )
+    title = f"{source}: logit lens of {len(idx)} tokens"
+    print_view(arguments, title, tables, {"source": source, **view})
 
 
 def _tables(view: "View") -> Iterator[Table]:
-    """Yield tables of the most likely next tokens of every row, under the text."""
-    from gpt.extras.inspection.views.tokens import (
-        LONGEST,
-        mostly_characters,
-        one_character,
-        shorten,
-    )
+    """Yield tables of the most likely next token after each layer, below the text itself."""
+    from gpt.extras.inspection.views.tokens import LONGEST, mostly_characters
 
-    rows: list[tuple[str, list[str]]] = [("text", view["labels"])]
-    rows.append(("actual next", [label or " " for label in view["next"]]))
-    for name, row in reversed(list(zip(view["rows"], view["top"], strict=True))):
-        rows.append((f"after {name}", [cell[0][0] for cell in row]))
-    of_characters = mostly_characters([label for _, labels in rows for label in labels])
+    actual_next = [label or " " for label in view["next"]]  # the last token has no next one
+    rows: list[tuple[str, list[str]]] = [("text", view["labels"]), ("actual next", actual_next)]
+    layers = list(zip(view["rows"], view["top"], strict=True))
+    for name, top in reversed(layers):
+        most_likely = [candidates[0][0] for candidates in top]
+        rows.append((f"after {name}", most_likely))
+
     note = "the last block is on top; --position T shows the most likely tokens after one position"
+    every_label = [label for _, labels in rows for label in labels]
+    of_characters = mostly_characters(every_label)
     if of_characters:
         note = f"· is a token whose label has more than one character;\n{note}"
-    count = WIDTH if of_characters else WIDTH // LONGEST
-    for start in range(0, len(view["labels"]), count):
-        part = slice(start, start + count)
+        width = WIDTH
+    else:
+        width = WIDTH // LONGEST
+    for start in range(0, len(view["labels"]), width):
+        part = [(name, labels[start : start + width]) for name, labels in rows]
         if of_characters:
-            body = [(name, "".join(map(one_character, labels[part]))) for name, labels in rows]
-            yield Table(f"from position {start}", ("", "most likely next token"), body, "<<", note)
+            yield _character_table(part, start, note)
         else:
-            cells = [(name, *(shorten(label) for label in labels[part])) for name, labels in rows]
-            positions = map(str, range(start, start + len(cells[0]) - 1))
-            yield Table(
-                f"from position {start}", ("", *positions), cells, "<" * len(cells[0]), note
-            )
+            yield _token_table(part, start, note)
 
 
-def _position(view: "View", position: int) -> Table:
+def _character_table(rows: Sequence[tuple[str, list[str]]], start: int, note: str) -> Table:
+    """Return the rows as strings, one character for each token."""
+    from gpt.extras.inspection.views.tokens import one_character
+
+    strings = [(name, "".join(map(one_character, labels))) for name, labels in rows]
+    return Table(f"from position {start}", ("", "most likely next token"), strings, "<<", note)
+
+
+def _token_table(rows: Sequence[tuple[str, list[str]]], start: int, note: str) -> Table:
+    """Return the rows with a column for each token, whose header is its position."""
+    from gpt.extras.inspection.views.tokens import shorten
+
+    count = len(rows[0][1])
+    positions = [str(position) for position in range(start, start + count)]
+    cells = [(name, *map(shorten, labels)) for name, labels in rows]
+    return Table(f"from position {start}", ("", *positions), cells, "<" * (count + 1), note)
+
+
+def _position_table(view: "View", position: int) -> Table:
+    """Return the most likely tokens after one position, and how likely the actual next one is."""
     count = len(view["top"][0][position])
-    came = view["next"][position]
+    actual_next = view["next"][position]
+    layers = list(zip(view["rows"], view["top"], view["next_probability"], strict=True))
     rows = []
-    for name, row, chance in reversed(
-        list(zip(view["rows"], view["top"], view["next_probability"], strict=True))
-    ):
-        cells = [f"{token} {probability:.3f}" for token, probability in row[position]]
-        rows.append(
-            (
-                f"after {name}",
-                *cells,
-                "-" if chance[position] is None else f"{chance[position]:.3f}",
-            )
-        )
-    header = ("", *(str(rank) for rank in range(1, count + 1)), f"p({came})" if came else "p(next)")
+    for name, top, next_probability in reversed(layers):
+        cells = [f"{token} {probability:.3f}" for token, probability in top[position]]
+        probability_of_next = next_probability[position]
+        last_cell = "-" if probability_of_next is None else f"{probability_of_next:.3f}"
+        rows.append((f"after {name}", *cells, last_cell))
+    ranks = [str(rank) for rank in range(1, count + 1)]
+    last_column = f"p({actual_next})" if actual_next else "p(next)"
+    header = ("", *ranks, last_column)
     title = f"after position {position}, {view['labels'][position]}"
     return Table(title, header, rows, "<" * (count + 1) + ">")

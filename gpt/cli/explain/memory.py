@@ -1,4 +1,4 @@
-"""`gpt explain memory`: the memory of training and of generation, predicted without allocating it."""
+"""`gpt explain memory`: predict the memory of training and of generation, allocating none."""
 
 import argparse
 from dataclasses import asdict
@@ -40,14 +40,15 @@ def run(arguments: argparse.Namespace) -> None:
     compute = choose_compute(arguments.device, arguments.dtype or config.run.dtype, report)
     report("counting the bytes of a training step and of decoding: a few seconds")
 
+    # The counted step runs the optimizer of this configuration, built as training builds it.
     def prepare(model: "GPT") -> "Optimizer":
         return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
 
-    training = training_memory(
-        config.model, batch, length, compute, prepare, config.train.grad_accum_steps
-    )
+    micro_batches = config.train.grad_accum_steps
+    training = training_memory(config.model, batch, length, compute, prepare, micro_batches)
     inference = inference_memory(config.model, batch, length, compute.device)
-    size, dtype = f"{batch:,} × {length:,} tokens", str(compute.dtype).removeprefix("torch.")
+    size = f"{batch:,} × {length:,} tokens"
+    dtype = str(compute.dtype).removeprefix("torch.")
     summary = {
         "source": source,
         "batch": batch,
@@ -58,12 +59,13 @@ def run(arguments: argparse.Namespace) -> None:
         "training": asdict(training),
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
-    title = f"Training step of {size} on {compute.device}, {dtype}, eager"
-    table = _training_table(training, title, config)
-    generating = _inference_table(
-        inference, f"Generating in float32: prefill of {size}, then a decode step", config
-    )
-    print_view(arguments, source, [table, generating], summary)
+    training_title = f"Training step of {size} on {compute.device}, {dtype}, eager"
+    inference_title = f"Generating in float32: prefill of {size}, then a decode step"
+    tables = [
+        _training_table(training, training_title, config),
+        _inference_table(inference, inference_title, config),
+    ]
+    print_view(arguments, source, tables, summary)
 
 
 def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:
@@ -75,39 +77,39 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
         ("activations, after the forward pass", memory.activations),
         ("peak of the step", memory.peak),
     ]
+    rows = []
+    for name, size in entries:
+        if size:  # some models have no tables, some optimizers no state
+            share = f"{100 * size / memory.peak:.1f} %"
+            rows.append((name, f"{size:,}", human_bytes(size), share))
     note = (
-        "The peak is less than the sum where activations are freed as gradients appear, and more where\n"
-        "operators need scratch. The libraries add some hundred MiB, and the C library's allocator keeps\n"
+        "The peak is less than the sum where activations are freed as gradients appear, "
+        "and more where\n"
+        "operators need scratch. The libraries add some hundred MiB, "
+        "and the C library's allocator keeps\n"
         "freed blocks, up to half as much again where they are small. Compiled code takes less."
     )
-    if config.train.grad_accum_steps > 1:
-        note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first start with gradients allocated."
-    return _parts(title, entries, memory.peak, "of the peak", note)
-
-
-def _parts(title: str, entries: list[tuple[str, int]], whole: int, share: str, note: str) -> Table:
-    rows = [
-        (name, f"{size:,}", human_bytes(size), f"{100 * size / whole:.1f} %")
-        for name, size in entries
-        if size
-    ]
-    return Table(title, ("part", "bytes", "", share), rows, "<>>>", note)
+    micro_batches = config.train.grad_accum_steps
+    if micro_batches > 1:
+        note += (
+            f"\nOf {micro_batches} micro-batches, all but the first start with gradients allocated."
+        )
+    return Table(title, ("part", "bytes", "", "of the peak"), rows, "<>>>", note)
 
 
 def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config: Config) -> Table:
-    rows = [
-        (
-            kind,
-            *(
-                human_bytes(size)
-                for size in (memory.cache, memory.prefill_peak, memory.decode_peak)
-            ),
-        )
-        for kind, memory in memories.items()
-    ]
-    weights = human_bytes(next(iter(memories.values())).weights)
+    rows = []
+    for kind, memory in memories.items():
+        sizes = (memory.cache, memory.prefill_peak, memory.decode_peak)
+        rows.append((kind, *map(human_bytes, sizes)))
+    any_memory = next(iter(memories.values()))  # the weights do not depend on the type of the cache
+    weights = human_bytes(any_memory.weights)
+    positions = f"{config.model.block_size:,}"
     note = (
-        f"Both peaks hold {weights} of weights and the cache, allocated for {config.model.block_size:,} positions per\n"
-        "sequence. Other types than fp32 are converted to float32 when they are read, layer by layer."
+        f"Both peaks hold {weights} of weights and the cache, "
+        f"allocated for {positions} positions per\n"
+        "sequence. Other types than fp32 are converted to float32 when they are read, "
+        "layer by layer."
     )
-    return Table(title, ("cache", "its bytes", "prefill peak", "decode peak"), rows, "<>>>", note)
+    header = ("cache", "its bytes", "prefill peak", "decode peak")
+    return Table(title, header, rows, "<>>>", note)

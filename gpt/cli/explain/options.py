@@ -1,4 +1,4 @@
-"""Options of the views: the model, configuration or text that they show, and sizes."""
+"""Options that several commands of `gpt explain` share: what they show, and at which sizes."""
 
 import argparse
 import math
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from gpt.extras.inspection.tracing.activation_cache import Edits
 
 PLACEHOLDER_VOCABULARY = 65
-"""Vocabulary size assumed if the corpus determines it: that of Tiny Shakespeare."""
-LARGEST_BATCH = 1_000_000
-"""With more, byte counts would overflow 64 bits."""
+"""Vocabulary size assumed where the corpus would determine it: that of Tiny Shakespeare."""
+BYTE_VOCABULARY = 256
+MAX_BATCH = 1_000_000
+"""Most sequences of a batch: with more, byte counts would overflow 64 bits."""
 
 
 class NamedConfig(NamedTuple):
-    """A configuration without weights, with `model.vocab_size` set, and its file or name, with any assumption."""
+    """A configuration whose `model.vocab_size` is set, and where it comes from."""
 
     config: Config
-    source: str
+    source: str  # a file or a name, with overrides and assumptions, as the views print it
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -48,45 +49,67 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     add_checkpoint_options(parser, with_device=False)
     add_json_option(parser)
-    parser.add_argument_group(
-        "section.key=value", "Values that replace the configuration's, such as model.n_layer=12."
-    )
-    parser.set_defaults(
-        overrides=[]
-    )  # `main` collects them, since argparse needs positional arguments to be adjacent
+    overrides = "Values that replace the configuration's, such as model.n_layer=12."
+    parser.add_argument_group("section.key=value", overrides)
+    # Only the help needs the group above. `main` collects the overrides, since argparse wants
+    # positional arguments next to each other.
+    parser.set_defaults(overrides=[])
 
 
 def add_size_options(
     parser: argparse.ArgumentParser, batch: str = "train.batch_size", seq: str = "block_size"
 ) -> None:
-    """Add `--batch` and `--seq`, whose defaults `batch` and `seq` describe."""
-    add_number(parser, "--batch", f"sequences (default: {batch})", most=LARGEST_BATCH, metavar="B")
+    """Add `--batch` and `--seq`; the help says that their defaults are `batch` and `seq`."""
+    add_number(parser, "--batch", f"sequences (default: {batch})", most=MAX_BATCH, metavar="B")
     parser.add_argument("--seq", type=int, metavar="T", help=f"tokens of each (default: {seq})")
 
 
 def find_config(arguments: argparse.Namespace) -> NamedConfig:
-    """Return the configuration of `--published`, of `--config`, or of a checkpoint, with the overrides."""
-    given = [
-        name
-        for name in ("published", "config", "checkpoint")
-        if getattr(arguments, name) is not None
-    ]
+    """Return the configuration of `--published`, `--config` or a checkpoint, with the overrides.
+
+    Raises:
+        ConfigError: two of them are given, or an override is wrong.
+    """
+    options = ("published", "config", "checkpoint")
+    given = [name for name in options if getattr(arguments, name) is not None]
     if len(given) > 1:
         raise ConfigError(f"--{given[0]} and --{given[1]} are two models; give one")
     overrides = arguments.overrides
     check_overrides(overrides)
+
     if arguments.config is not None:
-        config, source = with_vocabulary(
-            load_config(arguments.config, overrides).config, str(arguments.config)
-        )
+        loaded = load_config(arguments.config, overrides)  # applies the overrides itself
+        config, source = with_vocabulary(loaded.config, str(arguments.config))
+    elif arguments.published is not None:
+        config, source = _published(arguments.published, overrides)
     else:
-        config, source = (
-            _published(arguments.published)
-            if arguments.published is not None
-            else _trained(arguments)
-        )
-        config = parse_config(dump_config(config), source, overrides) if overrides else config
-    return NamedConfig(config, f"{source}, with {' '.join(overrides)}" if overrides else source)
+        config, source = _trained(arguments, overrides)
+    if overrides:
+        source = f"{source}, with {' '.join(overrides)}"
+    return NamedConfig(config, source)
+
+
+def _published(name: str, overrides: list[str]) -> NamedConfig:
+    from gpt.extras.accounting.published import find_published
+
+    # A paper's batch size belongs to its training, which the views do not show.
+    config = Config(model=find_published(name), train=TrainConfig(batch_size=1))
+    source = f"{name}, as published"
+    return NamedConfig(_overridden(config, source, overrides), source)
+
+
+def _trained(arguments: argparse.Namespace, overrides: list[str]) -> NamedConfig:
+    from gpt.checkpoint import find_checkpoint, read_checkpoint
+
+    folder = find_checkpoint(arguments.checkpoint, arguments.runs)
+    config = read_checkpoint(folder, training=False).config
+    return NamedConfig(_overridden(config, str(folder), overrides), str(folder))
+
+
+def _overridden(config: Config, source: str, overrides: list[str]) -> Config:
+    if not overrides:
+        return config
+    return parse_config(dump_config(config), source, overrides)
 
 
 def read_size(
@@ -95,67 +118,75 @@ def read_size(
     batch: int | None = None,
     length: int | None = None,
 ) -> tuple[int, int]:
-    """Return the batch B and the length T that are asked for, or these defaults, or the recipe's."""
+    """Return the batch size B and the length T of `--batch` and `--seq`.
+
+    Args:
+        batch: the default of `--batch`; None: the batch size of the configuration.
+        length: the default of `--seq`; None: the block size of the configuration.
+    """
     block_size = config.model.block_size
-    length = (length or block_size) if arguments.seq is None else arguments.seq
+    if arguments.seq is not None:
+        length = arguments.seq
+    elif length is None:
+        length = block_size
     check_range("--seq", length, 1, block_size, "block_size")
-    return arguments.batch or batch or config.train.batch_size, length
+    batch = arguments.batch or batch or config.train.batch_size
+    return batch, length
 
 
 def check_range(option: str, value: int, least: int, most: int, reason: str) -> None:
-    """Raise ConfigError if a value is not `least` to `most`; `reason`: where that comes from."""
-    if not least <= value <= most:
-        allowed = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        raise ConfigError(f"{option} is {value:,}, expected {allowed} ({reason})")
+    """Raise ConfigError if the value of an option is not from `least` to `most`.
 
-
-def _published(name: str) -> NamedConfig:
-    from gpt.extras.accounting.published import find_published
-
-    return NamedConfig(
-        Config(model=find_published(name), train=TrainConfig(batch_size=1)), f"{name}, as published"
-    )
-
-
-def _trained(arguments: argparse.Namespace) -> NamedConfig:
-    from gpt.checkpoint import find_checkpoint, read_checkpoint
-
-    folder = find_checkpoint(arguments.checkpoint, arguments.runs)
-    return NamedConfig(read_checkpoint(folder, training=False).config, str(folder))
+    Args:
+        reason: where these bounds come from, for the message.
+    """
+    if least <= value <= most:
+        return
+    allowed = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    raise ConfigError(f"{option} is {value:,}, expected {allowed} ({reason})")
 
 
 def with_vocabulary(config: Config, path: str) -> NamedConfig:
-    """Fill in the vocabulary size, which the corpus would otherwise determine."""
+    """Fill in the vocabulary size where the corpus would determine it, and say so in the source."""
     if config.model.vocab_size is not None:
         return NamedConfig(config, path)
-    size, reason = PLACEHOLDER_VOCABULARY, "assumed: the corpus determines it"
     if config.data.tokenizer == "byte":
-        size, reason = 256, "of bytes"
+        size = BYTE_VOCABULARY
+        reason = "of bytes"
     elif config.data.tokenizer == "bpe":
-        size, reason = config.data.bpe_vocab_size, "of byte pairs"
+        size = config.data.bpe_vocab_size
+        reason = "of byte pairs"
+    else:
+        size = PLACEHOLDER_VOCABULARY
+        reason = "assumed: the corpus determines it"
     model = config.model.model_copy(update={"vocab_size": size})
-    return NamedConfig(
-        config.model_copy(update={"model": model}), f"{path} (vocabulary of {size}, {reason})"
-    )
+    filled = config.model_copy(update={"model": model})
+    return NamedConfig(filled, f"{path} (vocabulary of {size}, {reason})")
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a view of a text: checkpoint, `--prompt`, `--edit`, and the form of output."""
+    """Add the options of a view of a text: checkpoint, `--prompt`, `--edit` and `--json`."""
     add_checkpoint_options(parser)
+    prompt = "text to look at; - reads standard input"
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help=prompt)
     parser.add_argument(
-        "--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input"
-    )
-    edit = "multiply an activation, or one head of it, by FACTOR (0: ablate it), such as blocks.0.attn.hook_z:2=0; "
-    metavar = "NAME[:HEAD]=FACTOR"
-    parser.add_argument(
-        "--edit", action="append", default=[], metavar=metavar, help=f"{edit}may be repeated"
+        "--edit",
+        action="append",
+        default=[],
+        metavar="NAME[:HEAD]=FACTOR",
+        help="multiply an activation, or one head of it, by FACTOR (0: ablate it), "
+        "such as blocks.0.attn.hook_z:2=0; may be repeated",
     )
     add_json_option(parser)
 
 
 def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits"]:
-    """Return the model of `--checkpoint`, the ids (T,) int64 of the prompt on its device, and the edits."""
-    edits = read_edits(arguments)
+    """Return the model of `--checkpoint`, the prompt's ids (T,) int64 on its device, and the edits.
+
+    Raises:
+        InputError: an edit is wrong, or the prompt is empty or longer than the window.
+    """
+    edits = read_edits(arguments)  # before torch is loaded, which takes seconds
     load_torch()
     import torch
 
@@ -163,8 +194,11 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
     from gpt.data.tokenizers import convert_newlines
     from gpt.system.device import choose_device
 
-    loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device))
-    prompt = read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt
+    device = choose_device(arguments.device)
+    loaded = load_trained(arguments.checkpoint, arguments.runs, device)
+    prompt = arguments.prompt
+    if prompt == "-":
+        prompt = read_text(STANDARD_INPUT)
     ids = loaded.tokenizer.encode(convert_newlines(prompt)).tolist()
     window = loaded.config.model.block_size
     if not 1 <= len(ids) <= window:
@@ -175,18 +209,23 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
 
 
 def read_edits(arguments: argparse.Namespace) -> "Edits":
-    """Return the edits given by `--edit`."""
+    """Return the edits of `--edit`, by the name of the activation that they change."""
     from gpt.extras.inspection.tracing.edits import Edit, scale, zero
 
     edits: dict[str, list[Edit]] = {}
     for text in arguments.edit:
-        target, _, factor = text.rpartition("=")
-        name, colon, head = target.partition(":")
+        target, _, factor_text = text.rpartition("=")
+        name, colon, head_text = target.partition(":")
+        head = None  # all heads
         try:
-            number, which = float(factor), int(head) if colon else None
-            if not math.isfinite(number):
+            factor = float(factor_text)
+            if colon:
+                head = int(head_text)
+            if not math.isfinite(factor):
                 raise ValueError
         except ValueError:
             raise InputError(f"--edit {text}: expected NAME=FACTOR or NAME:HEAD=FACTOR") from None
-        edits.setdefault(name, []).append(scale(number, which) if number else zero(which))
+        # Zeroing is an edit of its own: a product with 0 would keep values that are not finite.
+        edit = zero(head) if factor == 0 else scale(factor, head)
+        edits.setdefault(name, []).append(edit)
     return edits

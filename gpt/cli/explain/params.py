@@ -23,14 +23,20 @@ def run(arguments: argparse.Namespace) -> None:
     count = count_parameters(config.model)
     components = [
         {
-            "name": part.name,
-            "per_block": part.per_block,
-            "count": part.count,
-            "share_percent": part.share,
+            "name": component.name,
+            "per_block": component.per_block,
+            "count": component.count,
+            "share_percent": component.share,
         }
-        for part in count.components
+        for component in count.components
     ]
-    summary = {"source": source, "total": count.total, "tied": count.tied, "buffers": count.buffers}
-    summary |= {"components": components, "tensors": [asdict(tensor) for tensor in count.tensors]}
+    summary = {
+        "source": source,
+        "total": count.total,
+        "tied": count.tied,
+        "buffers": count.buffers,
+        "components": components,
+        "tensors": [asdict(tensor) for tensor in count.tensors],
+    }
     title = f"{source}: {count.total:,} parameters"
     print_view(arguments, title, [component_table(count, config.model.n_layer)], summary)

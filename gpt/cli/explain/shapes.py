@@ -18,20 +18,22 @@ if TYPE_CHECKING:
 SUMMARY = "Show every tensor of a forward pass, in the order of computation."
 EXAMPLE = "--config reference_shapes"
 
-LENGTH = 7
+DEFAULT_LENGTH = 7
 """Number of tokens: few enough to follow by hand."""
 HEADER = ("tensor", "what it is", "axes", "shape", "type", "bytes", "FLOPs", "parameters read")
+"""Columns of the tables, in the order of `_cells`."""
 ALIGN = "<<<<<>><"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    add_size_options(parser, "1", str(LENGTH))
+    add_size_options(parser, "1", str(DEFAULT_LENGTH))
 
 
 def run(arguments: argparse.Namespace) -> None:
     config, name = find_config(arguments)
-    batch, length = read_size(arguments, config, 1, min(LENGTH, config.model.block_size))
+    default_length = min(DEFAULT_LENGTH, config.model.block_size)
+    batch, length = read_size(arguments, config, 1, default_length)
 
     import torch
 
@@ -39,66 +41,85 @@ def run(arguments: argparse.Namespace) -> None:
     from gpt.model import GPT
     from gpt.system.device import meta_device
 
-    with meta_device():
-        model, idx = GPT(config.model).eval(), torch.zeros(batch, length, dtype=torch.long)
+    with meta_device():  # shapes need no memory
+        model = GPT(config.model).eval()
+        idx = torch.zeros(batch, length, dtype=torch.long)
     with announced(report, "tracing the forward pass"):
         rows = trace_shapes(model, idx)
-    summary = {
-        "source": name,
-        "batch": batch,
-        "seq": length,
-        "forward_pass": [asdict(row) for row in rows],
-    }
-    print_view(arguments, f"{name}: {batch} × {length} tokens", _tables(rows), summary)
+    title = f"{name}: {batch} × {length} tokens"
+    forward_pass = [asdict(row) for row in rows]
+    summary = {"source": name, "batch": batch, "seq": length, "forward_pass": forward_pass}
+    print_view(arguments, title, _tables(rows), summary)
 
 
 def _tables(rows: Sequence["TensorRow"]) -> Iterator[Table]:
-    """Yield a table before the blocks, one for each block that differs from the first, one after them, and totals."""
-    first: list[tuple[str, ...]] = []
-    alike: list[int] = []
+    """Yield a table before the blocks, tables of the blocks, a table after them, and the totals.
+
+    A block that has the same tensors as the first is only counted.
+    """
+    first_block: list[tuple[str, ...]] = []
+    alike: list[int] = []  # the blocks like the first, which come one after another
     for layer, group in groupby(rows, key=lambda row: row.layer):
-        members = list(group)
-        cells = [_cells(row) for row in members]
+        cells = [_cells(row) for row in group]
         if layer is None:
             if alike:
-                yield _repeated(alike, len(first))
+                yield _repeated_blocks(alike, len(first_block))
                 alike = []
-            yield Table(f"{'After' if first else 'Before'} the blocks", HEADER, cells, ALIGN)
-        elif first and cells == first:
+            place = "After" if first_block else "Before"
+            yield Table(f"{place} the blocks", HEADER, cells, ALIGN)
+        elif cells == first_block:
             alike.append(layer)
         else:
-            first = first or cells
+            if not first_block:
+                first_block = cells
             yield Table(f"Block {layer} (h.{layer})", HEADER, cells, ALIGN)
+    yield _totals(rows)
+
+
+def _repeated_blocks(layers: Sequence[int], tensors: int) -> Table:
+    """Return a table that says which blocks have the same tensors as block 0."""
+    blocks = f"Block {layers[0]}"
+    if len(layers) > 1:
+        blocks = f"Blocks {layers[0]} to {layers[-1]}"
+    return Table(f"{blocks}: same as block 0", ("tensors",), [(f"{tensors} each",)], "<")
+
+
+def _totals(rows: Sequence["TensorRow"]) -> Table:
     flops = sum(row.flops for row in rows)
-    names = {use.name.removesuffix(".T"): use.count for row in rows for use in row.parameters}
-    total = f"{len(rows)} tensors; {flops:,} FLOPs in matmuls, a multiply-add counted as two; "
-    read = f"{sum(names.values()):,} parameters read"
-    yield Table(
-        "In all", ("total",), [(total + read,)], "<", "bytes in brackets: a view of another tensor"
+    # By name, since a tied matrix is read twice: as the embedding, and transposed (.T) as the head.
+    counts = {}
+    for row in rows:
+        for use in row.parameters:
+            counts[use.name.removesuffix(".T")] = use.count
+    total = (
+        f"{len(rows)} tensors; {flops:,} FLOPs in matmuls, a multiply-add counted as two; "
+        f"{sum(counts.values()):,} parameters read"
+    )
+    return Table(
+        "In all", ("total",), [(total,)], "<", "bytes in brackets: a view of another tensor"
     )
 
 
-def _repeated(layers: Sequence[int], count: int) -> Table:
-    span = f"Block {layers[0]}" if len(layers) == 1 else f"Blocks {layers[0]} to {layers[-1]}"
-    return Table(f"{span}: same as block 0", ("tensors",), [(f"{count} each",)], "<")
-
-
-def _times(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     """Return a shape such as `1×7×64`."""
     return "×".join(map(str, shape))
 
 
 def _cells(row: "TensorRow") -> tuple[str, ...]:
-    prefix = f"h.{row.layer}." if row.layer is not None else ""
+    """Return the cells of a tensor, with names inside of its block and its module."""
+    block = "" if row.layer is None else f"h.{row.layer}."
     module = row.name.rsplit(".", 1)[0] + "."
-    used = [f"{use.name.removeprefix(module)} {_times(use.shape)}" for use in row.parameters]
+    parameters = []
+    for use in row.parameters:
+        name = use.name.removeprefix(module)
+        parameters.append(f"{name} {_format_shape(use.shape)}")
     return (
-        row.name.removeprefix(prefix),
+        row.name.removeprefix(block),
         row.about,
         row.symbols,
-        _times(row.shape),
+        _format_shape(row.shape),
         row.dtype,
         f"({row.nbytes:,})" if row.is_view else f"{row.nbytes:,}",
         f"{row.flops:,}" if row.flops else "",
-        ", ".join(used),
+        ", ".join(parameters),
     )

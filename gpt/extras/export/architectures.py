@@ -1,4 +1,8 @@
-"""Architectures of transformers that models of this package are exported to and imported from."""
+"""Architectures of transformers that models of this package are exported to and imported from.
+
+An architecture translates a `ModelConfig` to the keys of a config.json and back, and lists the
+tensors of its models. Names of keys and tensors are those of transformers.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -11,26 +15,31 @@ from gpt.system.errors import InputError
 Fields = Mapping[str, Any]
 """The content of a config.json."""
 ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
-"""Values of `model.mlp` without a gate, and what transformers calls them."""
-ACTIVATIONS_IN = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
-"""The other way; gelu_new is the same function, written out."""
+"""Name in transformers of each value of `model.mlp` that has no gate."""
+IMPORTED_ACTIVATIONS = {
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "gelu_new": "gelu_tanh",  # the same function, which GPT-2 writes out as a formula
+}
+"""Value of `model.mlp` for each name of an activation function in transformers."""
 
 
 class GPT2:
-    """Learned positions, LayerNorm, a feed-forward network without a gate, and biases everywhere (Radford et al. 2019).
+    """GPT-2: learned positions, LayerNorm, no gate, and biases everywhere (Radford et al. 2019).
 
-    Sinusoidal positions are written as if they were learned.
+    Sinusoidal positions are exported as if they were learned, and missing biases as zeros.
     """
 
     name = "GPT2LMHeadModel"
-    prefix = "transformer."  # of the inner model's tensors, which may be saved without it
-    tied_by_default = True  # where config.json does not say
-    covered = (
-        "bias",
-        "tie_weights",
-    )  # keys of `ModelConfig` that it has with any value, and `values` with some
+    prefix = "transformer."  # the names of all tensors but the head's begin with it
+    tied_by_default = True  # whether a config.json without tie_word_embeddings means a tied head
+    covered = ("bias", "tie_weights")
+    """Keys of `ModelConfig` that the architecture covers with any value."""
 
     def values(self, config: ModelConfig) -> dict[str, Sequence[Any]]:
+        """Return the values that the architecture covers of keys that it covers in part."""
         return {
             "position": ("learned", "sinusoidal"),
             "norm": ("layernorm",),
@@ -39,6 +48,7 @@ class GPT2:
         }
 
     def to_fields(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the keys of a config.json that describe a model."""
         return {
             "model_type": "gpt2",
             "n_positions": config.block_size,
@@ -54,6 +64,8 @@ class GPT2:
         }
 
     def from_fields(self, fields: Fields) -> dict[str, Any]:
+        """Return the keys of `ModelConfig`; what config.json leaves out has its default there."""
+        # These switches change what a model computes, and no key of `ModelConfig` does the same.
         require(
             fields,
             scale_attn_weights=True,
@@ -61,13 +73,14 @@ class GPT2:
             add_cross_attention=False,
         )
         activation = fields.get("activation_function", "gelu_new")
-        if activation not in ACTIVATIONS_IN:
-            raise unsupported("activation_function", activation, ", ".join(ACTIVATIONS_IN))
+        if activation not in IMPORTED_ACTIVATIONS:
+            supported = ", ".join(IMPORTED_ACTIVATIONS)
+            raise unsupported("activation_function", activation, supported)
         return {
             "position": "learned",
             "norm": "layernorm",
             "bias": True,
-            "mlp": ACTIVATIONS_IN[activation],
+            "mlp": IMPORTED_ACTIVATIONS[activation],
             "mlp_width": fields.get("n_inner"),
             "n_embd": fields["n_embd"],
             "n_layer": fields["n_layer"],
@@ -79,32 +92,39 @@ class GPT2:
         }
 
     def entries(self, config: ModelConfig) -> list[Entry]:
+        """Return the tensors of a model; the matrices of its blocks are stored as (in, out)."""
         return gpt2_entries(config, self.prefix, transposed=True, bias=True)
 
 
 def gpt2_entries(config: ModelConfig, prefix: str, transposed: bool, bias: bool) -> list[Entry]:
-    """Return the tensors of GPT-2: queries, keys and values are one layer.
+    """Return the tensors of a GPT-2, in which one layer computes queries, keys and values.
 
-    `prefix` is of all names except the head's; `transposed`: matrices of the blocks are stored as (in, out).
+    Args:
+        prefix: what the names of all tensors but the head's begin with.
+        transposed: whether the matrices of the blocks are stored as (in, out).
+        bias: whether linear layers and norms have biases.
     """
     entries = [Entry(f"{prefix}{name}.weight", (f"{name}.weight",)) for name in ("wte", "wpe")]
     for layer in range(config.n_layer):
         ours = f"h.{layer}."
         theirs = prefix + ours
-        heads = [f"{ours}attn.{part}" for part in ("c_q", "c_k", "c_v")]
-        entries += linear(f"{theirs}attn.c_attn", heads, bias, transposed)
+        qkv = [f"{ours}attn.{name}" for name in ("c_q", "c_k", "c_v")]
+        entries += linear(f"{theirs}attn.c_attn", qkv, bias, transposed)
         for name in ("attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
             entries += linear(theirs + name, [ours + name], bias, transposed)
         for name in ("ln_1", "ln_2"):
             entries += linear(theirs + name, [ours + name], bias)
     entries += linear(f"{prefix}ln_f", ["ln_f"], bias)
-    return (
-        entries if config.tie_weights else [*entries, Entry("lm_head.weight", ("lm_head.weight",))]
-    )
+    if not config.tie_weights:
+        entries.append(Entry("lm_head.weight", ("lm_head.weight",)))
+    return entries
 
 
 class Llama:
-    """Rotary positions, RMSNorm, SwiGLU, grouped-query attention (Touvron et al. 2023, 2302.13971)."""
+    """Llama: rotary positions, RMSNorm, SwiGLU, grouped queries (Touvron et al. 2023, 2302.13971).
+
+    The attributes and methods mean what they mean in `GPT2`.
+    """
 
     name = "LlamaForCausalLM"
     prefix = "model."
@@ -112,8 +132,7 @@ class Llama:
     covered: tuple[str, ...] = ("n_kv_head", "bias", "tie_weights")
     model_type = "llama"
     qk_norm = False
-    mlp_bias = True
-    """Whether the feed-forward network can have biases."""
+    mlp_bias = True  # whether the feed-forward network has biases where attention has them
 
     def values(self, config: ModelConfig) -> dict[str, Sequence[Any]]:
         return {
@@ -124,7 +143,7 @@ class Llama:
         }
 
     def to_fields(self, config: ModelConfig) -> dict[str, Any]:
-        return {
+        fields = {
             "model_type": self.model_type,
             "max_position_embeddings": config.block_size,
             "hidden_size": config.n_embd,
@@ -135,38 +154,44 @@ class Llama:
             "head_dim": config.head_dim,
             "hidden_act": "silu",
             "rms_norm_eps": config.norm_eps,
-            "rope_theta": config.rope_theta,  # where transformers 4 and other programs look for it
+            "rope_theta": config.rope_theta,  # transformers 4 and other programs look for it here
             "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
             "attention_bias": config.bias,
             "attention_dropout": config.weights_dropout,
-            **({"mlp_bias": config.bias} if self.mlp_bias else {}),
         }
+        if self.mlp_bias:
+            fields["mlp_bias"] = config.bias
+        return fields
 
     def from_fields(self, fields: Fields) -> dict[str, Any]:
         require(fields, hidden_act="silu", use_sliding_window=False)
+        # transformers 5 writes rope_parameters, transformers 4 wrote rope_scaling, and its first
+        # releases called the rope_type `type`.
         rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-        if rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise unsupported("rope_type", rope.get("rope_type", rope.get("type")), "default")
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        if rope_type != "default":
+            raise unsupported("rope_type", rope_type, "default")
+        hidden_size = fields["hidden_size"]
         heads = fields["num_attention_heads"]
-        head_dim = fields.get("head_dim") or fields["hidden_size"] // heads
-        if head_dim * heads != fields["hidden_size"]:
-            raise unsupported(
-                "head_dim", head_dim, f"{fields['hidden_size']} / {heads}, hidden_size / heads"
-            )
+        head_dim = fields.get("head_dim") or hidden_size // heads
+        if head_dim * heads != hidden_size:  # a `GPT` always has n_embd / n_head
+            raise unsupported("head_dim", head_dim, f"{hidden_size} / {heads}, hidden_size / heads")
+        rope_theta = rope.get("rope_theta") or fields.get("rope_theta") or 10000.0
+        has_bias = fields.get("attention_bias") or fields.get("mlp_bias")
         return {
             "position": "rope",
             "norm": "rmsnorm",
             "mlp": "swiglu",
             "qk_norm": self.qk_norm,
-            "bias": bool(fields.get("attention_bias") or fields.get("mlp_bias")),
+            "bias": bool(has_bias),  # of only one of them, the others are read as zeros
             "mlp_width": fields["intermediate_size"],
-            "n_embd": fields["hidden_size"],
+            "n_embd": hidden_size,
             "n_layer": fields["num_hidden_layers"],
             "n_head": heads,
             "n_kv_head": fields.get("num_key_value_heads"),
             "block_size": fields["max_position_embeddings"],
             "norm_eps": fields.get("rms_norm_eps", 1e-6),
-            "rope_theta": float(rope.get("rope_theta") or fields.get("rope_theta") or 10000.0),
+            "rope_theta": float(rope_theta),
             "attention_dropout": fields.get("attention_dropout", 0.0),
         }
 
@@ -175,21 +200,20 @@ class Llama:
             Entry("model.embed_tokens.weight", ("wte.weight",)),
             Entry("model.norm.weight", ("ln_f.weight",)),
         ]
+        norms = dict(LLAMA_NORMS)
+        if self.qk_norm:
+            norms |= QK_NORMS
         for layer in range(config.n_layer):
-            theirs, ours = f"model.layers.{layer}.", f"h.{layer}."
+            theirs = f"model.layers.{layer}."
+            ours = f"h.{layer}."
             for name, source in LLAMA_LINEAR.items():
-                has_bias = config.bias and (self.mlp_bias or name.startswith("self_attn"))
-                entries += linear(theirs + name, [ours + source], has_bias)
-            norms = LLAMA_NORMS | (QK_NORMS if self.qk_norm else {})
-            entries += [
-                Entry(f"{theirs}{name}.weight", (f"{ours}{source}.weight",))
-                for name, source in norms.items()
-            ]
-        return (
-            entries
-            if config.tie_weights
-            else [*entries, Entry("lm_head.weight", ("lm_head.weight",))]
-        )
+                can_have_bias = self.mlp_bias or name.startswith("self_attn")
+                entries += linear(theirs + name, [ours + source], config.bias and can_have_bias)
+            for name, source in norms.items():
+                entries.append(Entry(f"{theirs}{name}.weight", (f"{ours}{source}.weight",)))
+        if not config.tie_weights:
+            entries.append(Entry("lm_head.weight", ("lm_head.weight",)))
+        return entries
 
 
 class Qwen3(Llama):
@@ -211,9 +235,9 @@ LLAMA_LINEAR = {
     "mlp.up_proj": "mlp.c_fc",
     "mlp.down_proj": "mlp.c_proj",
 }
+"""Linear layers of a block in transformers, and the layer of a `GPT` that each is."""
 LLAMA_NORMS = {"input_layernorm": "ln_1", "post_attention_layernorm": "ln_2"}
 QK_NORMS = {"self_attn.q_norm": "attn.q_norm", "self_attn.k_norm": "attn.k_norm"}
-
 
 Architecture = GPT2 | Llama
 ARCHITECTURES: tuple[Architecture, ...] = (GPT2(), Llama(), Qwen3())
@@ -222,36 +246,43 @@ ARCHITECTURES: tuple[Architecture, ...] = (GPT2(), Llama(), Qwen3())
 def architecture_for(
     config: ModelConfig, program: str = "transformers", lacking: Collection[str] = ()
 ) -> Architecture:
-    """Return the architecture of a program that expresses a model exactly; `lacking`: values of `model.mlp` it lacks.
+    """Return the architecture of a program that computes exactly what a model computes.
 
-    The InputError, where none does, has the options that one would take, as few as there are.
+    Args:
+        program: its name, for the message.
+        lacking: values of `model.mlp` that transformers has and the program does not.
+
+    Raises:
+        InputError: there is none; the message names the fewest options that would have to change.
     """
-    changes = []
+    changes_of_each = []
     for architecture in ARCHITECTURES:
         values = architecture.values(config)
         values["mlp"] = [name for name in values["mlp"] if name not in lacking]
-        changes.append(changes_for(config, architecture.covered, values))
-        if not changes[-1]:
+        changes = changes_for(config, architecture.covered, values)
+        if not changes:
             return architecture
-    fewest = min(map(len, changes))
-    options = " or with ".join(" ".join(each) for each in changes if len(each) == fewest)
+        changes_of_each.append(changes)
+    fewest = min(len(changes) for changes in changes_of_each)
+    nearest = [" ".join(changes) for changes in changes_of_each if len(changes) == fewest]
     raise InputError(
-        f"{program} has no architecture that computes this model; train one with {options}, as the recipe "
-        "shakespeare_modern does, or export it --to html"
+        f"{program} has no architecture that computes this model; "
+        f"train one with {' or with '.join(nearest)}, as the recipe shakespeare_modern does, "
+        "or export it --to html"
     )
 
 
 def architecture_named(name: str) -> Architecture:
+    """Return the architecture of this name; raise InputError where it is not supported."""
     for architecture in ARCHITECTURES:
         if architecture.name == name:
             return architecture
-    raise InputError(
-        f"{name} is not supported; {', '.join(each.name for each in ARCHITECTURES)} are"
-    )
+    supported = ", ".join(architecture.name for architecture in ARCHITECTURES)
+    raise InputError(f"{name} is not supported; {supported} are")
 
 
 def require(fields: Fields, **values: Any) -> None:
-    """Raise InputError where a field is there and has another value."""
+    """Raise InputError where config.json has another value for a key; the key may be missing."""
     for name, value in values.items():
         if fields.get(name, value) != value:
             raise unsupported(name, fields[name], str(value))

@@ -22,57 +22,68 @@ ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "Qwen3ForCausalLM": "qwen3",
 }
-"""Names in transformers, and in GGUF."""
+"""Name in GGUF of each architecture of transformers."""
 WEIGHTS = ("float32", "q8_0")
-"""Formats of the matrices; q8_0 is 8 bits with a float16 scale for each 32 values of a row. Vectors are float32."""
+"""Formats of the matrices. In q8_0 a value has 8 bits; vectors are always float32."""
 Q8_BLOCK = 32
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-"""Types of tokens, as GGUF numbers them."""
+"""Values of a row that share a scale, a float16, in q8_0."""
+
+# Types of tokens, with the numbers that GGUF gives them.
+NORMAL = 1
+CONTROL = 3
+USER_DEFINED = 4
+UNUSED = 5
 
 
 class GGUFTokens(NamedTuple):
-    """A vocabulary."""
+    """A vocabulary in the terms of GGUF."""
 
-    model: str  # what applies it: "rwkv" takes the longest match, "gpt2" merges pairs
-    texts: list[bytes]  # the tokens, as `model` writes them
-    types: list[int]
-    unknown_id: int | None = None  # token for what has none
-    end_id: int | None = None  # token that ends a text; "gpt2" always has one
-    merges: tuple[str, ...] = ()  # pairs to merge, first come the most frequent
+    model: str  # the algorithm: "rwkv" takes the longest match, "gpt2" merges pairs
+    texts: list[bytes]  # the token of each id, in the notation of the algorithm
+    types: list[int]  # NORMAL, CONTROL, USER_DEFINED or UNUSED, for each id
+    unknown_id: int | None = None  # the token that stands for a character without a token
+    end_id: int | None = None  # the token that ends a text; "gpt2" always has one
+    merges: tuple[str, ...] = ()  # the pairs to merge, the most frequent one first
 
 
 def write_gguf(
     path: Path, model: GPT, tokenizer: Tokenizer, weights: str, name: str, end_id: int | None = None
 ) -> None:
-    """Write a model as a GGUF file; `weights` is one of `WEIGHTS`, `end_id` the token that ends a text."""
+    """Write a model and its tokenizer as a GGUF file.
+
+    Args:
+        weights: format of the matrices, one of `WEIGHTS`.
+        name: name of the model inside the file.
+        end_id: the token that ends a text, if there is one.
+
+    Raises:
+        InputError: gguf is not installed, or llama.cpp cannot run this model or tokenizer.
+    """
     try:
-        library: Any = import_module("gguf")
+        gguf: Any = import_module("gguf")
     except ModuleNotFoundError:
         raise InputError(
             "exporting to GGUF needs the gguf package: pip install 'glassgpt[gguf]'"
         ) from None
     require_float32(model)
     config = model.config
-    kind = ARCHITECTURES[architecture_for(config, "llama.cpp", lacking=("relu", "relu2")).name]
-    if weights == "q8_0" and config.n_embd % Q8_BLOCK:
+    # GGUF has the architectures of transformers, but no GPT-2 with ReLU or its square.
+    architecture = architecture_for(config, "llama.cpp", lacking=("relu", "relu2"))
+    kind = ARCHITECTURES[architecture.name]
+    if weights == "q8_0" and config.n_embd % Q8_BLOCK != 0:
         raise InputError(
-            f"q8_0 rounds rows of a multiple of {Q8_BLOCK}, and model.n_embd is {config.n_embd}; take float32"
+            f"q8_0 rounds rows of a multiple of {Q8_BLOCK}, and model.n_embd is {config.n_embd}; "
+            "take float32"
         )
     tokens = gguf_tokens(tokenizer, end_id)
-    writer = library.GGUFWriter(path, kind)
+
+    writer = gguf.GGUFWriter(path, kind)
     try:
         writer.add_name(name)
         _add_sizes(writer, config, kind)
         _add_tokens(writer, tokens, model.vocab_size)
-        architecture = getattr(library.MODEL_ARCH, kind.upper())
-        names = library.get_tensor_name_map(architecture, config.n_layer)
-        q8_0, float32 = library.GGMLQuantizationType.Q8_0, library.GGMLQuantizationType.F32
-        for theirs, tensor in gguf_tensors(model, kind).items():
-            stored = q8_0 if weights == "q8_0" and _is_rounded(theirs, tensor) else float32
-            gguf_name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
-            writer.add_tensor(
-                gguf_name, library.quants.quantize(tensor.numpy(), stored), raw_dtype=stored
-            )
+        _add_tensors(writer, gguf, model, kind, weights)
+        # The format has this order: header, keys and values, tensors.
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -80,34 +91,54 @@ def write_gguf(
         writer.close()
 
 
-def _is_rounded(name: str, weight: Tensor) -> bool:
-    return weight.dim() == 2 and weight.size(1) % Q8_BLOCK == 0 and "wpe" not in name
+def _add_tensors(writer: Any, gguf: Any, model: GPT, kind: str, weights: str) -> None:
+    """Add the tensors under their names in GGUF, the matrices in the format `weights`."""
+    architecture = getattr(gguf.MODEL_ARCH, kind.upper())
+    names = gguf.get_tensor_name_map(architecture, model.config.n_layer)
+    for name, tensor in gguf_tensors(model, kind).items():
+        dtype = gguf.GGMLQuantizationType.F32
+        if weights == "q8_0" and _can_be_rounded(name, tensor):
+            dtype = gguf.GGMLQuantizationType.Q8_0
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        stored = gguf.quants.quantize(tensor.numpy(), dtype)
+        writer.add_tensor(gguf_name, stored, raw_dtype=dtype)
+
+
+def _can_be_rounded(name: str, weight: Tensor) -> bool:
+    if weight.dim() != 2 or weight.size(1) % Q8_BLOCK != 0:
+        return False
+    return "wpe" not in name  # llama.cpp does not quantize positions either
 
 
 def gguf_tensors(model: GPT, kind: str) -> dict[str, Tensor]:
-    """Return float32 tensors by transformers' names, matrices (out, in).
+    """Return float32 tensors by their names in transformers, matrices as (out, in).
 
-    In architecture "llama" the rows of queries and keys are interleaved: it rotates neighbors, as Meta's weights do.
+    GGUF's architecture "llama" rotates neighboring rows, as the original weights of Llama do, so
+    the rows of queries and keys are interleaved for it.
     """
-    config, weights = model.config, weights_with_positions(model)
+    config = model.config
+    weights = weights_with_positions(model)
     if kind == "gpt2":
-        return to_theirs(gpt2_entries(config, "transformer.", transposed=False, bias=True), weights)
+        entries = gpt2_entries(config, "transformer.", transposed=False, bias=True)
+        return to_theirs(entries, weights)
     tensors = to_theirs(architecture_for(config).entries(config), weights)
     if kind == "llama":
         for name, tensor in tensors.items():
-            if "q_proj" in name or "k_proj" in name:
-                tensors[name] = interleave_halves(
-                    tensor, config.n_head if "q_proj" in name else config.kv_heads
-                )
+            if "q_proj" in name:
+                tensors[name] = interleave_halves(tensor, config.n_head)
+            elif "k_proj" in name:
+                tensors[name] = interleave_halves(tensor, config.kv_heads)
     return tensors
 
 
 def interleave_halves(weight: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of each head so that those that rotary positions pair, `i` and `i + D/2`, become neighbors.
+    """Reorder the rows of each head, so that rows `i` and `i + D/2`, a pair, become neighbors.
 
-    Takes and returns (H D, C), or (H D,) for a bias.
+    Takes and returns a matrix (H D, C), or a bias (H D,).
     """
-    return weight.view(heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+    halves = weight.view(heads, 2, -1, *weight.shape[1:])  # (H, 2, D/2, C)
+    pairs = halves.transpose(1, 2)  # (H, D/2, 2, C)
+    return pairs.reshape(weight.shape)
 
 
 def _add_sizes(writer: Any, config: ModelConfig, kind: str) -> None:
@@ -119,7 +150,7 @@ def _add_sizes(writer: Any, config: ModelConfig, kind: str) -> None:
     writer.add_head_count(config.n_head)
     if kind == "gpt2":
         writer.add_layer_norm_eps(config.norm_eps)
-        return
+        return  # the rest is of grouped queries and rotary positions
     writer.add_head_count_kv(config.kv_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
@@ -129,12 +160,15 @@ def _add_sizes(writer: Any, config: ModelConfig, kind: str) -> None:
 
 
 def _add_tokens(writer: Any, tokens: GGUFTokens, vocab_size: int) -> None:
-    """Add the vocabulary; a model may have more ids than its tokenizer."""
+    """Add the vocabulary.
+
+    A model may have more ids than its tokenizer, and llama.cpp needs a token for each of them:
+    the others are marked as unused.
+    """
     unused = vocab_size - len(tokens.texts)
+    unused_texts = [f"[beyond{index}]".encode() for index in range(unused)]
     writer.add_tokenizer_model(tokens.model)
-    writer.add_token_list(
-        [*tokens.texts, *(f"[beyond{index}]".encode() for index in range(unused))]
-    )
+    writer.add_token_list(tokens.texts + unused_texts)
     writer.add_token_types(tokens.types + [UNUSED] * unused)
     if tokens.unknown_id is not None:
         writer.add_unk_token_id(tokens.unknown_id)
@@ -143,41 +177,54 @@ def _add_tokens(writer: Any, tokens: GGUFTokens, vocab_size: int) -> None:
     if tokens.model == "gpt2":
         writer.add_tokenizer_pre("gpt-2")
         writer.add_token_merges(tokens.merges)
+        # llama.cpp would take token 11 as the beginning of a text. No token is put before a prompt,
+        # since the model has not been trained with one.
         writer.add_bos_token_id(tokens.end_id)
         writer.add_add_bos_token(False)
 
 
 def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:
-    """Return a tokenizer in the terms of GGUF, if llama.cpp has one that gives the same ids."""
+    """Return a vocabulary with which llama.cpp gives the same ids as a tokenizer.
+
+    Characters and bytes are found by the longest match, byte pairs by merges.
+
+    Raises:
+        InputError: llama.cpp would split a text into other tokens.
+    """
     if isinstance(tokenizer, BPETokenizer):
-        return _merging(tokenizer, tokenizer.to_dict()["tokenizer"], end_id)
-    texts = [_escaped(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]
-    unknown = (
-        tokenizer.stoi[tokenizer.replacement] if isinstance(tokenizer, CharTokenizer) else None
-    )
+        return _byte_pair_tokens(tokenizer, end_id)
     assert isinstance(tokenizer, CharTokenizer | ByteTokenizer)
-    return GGUFTokens("rwkv", texts, [NORMAL] * len(texts), unknown, end_id)
+    texts = [_escape(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]
+    types = [NORMAL] * len(texts)
+    unknown_id = None  # every byte has a token
+    if isinstance(tokenizer, CharTokenizer):
+        unknown_id = tokenizer.stoi[tokenizer.replacement]
+    return GGUFTokens("rwkv", texts, types, unknown_id, end_id)
 
 
-def _escaped(token: bytes) -> bytes:
+def _escape(token: bytes) -> bytes:
+    """Write every byte of a token as an escape, such as `\\x0a`, which "rwkv" reads back."""
     return "".join(f"\\x{byte:02x}" for byte in token).encode()
 
 
-def _merging(tokenizer: BPETokenizer, content: Mapping[str, Any], end_id: int | None) -> GGUFTokens:
+def _byte_pair_tokens(tokenizer: BPETokenizer, end_id: int | None) -> GGUFTokens:
+    content: Mapping[str, Any] = tokenizer.to_dict()["tokenizer"]
     require_gpt2_words(content, "llama.cpp")
-    texts, types = (
-        [f"[unused{index}]" for index in range(tokenizer.vocab_size)],
-        [UNUSED] * tokenizer.vocab_size,
-    )
-    for text, index in content["model"]["vocab"].items():
-        texts[index], types[index] = text, NORMAL
+    vocabulary: Mapping[str, int] = content["model"]["vocab"]
+
+    # Ids that the tokenizer leaves out keep a placeholder.
+    texts = [f"[unused{index}]" for index in range(tokenizer.vocab_size)]
+    types = [UNUSED] * tokenizer.vocab_size
+    for text, index in vocabulary.items():
+        texts[index] = text
+        types[index] = NORMAL
     for token in content.get("added_tokens") or []:
-        texts[token["id"]], types[token["id"]] = (
-            token["content"],
-            CONTROL if token["special"] else USER_DEFINED,
-        )
-    if end_id is None:  # llama.cpp would take the token 11
-        end_id = content["model"]["vocab"][byte_symbols()[0xFF]]  # a byte that UTF-8 does not have
-    return GGUFTokens(
-        "gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges_of(content))
-    )
+        texts[token["id"]] = token["content"]
+        types[token["id"]] = CONTROL if token["special"] else USER_DEFINED
+
+    if end_id is None:
+        # Without an end, llama.cpp would end a text at token 11. UTF-8 has no byte 0xFF, so that
+        # a text never contains this token.
+        end_id = vocabulary[byte_symbols()[0xFF]]
+    encoded = [text.encode() for text in texts]
+    return GGUFTokens("gpt2", encoded, types, None, end_id, tuple(merges_of(content)))

@@ -1,4 +1,7 @@
-"""A trained model as one HTML page that runs it: weights, tokenizer and code in a file that needs nothing else."""
+"""A trained model as one HTML page that runs it.
+
+The page holds weights, tokenizer and code, and needs no other file.
+"""
 
 import base64
 from collections.abc import Iterator
@@ -22,18 +25,28 @@ from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 from gpt.system.errors import InputError
 
 WEIGHTS = ("fp16", "int8", "float32")
-"""Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
+"""Formats of the weights in a page.
+
+With int8 the linear layers of the blocks are int8, and all other weights fp16.
+"""
 MAX_BYTES = 2**29 // 4 * 3 - 2**20
-"""Bytes of weights that a page holds in base64; a string of Chromium has at most 2^29 characters."""
+"""Most bytes of weights in a page.
+
+A string in Chromium has at most 2^29 characters. Base64 writes 3 bytes as 4 characters, and 1 MiB
+is left for the rest of the page.
+"""
+DTYPES = {"int8": torch.int8, "fp16": torch.float16, "float32": torch.float32}
+"""Type of the stored numbers, by the name of the format."""
 COVERED = ("n_kv_head", "bias", "tie_weights", "qk_norm")
-"""Keys of `ModelConfig` that `gpt/extras/web/src/engine/model.js` computes, with any value."""
+"""Keys of `ModelConfig` that `gpt/extras/web/src/engine/model.js` computes with any value."""
 NAMES = {
     "position": ("learned", "sinusoidal", "rope"),
     "norm": ("layernorm", "rmsnorm"),
     "mlp": ("gelu", "gelu_tanh", "relu", "relu2", "swiglu"),
 }
-"""Values that it computes of the other keys."""
+"""Values of other keys that `model.js` computes."""
 FILTERS = ("top_k", "top_p", "min_p")
+"""Sampling filters that a reader can set in the page."""
 
 
 def render_model_page(
@@ -46,12 +59,22 @@ def render_model_page(
     example: str = "",
     learning: dict[str, Any] | None = None,
 ) -> str:
-    """Return an HTML document in which a reader writes text with the model, without a server or network.
+    """Return an HTML document in which a reader writes text with the model, without a server.
 
-    It starts with the temperature, filters, seed and length of `params`. `example` fits the window: its views open on
-    it, and it starts to write from the first words. `learning` is of `learning_of`.
+    Args:
+        weights: one of `WEIGHTS`.
+        params: the temperature, filters, seed and length that the page starts with.
+        title: heading of the page.
+        note: what stands below the heading.
+        example: a text that fits the window; the views show it first, and writing starts from its
+            first words.
+        learning: how the model was trained, from `learning_of`.
+
+    Raises:
+        InputError: the page's code does not compute this model, or its weights are too large.
     """
-    if changes := changes_for(model.config, COVERED, NAMES):
+    changes = changes_for(model.config, COVERED, NAMES)
+    if changes:
         raise InputError(f"a page does not compute this model; train one with {' '.join(changes)}")
     page_tokenizer = _page_tokenizer(tokenizer)
     if weights == "int8" and weights_format(model) != "int8":
@@ -59,10 +82,12 @@ def render_model_page(
     tensors, content = _pack(model, weights)
     if len(content) > MAX_BYTES:
         raise InputError(
-            f"a browser reads at most {MAX_BYTES / 1e6:,.0f} MB of weights from a page, and these have "
-            f"{len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
+            f"a browser reads at most {MAX_BYTES / 1e6:,.0f} MB of weights from a page, "
+            f"and these have {len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
         )
     config = model.config
+    # The page takes the ranges of the filters from the schema.
+    schema = SampleConfig.model_json_schema()["properties"]
     data = {
         "config": sizes_of(config),
         "tensors": tensors,
@@ -75,13 +100,12 @@ def render_model_page(
             "example": example,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },
-        "filters": {name: SampleConfig.model_json_schema()["properties"][name] for name in FILTERS},
+        "filters": {name: schema[name] for name in FILTERS},
         "start": {"count": params.max_new_tokens, "seed": params.seed},
         "learning": learning,
     }
-    return render_document(
-        MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode()
-    )
+    encoded = base64.b64encode(content).decode()
+    return render_document(MODEL, data, title=title, note=note, weights=encoded)
 
 
 def not_in_page(params: SampleConfig) -> list[str]:
@@ -90,29 +114,36 @@ def not_in_page(params: SampleConfig) -> list[str]:
 
 
 def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:
-    """Return how a run learned up to step `end`: facts and snapshots, but for attention; None where it kept none."""
-    read = {
-        step: read_snapshot(file) for step, file in step_files(run.snapshots).items() if step <= end
-    }
-    if len(read) < 2:
+    """Return how a run learned up to step `end`, in the form that a page of a running training has.
+
+    None if the run kept fewer than two snapshots, between which there is nothing to compare. The
+    attention of each snapshot is left out, since it would be most of the page.
+    """
+    snapshots = {}
+    for step, file in step_files(run.snapshots).items():
+        if step <= end:  # later ones are of a training that went on after this checkpoint
+            snapshots[step] = read_snapshot(file)
+    if len(snapshots) < 2:
         return None
-    last = max(read)
-    views = {
-        step: {**view_snapshot(step, shown, read[last]), "attention": None}
-        for step, shown in read.items()
-    }
+    last = max(snapshots)
+    views = {}
+    for step, snapshot in snapshots.items():
+        view = view_snapshot(step, snapshot, snapshots[last])
+        views[step] = {**view, "attention": None}
     facts = {
         "name": run.path.name,
         "training": False,
         "step": last,
         "max_steps": config.train.max_steps,
+        "tokenizer": config.data.tokenizer,
+        "best_val_loss": None,
+        "snapshots": sorted(snapshots),
     }
-    kind = {"tokenizer": config.data.tokenizer, "best_val_loss": None}
-    return {"run": {**facts, **kind, "snapshots": sorted(read)}, "snapshots": views}
+    return {"run": facts, "snapshots": views}
 
 
 def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what the page's tokenizer is made from."""
+    """Return the description of a tokenizer that the page's code reads."""
     if not isinstance(tokenizer, BPETokenizer):
         return tokenizer.to_dict()
     content: dict[str, Any] = tokenizer.to_dict()["tokenizer"]
@@ -123,23 +154,29 @@ def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         tokens[index] = text
     for token in added:
         tokens[token["id"]] = token["content"]
-    literal = [token["content"] for token in added]
-    merges = merges_of(content)
     return {
         "type": "bpe",
         "symbols": byte_symbols(),
         "tokens": tokens,
-        "merges": merges,
-        "added": literal,
+        "merges": merges_of(content),
+        "added": [token["content"] for token in added],
     }
 
 
 def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
-    """Return an index of all tensors, and their bytes; a tied head is left out, since it is the embedding."""
+    """Return an index of all tensors, and their bytes one after another.
+
+    The scales of an int8 tensor, one float32 a row, directly follow its values.
+    """
     index: list[dict[str, Any]] = []
     content = bytearray()
     for name, tensor, scales in _tensors(model):
-        kind = "int8" if scales is not None else "float32" if weights == "float32" else "fp16"
+        if scales is not None:
+            kind = "int8"
+        elif weights == "float32":
+            kind = "float32"
+        else:
+            kind = "fp16"  # with int8, what is not quantized
         index.append(
             {"name": name, "shape": list(tensor.shape), "format": kind, "offset": len(content)}
         )
@@ -150,23 +187,29 @@ def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
 
 
 def _tensors(model: GPT) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-    """Yield name, values and, for int8 values, scales (rows, 1); weights quantized to other formats as floats."""
+    """Yield the name, the values and, of int8 values, the scales (rows, 1) of each tensor.
+
+    A tied head is left out, since it is the token embedding. Weights that are quantized to another
+    format than int8 come as floating point.
+    """
     for name, module in model.named_modules():
+        if name == "lm_head" and model.config.tie_weights:
+            continue
         if isinstance(module, QuantizedLinear) and module.bits == 8:
             yield f"{name}.weight", module.integers, module.scales
-        elif name == "lm_head" and model.config.tie_weights:
-            continue
-        elif isinstance(weight := getattr(module, "weight", None), Tensor):
-            yield f"{name}.weight", weight, None
-        if isinstance(bias := getattr(module, "bias", None), nn.Parameter):
+        else:
+            weight = getattr(module, "weight", None)
+            if isinstance(weight, Tensor):
+                yield f"{name}.weight", weight, None
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, nn.Parameter):
             yield f"{name}.bias", bias, None
 
 
 def _to_bytes(name: str, tensor: Tensor, kind: str) -> bytes:
-    """Return the values as little-endian bytes, row by row."""
-    dtype = {"int8": torch.int8, "fp16": torch.float16, "float32": torch.float32}[kind]
-    values = tensor.detach().cpu().to(dtype)
-    if not values.isfinite().all():
+    """Return the values row by row, as the little-endian bytes that a browser reads."""
+    values = tensor.detach().cpu().to(DTYPES[kind])
+    if not values.isfinite().all():  # a float32 above 65504 becomes infinite in fp16
         raise InputError(
             f"{name} has values that are not finite in {kind}; the page would not work"
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpt.config import ModelConfig, SampleConfig
 from gpt.data.tokenizers import Tokenizer
-from gpt.extras.export.architectures import architecture_for, architecture_named
+from gpt.extras.export.architectures import Architecture, architecture_for, architecture_named
 from gpt.extras.export.coverage import unknown_defaults
 from gpt.extras.export.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.extras.export.tokenizer_json import from_tokenizer_json, special_token, to_tokenizer_json
@@ -22,13 +22,22 @@ from gpt.system.errors import InputError, explained
 from gpt.system.files import MAX_JSON_BYTES, parse_json, read_file
 
 WEIGHTS = "model.safetensors"
+"""File of the weights, unless they are in several files."""
 INDEX = "model.safetensors.index.json"
+"""File that names the file of each tensor where there are several."""
 FILTERS = ("top_k", "top_p", "min_p")
 """Sampling filters that transformers has under the same names."""
 
 
 def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict[str, bytes]:
-    """Return the files of a folder for transformers, with float32 weights; `params`: defaults of `generate`."""
+    """Return the content of each file of a folder for transformers, with float32 weights.
+
+    Args:
+        params: sampling defaults, which become those of `generate` in transformers.
+
+    Raises:
+        InputError: transformers does not compute this model, or its weights are quantized.
+    """
     require_float32(model)
     config = model.config
     architecture = architecture_for(config)
@@ -54,23 +63,23 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict
 def _generation_fields(
     tokenizer: Tokenizer, params: SampleConfig, config: ModelConfig
 ) -> dict[str, Any]:
-    """Return the content of a generation_config.json: the sampling defaults that transformers has too."""
+    """Return the content of generation_config.json: the sampling defaults that transformers has."""
     assert config.vocab_size is not None
-    without_text = [
-        index for index in range(tokenizer.vocab_size, config.vocab_size) if index != params.end_id
-    ]
+    beyond_tokenizer = range(tokenizer.vocab_size, config.vocab_size)
+    without_text = [index for index in beyond_tokenizer if index != params.end_id]
     fields: dict[str, Any] = {
         "do_sample": params.temperature > 0,
         "repetition_penalty": params.repetition_penalty,
-        # The window does not slide there. A max_new_tokens here would win over a caller's max_length.
+        # The window does not slide in transformers, so that a text ends with it. It is not written
+        # as max_new_tokens, since that would win over a caller's max_length.
         "max_length": config.block_size,
         "bos_token_id": None,
         "eos_token_id": params.end_id,
         "pad_token_id": params.end_id,
     }
-    if without_text:
+    if without_text:  # a model may have more ids than its tokenizer, which it must not generate
         fields["suppress_tokens"] = without_text
-    if params.temperature > 0:  # transformers warns of these where nothing is sampled
+    if params.temperature > 0:  # transformers warns of these settings where nothing is sampled
         fields |= {name: getattr(params, name) for name in ("temperature", *FILTERS)}
     return fields
 
@@ -83,17 +92,19 @@ def _tokenizer_fields(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": block_size,
         "clean_up_tokenization_spaces": False,
-        # Without it transformers 4 makes token_type_ids: GPT-2 adds their embeddings, others refuse them.
+        # Without this key transformers 4 makes token_type_ids as well. GPT-2 would add their
+        # embeddings to those of the tokens, and the other architectures refuse them.
         "model_input_names": ["input_ids", "attention_mask"],
     }
-    end = None if params.end_id is None else special_token(tokenizer, params.end_id)
-    if end is not None:
-        fields |= {"eos_token": end, "pad_token": end}
+    if params.end_id is not None:
+        end_token = special_token(tokenizer, params.end_id)
+        if end_token is not None:
+            fields |= {"eos_token": end_token, "pad_token": end_token}
     return fields
 
 
 def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
-    """Return the sampling defaults that the files of `export_files` do not have, or not for every use."""
+    """Return the sampling defaults that the files of `export_files` lose, wholly or in part."""
     lost = unknown_defaults(params, {"temperature", "repetition_penalty", "end_id", *FILTERS})
     if params.end_id is not None and special_token(tokenizer, params.end_id) is None:
         lost.append(f"sample.end_id={params.end_id} as the tokenizer's eos_token")
@@ -101,36 +112,37 @@ def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
 
 
 def require_float32(model: GPT) -> None:
-    if weights_format(model) != "float32":
+    """Raise InputError where the weights of a model are quantized."""
+    weights = weights_format(model)
+    if weights != "float32":
         raise InputError(
-            f"the weights are {weights_format(model)}; export the checkpoint that they were made from"
+            f"the weights are {weights}; export the checkpoint that they were made from"
         )
 
 
 def weights_with_positions(model: GPT) -> dict[str, Tensor]:
-    """Return the weights by name; sinusoidal positions are among them, as if they were learned."""
+    """Return the weights by name, with sinusoidal positions among them as if they were learned."""
     weights = dict(model.state_dict())
-    if isinstance(model.wpe, SinusoidalPositions):
+    if isinstance(model.wpe, SinusoidalPositions):  # its table is not in the state dict
         weights["wpe.weight"] = model.wpe.table
     return weights
 
 
 def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
-    """Return the model and the tokenizer of a folder that `save_pretrained` wrote; nothing in it is executed."""
+    """Return the model and the tokenizer of a folder that `save_pretrained` wrote.
+
+    Nothing in the folder is executed: it holds JSON, and weights as safetensors.
+
+    Raises:
+        InputError: a file is missing or damaged, or a `GPT` does not compute this model.
+        DataError: the tokenizer is not supported.
+    """
     if folder.is_file():
         raise InputError(
             f"{folder} is a file; give the folder with config.json, tokenizer.json and the weights"
         )
     with foreign_files(folder / "config.json"):
-        fields = _read_json(folder / "config.json")
-        architecture = architecture_named(str((fields.get("architectures") or [None])[0]))
-        if fields.get("quantization_config"):
-            raise InputError(
-                "its weights are quantized (quantization_config), which is not supported"
-            )
-        keys = architecture.from_fields(fields)
-        tied = fields.get("tie_word_embeddings", architecture.tied_by_default)
-        config = ModelConfig(**{"tie_weights": tied, "vocab_size": fields["vocab_size"], **keys})
+        architecture, config = _read_config(folder / "config.json")
     with foreign_files(folder / "tokenizer.json"):
         tokenizer = from_tokenizer_json(_read_json(folder / "tokenizer.json"))
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
@@ -139,44 +151,60 @@ def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
         )
     with foreign_files(folder):
         tensors = _read_tensors(folder)
-        if not any(name.startswith(architecture.prefix) for name in tensors):
-            tensors = {
-                architecture.prefix + name: tensor for name, tensor in tensors.items()
-            }  # saved without the head
-        check_layers(
-            tensors, re.escape(architecture.prefix) + r"(?:h|layers)\.(\d+)\.", config.n_layer
-        )
-        return build_from_tensors(config, architecture.entries(config), tensors), tokenizer
+        prefix = architecture.prefix
+        if not any(name.startswith(prefix) for name in tensors):
+            # The model was saved without its head, and the names of its tensors without the prefix.
+            tensors = {prefix + name: tensor for name, tensor in tensors.items()}
+        check_layers(tensors, re.escape(prefix) + r"(?:h|layers)\.(\d+)\.", config.n_layer)
+        model = build_from_tensors(config, architecture.entries(config), tensors)
+        return model, tokenizer
+
+
+def _read_config(path: Path) -> tuple[Architecture, ModelConfig]:
+    """Return the architecture that a config.json names, and its fields as a configuration."""
+    fields = _read_json(path)
+    names = fields.get("architectures") or [None]
+    architecture = architecture_named(str(names[0]))
+    if fields.get("quantization_config"):
+        raise InputError("its weights are quantized (quantization_config), which is not supported")
+    keys = architecture.from_fields(fields)
+    keys["tie_weights"] = fields.get("tie_word_embeddings", architecture.tied_by_default)
+    keys["vocab_size"] = fields["vocab_size"]
+    return architecture, ModelConfig(**keys)
 
 
 def read_end_id(folder: Path, vocab_size: int) -> int | None:
-    """Return the id of the token that ends a text, the first if there are several."""
-    files = [
-        file
-        for name in ("generation_config.json", "config.json")
-        if (file := folder / name).exists()
-    ]
-    for file in files:
+    """Return the id of the token that ends a text, the first of several; None where there is none.
+
+    transformers prefers generation_config.json, and so does this function.
+    """
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        if not file.exists():
+            continue
         with foreign_files(file):
-            ids = _read_json(file).get("eos_token_id")
-        first = ids[0] if isinstance(ids, list) and ids else ids
-        if isinstance(first, int) and 0 <= first < vocab_size:
-            return first
+            end_id = _read_json(file).get("eos_token_id")
+        if isinstance(end_id, list) and end_id:
+            end_id = end_id[0]
+        if isinstance(end_id, int) and 0 <= end_id < vocab_size:
+            return end_id
     return None
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of all files of weights in a folder."""
     names = [WEIGHTS]
-    if (folder / INDEX).exists():
+    index = folder / INDEX
+    if index.exists():
         try:
-            names = sorted(set(_read_json(folder / INDEX)["weight_map"].values()))
+            names = sorted(set(_read_json(index)["weight_map"].values()))
         except (KeyError, TypeError, AttributeError):
-            raise InputError(
-                f"{folder / INDEX} does not say in which file each tensor is"
-            ) from None
+            raise InputError(f"{index} does not say in which file each tensor is") from None
     tensors: dict[str, Tensor] = {}
     for name in names:
-        if Path(str(name)).name != name or not (folder / name).is_file():
+        # A name with folders in it would lead out of this folder.
+        is_plain_name = Path(str(name)).name == name
+        if not is_plain_name or not (folder / name).is_file():
             raise InputError(
                 f"{folder} has no {name}; the weights have to be safetensors, all files of them"
             )
@@ -190,6 +218,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_json(path: Path) -> Any:
+    """Return the object in a JSON file."""
     try:
         content = parse_json(read_file(path, MAX_JSON_BYTES))
     except FileNotFoundError:
