@@ -24,7 +24,7 @@ from gpt.system.distributed import World, joined
 from gpt.system.distributed.process_group import ProcessGroup, report_once
 from gpt.system.environment import read_launch
 from gpt.system.errors import DeviceError, GPTError
-from gpt.training.objective import Objective
+from gpt.training.objective import Losses, Objective
 from gpt.training.signals import Interrupted
 from gpt.training.step import Stepper
 from training.sessions import quick_beginnings, start_session
@@ -122,8 +122,8 @@ def not_finite(folder: Path, world: World) -> list[Any]:
 
     def bad_loss(*arguments: Any) -> Any:
         factor = float("nan") if trainer.state.step == 2 and world.rank == 1 else 1.0
-        minimized, loss, terms = plain(*arguments)
-        return minimized * factor, loss * factor, terms
+        losses = plain(*arguments)
+        return Losses(losses.minimized * factor, losses.cross_entropy * factor, losses.terms)
 
     with patch.object(Objective, "__call__", bad_loss):
         try:
