@@ -38,9 +38,8 @@ class Context:
         params.no_perf = True
         params.type_k = GGML_TYPES[cache]
         params.type_v = GGML_TYPES[cache]
-        params.flash_attn_type = (
-            llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )  # on a CPU it is slower, and less exact
+        # on a CPU it is slower, and less exact
+        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._handle = llama_cpp.llama_init_from_model(model, params)
         if not self._handle:
             raise MemoryError(f"llama.cpp makes no context for {rows} sequences of {length}")

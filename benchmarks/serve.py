@@ -254,10 +254,11 @@ def start_server(checkpoint: Path, kv_dtype: str) -> Iterator[str]:
         *script_command("serve"),
         *("--checkpoint", str(checkpoint)),
         *("--kv-dtype", kv_dtype),
+        # no request is refused, so that the latency of all is measured
         *(
             "--max-waiting",
             "100000",
-        ),  # no request is refused, so that the latency of all is measured
+        ),
         *("--port", str(port)),
     ]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:

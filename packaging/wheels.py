@@ -95,10 +95,11 @@ def build_wheel(platform: Platform, output: Path) -> Path:
             "--no-deps",
         ]
         tag = f"--config-settings=--build-option=--plat-name={platform.tag}"
+        # 1980, where the times of ZIP files begin
         dated = {
             **os.environ,
             "SOURCE_DATE_EPOCH": "315619200",
-        }  # 1980, where the times of ZIP files begin
+        }
         subprocess.run([*pip, tag, "--wheel-dir", made, tree], env=dated, check=True)
         (wheel,) = made.glob("*.whl")
         output.mkdir(parents=True, exist_ok=True)
@@ -126,9 +127,8 @@ def main() -> int:
     if unknown := set(options.platforms) - set(PLATFORMS):
         parser.error(f"unknown platform {unknown.pop()!r}; expected {', '.join(PLATFORMS)}")
     if machine.machine() != "x86_64":
-        parser.error(
-            f"wheels are built on x86-64, and this is {machine.machine()}"
-        )  # see gpt/system/processor.py
+        # see gpt/system/processor.py
+        parser.error(f"wheels are built on x86-64, and this is {machine.machine()}")
     problems = []
     for name in options.platforms:
         platform, start = PLATFORMS[name], time.monotonic()

@@ -1,9 +1,8 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # works from a checkout that is not installed
+# works from a checkout that is not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpt.cli.start import start
 

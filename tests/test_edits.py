@@ -210,11 +210,12 @@ def run_copy(folder: Path, name: str, script: str) -> str:
     elif name == "new parts":
         for diff in DIFFS.values():
             apply_if_missing(folder, diff)
+    # the copy in the folder is imported
     environment = {
         **os.environ,
         "PYTHONPATH": "",
         "OMP_NUM_THREADS": "1",
-    }  # the copy in the folder is imported
+    }
     command = [sys.executable, "-c", script, *(PARTS if name == "new parts" else ())]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, env=environment
@@ -296,9 +297,8 @@ def test_the_diffs_of_the_document_have_effects(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_plugins")
 def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
-    code = PLUGIN.replace(
-        '["mish"]', '["own_mish"]'
-    )  # a reader of this checkout may have added mish itself
+    # a reader of this checkout may have added mish itself
+    code = PLUGIN.replace('["mish"]', '["own_mish"]')
     assert plugin_of(tmp_path, code).names["gpt.model.layers:ACTIVATIONS"] == ["own_mish"]
 
 

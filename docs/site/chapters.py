@@ -163,9 +163,8 @@ def notebook(path: Path) -> NotebookNode:
         elif tag(cell) == "hide-input":
             cell.metadata["jupyter"] = {"source_hidden": True}
         elif tag(cell) == "check":
-            cell.metadata["tags"].append(
-                "raises-exception"
-            )  # so that "Run all" goes on after an unsolved exercise
+            # so that "Run all" goes on after an unsolved exercise
+            cell.metadata["tags"].append("raises-exception")
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return new_notebook(
         cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}

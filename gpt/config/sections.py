@@ -147,9 +147,8 @@ def filter_fields(optional: bool = False) -> Any:
     fields: dict[str, Any] = {}
     for name, part in FILTERS.items():
         kind: Any = Annotated[type(part.off), part.field]
-        bounded: Any = Annotated[
-            type(part.off), *part.field.metadata
-        ]  # a union takes no field with a default
+        # a union takes no field with a default
+        bounded: Any = Annotated[type(part.off), *part.field.metadata]
         given = bounded | None, Field(None, description=part.field.description)
         fields[name] = given if optional else (kind, part.off)
     return create_model("FilterFields", **fields)

@@ -119,7 +119,6 @@ def _is_known_splitter(step: dict[str, Any]) -> bool:
         case {"type": "Split", "pattern": {"String": str()}}:
             return True
         case {"type": "Split", "pattern": {"Regex": pattern}}:
-            return (
-                pattern.replace("\r", r"\r").replace("\n", r"\n") in PATTERNS
-            )  # some write them as they are
+            # some write them as they are
+            return pattern.replace("\r", r"\r").replace("\n", r"\n") in PATTERNS
     return False

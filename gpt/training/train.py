@@ -252,9 +252,10 @@ def _build_stepper(
     objective = build_objective(config.train)
     stepper = kind(model, optimizer, compute, config.optim.grad_clip, objective, parallelism)
     if config.run.compile:
+        # (B, T)
         tokens = torch.zeros(
             config.train.batch_size // world.size, config.model.block_size, dtype=torch.int64
-        )  # (B, T)
+        )
         compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), host.report)
     # All processes have drawn the same initial weights; their dropout is to differ.
     if world.rank > 0:

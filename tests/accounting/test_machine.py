@@ -15,9 +15,8 @@ def test_matmul_rate_counts_two_operations_per_multiply_add(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr(
-        machine.time, "perf_counter", lambda: float(next(ticks))
-    )  # every matmul takes one second
+    # every matmul takes one second
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: float(next(ticks)))
     assert measure_matmul_rate(CPU, torch.float32, size=10) == 2 * 10**3
 
 

@@ -84,9 +84,8 @@ def test_training_step_takes_what_was_predicted(
     idx = torch.zeros(batch, length, dtype=torch.int64)
     batches = [(idx, idx)] * micro_batches
     while not all(part.state for part in optimizer.optimizers.values()):
-        stepper.step(
-            0, 1e-4, batches
-        )  # makes the optimizer's state; the first ones of float16 may be left out
+        # makes the optimizer's state; the first ones of float16 may be left out
+        stepper.step(0, 1e-4, batches)
     optimizer.zero_grad(set_to_none=True)
     states = [values for part in optimizer.optimizers.values() for values in part.state.values()]
     state = sum(tensor.nbytes for values in states for tensor in values.values())

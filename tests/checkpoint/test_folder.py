@@ -118,9 +118,8 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
         damaged = bytearray(contents[name])
         damaged[place] ^= 1 << bit
         (folder / name).write_bytes(damaged)
-        assert_refused(
-            folder, "" if name == MANIFEST else name
-        )  # a wrong manifest may accuse another file
+        # a wrong manifest may accuse another file
+        assert_refused(folder, "" if name == MANIFEST else name)
         (folder / name).write_bytes(contents[name])
     read_checkpoint(folder)
 
@@ -134,11 +133,12 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
             for name in ("", ".", "..", "a\0b")
         ),
         ("state.json", lambda entry: {"x" * 300: entry}, "File name too long"),
+        # not beside the folder
         (
             "state.json",
             lambda entry: {"../secret.json": entry},
             r"step-000005.secret\.json",
-        ),  # not beside the folder
+        ),
         (
             "state.json",
             lambda entry: {"state.json": {**entry, "size": 1 << 50}},
@@ -235,9 +235,8 @@ def zipped_anew(
     "content",
     [
         zipped_anew(saved({"moments": torch.zeros(100_000)}), None, zipfile.ZIP_DEFLATED),
-        saved(
-            {"moments": Payload(bytearray, 1_000_000)}
-        ),  # which torch lets take as many as it says
+        # which torch lets take as many as it says
+        saved({"moments": Payload(bytearray, 1_000_000)}),
         # whose hash would end the process
         *(
             zipped_anew(saved({}), pickled=nested)

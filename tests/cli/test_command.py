@@ -31,9 +31,8 @@ def test_help_lists_every_command_with_its_own_help(run: Call) -> None:
     for name, command in COMMANDS.items():
         assert command.summary in listed
         own = run(f"commands {name} --help").out
-        assert " ".join(own.split()).startswith(
-            f"usage: gpt {name} [-h]"
-        )  # a long name ends the line
+        # a long name ends the line
+        assert " ".join(own.split()).startswith(f"usage: gpt {name} [-h]")
         assert f"example:\n  gpt {name} " in own
 
 

@@ -14,9 +14,8 @@ def test_full_and_sliding_protocols_score_what_training_did(here: Path, run: Cal
     rows = [json.loads(line) for line in Path("runs/tiny/metrics.jsonl").read_text().splitlines()]
     logged = [row["val/loss"] for row in rows if "val/loss" in row][-1]
     full = run("evaluate --checkpoint runs/tiny/last --device cpu").json
-    assert full["loss"] == pytest.approx(
-        logged, abs=1e-6
-    )  # float32 both, whatever else the CPU has
+    # float32 both, whatever else the CPU has
+    assert full["loss"] == pytest.approx(logged, abs=1e-6)
     assert full["tokens"] == run("evaluate --protocol sliding --stride 3").json["tokens"]
 
 

@@ -119,9 +119,8 @@ def test_lost_streams_and_mistakes_are_one_line(
     name, _, options = command.partition(" ")
     result = shell(f"{script(name)} {options}", trained)
     assert (result.returncode, result.stdout) == (code, "")
-    told = re.sub(
-        r"^loading torch.*\n", "", result.stderr, flags=re.MULTILINE
-    )  # which a busy machine says
+    # which a busy machine says
+    told = re.sub(r"^loading torch.*\n", "", result.stderr, flags=re.MULTILINE)
     assert told.startswith(said)
     assert told.count("\n") == bool(said)
 
@@ -176,9 +175,8 @@ def test_printed_commands_lead_from_a_text_to_a_sample_and_an_extra(terminal: Te
         f"{shlex.quote(sys.executable)} -c {shlex.quote(without)} export --to gguf --output x", 2
     )
     install = said.partition("package: ")[2].rstrip()
-    assert "Install Options" in terminal.paste(
-        f"{install} --help"
-    )  # pip itself reaches for the network
+    # pip itself reaches for the network
+    assert "Install Options" in terminal.paste(f"{install} --help")
 
 
 def test_interrupted_training_goes_on_with_the_command_that_is_told(terminal: Terminal) -> None:

@@ -248,9 +248,8 @@ def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
 def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = Download(
-        SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000
-    )  # the real one is not here to test with
+    # the real one is not here to test with
+    small = Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000)
     monkeypatch.setattr(locating, "SHAKESPEARE", small)
     for folder in ("common", "data"):
         (tmp_path / folder).mkdir()

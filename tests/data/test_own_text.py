@@ -29,9 +29,8 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert config.model.block_size < characters // 10
     tokens = config.model.block_size * config.train.batch_size
     assert tokens in {tier.tokens for tier in TIERS}
-    assert (
-        tokens * config.train.max_steps < 26 * 0.9 * characters
-    )  # times that its training split is read
+    # times that its training split is read
+    assert tokens * config.train.max_steps < 26 * 0.9 * characters
     assert config.optim.warmup_steps + (config.optim.decay_steps or 0) <= config.train.max_steps
     assert config.train.max_steps / config.train.eval_interval > 3  # at least four evaluations
     assert (config.train.eval_max_tokens is None) == (characters // 10 <= MAX_EVAL_TOKENS)

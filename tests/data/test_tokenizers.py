@@ -152,12 +152,13 @@ def test_text_in_any_container_is_a_batch_of_one(given: Any) -> None:
     assert ids.dtype == torch.int64
     assert ids.tolist() == [[0, 2, 1]]
     assert to_list(given, TOKENIZER, "reader") == [0, 2, 1]
+    # line ends are those of a corpus
     assert to_list("a\r\nb\r", CharTokenizer("\nab"), "reader") == [
         1,
         0,
         2,
         0,
-    ]  # line ends are those of a corpus
+    ]
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,12 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
     ("variant", "alone", "most"),
     [
         ("adamw", "adamw", 3e-6),
+        # adds in the same order: Newton-Schulz makes other rounding errors visible
         (
             "muon",
             "muon-halves",
             0,
-        ),  # adds in the same order: Newton-Schulz makes other rounding errors visible
+        ),
         pytest.param("native", "native", 1e-6, marks=needs_compiler),
     ],
 )

@@ -191,9 +191,8 @@ def test_llama_cpp_writes_the_same_greedy_text(
 ) -> None:
     model, ids = sharp_model(block_size=256, **changes), tokenizer.encode(prompt).tolist()
     write_gguf(tmp_path / "x.gguf", model, tokenizer, "float32", "x")
-    unknown = (
-        prompt.replace("?", "#") if tokenizer is CHARS else prompt
-    )  # it is not in the vocabulary
+    # it is not in the vocabulary
+    unknown = prompt.replace("?", "#") if tokenizer is CHARS else prompt
     command = [sys.executable, "-c", RUN, str(tmp_path / "x.gguf"), unknown]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     end = gguf_tokens(tokenizer).end_id

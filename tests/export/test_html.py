@@ -66,9 +66,8 @@ def test_logits_are_those_of_the_weights_rounded_as_in_the_page(
 
 def test_byte_pairs_and_bytes_become_the_ids_of_the_package() -> None:
     library = LibraryTokenizer.from_str(json.dumps(learn_bpe([CORPUS], 300).to_dict()["tokenizer"]))
-    library.add_special_tokens(
-        [AddedToken("<|end|>"), AddedToken("<|end|>.")]
-    )  # which are literal text
+    # which are literal text
+    library.add_special_tokens([AddedToken("<|end|>"), AddedToken("<|end|>.")])
     generator = random.Random(0)
     parts = [
         "the",

@@ -123,10 +123,11 @@ def test_hostile_pickle_runs_nothing(
             "numbers more values than it has bytes",
         ),
         (b"}p4000000000\n.", "numbers more values than it has bytes"),
+        # whose hash would end the process
         (
             b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s.",
             "does not need",
-        ),  # whose hash would end the process
+        ),
         *(
             (bytes([0x80, 5, code]) + (1 << 40).to_bytes(8, "little") + b".", "")
             for code in b"\x8d\x8e\x95\x96"

@@ -387,7 +387,6 @@ def install(device: FakeCuda) -> None:
         mock.patch.object(module, "save", _from_host(module.save)).start()
     mock.patch.object(FakeTensor, "tolist", lambda tensor: tensor.cpu().tolist()).start()
     mock.patch.object(Tensor, "pin_memory", pin).start()
-    torch._C._set_only_lift_cpu_tensors(
-        True
-    )  # torch.tensor then makes them on the CPU, and moves them
+    # torch.tensor then makes them on the CPU, and moves them
+    torch._C._set_only_lift_cpu_tensors(True)
     mock.patch.object(nn.Module, "_apply", move).start()

@@ -114,9 +114,8 @@ def train(
     assert {parameter.grad.dtype for parameter in parameters} == {torch.float32}
     assert optimizer.optimizers["adamw"].defaults["fused"]
     of_torch = [(dtype, precision) for dtype, place, precision in device.matmuls if not place]
-    assert {precision for _, precision in of_torch} == {
-        "high" if dtype == "float32" else "highest"
-    }  # TF32
+    # TF32
+    assert {precision for _, precision in of_torch} == {"high" if dtype == "float32" else "highest"}
     assert torch.get_float32_matmul_precision() == "highest"
     if dtype != "float32":
         own = [dtype for dtype, place, _ in device.matmuls if place == "orthogonalize"]

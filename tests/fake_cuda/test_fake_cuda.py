@@ -19,9 +19,8 @@ TESTS = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What was wrong with each scenario, with its traceback; empty if nothing was."""
-    compiler = next(
-        (compiler for compiler in find_compilers() if not compiler.is_zig), None
-    )  # with torch's C++ library
+    # with torch's C++ library
+    compiler = next((compiler for compiler in find_compilers() if not compiler.is_zig), None)
     if compiler is None:
         pytest.skip("there is no C++ compiler")
     folder, package = tmp_path_factory.mktemp("fake_cuda"), Path(torch.__file__).parent

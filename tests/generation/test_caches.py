@@ -11,17 +11,17 @@ from gpt.generation.paged import BlockPool, BlockTable, OutOfBlocksError
 from gpt.system.errors import InputError
 from tiny import tiny_config
 
-CONFIG = tiny_config(
-    n_kv_head=2
-)  # 2 layers, 4 query heads on 2 of keys and values, 8 wide, 16 positions
+# 2 layers, 4 query heads on 2 of keys and values, 8 wide, 16 positions
+CONFIG = tiny_config(n_kv_head=2)
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 def test_cache_returns_what_was_appended_rounded(kv_dtype: str) -> None:
+    # of each layer, keys and values
     cache, x = (
         KVCache(CONFIG, 3, kv_dtype),
         torch.randn(2, 3, 4, 16, 8),
-    )  # of each layer, keys and values
+    )
     places = set()
 
     def append(start: int, end: int) -> None:

@@ -325,8 +325,7 @@ def test_logits_not_finite_fail_only_their_request(backend: str) -> None:
     assert broken.request is not None
     assert "after position 3 are not finite" in str(broken.request.error)
     assert (sound.finish, sound.text) == ("length", text)
-    next_one = drive.add(
-        "abc", max_new_tokens=5, temperature=0.0
-    )  # may lie in the blocks that held NaN
+    # may lie in the blocks that held NaN
+    next_one = drive.add("abc", max_new_tokens=5, temperature=0.0)
     drive.finish()
     assert next_one.text == text

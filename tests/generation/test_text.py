@@ -42,11 +42,12 @@ def test_empty_prompt_starts_after_a_line_end_or_the_first_id(
     ("prompt", "params", "error"),
     [
         ("abcde", {}, r"5 tokens, more than the window of 4; .*long_prompt=crop"),
+        # even in the part that would be cropped
         (
             "€abcdefgh",
             {"long_prompt": "crop"},
             r"^the prompt has characters outside the vocabulary of 9: '€' at 0; leave them out, or pass --unknown drop",
-        ),  # even in the part that would be cropped
+        ),
         (b"abc", {}, "^the prompt is a bytes, expected a text$"),
     ],
 )

@@ -30,21 +30,24 @@ def calls(tiny_model: GPT) -> list[tuple[int, ...]]:
     ("prompts", "steps", "expected"),
     [
         ([[1] * 7], 10, [(1, 7)] + [(1, 1)] * 9),  # each position once
+        # then a window per slide
         (
             [[1] * 16],
             10,
             [(1, 16)] + ([(1, 13)] + [(1, 1)] * 3) * 2 + [(1, 13)],
-        ),  # then a window per slide
+        ),
+        # equal ones share all but the last token
         (
             [[1] * 5, [2] * 9, [1] * 5],
             1,
             [(1, 9), (1, 4), (1, 1), (2, 1)],
-        ),  # equal ones share all but the last token
+        ),
+        # only the row that moved
         (
             [[1] * 16, [2] * 4, [3] * 2],
             2,
             [(1, 16), (1, 4), (1, 2), (1, 13), (2, 1)],
-        ),  # only the row that moved
+        ),
     ],
 )
 def test_positions_are_computed_once_until_the_window_moves(

@@ -157,9 +157,8 @@ def test_masks_that_do_not_fit_are_refused(tiny_model: GPT, mask: Tensor, messag
         tiny_model(random_ids(2, 5), mask)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:There is a performance drop"
-)  # torch has no fused kernel for it
+# torch has no fused kernel for it
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_gradients_of_each_sequence_can_be_mapped_over_a_batch(model: GPT) -> None:
     idx, parameters = random_ids(3), dict(model.named_parameters())
 

@@ -44,9 +44,8 @@ def test_quantized_layer_multiplies_by_weights_off_by_clipping_and_half_a_step(
 
 
 def test_scale_of_a_group_has_the_least_error_of_those_tried() -> None:
-    weight = torch.tensor(
-        [[0.5, -0.5, 0.5, -0.5, 1.0]]
-    )  # clipping the 1 is better than losing the others
+    # clipping the 1 is better than losing the others
+    weight = torch.tensor([[0.5, -0.5, 0.5, -0.5, 1.0]])
     integers, scale = round_to_integers(weight, largest=1)
     assert float(scale) == pytest.approx(0.6, abs=0.02)
     assert integers.tolist() == [[1, -1, 1, -1, 1]]

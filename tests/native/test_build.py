@@ -83,9 +83,8 @@ def test_source_is_compiled_once_into_a_whole_library_of_its_interface(
     assert start.startswith("compiling room/answer.cpp for generic: once, by ")
     assert end.startswith("compiled room/answer.cpp for generic in ")
     made = Path(compilations[0][compilations[0].index("-o") + 1])
-    assert (
-        made.parent.parent == cache / "kernels"
-    )  # renamed when it is complete, so that nobody loads the half of one
+    # renamed when it is complete, so that nobody loads the half of one
+    assert made.parent.parent == cache / "kernels"
     assert not made.exists()
     (library,) = (cache / "kernels").iterdir()
     assert library.stat().st_mode & 0o777 == 0o644  # everyone may read it

@@ -147,9 +147,8 @@ def test_class_has_its_own_instructions(
 ) -> None:
     source, level = TURNS[(number + CLASSES.index(processor)) % 4]
     object_file, said = compiled(tmp_path, compiler, processor, source, level)
-    assert (
-        re.findall(r"^\S*kernels/src/.* warning: .*", said, re.MULTILINE) == []
-    )  # GCC 12 warns of its own headers
+    # GCC 12 warns of its own headers
+    assert re.findall(r"^\S*kernels/src/.* warning: .*", said, re.MULTILINE) == []
     assert wrong(object_file, processor, source) == []
 
 

@@ -60,11 +60,12 @@ RECIPE = (
         "model.n_embd=32",
         "model.block_size=29",
     ),
+    # nothing is saved before a crash
     *(
         "train.max_steps=30",
         "train.eval_interval=30",
         "train.sample_tokens=0",
-    ),  # nothing is saved before a crash
+    ),
 )
 
 

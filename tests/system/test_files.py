@@ -139,9 +139,8 @@ def test_no_more_than_the_end_of_a_file_is_read_and_nothing_that_is_added_meanwh
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert (read_end(path, 3), read_end(path, 9), read_end(path, 0)) == (b"345", b"12345", b"")
-    assert (
-        read_file(Path("/proc/self/maps"), 4) == b""
-    )  # a file that says it has nothing, and has no bound
+    # a file that says it has nothing, and has no bound
+    assert read_file(Path("/proc/self/maps"), 4) == b""
 
 
 def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:

@@ -105,9 +105,8 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
 @example([(3, EVALUATE, signal.SIGINT)])
 @example([(6, SAMPLE, signal.SIGTERM)])
 @example([(2, TRAIN, signal.SIGINT)])  # the step that makes an evaluation due
-@example(
-    [(MAX_STEPS - 1, TRAIN, signal.SIGTERM)]
-)  # the last update, and its evaluation not yet made
+# the last update, and its evaluation not yet made
+@example([(MAX_STEPS - 1, TRAIN, signal.SIGTERM)])
 @example([(MAX_STEPS, EVALUATE, signal.SIGTERM)])
 @example([(0, TRAIN, CRASH), (5, TRAIN, CRASH), (6, SAMPLE, CRASH), (8, TRAIN, CRASH)])
 def test_interrupted_run_goes_on_as_if_nothing_had_been(

@@ -33,9 +33,8 @@ def files(run: Path) -> dict[str, bytes]:
 
 
 def all_runs(place: Path) -> dict[str, dict[str, bytes]]:
-    return {
-        path.name: files(path) for path in sorted((place / "runs").glob("[!.]*"))
-    }  # without locks
+    # without locks
+    return {path.name: files(path) for path in sorted((place / "runs").glob("[!.]*"))}
 
 
 def last_of(run: Path) -> str:

@@ -62,11 +62,12 @@ def summed(logits: Tensor, ahead: int = 0) -> Tensor:
             (Objective(mtp_weights=(0.5, 0.25), mtp_steps=20), step, max(0, 1 - step / 20))
             for step in (0, 15, 20, 29)
         ),
+        # further ahead than the sequence is long
         (
             Objective(mtp_weights=(1.0,) * 6, mtp_steps=1),
             0,
             1.0,
-        ),  # further ahead than the sequence is long
+        ),
         *((Objective(teacher_weight=weight), 0, 0.0) for weight in (0.25, 1.0)),
         (Objective(0.8, (0.5,), 20, 0.4), 10, 0.5),
         (Objective(0.8, terms=(("z_loss", 0.3),)), 0, 0.0),

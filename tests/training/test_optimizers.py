@@ -211,9 +211,8 @@ def test_state_continues_exactly(name: str, frozen: bool) -> None:
     assert torch.equal(model.h[0].attn.c_q.weight, other.h[0].attn.c_q.weight) == frozen
     state = copy.deepcopy(optimizer.state_dict())
     assert list(state) == list(optimizer.optimizers)
-    assert (
-        optimizer._step_supports_amp_scaling
-    )  # each skips an update by itself, and a scaler need not wait
+    # each skips an update by itself, and a scaler need not wait
+    assert optimizer._step_supports_amp_scaling
     trained = sum(parameter.requires_grad for parameter in model.parameters())
     assert sum(len(part["state"]) for part in state.values()) == trained
     other.load_state_dict(model.state_dict())

@@ -301,9 +301,8 @@ def test_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(
     assert fitted.optim.warmup_steps == warmup
     told = [f"optim.warmup_steps: {warmup} instead of 100, since train.max_steps is {max_steps}"]
     assert lines == (told if warmup < 100 else [])
-    assert (
-        fit_schedule(fitted, pytest.fail) == fitted
-    )  # as where a run goes on by its own config.yaml
+    # as where a run goes on by its own config.yaml
+    assert fit_schedule(fitted, pytest.fail) == fitted
     assert learning_rate(warmup, fitted.optim, max_steps) == fitted.optim.learning_rate
 
 

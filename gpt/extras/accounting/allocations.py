@@ -39,9 +39,8 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._remember(
-                tensor.untyped_storage(), 0
-            )  # allocated earlier; what was counted stays counted
+            # allocated earlier; what was counted stays counted
+            self._remember(tensor.untyped_storage(), 0)
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()

@@ -15,9 +15,8 @@ def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -
     """
     width = 1024
     rows = max(1, nbytes // (width * torch.float32.itemsize))
-    matrix = torch.ones(
-        rows, width, dtype=torch.float32, device=device
-    )  # pages of zeros may not be allocated at all
+    # pages of zeros may not be allocated at all
+    matrix = torch.ones(rows, width, dtype=torch.float32, device=device)
     vector = torch.ones(width, dtype=torch.float32, device=device)
     best, end = 0.0, time.perf_counter() + seconds
     while best == 0.0 or time.perf_counter() < end:

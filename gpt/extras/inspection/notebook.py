@@ -22,9 +22,8 @@ def register() -> None:
         return
     formatters = shell.display_formatter.formatters
     formatters["text/html"].for_type_by_name("gpt.model.gpt", "GPT", model_html)
-    formatters["image/png"].for_type_by_name(
-        "matplotlib.figure", "Figure", figure_png
-    )  # pyplot's own comes later
+    # pyplot's own comes later
+    formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", figure_png)
 
 
 def figure_png(figure: "Figure") -> bytes:

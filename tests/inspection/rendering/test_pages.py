@@ -46,9 +46,10 @@ def test_page_is_one_whole_document_that_asks_nothing_of_anyone(kind: str) -> No
         assert (len(re.findall(rf"<{tag}[ >]", page)), page.count(f"</{tag}>")) == (1, 1), tag
     assert page.count("<script") == page.count("</script>") == 2
     assert page.count("A title</") == 2
+    # the icon
     assert set(re.findall(r'\s(?:src|href|srcset|action|data|poster)="([^"]*)"', page)) == {
         "data:,"
-    }  # the icon
+    }
     code = re.sub(r'id="data">[^<]*', "", page)
     assert not re.search(
         r"""https?:|["'(=]\s*//|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|eval\(""", code

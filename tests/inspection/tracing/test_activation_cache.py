@@ -198,9 +198,8 @@ def test_cache_refuses_a_key_that_it_lacks(key: Key, words: str) -> None:
             read(key)
         assert isinstance(error.value, KeyError)
         assert words in str(error.value)
-        assert (
-            str(error.value) == error.value.args[0]
-        )  # and not in quotation marks, as of a KeyError
+        # and not in quotation marks, as of a KeyError
+        assert str(error.value) == error.value.args[0]
 
 
 def test_capture_refuses_more_than_the_memory_limit_before_anything_runs() -> None:

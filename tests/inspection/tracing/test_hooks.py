@@ -182,13 +182,14 @@ def edited_logits(model: GPT, edits: Edits) -> Tensor:
     [
         ("blocks.1.attn.hook_z", zero(0), "h.1.attn.c_proj.weight", np.s_[:, :D], 0.0),
         ("blocks.1.attn.hook_z", scale(-2.0, 3), "h.1.attn.c_proj.weight", np.s_[:, 3 * D :], -2.0),
+        # query heads may share it
         (
             "blocks.0.attn.hook_v",
             zero(0),
             "h.0.attn.c_v",
             np.s_[:D],
             0.0,
-        ),  # query heads may share it
+        ),
         ("blocks.1.hook_attn_out", scale(0.5), "h.1.attn.c_proj", ..., 0.5),
     ],
 )

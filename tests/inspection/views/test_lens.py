@@ -125,9 +125,8 @@ def test_picture_has_the_numbers_of_the_activations(variant: dict[str, object]) 
         lens["top"][-1],
     )
     assert view["lens"] == [[candidates[0] for candidates in row] for row in lens["top"]]
-    counts = {
-        name: math.prod(shape) for name, shape in view["parameters"]
-    }  # of one block, which the others are like
+    # of one block, which the others are like
+    counts = {name: math.prod(shape) for name, shape in view["parameters"]}
     block = sum(count for name, count in counts.items() if name.startswith("h."))
     assert sum(counts.values()) + (layers - 1) * block == sum(
         parameter.numel() for parameter in model.parameters()

@@ -101,9 +101,8 @@ def test_maps_of_all_steps_have_the_plane_and_the_scale_of_the_last() -> None:
     final = map_embedding(spread @ turn.T, spread @ turn.T)
     assert final.abs().max() == pytest.approx(1)
     centered = spread - spread.mean(dim=0)
-    assert (
-        torch.corrcoef(torch.stack([final[:, 0], centered[:, 0]]))[0, 1] > 0.99
-    )  # and not mirrored
+    # and not mirrored
+    assert torch.corrcoef(torch.stack([final[:, 0], centered[:, 0]]))[0, 1] > 0.99
     assert torch.corrcoef(torch.stack([final[:, 1], centered[:, 1]]))[0, 1] > 0.99
     assert torch.allclose(
         map_embedding(spread @ turn.T / 4 + 7, spread @ turn.T), final / 4, atol=1e-5

@@ -314,9 +314,8 @@ def test_top_p_adds_up_equal_probabilities_as_the_reference(vocab_size: int, top
 def test_nan_in_any_weight_is_not_hidden(changes: dict[str, Any]) -> None:
     names = [name for name, _ in sharp_model(**changes).named_parameters()]
     for name in names:
-        model = sharp_model(
-            std=0.25, attention="reference", **changes
-        )  # torch's fused kernel hides some of it
+        # torch's fused kernel hides some of it
+        model = sharp_model(std=0.25, attention="reference", **changes)
         model.get_parameter(name)[:] = math.nan
         assert not torch.isfinite(model(torch.tensor([[1, 2]]))).all()
         with pytest.raises(NotFiniteError):

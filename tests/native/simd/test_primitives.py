@@ -113,9 +113,8 @@ def test_one_number_of_each_vector(apply: Primitives) -> None:
     sums = apply("map_reduce_add", vectors).flatten()[:count]
     torch.testing.assert_close(sums.double(), vectors.double().sum(dim=1), rtol=1e-5, atol=1e-5)
     whole = torch.randint(-1000, 1000, vectors.shape).float()
-    assert torch.equal(
-        apply("map_reduce_add", whole).flatten()[:count], whole.sum(dim=1)
-    )  # every lane, each once
+    # every lane, each once
+    assert torch.equal(apply("map_reduce_add", whole).flatten()[:count], whole.sum(dim=1))
     for x in (vectors, torch.full_like(vectors, -INF)):
         assert torch.equal(apply("map_reduce_max", x).flatten()[:count], x.amax(dim=1))
 
@@ -128,10 +127,11 @@ def test_bfloat16_is_rounded_as_torch_does(apply: Primitives) -> None:
         ties.view(torch.float32),
         torch.tensor([0.0, -0.0, INF, -INF] * 4),
     ):
+        # AVX-512 makes the others zero
         is_number, is_normal = (
             ~x.isnan(),
             (x.abs() >= 2.0**-126) | (x == 0),
-        )  # AVX-512 makes the others zero
+        )
         stored = apply("store_bf16", x, out=torch.empty(x.shape, dtype=torch.bfloat16))
         kept = is_number & is_normal
         assert torch.equal(stored[kept].view(torch.int16), x.bfloat16()[kept].view(torch.int16))

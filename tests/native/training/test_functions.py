@@ -101,9 +101,8 @@ def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
 def test_linear(kernels: Kernels, outputs: int, inputs: int) -> None:
     """Weights beside each other too, as one product of which each weight gets its own gradient."""
     for shape in ((1, 1), (31,), (32,), (3, 11), (512,), (513,), (2, 550)):
-        off = (one_rounded if shape == (1, 1) else rounded)(
-            kernels
-        )  # of few numbers some may be off by more
+        # of few numbers some may be off by more
+        off = (one_rounded if shape == (1, 1) else rounded)(kernels)
         limits = [off, off, EXACT, EXACT]
         weights = [
             narrow(kernels, width, inputs).detach().float().requires_grad_()
@@ -336,9 +335,8 @@ def test_what_comes_later_does_not_change_a_bit_of_what_came_before(
     dy[:, cut:] = 0
     for gradient, is_value in zip(gradients([y], inputs, [dy]), (False, False, True), strict=False):
         assert not gradient[:, cut:].any()
-        assert gradient[:, :cut].any() or (
-            cut == 1 and not is_value
-        )  # one key has all the weight, whatever it is
+        # one key has all the weight, whatever it is
+        assert gradient[:, :cut].any() or (cut == 1 and not is_value)
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e30])

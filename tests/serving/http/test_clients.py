@@ -86,9 +86,8 @@ def test_lm_eval_gets_the_log_likelihood_of_a_text(server: Served, char_model: C
         logprobs["token_logprobs"][1:-1], logprobs["top_logprobs"][1:-1], strict=True
     ):
         assert logprob in top.values()
-    without = server.post(
-        model="first", prompt=[[None, *ids]], **asked
-    )  # there is no other id to begin with
+    # there is no other id to begin with
+    without = server.post(model="first", prompt=[[None, *ids]], **asked)
     assert without.status_code == 400
     assert without.json()["error"]["message"].startswith(
         "prompt[0][0]: Input should be a valid integer"

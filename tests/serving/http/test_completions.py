@@ -229,9 +229,8 @@ def test_window_crops_a_prompt_that_is_echoed_whole_and_ends_text_on_request(
     )
     choice = answer.json()["choices"][0]
     assert choice["text"] == prompt + alone(char_model, prompt[-64:], max_new_tokens=5, seed=2)
-    assert (
-        "".join(choice["logprobs"]["tokens"]) == choice["text"][16:]
-    )  # what was cropped is not described
+    # what was cropped is not described
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"][16:]
     assert choice["logprobs"]["text_offset"] == [*range(16, 85)]
     known = [logprob is not None for logprob in choice["logprobs"]["token_logprobs"]]
     assert known == [False] + [True] * 68

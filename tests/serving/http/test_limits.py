@@ -303,9 +303,8 @@ def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
 
 def test_protocol_is_documented_and_health_is_ok_until_an_engine_fails(manual: Served) -> None:
     document = manual.get("/openapi.json").json()
-    protocol = {
-        path for path in document["paths"] if not path.startswith("/api/")
-    }  # the rest is the playground's
+    # the rest is the playground's
+    protocol = {path for path in document["paths"] if not path.startswith("/api/")}
     models = {"/v1/models", "/v1/models/{name}"}
     assert protocol == {
         "/v1/completions",

@@ -54,9 +54,8 @@ def test_window_and_vocabulary_are_told_of_a_model_that_is_not_loaded(tmp_path: 
     model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=32, vocab_size=3))
     write_checkpoint(folder, bare_checkpoint(model, tokenizer))
     assert models.sizes("run") == {"max_model_len": 32, "vocab_size": 3}
-    (folder / "tokenizer.json").write_text(
-        json.dumps(CharTokenizer("abcd").to_dict())
-    )  # not what was saved
+    # not what was saved
+    (folder / "tokenizer.json").write_text(json.dumps(CharTokenizer("abcd").to_dict()))
     os.utime(folder)
     assert models.sizes("run") == {}
 

@@ -118,9 +118,8 @@ class Page:
     kind: str  # "attention", "lens" or "picture"
     title: str
     note: str
-    view: View = field(
-        repr=False
-    )  # its data, as the function of `gpt.extras.inspection.views` returns them
+    # its data, as the function of `gpt.extras.inspection.views` returns them
+    view: View = field(repr=False)
 
     def save(self, path: str | Path) -> None:
         """Write one HTML file that needs no network."""

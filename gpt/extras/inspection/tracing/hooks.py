@@ -45,9 +45,8 @@ class HookedCore(nn.Module):
             require_equal(
                 "attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask)
             )
-        q = self.hook("attn.hook_rot_q", q.transpose(1, 2)).transpose(
-            1, 2
-        )  # named axes are B T H D
+        # named axes are B T H D
+        q = self.hook("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)
         k = self.hook("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
         scores = self.hook("attn.hook_attn_scores", masked_scores(q, k, mask))
         pattern = self.hook("attn.hook_pattern", scores.softmax(dim=-1))

@@ -96,9 +96,8 @@ class Recorder(TorchFunctionMode):
             if name == "setitem"
             else [x for x in _flat([result]) if isinstance(x, Tensor)]
         )
-        fresh = [
-            x for x in made if name == "setitem" or not any(x is y for y in inputs)
-        ]  # no-ops return their input
+        # no-ops return their input
+        fresh = [x for x in made if name == "setitem" or not any(x is y for y in inputs)]
         if fresh:
             self._add(name, _caller(), fresh[0], inputs, self._counter.get_total_flops() - before)
             for tensor in fresh[1:]:  # parts, of one row

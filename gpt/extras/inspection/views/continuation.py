@@ -23,9 +23,8 @@ def greedy_continuation(
     cache = KVCache(model.config, device=idx.device)
     ids, step, probabilities = idx[-window:], idx[-window:], []
     for _ in range(count):
-        fits = (
-            cache.length + len(step) <= window
-        )  # else every position moves, and nothing cached is right
+        # else every position moves, and nothing cached is right
+        fits = cache.length + len(step) <= window
         logits = edited(step[None], cache=cache) if fits else edited(ids[-window:][None])
         likely = logits[0, -1].softmax(dim=-1).max(dim=-1)
         require_finite(likely.values)

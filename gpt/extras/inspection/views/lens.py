@@ -84,9 +84,8 @@ def lens_view(
     names = labels_of(tokenizer, range(model.vocab_size))
     top, came = [], []
     for logits in logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]:
-        probabilities = logits.softmax(
-            dim=-1
-        )  # (T, V), one row at a time: all rows together are as large as the lens
+        # (T, V), one row at a time: all rows together are as large as the lens
+        probabilities = logits.softmax(dim=-1)
         require_finite(probabilities)
         top.append([with_labels(names, tokens) for tokens in most_likely(probabilities, count)])
         came.append(probabilities[:-1].gather(1, idx[1:, None]).squeeze(1).tolist())

@@ -125,9 +125,8 @@ def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:
     own = centered @ axes
     turned = axes * torch.where(own.pow(3).sum(dim=0) < 0, -1.0, 1.0)
     points = (embedding - embedding.mean(dim=0)) @ turned / own.abs().max().clamp(min=1e-12)
-    return torch.nn.functional.pad(
-        points, (0, 2 - points.size(1))
-    )  # of one token there is one component
+    # of one token there is one component
+    return torch.nn.functional.pad(points, (0, 2 - points.size(1)))
 
 
 def nearest_tokens(embedding: Tensor, count: int) -> list[list[int]]:

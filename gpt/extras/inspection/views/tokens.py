@@ -29,9 +29,8 @@ def kind_of(tokenizer: Tokenizer) -> Kind:
 
 def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     """Return one label per id: its text, with white space made visible; hexadecimal if it is invisible."""
-    contents = (
-        (i, tokenizer.token_bytes(i) if i < tokenizer.vocab_size else b"") for i in ids
-    )  # a model may have more
+    # a model may have more
+    contents = ((i, tokenizer.token_bytes(i) if i < tokenizer.vocab_size else b"") for i in ids)
     return [label_of(content) or f"#{index}" for index, content in contents]
 
 

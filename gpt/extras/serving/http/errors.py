@@ -74,9 +74,8 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     # the type whose problem is deepest in the value fits most of it, and so is the one that was
     # meant
     deepest = max((path for path, _ in of_param), key=len)
-    reasons = dict.fromkeys(
-        reason for path, reason in of_param if path == deepest
-    )  # without repeats
+    # without repeats
+    reasons = dict.fromkeys(reason for path, reason in of_param if path == deepest)
     return APIError(400, f"{_format_path(deepest)}: {' or '.join(reasons)}", param).response()
 
 

@@ -41,9 +41,8 @@ def read(page: Page, view: str, text: str = TEXT) -> None:
 def choose_model(page: Page, name: str) -> None:
     model = "document.getElementById('model')"
     page.run(f"{model}.value = '{name}'; {model}.dispatchEvent(new Event('change'))")
-    page.wait_for(
-        "!document.getElementById('facts').textContent.startsWith('Loading')"
-    )  # its example is then read
+    # its example is then read
+    page.wait_for("!document.getElementById('facts').textContent.startsWith('Loading')")
 
 
 def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model: CharModel) -> None:
@@ -144,9 +143,8 @@ def test_training_run_is_followed_and_another_can_be_chosen(
     try:
         with serve(folder=tmp_path) as served:
             page = visit(f"{served.url}/#learning", width=400, dark=True, hurry=25)
-            page.wait_for(
-                f"{STATE}?.startsWith('training: step 2 of 6')"
-            )  # the one that trains is chosen
+            # the one that trains is chosen
+            page.wait_for(f"{STATE}?.startsWith('training: step 2 of 6')")
             run.metrics.write_text("".join(lines))
             page.wait_for(f"{STATE}.startsWith('training: step 6 of 6')")
             run.metrics.write_text("".join(kept))  # as going on from an earlier checkpoint does

@@ -43,9 +43,8 @@ def get(site: Served, path: str, status: int = 200) -> Any:
 
 
 def test_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
-    shutil.copytree(
-        next((folder / "tiny/checkpoints").iterdir()), folder / "quantized"
-    )  # a checkpoint without a run
+    # a checkpoint without a run
+    shutil.copytree(next((folder / "tiny/checkpoints").iterdir()), folder / "quantized")
     assert get(site, "/api/runs") == {"runs": ["tiny"], "training": None}
     get(site, "/api/runs/quantized", status=404)
     run = get(site, "/api/runs/tiny")
