@@ -2,8 +2,9 @@
 
     python examples/sample_minimal.py "ROMEO:"
 
-A prefill computes the keys and values of the prompt; then each token needs one position of the model only, since a
-cache keeps those of the earlier ones. The text is that of `scripts/sample.py --backend eager`, character for character.
+A prefill computes the keys and values of the prompt; then each token needs one position of the
+model only, since a cache keeps those of the earlier ones. The text is that of `scripts/sample.py
+--backend eager`, character for character.
 """
 
 import sys
@@ -45,7 +46,7 @@ class KVCache(Cache):
 
 @torch.inference_mode()
 def generate(model: GPT, prompt: list[int], num_tokens: int, seed: int) -> list[int]:
-    """Return `num_tokens` tokens, sampled one after the other, each by the distribution after those before it."""
+    """Return `num_tokens` tokens, each sampled by the distribution after all before it."""
     generator = torch.Generator().manual_seed(seed)
     block_size = model.config.block_size
     window = prompt  # the tokens that the model sees, at most block_size
@@ -65,8 +66,8 @@ def generate(model: GPT, prompt: list[int], num_tokens: int, seed: int) -> list[
         window = [*window, token]
         new = [token]
         if len(window) > block_size:
-            # Positions count from the beginning of the window, so when it moves, all of it has to be computed anew.
-            # It moves by a quarter at once, so that this is seldom necessary.
+            # Positions count from the beginning of the window, so that all of it has to be
+            # computed anew when it moves. It moves by a quarter at once, which makes that rare.
             window = window[block_size // 4 :]
             new = window
             cache = KVCache()

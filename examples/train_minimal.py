@@ -1,10 +1,11 @@
-"""Train a character-level GPT on a text file: the whole of it in one file, to be read from top to bottom.
+"""Train a character-level GPT on a text file: all of it in one file, to be read top to bottom.
 
     python examples/train_minimal.py my.txt
 
-This is the recipe of `configs/shakespeare.yaml` without what the package adds: no YAML, no resuming, no native
-kernels, no GPU. Its losses are those of `scripts/train.py` with `run.kernels=torch run.dtype=float32`, bit for bit.
-`sample_minimal.py` writes text with the model that it saves.
+This is the recipe of `configs/shakespeare.yaml` without what the package adds: no YAML, no
+resuming, no native kernels, no GPU. Its losses are those of `scripts/train.py` with
+`run.kernels=torch run.dtype=float32`, bit for bit. `sample_minimal.py` writes text with the model
+that it saves.
 """
 
 import math
@@ -56,7 +57,7 @@ def cross_entropy(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
-    """Return the learning rate of a step: a linear warmup, then half a period of a cosine down to 0."""
+    """Return the learning rate: a linear warmup, then half a period of a cosine down to 0."""
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
     progress = (step - recipe.warmup_steps) / (recipe.max_steps - recipe.warmup_steps)
@@ -64,7 +65,7 @@ def learning_rate(step: int, recipe: Recipe) -> float:
 
 
 def build_optimizer(model: GPT, recipe: Recipe) -> torch.optim.AdamW:
-    """Return AdamW with weight decay for matrices and embeddings, and none for the gains of the norms."""
+    """Return AdamW, with weight decay for matrices and embeddings and none for gains of norms."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     groups = [
@@ -107,7 +108,7 @@ def train(text: str, recipe: Recipe, output: Path) -> list[float]:
     )
     model = GPT(config)
     optimizer = build_optimizer(model, recipe)
-    # Batches have a generator of their own, so that dropout does not change which windows are chosen.
+    # Batches have a generator of their own, so that dropout does not change what they are.
     generator = torch.Generator().manual_seed(recipe.seed)
 
     losses = []

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,7 +38,7 @@ def text() -> str:
 
 
 def test_train_minimal_has_the_losses_of_the_trainer_bit_for_bit(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(text, encoding="utf-8")
@@ -45,6 +46,7 @@ def test_train_minimal_has_the_losses_of_the_trainer_bit_for_bit(
     schedule = {"batch_size": 8, "max_steps": STEPS, "eval_interval": 10}
     recipe = example.Recipe(**SHAPE, **schedule, warmup_steps=5)
     losses = example.train(text, recipe, tmp_path / "model.pt")
+    printed = re.findall(r"validation loss ([\d.]+)", capsys.readouterr().out)
 
     overrides = [f"model.{key}={value}" for key, value in SHAPE.items()]
     overrides += [f"train.{key}={value}" for key, value in schedule.items()]
@@ -62,6 +64,8 @@ def test_train_minimal_has_the_losses_of_the_trainer_bit_for_bit(
     lines = [json.loads(line) for line in Path("runs/same/metrics.jsonl").read_text().splitlines()]
     expected = [line["train/loss"] for line in lines if "train/loss" in line]
     assert losses == expected
+    val_losses = [line["val/loss"] for line in lines if "val/loss" in line]
+    assert printed == [f"{loss:.4f}" for loss in val_losses]
     trained = gpt.load("runs/same/checkpoints/step-000020")[0]
     saved = torch.load("model.pt", weights_only=True)
     for name, weight in trained.state_dict().items():

@@ -161,7 +161,7 @@ def count_saved_parameters(file: Path) -> int:
 
 
 def differing_keys(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return the keys in which readable runs differ, apart from their names, in the order of the sections."""
+    """Return the keys in which readable runs differ, but for `OWN_KEYS`, section by section."""
     values = [summary.config.leaves() for summary in summaries if summary.config is not None]
     if not values:
         return []
@@ -188,17 +188,15 @@ class SeedGroup:
 
 
 def group_by_seed(summaries: Sequence[RunSummary]) -> list[SeedGroup]:
-    """Return the finished runs, those of one configuration together, from the lowest mean loss to the highest."""
+    """Return the finished runs, the seeds of a configuration together, the lowest mean first."""
     members: dict[str, list[RunSummary]] = {}
     for summary in summaries:
-        if (
-            summary.status == "finished"
-            and summary.config is not None
-            and summary.best_loss is not None
-        ):
-            leaves = summary.config.leaves()
-            configuration = repr({key: leaves[key] for key in leaves if key not in OWN_KEYS})
-            members.setdefault(configuration, []).append(summary)
+        has_loss = summary.status == "finished" and summary.best_loss is not None
+        if summary.config is None or not has_loss:
+            continue
+        leaves = summary.config.leaves()
+        configuration = repr({key: leaves[key] for key in leaves if key not in OWN_KEYS})
+        members.setdefault(configuration, []).append(summary)
     groups = [_to_group(group) for group in members.values()]
     return sorted(groups, key=lambda group: group.mean)
 
