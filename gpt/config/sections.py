@@ -249,6 +249,12 @@ class DataConfig(Section):
         0.0,
         description="Fraction of the text, after that for validation, held out for `evaluate --split test`.",
     )
+    items: Literal["none", "lines", "paragraphs"] = Field(
+        "none",
+        description="What the text is made of. none: running text; lines: a list, such as of names, "
+        "one item a line; paragraphs: texts between empty lines. Items are split, shuffled and "
+        "sampled whole, whatever data.order is.",
+    )
     order: Literal["random", "shuffled"] = Field(
         "random",
         description="Order of training. random: windows at random positions; shuffled: every block of block_size "
@@ -265,6 +271,8 @@ class DataConfig(Section):
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
+        if isinstance(self.path, tuple) and self.items != "none":
+            yield "items", "are for one path; put the files into a folder, and name that"
         if isinstance(self.path, tuple) and self.order == "shuffled":
             yield "order", "shuffled is for one path; take random for several"
         if (
@@ -509,6 +517,9 @@ class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
     seed: Seed = Field(1337, description="Seed of the request's own generator.")
     stop: Strings = Field((), description="Stop before any of these strings.")
     end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: at none.")
+    begin_id: NonNegativeInt | None = Field(
+        None, description="Token before each prompt, which has no text; null: none."
+    )
 
     def params(self, **changes: Any) -> "SamplingParams":
         """Return these values, with some of them replaced, for a request; ValidationError: one is unknown or wrong."""
@@ -573,6 +584,14 @@ class Config(Section):
                 f"cannot cut model.block_size {size} into {pieces} sequences of {MIN_SEQUENCE_LENGTH} tokens or more; "
                 f"make block_size a multiple of {pieces}, {pieces * MIN_SEQUENCE_LENGTH} or more, or leave out shares",
             )
+
+        if self.data.items != "none":
+            for key in ("length_warmup", "teacher"):
+                if getattr(self.train, key):
+                    yield (
+                        f"train.{key}",
+                        f"is for running text, and data.items is {self.data.items}",
+                    )
 
     def without_effect(self) -> Iterator[Problem]:
         """Yield each key that has another value than by default, and that nothing reads, with the reason."""

@@ -36,7 +36,6 @@ class Sampler:
     """
 
     def __init__(self, tokens: Tokens, block_size: int) -> None:
-        assert len(tokens) > block_size, "checked by Dataset.check_length"
         self.tokens = tokens
         self.block_size = block_size
         self.starts = torch.empty(0, dtype=torch.long)
@@ -71,6 +70,7 @@ class BatchSampler(Sampler):
     """Samples windows at uniformly random positions, from a generator of its own."""
 
     def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
+        assert len(tokens) > block_size, "checked by Dataset.check_length"
         super().__init__(tokens, block_size)
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -126,6 +126,7 @@ class ShuffledSampler(Sampler):
     """
 
     def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
+        assert len(tokens) > block_size, "checked by Dataset.check_length"
         super().__init__(tokens, block_size)
         self.seed = seed
         self._begin_epoch(0)

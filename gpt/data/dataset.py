@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt.data.items import ItemIds, item_ids
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.tokens import Tokens, in_pieces
@@ -33,6 +34,7 @@ class Dataset:
         test: never used for model selection; None without `data.test_fraction`.
         text_ranges: where each of several texts begins and ends in the training split, (S, 2);
             None: it is one text.
+        items: ids of the tokens that mark its items; None: it is running text.
     """
 
     train: Tokens
@@ -41,6 +43,7 @@ class Dataset:
     fingerprint: str
     test: Tokens | None = None
     text_ranges: NDArray[np.int64] | None = None
+    items: ItemIds | None = None
 
     def chars_per_token(self, tokens: Tokens) -> float:
         """Return the average characters per token of a split, or a part of one."""
@@ -48,7 +51,12 @@ class Dataset:
         return chars / len(tokens)
 
     def check_length(self, block_size: int) -> None:
-        """Raise DataError unless each training text, and the validation split, fill a window."""
+        """Raise DataError unless each training text, and the validation split, fill a window.
+
+        A window of items need not be full.
+        """
+        if self.items is not None:
+            return
         shortest = len(self.train)
         if self.text_ranges is not None:
             shortest = int(np.diff(self.text_ranges).min())
@@ -144,12 +152,14 @@ def _open(folder: Path) -> Dataset:
     if borders[::2] != borders[1::2] or borders != sorted(borders):
         raise ValueError("the splits do not follow one another from the first token to the last")
     splits = {name: tokens[begin:end] for name, (begin, end) in meta["splits"].items()}
+    kind = meta.get("items", "none")
     return Dataset(
         train=splits["train"],
         val=splits["val"],
         tokenizer=tokenizer,
         fingerprint=folder.name,
         test=splits.get("test"),
+        items=None if kind == "none" else item_ids(kind, tokenizer),
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from gpt.config import DataConfig
 from gpt.data.corpus_text import CorpusText, build_tokenizer
 from gpt.data.dataset import META, TOKENS, seal
+from gpt.data.items import ItemCorpus, item_ids, item_spans
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces
 from gpt.system.errors import DataError
@@ -104,6 +105,9 @@ def _write(
         "sha256": sha256,
         "splits": _splits(tokens, tokenizer, config),
     }
+    if isinstance(corpus, ItemCorpus):
+        meta["items"] = config.items
+        meta["splits"] = _splits_of_items(tokens, tokenizer, corpus, config)
     write_atomic(folder / META, json.dumps(seal(meta)).encode())
 
 
@@ -112,7 +116,11 @@ def _write_tokens(path: Path, corpus: CorpusText, tokenizer: Tokenizer, report: 
     digest = hashlib.sha256()
     title = f"encoding {corpus.name}"
     with counted(report, title, corpus.size, "B") as advance, path.open("wb") as file:
-        for ids in _encoded(tokenizer, corpus.blocks(advance)):
+        if isinstance(corpus, ItemCorpus):
+            encoded = corpus.encoded(tokenizer)
+        else:
+            encoded = _encoded(tokenizer, corpus.blocks(advance))
+        for ids in encoded:
             data = ids.tobytes()
             digest.update(data)
             file.write(data)
@@ -157,6 +165,20 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
     else:
         splits["val"] = (end_of_train, end_of_val)
         splits["test"] = (end_of_val, length)
+    return splits
+
+
+def _splits_of_items(
+    tokens: Tokens, tokenizer: Tokenizer, corpus: ItemCorpus, config: DataConfig
+) -> dict[str, tuple[int, int]]:
+    """Return where each split begins and ends, in tokens, from the items that it has."""
+    spans = item_spans(tokens, item_ids(config.items, tokenizer).end)
+    splits: dict[str, tuple[int, int]] = {}
+    first = 0
+    for name, size in zip(("train", "val", "test"), corpus.split_sizes, strict=True):
+        if size > 0:
+            splits[name] = (int(spans[first, 0]), int(spans[first + size - 1, 1]))
+        first += size
     return splits
 
 

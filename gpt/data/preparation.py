@@ -12,6 +12,7 @@ from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, 
 from gpt.data.dataset import META, Dataset, join_texts, open_dataset
 from gpt.data.encoding import encode_into
 from gpt.data.locating import corpus_files
+from gpt.data.items import ItemCorpus
 from gpt.data.tokenizers import Tokenizer
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError
@@ -41,7 +42,8 @@ def prepare(
     if isinstance(config.path, tuple):
         return _prepare_several(config, settings, report, base)
     with announced(report, "looking for the corpus, and hashing it where its hash is known"):
-        corpus = CorpusText(corpus_files(config, settings, report))
+        files = corpus_files(config, settings, report)
+        corpus = CorpusText(files) if config.items == "none" else ItemCorpus(files, config)
     with announced(report, f"reading {corpus.name}"):
         tokenizer = None if base is None else extend_tokenizer(base, corpus)
         fingerprint = _fingerprint(config, corpus, tokenizer)
@@ -87,6 +89,8 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     version = FORMAT_WITH_LONE_RETURNS if has_returns else FORMAT
     parts: list[Any] = [version, corpus_text.BLOCK, hashes]
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
+    if config.items != "none":
+        parts += ["items", config.items]
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())
     elif config.tokenizer == "bpe":

@@ -15,6 +15,9 @@ The pages of a larger one are released after reading.
 PIECE = 1 << 20
 """Tokens that are read at a time where all of them are read."""
 
+IGNORE = -100
+"""Targets with this value, as padding, are excluded from the loss and from its mean."""
+
 Tokens = NDArray[np.integer[Any]]
 """Token ids, (N,)."""
 

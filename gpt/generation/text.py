@@ -33,7 +33,10 @@ def encode_prompt(
     except UnknownCharactersError as error:
         remedy = "or pass --unknown drop or replace (unknown= of CharTokenizer)"
         raise UnknownCharactersError(f"the prompt has {error}, {remedy}") from None
-    return fit_prompt(ids.tolist(), tokenizer, params, block_size)
+    ids = ids.tolist()
+    if params.begin_id is not None:
+        ids = [params.begin_id, *ids]
+    return fit_prompt(ids, tokenizer, params, block_size)
 
 
 def encode_prompts(
@@ -60,7 +63,7 @@ def fit_prompt(
         GenerationError: the prompt is longer, and `params` refuses that.
     """
     if not ids:
-        return _first_ids(tokenizer)
+        return _first_ids(tokenizer) if params.begin_id is None else [params.begin_id]
     if len(ids) <= block_size:
         return ids
     if params.long_prompt == "refuse":

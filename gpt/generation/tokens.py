@@ -15,7 +15,7 @@ TokenIds = Sequence[int]
 """All tokens of a sequence so far, including the prompt; at least one."""
 SamplingKey = tuple[Any, ...]
 NOT_SAMPLING_FIELDS = frozenset(
-    {"max_new_tokens", "seed", "stop", "end_id", "overflow", "long_prompt"}
+    {"max_new_tokens", "seed", "stop", "begin_id", "end_id", "overflow", "long_prompt"}
 )
 """Parameters that say where a text begins and ends, and not how a token is sampled."""
 UNIFORMS_AT_A_TIME = 64

@@ -14,12 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.data.tokens import Tokens, release_pages
+from gpt.data.tokens import IGNORE, Tokens, release_pages
 from gpt.model import eval_mode
 from gpt.system.device import Compute, to_device
-
-IGNORE = -100
-"""Targets with this value, as padding, are excluded from the loss and from its mean."""
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, each (B, T) int64, on the CPU."""

@@ -9,8 +9,9 @@ import torch
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
 from gpt.config.sources import LoadedConfig
-from gpt.data.batches import MicroBatches, build_sampler
+from gpt.data.batches import MicroBatches, Sampler, build_sampler
 from gpt.data.dataset import Dataset
+from gpt.data.item_batches import ItemSampler
 from gpt.data.preparation import prepare
 from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
@@ -189,7 +190,10 @@ def _saved_vocab_size(config: Config, start: Start) -> int:
 
 
 def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
-    """Return the configuration with `model.vocab_size` filled in, at least `min_vocab_size`."""
+    """Return the configuration with `model.vocab_size` filled in, at least `min_vocab_size`.
+
+    A corpus of items also fills in where a sample begins and ends.
+    """
     needed = data.tokenizer.vocab_size
     size = config.model.vocab_size or max(min_vocab_size, needed)
     if size < needed:
@@ -197,7 +201,11 @@ def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
             f"model.vocab_size is {size}, but the tokenizer has {needed} ids; leave vocab_size out"
         )
     model = config.model.model_copy(update={"vocab_size": size})
-    return config.model_copy(update={"model": model})
+    sample = config.sample
+    if data.items is not None:
+        marks = {"begin_id": data.items.end, "end_id": data.items.end}
+        sample = sample.model_copy(update=marks)
+    return config.model_copy(update={"model": model, "sample": sample})
 
 
 def _check(
@@ -266,9 +274,13 @@ def _build_stepper(
 def _build_batches(
     config: Config, data: Dataset, world: World, add_targets: AddTargets
 ) -> MicroBatches:
-    sampler = build_sampler(
-        config.data.order, data.train, config.model.block_size, config.run.seed, data.text_ranges
-    )
+    block_size = config.model.block_size
+    seed = config.run.seed
+    sampler: Sampler
+    if data.items is None:
+        sampler = build_sampler(config.data.order, data.train, block_size, seed, data.text_ranges)
+    else:
+        sampler = ItemSampler(data.train, block_size, seed, data.items)
     train = config.train
     size = train.batch_size // world.size
     rows = rows_of_process(train, world)

@@ -8,6 +8,7 @@ from torch import nn
 
 from gpt.config import Config
 from gpt.data.dataset import Dataset
+from gpt.data.item_batches import item_batches
 from gpt.data.tokens import Tokens
 from gpt.generation.reference import reference_texts
 from gpt.model import GPT
@@ -47,7 +48,12 @@ class Validation:
     def loss(self, step: int, poll: Poll) -> Evaluation:
         """Compute the loss over `tokens`, in nats per token; NonFiniteError: it is not finite."""
         train = self.config.train
-        batches = full_batches(self.tokens, self.config.model.block_size, train.batch_size)
+        block_size = self.config.model.block_size
+        items = self.dataset.items
+        if items is None:
+            batches = full_batches(self.tokens, block_size, train.batch_size)
+        else:
+            batches = item_batches(self.tokens, block_size, train.batch_size, items)
         with without_compilation(self.model), self.compute.allow_tf32():
             result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):

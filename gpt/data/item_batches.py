@@ -1,0 +1,143 @@
+"""Batches of whole items: packed into windows for training, one in each row for evaluation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpt.data.batches import Sampler
+from gpt.data.items import ItemIds, item_spans
+from gpt.data.tokens import IGNORE, Tokens, release_pages
+
+LENGTH_MULTIPLE = 8
+"""Rows of an evaluation are padded to a multiple of this, so that there are few shapes."""
+
+
+class ItemSampler(Sampler):
+    """Samples windows of whole items, each item of a split once in an epoch.
+
+    A window begins with the end of an item, then come items in the shuffled order of the epoch, as
+    many as fit. An item that no window holds is cut into pieces, each of which begins as a window
+    does. The order is a function of the seed and the number of the epoch.
+
+    Attributes:
+        epoch: number of the epoch that the next window is from.
+        position: number of windows of that epoch that were used.
+    """
+
+    def __init__(self, tokens: Tokens, block_size: int, seed: int, ids: ItemIds) -> None:
+        super().__init__(tokens, block_size)
+        self.seed = seed
+        self.ids = ids
+        self._spans = _cut_to(item_spans(tokens, ids.end), block_size)  # (N, 2)
+        self._begin_epoch(0)
+
+    def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        windows = self._choose_windows(batch_size)
+        self.starts = torch.tensor([int(spans[0, 0]) for spans in windows])
+        if rows is not None:
+            windows = [windows[int(row)] for row in rows]
+        inputs, targets = _padded(self.tokens, windows, self.block_size, self.ids)
+        release_pages(self.tokens)
+        return inputs, targets
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seed": self.seed, "item_epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if "item_epoch" not in state:
+            raise ValueError("it was saved with a different data.items")
+        self.seed = int(state["seed"])
+        self._begin_epoch(int(state["item_epoch"]))
+        position = int(state["position"])
+        if not 0 <= position < len(self._windows):
+            raise ValueError(
+                f"its position is {position}, and an epoch has {len(self._windows)} windows"
+            )
+        self.position = position
+
+    def _choose_windows(self, batch_size: int) -> list[NDArray[np.int64]]:
+        """Return the spans of the items of each window of the next batch."""
+        chosen: list[NDArray[np.int64]] = []
+        while len(chosen) < batch_size:
+            window = self._windows[self.position]
+            chosen.append(self._spans[self._order[window]])  # (number of items, 2)
+            self.position += 1
+            if self.position == len(self._windows):
+                self._begin_epoch(self.epoch + 1)
+        return chosen
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Shuffle the items, and fill windows with them in that order."""
+        # both are hashed: with a sum, epoch 1 of seed 0 would be epoch 0 of seed 1
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])))
+        self._order = generator.permutation(len(self._spans))
+        lengths = np.diff(self._spans[self._order], axis=1).squeeze(1)  # (N,)
+        self._windows = _pack(lengths, self.block_size)
+        self.epoch = epoch
+        self.position = 0
+
+
+def _cut_to(spans: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
+    """Cut spans (N, 2) that are longer than a window into pieces that are not."""
+    if len(spans) == 0 or np.diff(spans, axis=1).max() <= block_size:
+        return spans
+    pieces: list[tuple[int, int]] = []
+    for span_begin, span_end in spans.tolist():
+        begins = range(span_begin, span_end, block_size)
+        pieces += [(begin, min(begin + block_size, span_end)) for begin in begins]
+    return np.array(pieces, dtype=np.int64)
+
+
+def _pack(lengths: NDArray[np.int64], block_size: int) -> list[slice]:
+    """Return which items each window holds: as many in order as fit into `block_size` targets."""
+    ends = np.cumsum(lengths)
+    windows: list[slice] = []
+    first = 0
+    while first < len(lengths):
+        before = int(ends[first - 1]) if first > 0 else 0
+        last = int(np.searchsorted(ends, before + block_size, side="right"))
+        windows.append(slice(first, last))
+        first = last
+    return windows
+
+
+def item_batches(
+    tokens: Tokens, block_size: int, batch_size: int, ids: ItemIds
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the items of a split for evaluation, one in each row, (B, T) each.
+
+    Each item is predicted from nothing but its own beginning. Items are read in the order of their
+    length, so that the rows of a batch have little padding.
+    """
+    spans = _cut_to(item_spans(tokens, ids.end), block_size)  # (N, 2)
+    lengths = np.diff(spans, axis=1).squeeze(1)
+    by_length = spans[np.argsort(lengths, kind="stable")]
+    for first in range(0, len(by_length), batch_size):
+        rows = by_length[first : first + batch_size]
+        longest = int((rows[-1, 1] - rows[-1, 0]).item())
+        padded_length = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        windows = [row[np.newaxis] for row in rows]  # one span each
+        yield _padded(tokens, windows, min(padded_length, block_size), ids)
+        release_pages(tokens)
+
+
+def _padded(
+    tokens: Tokens, windows: list[NDArray[np.int64]], length: int, ids: ItemIds
+) -> tuple[Tensor, Tensor]:
+    """Return windows as inputs and targets, each (B, length) int64.
+
+    Args:
+        windows: the spans of each one's items, (number of items, 2).
+    """
+    inputs = np.full((len(windows), length), ids.end, dtype=np.int64)
+    targets = np.full((len(windows), length), IGNORE, dtype=np.int64)
+    for row, spans in enumerate(windows):
+        items = np.concatenate([tokens[begin:end] for begin, end in spans])
+        size = len(items)
+        inputs[row, 1:size] = items[:-1]
+        targets[row, :size] = np.where(ids.counted(items), items, IGNORE)
+    return torch.from_numpy(inputs), torch.from_numpy(targets)

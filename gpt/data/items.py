@@ -1,0 +1,191 @@
+"""Corpora of items: lists of lines, texts between empty lines, questions with answers.
+
+An item is a whole text of its own, such as a name, a poem or a question with its answer. Items are
+split, shuffled and sampled whole. In a token file each one is followed by its end, a single token.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.config import DataConfig
+from gpt.data.corpus_text import CorpusText
+from gpt.data.tokenizers import Ids, Tokenizer
+from gpt.data.tokens import Tokens
+from gpt.system.errors import DataError
+
+END_OF_LINE = "\n"
+"""Ends each item of `data.items: lines`, as in the file."""
+END_OF_TEXT = "\x1e"
+"""Ends each item that may have line ends of its own: the record separator of ASCII."""
+ANSWER = "\x1f"
+"""Stands between a question and its answer: the unit separator of ASCII."""
+TURN = "\x1d"
+"""Ends an answer that another question follows: the group separator of ASCII."""
+MARKS = {
+    END_OF_TEXT: "record separator",
+    ANSWER: "unit separator",
+    TURN: "group separator",
+}
+"""Characters that items may not contain, with their names, since they mark where items end."""
+EMPTY_LINES = re.compile(r"\n(?:[ \t]*\n)+")
+HASH_BYTES = 8
+"""Bytes of the hash by which items are ordered: 64 bits, so that different texts seldom share one."""
+
+
+@dataclass(frozen=True)
+class ItemIds:
+    """The ids of the tokens that mark the items of a token file.
+
+    Attributes:
+        end: ends each item; windows and prompts begin with it too.
+        answer: begins an answer, up to whose end the loss counts; None: all tokens count.
+        turn: ends an answer that another question follows; None: as `answer`.
+    """
+
+    end: int
+    answer: int | None = None
+    turn: int | None = None
+
+    def counted(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return which tokens of an item count as targets, (T,): those of answers, or all.
+
+        Of the marks, the end of an answer counts, and its beginning does not.
+        """
+        if self.answer is None:
+            return np.ones(len(ids), dtype=bool)
+        begins = ids == self.answer
+        ends = (ids == self.end) | (ids == self.turn)
+        # 1 after the beginning of an answer, 0 after its end: an end itself is still inside
+        num_begun = np.cumsum(begins)
+        num_ended = np.cumsum(ends) - ends
+        is_inside = num_begun > num_ended
+        return is_inside & ~begins
+
+
+def end_of_items(kind: str) -> str:
+    """Return the character that ends each item, for a value of `data.items` other than none."""
+    return END_OF_LINE if kind == "lines" else END_OF_TEXT
+
+
+def item_ids(kind: str, tokenizer: Tokenizer) -> ItemIds:
+    """Return the ids of the marks of a token file of `data.items: kind`."""
+    end = _id_of(end_of_items(kind), tokenizer)
+    if kind != "pairs":
+        return ItemIds(end)
+    return ItemIds(end, _id_of(ANSWER, tokenizer), _id_of(TURN, tokenizer))
+
+
+def _id_of(mark: str, tokenizer: Tokenizer) -> int:
+    """Return the id of one character; bytes and byte pairs have one for every ASCII character."""
+    return int(tokenizer.encode(mark)[-1])
+
+
+def item_spans(tokens: Tokens, end: int) -> NDArray[np.int64]:
+    """Return where each item of a split begins and ends in it, (N, 2); its end is inside."""
+    ends = np.flatnonzero(tokens == end) + 1
+    begins = np.append(0, ends[:-1])
+    return np.stack([begins, ends], axis=1)
+
+
+class ItemCorpus(CorpusText):
+    """The items of some files, in the order of their token file, each followed by its end.
+
+    They are ordered by a hash of their text: the splits do not depend on the order of the file, so
+    that a sorted list is split like a shuffled one, and the same item is never on both sides.
+
+    Attributes:
+        items: the texts, without their ends; those of the training split come first.
+        split_sizes: the number of items of the training, validation and test split.
+    """
+
+    def __init__(self, files: Sequence[Path], config: DataConfig) -> None:
+        super().__init__(files)
+        self.end = end_of_items(config.items)
+        items = _read_items(CorpusText(files), config.items)
+        if len(items) < 2:
+            raise DataError(
+                f"{self.name} has {len(items)} items with data.items: {config.items}; at least 2 "
+                "are needed, one of which validates"
+            )
+        hashes = [_hash_of(item) for item in items]
+        order = sorted(range(len(items)), key=hashes.__getitem__)
+        self.items = [items[index] for index in order]
+        self.split_sizes = _split_sizes([hashes[index] for index in order], config)
+
+    def pieces(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
+        """Yield each item with its end; `advance` is called once, with the bytes on disk."""
+        for item in self.items:
+            yield item + self.end
+        advance(self.size)
+
+    def encoded(self, tokenizer: Tokenizer) -> Iterator[Ids]:
+        """Yield the ids of each item, then that of its end.
+
+        Each by itself: byte pairs would merge the end with what stands beside it.
+        """
+        end = tokenizer.encode_narrow(self.end)
+        for item in self.items:
+            yield tokenizer.encode_narrow(item)
+            yield end
+
+
+def _hash_of(item: str) -> bytes:
+    return hashlib.blake2b(item.encode(), digest_size=HASH_BYTES).digest()
+
+
+def _split_sizes(hashes: Sequence[bytes], config: DataConfig) -> tuple[int, int, int]:
+    """Return the number of items of each split; each split but the test split has one at least.
+
+    Args:
+        hashes: of the items, in order: duplicates are neighbors.
+    """
+    total = len(hashes)
+    num_test = round(total * config.test_fraction)
+    num_val = max(1, round(total * config.val_fraction))
+    end_of_train = _before_duplicates(hashes, max(1, total - num_test - num_val))
+    end_of_val = _before_duplicates(hashes, total - num_test)
+    if end_of_train == 0 or end_of_val <= end_of_train:
+        raise DataError("too many items are the same: no split has items that the others lack")
+    return end_of_train, end_of_val - end_of_train, total - end_of_val
+
+
+def _before_duplicates(hashes: Sequence[bytes], border: int) -> int:
+    """Move a border between two splits to before the duplicates of the item that follows it."""
+    while 0 < border < len(hashes) and hashes[border - 1] == hashes[border]:
+        border -= 1
+    return border
+
+
+def _read_items(corpus: CorpusText, kind: str) -> list[str]:
+    """Return the items of a corpus, in the order of its files.
+
+    Raises:
+        DataError: one contains a character that marks where items end.
+    """
+    text = "".join(corpus.pieces())
+    for mark, name in MARKS.items():
+        if mark in text:
+            line = text.count("\n", 0, text.index(mark)) + 1
+            raise DataError(
+                f"{corpus.name} has the control character {mark!r} ({name}) in line {line:,}, "
+                "which ends items in token files; remove it"
+            )
+    return lines_of(text) if kind == "lines" else paragraphs_of(text)
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines that have more than white space, without white space at their ends."""
+    lines = [line.rstrip() for line in text.split("\n")]
+    return [line for line in lines if line]
+
+
+def paragraphs_of(text: str) -> list[str]:
+    """Return the texts between empty lines, which may have several lines each."""
+    texts = [part.strip("\n") for part in EMPTY_LINES.split(text)]
+    return [part for part in texts if part.strip()]
