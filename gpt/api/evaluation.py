@@ -5,15 +5,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpt.api.item_samples import NUM_SAMPLES, count_new
 from gpt.checkpoint import Loaded
 from gpt.data.dataset import META, Dataset, join_texts, open_dataset, token_folders
-from gpt.data.tokens import Tokens
+from gpt.data.item_batches import item_batches
+from gpt.data.items import item_spans
+from gpt.data.tokens import IGNORE, Tokens
 from gpt.system.device import Compute
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.system.invocation import command_line
-from gpt.system.progress import Report, counted
-from gpt.training.loss import IGNORE, Batch, evaluate, sliding_batches
+from gpt.system.progress import Report, announced, counted
+from gpt.training.loss import Batch, Evaluation, evaluate, sliding_batches
 
 DEFAULT_BATCH_SIZE = 64
 """Sequences per batch: enough for large matrix products, and few enough for any memory."""
@@ -63,16 +66,19 @@ def evaluate_corpus(
 
     Returns:
         `split`; `loss` in nats per token; `bits_per_char`; `tokens`, the number of those that were
-        predicted; `block_size`.
+        predicted; `block_size`. Of a corpus of items also `items`, their number; `loss_per_item`,
+        in nats; `samples`, and `new_samples`, how many of them are no item of the training split.
 
     Raises:
         ConfigError: the token files are not there, or have no such split or one that is too short.
         CheckpointError: the loss is not finite.
     """
-    dataset = _training_dataset(loaded)
+    dataset = training_dataset(loaded)
     block_size = loaded.config.model.block_size
     dataset.check_length(block_size)
     tokens = _split_of(dataset, split)
+    if dataset.items is not None:
+        return _evaluate_items(loaded, dataset, split, windows, compute, report)
 
     stride = windows.stride_for(block_size)
     number_of_windows = len(tokens) // stride + 1
@@ -81,6 +87,13 @@ def evaluate_corpus(
     batches = sliding_batches(tokens, block_size, batch_size, stride)
     with counted(report, f"evaluating {loaded.folder}", len(tokens) - 1, "tokens") as advance:
         result = evaluate(loaded.model, _counted(batches, advance), compute)
+    return _summary(loaded, split, result, dataset.chars_per_token(tokens))
+
+
+def _summary(
+    loaded: Loaded, split: str, result: Evaluation, chars_per_token: float
+) -> dict[str, Any]:
+    """Return what an evaluation found; CheckpointError: the loss is not finite."""
     if not math.isfinite(result.loss):
         raise CheckpointError(
             f"{loaded.folder}: the loss is not finite; its weights may be corrupt"
@@ -88,13 +101,45 @@ def evaluate_corpus(
     return {
         "split": split,
         "loss": result.loss,
-        "bits_per_char": result.bits_per_char(dataset.chars_per_token(tokens)),
+        "bits_per_char": result.bits_per_char(chars_per_token),
         "tokens": result.tokens,
-        "block_size": block_size,
+        "block_size": loaded.config.model.block_size,
     }
 
 
-def _training_dataset(loaded: Loaded) -> Dataset:
+def _evaluate_items(
+    loaded: Loaded,
+    dataset: Dataset,
+    split: str,
+    windows: Windows,
+    compute: Compute,
+    report: Report,
+) -> dict[str, Any]:
+    """Evaluate each item of a split by itself, and count how many samples are new.
+
+    The protocol makes no difference: each item is predicted from its own beginning.
+    """
+    assert dataset.items is not None
+    tokens = _split_of(dataset, split)
+    batch_size = windows.batch_size or DEFAULT_BATCH_SIZE
+    block_size = loaded.config.model.block_size
+    batches = item_batches(tokens, block_size, batch_size, dataset.items)
+    with counted(report, f"evaluating {loaded.folder}", len(tokens), "tokens") as advance:
+        result = evaluate(loaded.model, _counted(batches, advance), compute)
+    summary = _summary(loaded, split, result, dataset.chars_per_token(tokens))
+    num_items = len(item_spans(tokens, dataset.items.end))
+    with announced(report, f"writing {NUM_SAMPLES:,} samples"):
+        num_new = count_new(loaded, dataset)
+    return {
+        **summary,
+        "items": num_items,
+        "loss_per_item": result.loss * result.tokens / num_items,
+        "samples": NUM_SAMPLES,
+        "new_samples": num_new,
+    }
+
+
+def training_dataset(loaded: Loaded) -> Dataset:
     """Open the token files of a run.
 
     Raise ConfigError where they are gone or belong to another tokenizer.

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from gpt.data.tokenizers import Ids, Tokenizer, convert_newlines
+from gpt.data.tokens import IGNORE
 from gpt.model import GPT
 from gpt.system.device import widest_dtype
 from gpt.system.errors import GenerationError
-from gpt.training.loss import IGNORE, sliding_batches
+from gpt.training.loss import sliding_batches
 
 
 @dataclass(frozen=True)

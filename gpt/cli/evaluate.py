@@ -83,9 +83,22 @@ def main(arguments: argparse.Namespace) -> int:
         bits = summary["bits_per_char"]
         losses = f"{loss:.4f} nats per token, {bits:.4f} bits per character"
         report(f"{loaded.folder}: {split} loss {losses}")
+        if "items" in summary:
+            report(_of_items(summary))
     answer = {"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **summary}
     print(json.dumps(answer, ensure_ascii=False))
     return 0
+
+
+def _of_items(summary: dict[str, Any]) -> str:
+    """Return the line about a corpus of items."""
+    per_item = summary["loss_per_item"]
+    num_new = summary["new_samples"]
+    samples = summary["samples"]
+    return (
+        f"{per_item:.4f} nats per item, of {summary['items']:,} items; "
+        f"{num_new:,} of {samples:,} samples are new"
+    )
 
 
 def _score_file(

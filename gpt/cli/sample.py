@@ -66,6 +66,10 @@ def main(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
     device = choose_device(arguments.device)
     loaded = load_trained(arguments.checkpoint, arguments.runs, device, arguments.weights)
+    if arguments.new and loaded.config.data.items == "none":
+        raise GenerationError(
+            f"--new is for lists, and {loaded.folder} was trained on running text; leave it out"
+        )
     params = loaded.config.sample.params().model_copy(update=given)
     if "seed" not in given and params.temperature > 0 and arguments.beam is None:
         params = _with_random_seed(params, arguments.interactive)
@@ -83,11 +87,21 @@ def main(arguments: argparse.Namespace) -> int:
         report(f"using {loaded.folder}")
     if arguments.interactive:
         _converse(runtime, tokenizer, params)
+    elif loaded.config.data.items != "none" and _writes_items(arguments):
+        from gpt.cli.sample_items import known_items, write_items
+
+        known = known_items(loaded, arguments.new)
+        write_items(arguments, runtime, tokenizer, texts, params, known)
     elif arguments.beam is not None:
         _beam(arguments, runtime, tokenizer, prompts, params)
     else:
         _sample(arguments, runtime, tokenizer, prompts, params)
     return 0
+
+
+def _writes_items(arguments: argparse.Namespace) -> bool:
+    """Return whether whole items are wanted, and neither a beam nor what they do not have."""
+    return arguments.beam is None and arguments.logprobs is None and not arguments.stats
 
 
 def _read_text(arguments: argparse.Namespace) -> str:
@@ -131,12 +145,13 @@ def _sample(
     params: SamplingParams,
 ) -> None:
     """Generate `num_samples` continuations of every prompt, in batches of `BATCH_SIZE`."""
-    if params.seed + arguments.num_samples > SEEDS:
+    num_samples = arguments.num_samples or 1
+    if params.seed + num_samples > SEEDS:
         raise GenerationError(
             f"--seed is {params.seed}, and sample i has this + i, which must be less than 2^32; "
             "take a smaller one"
         )
-    seeds = range(params.seed, params.seed + arguments.num_samples)
+    seeds = range(params.seed, params.seed + num_samples)
     requests = _requests(prompts, seeds)
     is_first = True
     while batch := list(islice(requests, BATCH_SIZE)):

@@ -39,7 +39,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--interactive", action="store_true", help="prompt repeatedly")
     _add_sampling_options(parser)
-    add_number(parser, "--num-samples", "samples per prompt", 1)
+    add_number(parser, "--num-samples", "samples per prompt (default: 1; of a list, 20 items)")
+    parser.add_argument(
+        "--new", action="store_true", help="of a list: only items that are not in its training text"
+    )
     add_number(parser, "--beam", "beam search with N hypotheses, best first", most=10_000)
     parser.add_argument(
         "--length-penalty",
@@ -164,9 +167,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     for name, value in vars(arguments).items():
         if value is not None and value is not False:
             chosen.add(name)
-    if arguments.num_samples == 1:  # the default
-        chosen.discard("num_samples")
-    for_samples = {"stats", "logprobs", "num_samples"}
+    for_samples = {"stats", "logprobs", "num_samples", "new"}
     if arguments.interactive:
         _refuse(chosen & {"json", "beam", *for_samples}, "--interactive")
     if arguments.beam is None:

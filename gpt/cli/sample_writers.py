@@ -70,8 +70,13 @@ class TextWriter:
     def _write(self, text: str) -> None:
         """Write a text; a terminal gets control characters, which a model may write, as escapes."""
         if self._is_terminal:
-            text = CONTROL_CHARACTERS.sub(_escaped, text)
+            text = escape_controls(text)
         sys.stdout.write(text)
+
+
+def escape_controls(text: str) -> str:
+    """Return a text for a terminal, with what would control it as escapes."""
+    return CONTROL_CHARACTERS.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:

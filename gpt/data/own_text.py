@@ -9,13 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt.config import DataConfig
+from gpt.data.corpus_text import CorpusText
 from gpt.data.dataset import Dataset
+from gpt.data.locating import corpus_files
 from gpt.data.preparation import prepare
+from gpt.data.recognition import recognize_items
 from gpt.data.tokenizers import CharTokenizer
 from gpt.system.environment import Settings
 from gpt.system.errors import ConfigError
 from gpt.system.progress import Report
 
+MAX_BYTES_RECOGNIZED = 100_000_000
+"""Bytes on disk up to which a text is read to recognize items in it, which takes two seconds."""
+DESCRIPTIONS = {
+    "lines": "a list, each line of which is read as an item",
+    "paragraphs": "texts of one shape between empty lines, each of which is read as an item",
+}
+"""What each value of `data.items` that can be recognized stands for."""
 MIN_CHARS = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""
 MIN_CHARS_FOR_RELIABLE_VAL = 20_000
@@ -197,6 +207,8 @@ def fit_recipe(
     Raises:
         ConfigError: the text is too short to learn from.
     """
+    if "items" not in data.model_fields_set:
+        data = _with_items(data, settings, report)
     dataset = prepare(data, settings, report)
     length = len(dataset.train) + len(dataset.val)
     has_several_texts = isinstance(data.path, tuple)
@@ -212,9 +224,25 @@ def fit_recipe(
     is_char = isinstance(dataset.tokenizer, CharTokenizer)
     distinct = dataset.tokenizer.vocab_size if is_char else 0
     sections = recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct)
+    if data.items != "none":
+        sections["data"] = {"items": data.items}
     if has_several_texts:
         del sections["data"]["order"]  # several texts are read at random only
     return sections, dataset
+
+
+def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataConfig:
+    """Return what says how a text is read, with the items that are recognized in it."""
+    if isinstance(data.path, tuple):  # several texts, each of which is running text
+        return data
+    corpus = CorpusText(corpus_files(data, settings, report))
+    if corpus.size > MAX_BYTES_RECOGNIZED:
+        return data
+    kind = recognize_items("".join(corpus.pieces()))
+    if kind == "none":
+        return data
+    report(f"{corpus.name}: {DESCRIPTIONS[kind]} (data.items={kind}; none: running text)")
+    return data.model_copy(update={"items": kind})
 
 
 def unit_of(dataset: Dataset) -> str:

@@ -11,8 +11,8 @@ from gpt.data import corpus_text
 from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, has_lone_returns
 from gpt.data.dataset import META, Dataset, join_texts, open_dataset
 from gpt.data.encoding import encode_into
-from gpt.data.locating import corpus_files
 from gpt.data.items import ItemCorpus
+from gpt.data.locating import corpus_files
 from gpt.data.tokenizers import Tokenizer
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError

@@ -29,11 +29,10 @@ def encode_prompt(
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
     try:
-        ids = tokenizer.encode(convert_newlines(prompt))
+        ids = tokenizer.encode(convert_newlines(prompt)).tolist()
     except UnknownCharactersError as error:
         remedy = "or pass --unknown drop or replace (unknown= of CharTokenizer)"
         raise UnknownCharactersError(f"the prompt has {error}, {remedy}") from None
-    ids = ids.tolist()
     if params.begin_id is not None:
         ids = [params.begin_id, *ids]
     return fit_prompt(ids, tokenizer, params, block_size)

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import Config, TrainConfig
+from gpt.data.tokens import IGNORE
 from gpt.system.device import Compute, to_device
 from gpt.system.errors import ConfigError, first_line
-from gpt.training.loss import IGNORE, summed_cross_entropy
+from gpt.training.loss import summed_cross_entropy
 
 StepBatch = tuple[Tensor, ...]
 """Inputs and targets, each (B, T) int64, on the CPU.

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpt.config import Config, TrainConfig
+from gpt.data.tokens import IGNORE
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.distributed import World
 from gpt.system.errors import ConfigError
-from gpt.training.loss import IGNORE, Batch, Evaluation, batch_losses
+from gpt.training.loss import Batch, Evaluation, batch_losses
 from gpt.training.step import Parallelism
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gpt.data.tokens import IGNORE
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.distributed import World
 from gpt.system.errors import NonFiniteError
-from gpt.training.loss import IGNORE
 from gpt.training.objective import Objective, StepBatch
 
 if TYPE_CHECKING:  # whoever builds a step chooses the optimizer

@@ -13,6 +13,7 @@ from gpt.data.batches import MicroBatches, Sampler, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.data.item_batches import ItemSampler
 from gpt.data.preparation import prepare
+from gpt.data.recognition import is_grouped
 from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
 from gpt.system.device import Compute, choose_compute, setup_process
@@ -116,6 +117,7 @@ def build_trainer(
             config = fill_in(config, data, _saved_vocab_size(config, start))
             _check(config, data, start, compute, allow_config_change)
         _report_changes(start, config, host.report)
+        _warn_if_grouped(config, data, host.report)
 
         setup_process(config.run.threads, compute.device, world.launch)
         add_targets = add_targets_of(config, data, compute, host.settings, world, host.report)
@@ -231,6 +233,16 @@ def _report_changes(start: Start, config: Config, report: Report) -> None:
         report(
             f"{start.folder} continues to step {new_steps:,}, not {old_steps:,}, at the rates of "
             "the longer schedule"
+        )
+
+
+def _warn_if_grouped(config: Config, data: Dataset, report: Report) -> None:
+    """Warn of a sorted text, whose end, which validates, is unlike the rest."""
+    if data.items is None and is_grouped(data):
+        report(
+            "warning: the part of the corpus that validates has other characters "
+            "than the rest, as a sorted or grouped text has; a list trains better with "
+            "data.items=lines, and any text with a validation file of its own"
         )
 
 

@@ -11,10 +11,11 @@ from torch import nn
 
 from gpt.api.scoring import Score, score_text
 from gpt.data import ByteTokenizer, CharTokenizer
+from gpt.data.tokens import IGNORE
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.errors import DataError, GenerationError
-from gpt.training.loss import IGNORE, Evaluation, evaluate, full_batches, sliding_batches
+from gpt.training.loss import Evaluation, evaluate, full_batches, sliding_batches
 from patience import examples
 from tiny import sharp_model, tiny_config
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from gpt.config import TrainConfig
 from gpt.data.batches import BatchSampler, MicroBatches, read_windows
+from gpt.data.tokens import IGNORE
 from gpt.system.device import Compute
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.distillation import SoftTargets, predict
-from gpt.training.loss import IGNORE
 from gpt.training.objective import LOSS_TERMS, Objective, build_objective
 from gpt.training.signals import Interrupted
 from tiny import sharp_model

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config import Config, OptimConfig
+from gpt.data.tokens import IGNORE
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.errors import NonFiniteError
-from gpt.training.loss import IGNORE, Batch
+from gpt.training.loss import Batch
 from gpt.training.optimizers import build_optimizer
 from gpt.training.schedule import fit_schedule, learning_rate, sequence_length
 from gpt.training.step import Stepper

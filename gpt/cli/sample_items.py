@@ -1,0 +1,107 @@
+"""Sample whole items, and mark those that stand in the text that the model was trained on."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpt.cli.command import report
+from gpt.cli.sample_writers import escape_controls
+from gpt.config import SamplingParams
+from gpt.system.errors import ConfigError, GenerationError
+
+if TYPE_CHECKING:
+    from gpt.checkpoint import Loaded
+    from gpt.data import Tokenizer
+    from gpt.generation.runtime import Runtime
+
+NUM_ITEMS = 20
+"""Items that are written where no number is given: a screen full."""
+BATCH_SIZE = 64
+MAX_TRIES = 100
+"""Samples for each new item that is asked for, after which a model only knows what it has read."""
+KNOWN = "  (in the training text)"
+
+
+def known_items(loaded: "Loaded", only_new: bool) -> frozenset[str]:
+    """Return the items of the training split; none, with a line, where its tokens are gone.
+
+    Raises:
+        ConfigError: they are gone, and only new ones are asked for.
+    """
+    from gpt.api.evaluation import training_dataset
+    from gpt.api.item_samples import training_items
+
+    try:
+        return training_items(training_dataset(loaded))
+    except ConfigError as error:
+        if only_new:
+            raise ConfigError(f"--new needs the items of the training: {error}") from None
+        report(f"items of the training text are not marked: {error}")
+        return frozenset()
+
+
+def write_items(
+    arguments: argparse.Namespace,
+    runtime: "Runtime",
+    tokenizer: "Tokenizer",
+    prompts: Sequence[str],
+    params: SamplingParams,
+    known: frozenset[str],
+) -> None:
+    """Write `num_samples` items that begin with each prompt, as text or as JSON.
+
+    Raises:
+        GenerationError: with --new, hardly any sample is new.
+    """
+    wanted = arguments.num_samples or NUM_ITEMS
+    for prompt in prompts:
+        written = 0
+        for seed, text in _sampled(runtime, tokenizer, prompt, params, wanted, arguments.new):
+            is_known = prompt + text in known
+            if is_known and arguments.new:
+                continue
+            if arguments.json:
+                row = {"prompt": prompt, "text": text, "seed": seed, "known": is_known}
+                print(json.dumps(row, ensure_ascii=False), flush=True)
+            else:
+                _print_item(prompt + text, is_known)
+            written += 1
+            if written == wanted:
+                break
+        if written < wanted:
+            raise GenerationError(
+                f"{written} new items in {MAX_TRIES * wanted:,} samples; raise --temperature, or "
+                "take an earlier checkpoint"
+            )
+
+
+def _sampled(
+    runtime: "Runtime",
+    tokenizer: "Tokenizer",
+    prompt: str,
+    params: SamplingParams,
+    wanted: int,
+    only_new: bool,
+) -> Iterator[tuple[int, str]]:
+    """Yield seeds and the texts that they give, as many as may be needed."""
+    from gpt.generation.batch import TextBatch
+
+    most = wanted * MAX_TRIES if only_new else wanted
+    for first in range(0, most, BATCH_SIZE):
+        begin = params.seed + first
+        seeds = range(begin, begin + min(BATCH_SIZE, most - first))
+        texts = [""] * len(seeds)
+        for chunk in TextBatch(runtime, tokenizer, [prompt] * len(seeds), params, seeds):
+            texts[chunk.row] += chunk.text
+        yield from zip(seeds, texts, strict=True)
+
+
+def _print_item(item: str, is_known: bool) -> None:
+    """Print an item; those with several lines are followed by an empty one."""
+    text = escape_controls(item) if sys.stdout.isatty() else item
+    end = "\n\n" if "\n" in item else "\n"
+    mark = KNOWN if is_known else ""
+    sys.stdout.write(text + mark + end)
+    sys.stdout.flush()
