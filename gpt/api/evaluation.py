@@ -7,14 +7,13 @@ from typing import Any
 
 from gpt.api.item_samples import NUM_SAMPLES, count_new
 from gpt.checkpoint import Loaded
-from gpt.data.dataset import META, Dataset, join_texts, open_dataset, token_folders
+from gpt.checkpoint.corpus import training_dataset
+from gpt.data.dataset import Dataset
 from gpt.data.item_batches import item_batches
 from gpt.data.items import item_spans
 from gpt.data.tokens import IGNORE, Tokens
 from gpt.system.device import Compute
-from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.system.invocation import command_line
 from gpt.system.progress import Report, announced, counted
 from gpt.training.loss import Batch, Evaluation, evaluate, sliding_batches
 
@@ -137,32 +136,6 @@ def _evaluate_items(
         "samples": NUM_SAMPLES,
         "new_samples": num_new,
     }
-
-
-def training_dataset(loaded: Loaded) -> Dataset:
-    """Open the token files of a run.
-
-    Raise ConfigError where they are gone or belong to another tokenizer.
-    """
-    if "data" not in loaded.state:
-        raise ConfigError(
-            f"{loaded.folder} has no record of its training corpus; give a text with --text-file"
-        )
-    tokens_folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens"
-    folders = token_folders(tokens_folder, str(loaded.state["data"]))
-    for folder in folders:
-        if not (folder / META).is_file():
-            prepare = command_line("prepare-data", "--config", str(loaded.folder / "config.yaml"))
-            raise ConfigError(
-                f"the tokens that {loaded.folder} was trained on are not in {folder}; "
-                f"encode its corpus again: {prepare}, or give a text with --text-file"
-            )
-    dataset = join_texts([open_dataset(folder) for folder in folders])
-    if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
-        raise ConfigError(
-            f"{loaded.folder} has a different tokenizer than the tokens in {folders[0]}"
-        )
-    return dataset
 
 
 def _split_of(dataset: Dataset, split: str) -> Tokens:

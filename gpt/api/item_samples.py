@@ -1,6 +1,7 @@
 """Items that a model writes, and which of them stand in the text that it was trained on."""
 
 from gpt.checkpoint import Loaded
+from gpt.checkpoint.corpus import training_items
 from gpt.config.sections import SEEDS
 from gpt.data.dataset import Dataset
 from gpt.generation.batch import TextBatch
@@ -10,13 +11,6 @@ SAMPLES_AT_A_TIME = 64
 """Sequences of a batch: more hardly raise the throughput, but need more memory."""
 NUM_SAMPLES = 1_000
 """Samples that an evaluation writes to count the new ones: their share is right to 3% or better."""
-
-
-def training_items(dataset: Dataset) -> frozenset[str]:
-    """Return the texts of the items of the training split, without their ends."""
-    assert dataset.items is not None
-    end = dataset.tokenizer.decode([dataset.items.end])
-    return frozenset(dataset.tokenizer.decode(dataset.train).split(end))
 
 
 def sample_items(loaded: Loaded, count: int) -> list[str]:

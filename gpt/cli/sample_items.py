@@ -30,8 +30,7 @@ def known_items(loaded: "Loaded", only_new: bool) -> frozenset[str]:
     Raises:
         ConfigError: they are gone, and only new ones are asked for.
     """
-    from gpt.api.evaluation import training_dataset
-    from gpt.api.item_samples import training_items
+    from gpt.checkpoint.corpus import training_dataset, training_items
 
     try:
         return training_items(training_dataset(loaded))
