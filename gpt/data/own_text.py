@@ -5,12 +5,16 @@ in a YAML file: `gpt new`, `gpt train my.txt` and `gpt.train("my.txt")` have no 
 and each number below was measured together with the others, see benchmarks/LOG.md.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from gpt.config import DataConfig
 from gpt.data.corpus_text import CorpusText
 from gpt.data.dataset import Dataset
+from gpt.data.items import item_spans
 from gpt.data.locating import corpus_files
 from gpt.data.preparation import prepare
 from gpt.data.recognition import recognize_items
@@ -134,6 +138,17 @@ TIERS = (
 
 The less text there is, the fewer tokens a step has, and the more regularization pays.
 """
+ITEM_TIERS = (
+    Tier(4_000, 4, 2, 0.5, 100, 1024, 0.3, 256, 0.8, 8),
+    Tier(12_000, 4, 2, 0.4, 220, 1536, 0.3, 256, 0.8, 8),
+    Tier(60_000, 4, 4, 0.4, 500, 1536, 0.3, 256, 0.8, 8),
+    Tier(150_000, 4, 4, 0.2, 800, 1536, 0.3, 256, 0.85, 8),
+    Tier(500_000, 4, 4, 0.1, 1200, 1536, 0.3, 512, 0.85, 8),
+    Tier(float("inf"), 4, 4, 0.0, 1720, 3072, 0.2, 512, 0.9, 4),
+)
+"""The same for lists and other items, which have less to learn beyond a few words."""
+MIN_ITEM_BLOCK = 64
+"""Shortest window of items: several short ones are packed into it."""
 
 
 def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, dict[str, Any]]:
@@ -147,6 +162,39 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
     tier = next(tier for tier in TIERS if characters <= tier.max_characters)
     steps, dropout = _steps_and_dropout(tier, characters, distinct)
     block_size = _block_size(tier, shorter_split)
+    sections = _build_sections(tier, steps, dropout, block_size)
+    sections["data"] = {"order": "shuffled"}
+    if block_size == LENGTH_WARMUP_BLOCK:
+        sections["train"]["length_warmup"] = LENGTH_WARMUP
+    if shorter_split > MAX_EVAL_TOKENS:
+        sections["train"]["eval_max_tokens"] = MAX_EVAL_TOKENS
+    return sections
+
+
+def item_recipe_for(characters: int, longest_item: int) -> dict[str, dict[str, Any]]:
+    """Return the sections of a configuration, without `data`, for a list or other items.
+
+    Args:
+        characters: length of the text.
+        longest_item: tokens of its longest item, with its end.
+    """
+    tier = next(tier for tier in ITEM_TIERS if characters <= tier.max_characters)
+    # an item that is longer than the largest window is cut into pieces
+    longest = min(longest_item, tier.max_block_size)
+    multiple = math.ceil(longest / BLOCK_MULTIPLE) * BLOCK_MULTIPLE
+    block_size = max(MIN_ITEM_BLOCK, multiple)
+    sections = _build_sections(tier, tier.max_steps, tier.dropout, block_size)
+    if characters > 10 * MAX_EVAL_TOKENS:
+        sections["train"]["eval_max_tokens"] = MAX_EVAL_TOKENS
+    # an item is to be new, which it seldom is at a lower temperature
+    sections["sample"] = {"temperature": tier.temperature, "max_new_tokens": block_size}
+    return sections
+
+
+def _build_sections(
+    tier: Tier, steps: int, dropout: float, block_size: int
+) -> dict[str, dict[str, Any]]:
+    """Return the sections that recipes for running text and for items have in common."""
     model: dict[str, Any] = {
         "n_layer": tier.n_layer,
         "n_head": tier.n_head,
@@ -164,17 +212,12 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
         "weight_decay": tier.weight_decay,
     }
     train: dict[str, Any] = {"batch_size": tier.tokens // block_size, "max_steps": steps}
-    if block_size == LENGTH_WARMUP_BLOCK:
-        train["length_warmup"] = LENGTH_WARMUP
     if tier.temperature < 1:
         train |= {"mtp_weights": MTP_WEIGHTS, "logit_temperature": tier.temperature}
     # rounded up, so that the last evaluation is not one more than the tier has
-    train["eval_interval"] = -(-steps // tier.num_evaluations)
-    if shorter_split > MAX_EVAL_TOKENS:
-        train["eval_max_tokens"] = MAX_EVAL_TOKENS
+    train["eval_interval"] = math.ceil(steps / tier.num_evaluations)
     train["sample_tokens"] = SAMPLE_TOKENS
     return {
-        "data": {"order": "shuffled"},
         "model": {**model, **ARCHITECTURE},
         "optim": optim,
         "train": train,
@@ -223,8 +266,11 @@ def fit_recipe(
         )
     is_char = isinstance(dataset.tokenizer, CharTokenizer)
     distinct = dataset.tokenizer.vocab_size if is_char else 0
-    sections = recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct)
-    if data.items != "none":
+    if dataset.items is None:
+        sections = recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct)
+    else:
+        spans = item_spans(dataset.train, dataset.items.end)
+        sections = item_recipe_for(length, int(np.diff(spans, axis=1).max()))
         sections["data"] = {"items": data.items}
     if has_several_texts:
         del sections["data"]["order"]  # several texts are read at random only
