@@ -1,9 +1,11 @@
 """Checkpoints and run folders: a crash loses nothing that was saved, and every read is verified."""
 
 from gpt.checkpoint.finding import (
+    RUNS,
     configuration_around,
     find_checkpoint,
     find_place,
+    find_run,
     holds_model,
     name_of_model,
     run_around,
@@ -28,6 +30,7 @@ from gpt.checkpoint.manifest import verify_checkpoint
 from gpt.checkpoint.runs import RunFolder, step_files
 
 __all__ = [
+    "RUNS",
     "Checkpoint",
     "Loaded",
     "RunFolder",
@@ -36,6 +39,7 @@ __all__ = [
     "configuration_around",
     "find_checkpoint",
     "find_place",
+    "find_run",
     "holds_model",
     "load_trained",
     "load_weights",

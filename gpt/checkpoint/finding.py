@@ -11,6 +11,8 @@ from gpt.system.errors import CheckpointError
 from gpt.system.files import text_for_path
 from gpt.system.invocation import command_line
 
+RUNS = Path("runs")
+"""Folder in which a run is looked for by its name: the default of `run.dir`."""
 SHOWN_RUNS = 5
 """How many runs a message about a missing run lists."""
 
@@ -67,6 +69,24 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if found is None:
         raise CheckpointError(f"{place} holds no checkpoint; train first, or give another run")
     return found
+
+
+def find_run(path: Path, runs: Path = RUNS) -> Path:
+    """Find the folder of a run that a user means, by its path or by its name below `runs`.
+
+    A run that has saved no checkpoint yet is found too, unlike by `find_checkpoint`.
+
+    Raises:
+        CheckpointError: there is nothing at that path and no run of that name, or the text of a
+            corpus was given in place of a path.
+    """
+    text_message = text_for_path(path)
+    if text_message is not None:
+        raise CheckpointError(f"{text_message}; give a run folder")
+    place = find_place(path, runs)
+    if place is None:
+        raise CheckpointError(f"{path}: no such run{similar_run(path, runs)}")
+    return place
 
 
 def _newest_run(runs: Path) -> Path:
