@@ -3,7 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from gpt.checkpoint import bare_checkpoint, build_model, load_trained, read_state, write_checkpoint
+from gpt.checkpoint import (
+    RUNS,
+    bare_checkpoint,
+    build_model,
+    load_trained,
+    read_state,
+    write_checkpoint,
+)
 from gpt.data import Tokenizer
 from gpt.model import GPT
 from gpt.native.coverage import changed_module
@@ -19,8 +26,8 @@ def load(path: str | Path | None = None, device: str = "auto") -> tuple[GPT, Tok
     """Load a trained model, in eval mode, and its tokenizer.
 
     Args:
-        path: a run folder (its best checkpoint), a checkpoint folder, or `best` or `last` inside a
-            run folder; None: the newest run below `runs`.
+        path: a run folder or the name of a run below `runs` (its best checkpoint), a checkpoint
+            folder, or `best` or `last` inside a run folder; None: the newest run below `runs`.
         device: auto, cpu, cuda, cuda:N or mps.
 
     Raises:
@@ -28,7 +35,7 @@ def load(path: str | Path | None = None, device: str = "auto") -> tuple[GPT, Tok
         DeviceError: there is no such device.
     """
     folder = None if path is None else Path(path)
-    loaded = load_trained(folder, Path("runs"), choose_device(device))
+    loaded = load_trained(folder, RUNS, choose_device(device))
     return loaded.model, loaded.tokenizer
 
 

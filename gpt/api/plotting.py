@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpt.api.metrics import read_metrics
+from gpt.checkpoint import find_run
 from gpt.system.errors import CheckpointError, GPTError
 from gpt.system.files import write_atomic
 
@@ -36,7 +37,7 @@ def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str =
     """Plot the training and validation loss of runs, in nats per token.
 
     Args:
-        runs: runs, or their folders.
+        runs: runs, their folders, or their names below `runs`.
         path: image to write, which ends with .png, .svg or .pdf; None: no image is written.
         x: horizontal axis, step or seconds.
 
@@ -44,7 +45,8 @@ def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str =
         A figure of matplotlib, which no backend shows by itself.
 
     Raises:
-        GPTError: matplotlib is not installed, a run has no losses, or the image cannot be written.
+        GPTError: matplotlib is not installed, there is no such run, it has no losses, or the image
+            cannot be written.
     """
     if not runs:
         raise GPTError("plot needs at least one run")
@@ -62,7 +64,7 @@ def plot(*runs: HasFolder | str | Path, path: str | Path | None = None, x: str =
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
     for number, run in enumerate(runs):
-        folder = Path(run) if isinstance(run, str | Path) else run.folder
+        folder = find_run(Path(run)) if isinstance(run, str | Path) else run.folder
         color = f"C{number}"  # matplotlib's colors in order; it starts again after ten
         _draw_losses(axes, folder, x, color)
     axes.set_xlabel(LABELS[x])

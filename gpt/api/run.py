@@ -11,6 +11,7 @@ from gpt.api.evaluation import Windows, evaluate_corpus
 from gpt.api.metrics import read_metrics
 from gpt.api.plotting import plot
 from gpt.checkpoint import (
+    RUNS,
     Loaded,
     find_checkpoint,
     find_place,
@@ -32,9 +33,6 @@ from gpt.system.progress import print_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-RUNS = Path("runs")
-"""Folder in which a run is looked for by its name."""
 
 
 class Run:

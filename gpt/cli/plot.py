@@ -4,11 +4,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.shared_options import command, to_path
+from gpt.cli.shared_options import add_runs_option, command, to_path
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", type=to_path, metavar="RUN", help="run folders")
+    parser.add_argument(
+        "paths", nargs="+", type=to_path, metavar="RUN", help="names of runs, or run folders"
+    )
+    add_runs_option(parser)
     image = (
         "image to write: .png, .svg or .pdf "
         "(default: the runs' names with -loss.png, in this folder)"
@@ -21,14 +24,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 @command(
     "plot",
     "Plot the training and validation loss of one or more runs.",
-    "runs/shakespeare --output loss.png",
+    "shakespeare --output loss.png",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
     from gpt.api.plotting import plot
+    from gpt.checkpoint import find_run
 
-    output: Path = arguments.output or default_output(arguments.runs)
-    plot(*arguments.runs, path=output, x=arguments.x)
+    folders = [find_run(path, arguments.runs) for path in arguments.paths]
+    output: Path = arguments.output or default_output(folders)
+    plot(*folders, path=output, x=arguments.x)
     print(output)
     return 0
 
