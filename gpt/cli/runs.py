@@ -17,7 +17,8 @@ NOTHING = "-"
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="RUN", help="names of runs (default: all)")
+    names = "names of runs, or run folders (default: all runs)"
+    parser.add_argument("names", nargs="*", metavar="RUN", help=names)
     difference = "also print the keys in which the runs differ, and mean and deviation over seeds"
     parser.add_argument("--diff", action="store_true", help=difference)
     add_runs_option(parser)
@@ -59,12 +60,14 @@ def _row_of_run(summary: "RunSummary") -> tuple[str, ...]:
     parameters = NOTHING
     if summary.parameters is not None:
         parameters = human_count(summary.parameters)
-    steps = f"{summary.step:,}"
-    if summary.status != "finished":
-        steps = f"{summary.step:,} of {summary.max_steps:,}"
+    steps = f"{summary.step:,} of {summary.max_steps:,}"
+    if summary.status == "finished":
+        steps = f"{summary.step:,}"
+    elif summary.status == "weights only":
+        steps = NOTHING
     return (
         summary.name,
-        summary.text,
+        summary.text or NOTHING,
         parameters,
         steps,
         _number(summary.best_loss),
@@ -83,11 +86,23 @@ def _number(value: float | None) -> str:
 def _table_of_groups(groups: Sequence["SeedGroup"], keys: Sequence[str]) -> Table:
     rows = []
     for group in groups:
-        differences = shlex.join(_overrides(groups[0], group, keys))
-        row = [_number(group.mean), _number(group.deviation), ", ".join(group.names)]
-        rows.append([*row, differences or "the best"])
+        difference = _difference(groups[0], group, keys)
+        names = ", ".join(group.names)
+        rows.append([_number(group.mean), _number(group.deviation), names, difference])
     header = ("mean loss", "deviation", "runs", "overrides of the best")
-    return Table("finished runs by configuration, seeds together", header, rows, ">><<")
+    note = "deviation: the sample standard deviation of the seeds' lowest losses"
+    return Table("finished runs by configuration, seeds together", header, rows, ">><<", note)
+
+
+def _difference(best: "SeedGroup", group: "SeedGroup", keys: Sequence[str]) -> str:
+    """Say what distinguishes a group from the best one."""
+    if group is best:
+        return "the best"
+    overrides = shlex.join(_overrides(best, group, keys))
+    if group.data == best.data:
+        return overrides
+    # The path of an edited text is the same, so that no key tells the two texts apart.
+    return f"{overrides} (another text)".strip()
 
 
 def _overrides(best: "SeedGroup", group: "SeedGroup", keys: Sequence[str]) -> list[str]:

@@ -2,12 +2,14 @@
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpt.checkpoint import RunFolder
-from gpt.cli import runs, train
+import gpt
+from gpt.checkpoint import RunFolder, read_checkpoint
+from gpt.cli import quantize, runs, train
 from gpt.model import GPT
 
 
@@ -84,6 +86,73 @@ def test_runs_that_are_stopped_or_damaged_are_listed(
 def test_an_unknown_run_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert runs.main(["frist"]) == 2
-    assert capsys.readouterr().err == "error: runs/frist: no such run; did you mean first?\n"
+    assert capsys.readouterr().err == "error: frist: no such run; did you mean first?\n"
+    (folder / "text").mkdir()
+    assert runs.main(["text"]) == 2
+    assert capsys.readouterr().err == "error: text is not a run folder: it has no config.yaml\n"
     assert runs.main(["--runs", "elsewhere"]) == 2
     assert "there is no folder elsewhere" in capsys.readouterr().err
+
+
+def test_run_is_named_by_its_path_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = list_runs(capsys, "runs/first", "wider", "first")["runs"]
+    assert isinstance(listed, list)
+    assert sorted(run["name"] for run in listed) == ["first", "wider"]
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "bf16"])
+def test_quantized_copy_of_a_run_is_listed_as_weights_only(
+    folder: Path, capsys: pytest.CaptureFixture[str], weights: str
+) -> None:
+    copy = ["--checkpoint", "first", "--weights", weights, "--output", "runs/copy"]
+    assert quantize.main(copy) == 0
+    summary = list_runs(capsys, "--diff", "copy", "first")
+    listed = summary["runs"]
+    assert isinstance(listed, list)
+    by_name = {run["name"]: run for run in listed}
+    assert by_name["copy"]["status"] == "weights only"
+    assert by_name["copy"]["best_loss"] is None
+    assert by_name["copy"]["parameters"] == by_name["first"]["parameters"]
+    assert by_name["copy"]["text"] == by_name["first"]["text"]
+    assert summary["differing_keys"] == [], "a copy has no training to compare"
+    assert runs.main(["copy"]) == 0
+    assert "weights only" in capsys.readouterr().out
+
+
+def test_model_that_no_training_made_has_no_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpt.save(*gpt.load("first"), folder / "runs/saved")
+    listed = list_runs(capsys, "saved")["runs"]
+    assert isinstance(listed, list)
+    (run,) = listed
+    assert (run["text"], run["status"]) == ("", "weights only")
+
+
+def test_seeds_on_an_edited_text_are_another_group(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = next(folder.glob("*.txt"))
+    text.write_text(text.read_text()[::-1])
+    changes = ["run.name=edited", "run.seed=3"]
+    assert train.main(["--config", "tiny.yaml", *changes]) == 0
+    groups = list_runs(capsys, "--diff", "first", "second", "edited")["groups"]
+    assert isinstance(groups, list)
+    assert {tuple(group["runs"]) for group in groups} == {("first", "second"), ("edited",)}
+    assert runs.main(["--diff", "first", "second", "edited"]) == 0
+    assert "(another text)" in capsys.readouterr().out
+
+
+def test_run_without_its_last_evaluation_is_not_finished(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C may come between the last step and its evaluation."""
+    run_folder = RunFolder(folder / "runs/first")
+    last = run_folder.pointed("last")
+    assert last is not None
+    checkpoint = read_checkpoint(last)
+    state = {**checkpoint.state, "evaluated_step": 3}
+    run_folder.save(replace(checkpoint, state=state), best=False, keep_last=9)
+    listed = list_runs(capsys, "first")["runs"]
+    assert isinstance(listed, list)
+    assert listed[0]["status"] == "stopped"
