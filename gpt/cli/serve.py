@@ -49,9 +49,10 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         type=to_path,
         action="append",
         default=[],
-        metavar="PATH",
-        help="run folder, checkpoint folder, or best/last inside a run; may be repeated, the first "
-        "is the default model; without it every run is served, and the newest is the default",
+        metavar="RUN",
+        help="name of a run, run folder, checkpoint folder, or best/last inside a run; may be "
+        "repeated, the first is the default model; without it every run is served, and the newest "
+        "is the default",
     )
     add_runs_option(parser)
     add_plugin_option(parser)

@@ -172,8 +172,11 @@ def add_weights_option(parser: argparse.ArgumentParser) -> None:
 
 def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = True) -> None:
     add_plugin_option(parser)
-    path = "run folder, checkpoint folder, or best/last inside a run; default: the newest run"
-    parser.add_argument("--checkpoint", type=to_path, metavar="PATH", help=path)
+    run = (
+        "name of a run, run folder, checkpoint folder, or best/last inside a run (default: the "
+        "newest run)"
+    )
+    parser.add_argument("--checkpoint", type=to_path, metavar="RUN", help=run)
     add_runs_option(parser)
     if with_device:
         add_device_option(parser)

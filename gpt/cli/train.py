@@ -68,10 +68,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=not_empty,
         nargs="?",
         const=AUTO,
-        metavar="auto|PATH",
+        metavar="auto|RUN",
         help="auto, or nothing: continue this run from its newest readable checkpoint, or start "
-        "it; PATH: continue from that run or checkpoint, without --config by the run's own "
-        "configuration",
+        "it; RUN: continue from that run, by its name or path, or from that checkpoint, without "
+        "--config by the run's own configuration",
     )
     parser.add_argument(
         "--allow-config-change",

@@ -151,10 +151,18 @@ def _refuse_existing(run: RunFolder) -> None:
 
 
 def _find_init_from(config: Config) -> InitFrom:
-    """Read the checkpoint that `train.init_from` names."""
+    """Read the checkpoint that `train.init_from` names.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or its weights cannot be trained.
+    """
     assert config.train.init_from is not None
     path = expand_home(config.train.init_from, "train.init_from")
-    folder = find_checkpoint(path, runs_of(config))
+    try:
+        folder = find_checkpoint(path, runs_of(config))
+    except CheckpointError as error:
+        # The message names the path only, which may stand far away in a configuration file.
+        raise CheckpointError(f"train.init_from: {error}") from None
     start = InitFrom(folder, read_checkpoint(folder, training=False))
     start.require_float32()
     return start
