@@ -15,7 +15,7 @@ from gpt.native.coverage import changed_module, changed_tensor, has_hooks, uncov
 from gpt.native.fingerprint import TRAINING, changed_code
 from gpt.native.training import functions as native
 from gpt.native.training.bindings import Kernels, load_kernels
-from gpt.native.training.functions import ACTIVATIONS, Dropout, NormOptions
+from gpt.native.training.functions import ACTIVATIONS, Dropout, HeadNorms, NormOptions
 from gpt.system.device import Compute
 from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
@@ -70,10 +70,10 @@ class NativeBlock(Block):
 
         x, h = native.add_norm(kernels, x, None, self.ln_1.weight, self._norm, Dropout())
         qkv = native.linear(kernels, h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
-        gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
-        y = native.attention(
-            kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights
-        )
+        norms = None
+        if config.qk_norm:
+            norms = HeadNorms(attn.q_norm.weight, attn.k_norm.weight, config.norm_eps)
+        y = native.attention(kernels, qkv, config.n_head, norms, rotation, drop_weights)
         y = native.linear(kernels, y, attn.c_proj.weight)
 
         x, h = native.add_norm(kernels, x, y, self.ln_2.weight, self._norm, drop_attn)

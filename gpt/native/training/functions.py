@@ -9,7 +9,7 @@ Shapes: B batch, T time, C = n_embd, D head width, F outputs of a linear layer. 
 product of all dimensions but the last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from gpt.model.positions import Rotation
 from gpt.native.contract import Activation
 from gpt.native.training.bindings import Kernels
 from gpt.system.processor import AVX2
@@ -34,6 +35,8 @@ FASTER_THAN_TORCH = (AVX2,)
 
 Torch uses Intel's MKL, which is not tuned for AMD's processors: 1.2 times was measured on them.
 """
+Settings = Mapping[str, Any]
+"""Arguments of a kernel that are numbers, by name: the same in the forward and backward pass."""
 Gradients = Sequence[Tensor | None]
 """What a backward pass returns: a gradient or None for each argument of the forward pass."""
 
@@ -61,6 +64,15 @@ class NormOptions:
 
     centered: bool
     eps: float  # added to the variance, or to the mean square
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """The RMSNorm on each query head and each key head, before the rotation."""
+
+    q_gain: Tensor  # (D,) float32
+    k_gain: Tensor  # (D,) float32
+    eps: float  # added to the mean square
 
 
 def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
@@ -121,7 +133,13 @@ def add_norm(
         The stream `x + dropout(y)`, (..., C) float32, and its norm times `gain`, (..., C) of the
         kernels' type.
     """
-    return _AddNorm.apply(kernels, x, y, gain, options, dropout)  # type: ignore[no-untyped-call]
+    settings = {
+        **_sizes(x),
+        **dropout.arguments,
+        "centered": options.centered,
+        "eps": options.eps,
+    }
+    return _AddNorm.apply(kernels, x, y, gain, settings)  # type: ignore[no-untyped-call]
 
 
 def add(kernels: Kernels, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
@@ -146,9 +164,8 @@ def attention(
     kernels: Kernels,
     qkv: Tensor,
     heads: int,
-    gains: tuple[Tensor, Tensor] | None,
-    rotation: tuple[Tensor, Tensor] | None,
-    eps: float,
+    norms: HeadNorms | None,
+    rotation: Rotation | None,
     dropout: Dropout,
 ) -> Tensor:
     """Compute causal attention.
@@ -156,18 +173,28 @@ def attention(
     Args:
         qkv: queries, keys and values side by side, (B, T, 3 C) of the kernels' type; D = C / heads
             is a multiple of 32, at most 256.
-        gains: those of the RMSNorm on each query head and each key head, (D,) float32 each.
+        norms: those of the heads of queries and keys; None: they are not normalized.
         rotation: cosine and sine of rotary positions, (T, D) float32 each.
-        eps: of the RMSNorm.
         dropout: of the attention weights.
 
     Returns:
         The weighted sums of the values, (B, T, C) of the kernels' type.
     """
-    q_gain, k_gain = gains or (None, None)
-    cosine, sine = rotation or (None, None)
+    batch, length, three_widths = qkv.shape
+    settings = {
+        "batch": batch,
+        "length": length,
+        "heads": heads,
+        "head_dim": three_widths // 3 // heads,
+        **dropout.arguments,
+    }
+    gains: tuple[Tensor, ...] = ()
+    if norms is not None:
+        gains = (norms.q_gain, norms.k_gain)
+        settings["eps"] = norms.eps
+    # Gains are arguments of their own, since autograd finds no tensors inside of an object.
     return _Attention.apply(  # type: ignore[no-untyped-call]
-        kernels, qkv, q_gain, k_gain, cosine, sine, heads, eps, dropout
+        kernels, settings, rotation, qkv, *gains
     )
 
 
@@ -232,27 +259,22 @@ class _AddNorm(Function):
         x: Tensor,
         y: Tensor | None,
         gain: Tensor,
-        options: NormOptions,
-        dropout: Dropout,
+        settings: Settings,
     ) -> tuple[Tensor, Tensor]:
-        sizes = _sizes(x)
         ctx.kernels = kernels
         ctx.adds = y is not None
-        ctx.settings = {
-            **sizes,
-            **dropout.arguments,
-            "centered": options.centered,
-            "eps": options.eps,
-        }
+        ctx.settings = settings
+        rows = x.numel() // x.size(-1)
         stream = x if y is None else torch.empty_like(x)
         normed = torch.empty_like(x, dtype=kernels.dtype)
+        # The backward pass needs the mean and 1 / standard deviation of each row again.
         saved = {
             "stream": stream,
-            "mean": torch.empty(sizes["rows"], dtype=torch.float32),
-            "inverse": torch.empty(sizes["rows"], dtype=torch.float32),  # 1 / standard deviation
+            "mean": torch.empty(rows, dtype=torch.float32),
+            "inverse": torch.empty(rows, dtype=torch.float32),
             "gain": gain,
         }
-        kernels.call("add_norm_forward", x=x, y=y, normed=normed, **saved, **ctx.settings)
+        kernels.call("add_norm_forward", x=x, y=y, normed=normed, **saved, **settings)
         ctx.names = tuple(saved)
         ctx.save_for_backward(*saved.values())
         return stream, normed
@@ -276,7 +298,7 @@ class _AddNorm(Function):
             **saved,
             **ctx.settings,
         )
-        return None, dx, dy, dgain.sum(dim=0), None, None
+        return None, dx, dy, dgain.sum(dim=0), None
 
 
 class _Add(Function):
@@ -345,27 +367,17 @@ class _Attention(Function):
     def forward(
         ctx: Any,
         kernels: Kernels,
+        settings: Settings,
+        rotation: Rotation | None,
         qkv: Tensor,
-        q_gain: Tensor | None,
-        k_gain: Tensor | None,
-        cosine: Tensor | None,
-        sine: Tensor | None,
-        heads: int,
-        eps: float,
-        dropout: Dropout,
+        *gains: Tensor,
     ) -> Tensor:
         batch, length, three_widths = qkv.shape
-        width = three_widths // 3
         ctx.kernels = kernels
-        ctx.settings = {
-            "batch": batch,
-            "length": length,
-            "heads": heads,
-            "head_dim": width // heads,
-            "eps": eps,
-            **dropout.arguments,
-        }
-        y = qkv.new_empty(batch, length, width)
+        ctx.settings = settings
+        cosine, sine = rotation or (None, None)
+        q_gain, k_gain = gains or (None, None)
+        y = qkv.new_empty(batch, length, three_widths // 3)
         saved = {
             "qkv": qkv,
             "q_gain": q_gain,
@@ -375,9 +387,9 @@ class _Attention(Function):
             "y": y,
             # The log of each softmax's denominator, by which the backward pass computes the
             # attention weights again instead of storing (B, H, T, T) of them.
-            "log_sums": torch.empty(batch, heads, length, dtype=torch.float32),
+            "log_sums": torch.empty(batch, settings["heads"], length, dtype=torch.float32),
         }
-        kernels.call("attention_forward", **saved, **ctx.settings)
+        kernels.call("attention_forward", **saved, **settings)
         ctx.names = tuple(saved)
         ctx.save_for_backward(*saved.values())
         return y
@@ -399,7 +411,7 @@ class _Attention(Function):
             **saved,
             **ctx.settings,
         )
-        dgains: Gradients = (None, None)
+        dgains: tuple[Tensor, ...] = ()
         if saved["q_gain"] is not None:
             dgains = (dq_gain.sum(dim=0), dk_gain.sum(dim=0))
-        return None, dqkv, *dgains, None, None, None, None, None
+        return None, None, None, dqkv, *dgains

@@ -20,6 +20,7 @@ from gpt.native.training.bindings import Kernels, load_kernels
 from gpt.native.training.functions import (
     ACTIVATIONS,
     Dropout,
+    HeadNorms,
     NormOptions,
     activate,
     add,
@@ -267,10 +268,8 @@ def attend(
     dropout: Dropout = NONE,
 ) -> Tensor:
     """The kernel on queries, keys, values and perhaps gains of their own."""
-    gains = (inputs[3], inputs[4]) if len(inputs) > 3 else None
-    return attention(
-        kernels, torch.cat(inputs[:3], dim=-1), heads, gains, turning, RMS.eps, dropout
-    )
+    norms = HeadNorms(inputs[3], inputs[4], RMS.eps) if len(inputs) > 3 else None
+    return attention(kernels, torch.cat(inputs[:3], dim=-1), heads, norms, turning, dropout)
 
 
 LENGTHS, WIDTHS = (1, 7, 16, 31, 32, 33, 100, 128, 256), (32, 64, 96, 128)
@@ -529,9 +528,7 @@ def test_second_derivatives_are_refused(kernels: Kernels, name: str) -> None:
         "add": lambda: add(kernels, x, y, NONE),
         "drop_out": lambda: drop_out(kernels, x, Dropout(0.5, 1)),
         "activate": lambda: activate(kernels, y, "gelu"),
-        "attention": lambda: attention(
-            kernels, torch.cat([y, y, y], dim=-1), 1, None, None, 1e-5, NONE
-        ),
+        "attention": lambda: attention(kernels, torch.cat([y, y, y], dim=-1), 1, None, None, NONE),
     }
     source = x if name == "drop_out" else y
     (gradient,) = torch.autograd.grad(
