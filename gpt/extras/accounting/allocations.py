@@ -13,10 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that operators allocate inside this context: each once, until it is freed.
+    """Counts the storages that operators allocate in this context: each once, until it is freed.
 
-    A view adds nothing, since it shares its base's storage; neither does a tensor allocated earlier.
-    Scratch memory that an operator allocates and frees itself is not seen.
+    A view adds nothing, since it shares the storage of its base. A tensor that was allocated before
+    the context adds nothing either. Scratch memory that an operator allocates and frees itself is
+    not seen.
 
     Attributes:
         live: bytes of the counted storages that are still held.
@@ -25,10 +26,12 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
+        self.live = 0
+        self.peak = 0
         self._known: dict[int, weakref.ref[UntypedStorage]] = {}
 
     def restart_peak(self) -> None:
+        """Count the peak from now on."""
         self.peak = self.live
 
     def __torch_dispatch__(
@@ -38,8 +41,9 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        # An input that is not known yet was allocated before the context: it counts 0 bytes, also
+        # where the operator returns it.
         for tensor in _tensors((args, kwargs)):
-            # allocated earlier; what was counted stays counted
             self._remember(tensor.untyped_storage(), 0)
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
@@ -48,31 +52,36 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _remember(self, storage: UntypedStorage, size: int) -> None:
-        key = storage._cdata  # the C++ object's, for which several Python objects may stand
+        """Count `size` bytes for a storage that is not known yet, until it is freed."""
+        key = storage._cdata  # the address of the C++ object, which several Python objects share
         if key in self._known:
             return
-
-        def forget(_: object) -> None:
-            self.live -= size
-            del self._known[key]
-
-        self._known[key] = weakref.ref(storage, forget)
+        # The callback runs when the storage is freed; another one may then get its address.
+        self._known[key] = weakref.ref(storage, lambda _: self._forget(key, size))
         self.live += size
         self.peak = max(self.peak, self.live)
+
+    def _forget(self, key: int, size: int) -> None:
+        self.live -= size
+        del self._known[key]
 
 
 @contextmanager
 def rehearsal() -> Iterator[AllocationMode]:
-    """Run real code in this context on tensors with shapes but without memory, and count what it would have held.
+    """Run real code in this context on tensors without memory, and count what it would allocate.
 
-    Every tensor made inside, a model's included, is fake. Reading a number from a tensor gives 0.
+    Every tensor that is made inside, a model's included, is fake: it has a shape, but no values.
+    Reading a number from it gives 0.
     """
     with FakeTensorMode(), AllocationMode() as allocations, _ZeroReads():  # type: ignore[no-untyped-call]
         yield allocations
 
 
 class _ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The model checks token ids, and a fake tensor has no values; 0 is an id of every vocabulary."""
+    """Makes every number that is read from a tensor 0, which a fake tensor could not give.
+
+    The model reads token ids to check them, and 0 is an id of every vocabulary.
+    """
 
     def __torch_dispatch__(
         self,
@@ -81,12 +90,11 @@ class _ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return (
-            0
-            if func is torch.ops.aten._local_scalar_dense.default
-            else func(*args, **(kwargs or {}))
-        )
+        if func is torch.ops.aten._local_scalar_dense.default:  # what `Tensor.item` calls
+            return 0
+        return func(*args, **(kwargs or {}))
 
 
 def _tensors(values: Any) -> list[Tensor]:
+    """Return the tensors in nested lists, tuples and dicts."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

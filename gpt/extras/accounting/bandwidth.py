@@ -8,19 +8,25 @@ from gpt.system.machine import synchronize
 
 
 def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -> float:
-    """Measure the bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many.
+    """Return how many bytes/s this machine reads: the best of many matrix-vector products.
 
-    Decoding reads the weights in this way. A small matrix stays in the processor's cache, as the weights
-    of a small model do, so choose their size. Other work on the machine can spoil a single try.
+    Decoding reads the weights in the same way: each once, for one product and one sum. The best
+    time counts, since other work on the machine can slow down a single product.
+
+    Args:
+        nbytes: the size of the float32 matrix. Choose that of the weights, because the processor's
+            cache holds a small matrix, as it holds the weights of a small model.
+        seconds: how long to repeat the product.
     """
-    width = 1024
+    width = 1024  # any width that fills the lanes of a processor; the rows make up the size
     rows = max(1, nbytes // (width * torch.float32.itemsize))
-    # pages of zeros may not be allocated at all
+    # Ones, since the system may not allocate the pages of a matrix of zeros.
     matrix = torch.ones(rows, width, dtype=torch.float32, device=device)
     vector = torch.ones(width, dtype=torch.float32, device=device)
-    best, end = 0.0, time.perf_counter() + seconds
-    while best == 0.0 or time.perf_counter() < end:
-        synchronize(device)
+    best = 0.0
+    end = time.perf_counter() + seconds
+    while best == 0.0 or time.perf_counter() < end:  # at least once
+        synchronize(device)  # a GPU computes after the call has returned
         start = time.perf_counter()
         torch.mv(matrix, vector)
         synchronize(device)

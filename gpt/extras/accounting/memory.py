@@ -20,6 +20,8 @@ from gpt.training.loss import summed_loss
 
 
 class Optimizer(Protocol):
+    """What a training step needs of an optimizer."""
+
     def step(self) -> object: ...
 
 
@@ -49,7 +51,7 @@ class InferenceMemory:
     )
     prefill_peak: int  # most bytes live while all tokens go through the model at once
     decode_peak: (
-        int  # most bytes live while the last token goes through, the others being in the cache
+        int  # most bytes live while the last token goes through; the others are in the cache
     )
 
 
@@ -61,41 +63,55 @@ def training_memory(
     prepare: Callable[[GPT], Optimizer],
     micro_batches: int = 1,
 ) -> TrainingMemory:
-    """Predict a training step over (batch, length) tokens, without allocating anything.
+    """Predict the memory of a training step of `batch` sequences of `length` tokens.
 
-    `prepare` changes a model as its training does, and makes its optimizer, which is stepped in the rehearsal too. From
-    the second micro-batch of a step on, gradients exist during the forward pass.
+    The step is rehearsed: its real code runs on tensors without memory.
+
+    Args:
+        prepare: changes a model as training does, and returns its optimizer, which is stepped too.
+        micro_batches: how many there are in a step; their gradients are accumulated.
     """
     with rehearsal() as allocations, compute.device:
         model = GPT(config)
-        held, buffers = allocations.live, sum(buffer.nbytes for buffer in model.buffers())
+        of_model = allocations.live
+        buffers = sum(buffer.nbytes for buffer in model.buffers())
         optimizer = prepare(model)
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()  # makes the optimizer's state
-        model.zero_grad(set_to_none=True)
-        state = allocations.live - held
-        inputs, targets = (torch.zeros(batch, length, dtype=torch.int64) for _ in range(2))
+        _make_state(model, optimizer)
+        of_optimizer = allocations.live - of_model
+
+        inputs = torch.zeros(batch, length, dtype=torch.int64)
+        targets = torch.zeros(batch, length, dtype=torch.int64)
         allocations.restart_peak()
         activations = 0
-        for _ in range(min(micro_batches, 2)):  # a third is like the second
+        # From the second micro-batch on, gradients exist during the forward pass: all are alike.
+        for _ in range(min(micro_batches, 2)):
             before = allocations.live
-            activations = (
-                _forward_and_backward(model, inputs, targets, compute, allocations) - before
-            )
+            between = _forward_and_backward(model, inputs, targets, compute, allocations)
+            activations = between - before
         optimizer.step()
-        gradients = sum(
-            parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None
-        )
+        gradients = [parameter.grad for parameter in model.parameters()]
         return TrainingMemory(
-            held - buffers, buffers, state, gradients, activations, allocations.peak
+            weights=of_model - buffers,
+            buffers=buffers,
+            optimizer=of_optimizer,
+            gradients=sum(gradient.nbytes for gradient in gradients if gradient is not None),
+            activations=activations,
+            peak=allocations.peak,
         )
+
+
+def _make_state(model: GPT, optimizer: Optimizer) -> None:
+    """Step an optimizer once on gradients of zero, so that it allocates its state."""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    model.zero_grad(set_to_none=True)
 
 
 def _forward_and_backward(
     model: GPT, inputs: Tensor, targets: Tensor, compute: Compute, allocations: AllocationMode
 ) -> int:
-    """Return the bytes live between the two passes of one micro-batch."""
+    """Run both passes of one micro-batch; return the bytes live between them."""
     loss = summed_loss(model, inputs, targets, compute) / targets.numel()
     live = allocations.live
     loss.backward()  # type: ignore[no-untyped-call]
@@ -106,20 +122,29 @@ def _forward_and_backward(
 def inference_memory(
     config: ModelConfig, batch: int, length: int, device: torch.device
 ) -> dict[str, InferenceMemory]:
-    """Predict the memory of prefill and decoding in float32, by the type of the cache."""
+    """Predict the memory of prefill and of decoding in float32, for each dtype of the cache."""
     with rehearsal() as allocations, device:
         model = GPT(config).eval()
         idx = torch.zeros(batch, length, dtype=torch.int64)
-        return {kind: _with_cache(model, idx, kind, allocations) for kind in KV_DTYPES}
+        weights = allocations.live - idx.nbytes
+        memories = {}
+        for kv_dtype in KV_DTYPES:
+            cache = KVCache(config, batch, kv_dtype=kv_dtype, device=idx.device)
+            memories[kv_dtype] = InferenceMemory(
+                weights=weights,
+                cache=cache.nbytes,
+                prefill_peak=_peak_of_pass(model, idx, cache, 0, allocations),
+                decode_peak=_peak_of_pass(model, idx, cache, length - 1, allocations),
+            )
+            del cache  # before that of the next dtype, which would be counted beside it
+        return memories
 
 
-def _with_cache(model: GPT, idx: Tensor, kind: str, allocations: AllocationMode) -> InferenceMemory:
-    weights = allocations.live - idx.nbytes
-    cache = KVCache(model.config, idx.size(0), kv_dtype=kind, device=idx.device)
-    peaks = []
-    for stored in (0, idx.size(1) - 1):
-        cache.truncate(stored)
-        allocations.restart_peak()
-        model(idx[:, stored:], cache=cache)
-        peaks.append(allocations.peak)
-    return InferenceMemory(weights, cache.nbytes, *peaks)
+def _peak_of_pass(
+    model: GPT, idx: Tensor, cache: KVCache, stored: int, allocations: AllocationMode
+) -> int:
+    """Return the most bytes live while ids (B, T) go through, the first `stored` being cached."""
+    cache.truncate(stored)
+    allocations.restart_peak()
+    model(idx[:, stored:], cache=cache)
+    return allocations.peak

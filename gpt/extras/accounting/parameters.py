@@ -8,12 +8,16 @@ from gpt.model import GPT
 from gpt.system.device import meta_device
 
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
-"""Linear layers of attention, and the purpose of each."""
+"""The linear layers of attention, and the last word of the component that each belongs to."""
 
 COMPONENTS = (
     "token embedding",
     "added positions",
-    *(f"attention, {name}" for name in (*PROJECTIONS.values(), "biases")),
+    "attention, queries",
+    "attention, keys",
+    "attention, values",
+    "attention, projection",
+    "attention, biases",
     "feed-forward, weights",
     "feed-forward, biases",
     "norms of the blocks",
@@ -29,7 +33,7 @@ OUTSIDE = {
     "ln_f": "final norm",
     "lm_head": "head",
 }
-"""Components outside the blocks, by the first name of their parameters."""
+"""Components outside the blocks, by the first part of their parameters' names."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class NamedTensor:
 
 @dataclass(frozen=True)
 class Component:
+    """The parameters of one component of a model, in all blocks together."""
+
     name: str  # one of `COMPONENTS`
     per_block: int | None  # parameters in one block; None outside the blocks
     count: int  # parameters in all
@@ -51,6 +57,8 @@ class Component:
 
 @dataclass(frozen=True)
 class ParameterCount:
+    """The parameters of a model."""
+
     total: int  # trainable parameters, a tied matrix counted once
     components: tuple[Component, ...]
     tensors: tuple[NamedTensor, ...]
@@ -59,44 +67,46 @@ class ParameterCount:
 
     @property
     def in_blocks(self) -> int:
+        """Return the parameters of all blocks together."""
         return sum(part.count for part in self.components if part.per_block is not None)
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
-    """Count the parameters of a configuration, whose model is built on the meta device: shapes without memory."""
-    with meta_device():
+    """Count the parameters of the model that a configuration builds."""
+    with meta_device():  # shapes are enough: the largest model takes no memory
         model = GPT(config)
-    parameters = dict(model.named_parameters())
-    total = sum(parameter.numel() for parameter in parameters.values())
-    counts: Counter[str] = Counter()
-    for name, parameter in parameters.items():
+    counts = Counter(dict.fromkeys(COMPONENTS, 0))
+    tensors = []
+    for name, parameter in model.named_parameters():
         counts[_component_of(name)] += parameter.numel()
-    assert set(counts) <= set(COMPONENTS)
-    components = tuple(
-        Component(
-            name,
-            counts[name] // config.n_layer
-            if name.startswith(("attention", "feed-forward", "norms"))
-            else None,
-            counts[name],
-            100 * counts[name] / total,
-        )
-        for name in COMPONENTS
-    )
-    tensors = tuple(NamedTensor(name, tuple(p.shape), p.numel()) for name, p in parameters.items())
-    tied = model.lm_head.weight is model.wte.weight
+        tensors.append(NamedTensor(name, tuple(parameter.shape), parameter.numel()))
+    assert set(counts) == set(COMPONENTS)
+
+    total = counts.total()
+    components = []
+    for name, count in counts.items():
+        # All blocks have the same shapes.
+        per_block = None if name in OUTSIDE.values() else count // config.n_layer
+        components.append(Component(name, per_block, count, share=100 * count / total))
     return ParameterCount(
-        total, components, tensors, tied, sum(buffer.numel() for buffer in model.buffers())
+        total=total,
+        components=tuple(components),
+        tensors=tuple(tensors),
+        tied=model.lm_head.weight is model.wte.weight,
+        buffers=sum(buffer.numel() for buffer in model.buffers()),
     )
 
 
 def _component_of(name: str) -> str:
-    first, *rest = name.split(".")
-    if first != "h":
-        return OUTSIDE[first]
-    _, sublayer, *inside, kind = rest  # 3.attn.c_q.weight
-    if sublayer in ("ln_1", "ln_2") or inside[:1] in (["q_norm"], ["k_norm"]):
+    """Return the component of a parameter by its name, such as `h.3.attn.c_q.weight`."""
+    path = name.split(".")
+    if path[0] != "h":
+        return OUTSIDE[path[0]]
+    sublayer = path[2]  # after `h` and the number of the block
+    inside = path[3]  # a module inside the sublayer, or a parameter of its own
+    is_bias = path[-1] == "bias"
+    if sublayer in ("ln_1", "ln_2") or inside in ("q_norm", "k_norm"):
         return "norms of the blocks"
     if sublayer == "attn":
-        return f"attention, {PROJECTIONS[inside[0]] if kind == 'weight' else 'biases'}"
-    return f"feed-forward, {'biases' if kind == 'bias' else 'weights'}"
+        return "attention, biases" if is_bias else f"attention, {PROJECTIONS[inside]}"
+    return "feed-forward, biases" if is_bias else "feed-forward, weights"

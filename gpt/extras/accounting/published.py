@@ -5,7 +5,7 @@ from gpt.system.errors import ConfigError
 
 
 def _gpt2(n_layer: int, n_head: int, n_embd: int) -> ModelConfig:
-    """Radford et al. 2019."""
+    """Return a configuration of GPT-2 (Radford et al. 2019), whose sizes differ in these only."""
     return ModelConfig(
         n_layer=n_layer,
         n_head=n_head,
@@ -50,10 +50,11 @@ PUBLISHED: dict[str, ModelConfig] = {
         tie_weights=False,
     ),
 }
-"""Architectures by the names their authors gave them."""
+"""Architectures, by the names that their authors gave them."""
 
 
 def find_published(name: str) -> ModelConfig:
+    """Return a published configuration; raise ConfigError for an unknown name."""
     if name not in PUBLISHED:
         raise ConfigError(f"no published configuration {name!r}; there are {', '.join(PUBLISHED)}")
     return PUBLISHED[name]
