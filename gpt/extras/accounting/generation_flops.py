@@ -18,9 +18,9 @@ def decode_flops(config: ModelConfig, batch: int, keys: int) -> int:
 class GenerationFlops:
     """The FLOPs of `new` tokens after `prompt` tokens, with and without a cache, at batch size 1.
 
-    Step i, counted from 1, feeds back the i-th new token: the model reads prompt + i tokens. Without
-    a cache all of them go through the model, with a cache only the newest. Step 1 is the first pass
-    that a cache makes cheap.
+    Step i, counted from 1, feeds back the i-th new token: the model reads prompt + i tokens.
+    Without a cache all of them go through the model, with a cache only the newest. Step 1 is the
+    first pass that a cache makes cheap.
 
     A generator that stops after `new` tokens does not feed the last one back: with a cache it
     computes prompt + `new` - 1 positions, and the steps here prompt + `new`.

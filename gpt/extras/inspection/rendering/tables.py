@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 Row = Sequence[str]
 SIDES = {"<": "left", ">": "right"}
+"""The sides of a cell in CSS, by their signs in Python's format strings."""
+COLUMN_GAP = "  "
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,43 +21,48 @@ class Table:
     note: str = ""  # how to read it
 
     def __repr__(self) -> str:
-        note = f"\n{self.note}" if self.note else ""
-        return f"{self.title}\n{render_table(self.header, self.rows, self.align)}{note}"
+        text = f"{self.title}\n{render_table(self.header, self.rows, self.align)}"
+        if self.note:
+            text += f"\n{self.note}"
+        return text
 
     def _repr_html_(self) -> str:
-        """Return a table whose styles are inline: they change nothing else in a notebook."""
+        """Return the table as HTML, with styles in its tags: a style sheet would change others."""
         head = _html_row("th", self.header, self.align)
         body = "".join(_html_row("td", row, self.align) for row in self.rows)
-        note = (
-            f"<p style='margin:0.5em 0;white-space:pre-line'>{html.escape(self.note)}</p>"
-            if self.note
-            else ""
-        )
-        return (
-            f"<p style='margin:0.5em 0'><b>{html.escape(self.title)}</b></p>"
-            f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{note}"
-        )
+        parts = [
+            f"<p style='margin:0.5em 0'><b>{html.escape(self.title)}</b></p>",
+            f"<table><thead>{head}</thead><tbody>{body}</tbody></table>",
+        ]
+        if self.note:
+            style = "margin:0.5em 0;white-space:pre-line"  # the note has line breaks of its own
+            parts.append(f"<p style='{style}'>{html.escape(self.note)}</p>")
+        return "".join(parts)
 
 
 def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
-    """Return columns of equal width, two spaces apart, under a ruled header; `align` has < or > for each."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    """Return a table as lines of text, each column as wide as its longest cell.
+
+    Args:
+        align: < or > for each column.
+    """
+    columns = zip(header, *rows, strict=True)
+    widths = [max(len(cell) for cell in column) for column in columns]
+    rule = ["-" * width for width in widths]
+    lines = [_text_row(cells, align, widths) for cells in (header, rule, *rows)]
+    return "\n".join(lines)
+
+
+def _text_row(cells: Row, align: str, widths: Sequence[int]) -> str:
+    padded = [
+        f"{cell:{side}{width}}" for cell, side, width in zip(cells, align, widths, strict=True)
+    ]
+    return COLUMN_GAP.join(padded).rstrip()
 
 
 def _html_row(tag: str, cells: Row, align: str) -> str:
-    styled = zip(cells, align, strict=True)
-    return (
-        "<tr>"
-        + "".join(
-            f"<{tag} style='text-align:{SIDES[side]}'>{html.escape(cell)}</{tag}>"
-            for cell, side in styled
-        )
-        + "</tr>"
-    )
+    """Return a row of HTML; its tag is `th` or `td`."""
+    parts = []
+    for cell, side in zip(cells, align, strict=True):
+        parts.append(f"<{tag} style='text-align:{SIDES[side]}'>{html.escape(cell)}</{tag}>")
+    return f"<tr>{''.join(parts)}</tr>"
