@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
+
 from gpt.config import ModelConfig
 from gpt.config.suggestions import nearest
 from gpt.model.layers import MLP, SwiGLU, build_mlp
@@ -18,15 +20,19 @@ from gpt.system.device import meta_device
 from gpt.system.errors import InputError
 
 _BLOCK = re.compile(r"blocks\.(-?\d+)\.")
+"""The beginning of the name of an activation inside a block, with the number of its layer."""
 Key = str | tuple[str, int]
-"""A full name, or a short one with a layer, such as `("pattern", 0)`; layers below 0 count from the last."""
+"""A full name, or a short one with a layer, such as `("pattern", 0)`.
+
+Layers below 0 count from the last.
+"""
 
 
 class NoSuchActivation(InputError, KeyError):
     """A name stands for no activation, for several, or for one that was not captured."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError would show it in quotation marks
+        return str(self.args[0])  # a KeyError would show the message in quotation marks
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,14 @@ class Activation:
 
     @property
     def head_axis(self) -> int | None:
-        return next((i for i, axis in enumerate(self.axes.split()) if axis in "HK"), None)
+        """Return the number of the axis of heads, or None if there is none."""
+        for number, axis in enumerate(self.axes.split()):
+            if axis in "HK":
+                return number
+        return None
 
     def shape(self, config: ModelConfig, batch: int, length: int) -> tuple[int, ...]:
+        """Return the shape in a pass over (batch, length) tokens without a cache."""
         assert config.vocab_size is not None
         sizes = {
             "B": batch,
@@ -95,33 +106,49 @@ HEAD = {
 
 def activations(config: ModelConfig) -> dict[str, Activation]:
     """Return every activation of a model by its full name, in the order of computation."""
+    absent = _absent_names(config)
+    table = {}
+    for name, activation in EMBEDDING.items():
+        if name not in absent:
+            table[name] = activation
+    for layer in range(config.n_layer):
+        for name, activation in BLOCK.items():
+            if name not in absent:
+                table[f"blocks.{layer}.{name}"] = activation
+    return {**table, **HEAD}
+
+
+def _absent_names(config: ModelConfig) -> set[str]:
+    """Return the names in `EMBEDDING` and `BLOCK` that a model has no activation of."""
+    with meta_device():  # the classes of the modules tell it, their memory is not needed
+        position = build_position(config)
+        mlp = build_mlp(config)
     absent = set()
-    with meta_device():
-        position, mlp = build_position(config), build_mlp(config)
     if not isinstance(position, AddedPositions):
         absent.add("hook_pos_embed")
     if not isinstance(position, RotatedPositions) and not config.qk_norm:
-        absent |= {"attn.hook_rot_q", "attn.hook_rot_k"}  # the same as hook_q and hook_k
+        # Queries and keys are scored as they were projected.
+        absent |= {"attn.hook_rot_q", "attn.hook_rot_k"}
     if not isinstance(mlp, SwiGLU):
         absent.add("mlp.hook_pre_linear")
     if not isinstance(mlp, SwiGLU | MLP):
-        absent |= {"mlp.hook_pre", "mlp.hook_post"}  # of a plugin's network only the ends are known
-    blocks = {
-        f"blocks.{layer}.{name}": activation
-        for layer in range(config.n_layer)
-        for name, activation in BLOCK.items()
-        if name not in absent
-    }
-    ends = {name: activation for name, activation in EMBEDDING.items() if name not in absent}
-    return {**ends, **blocks, **HEAD}
+        # What a plugin's network computes inside is not known, only its output is.
+        absent |= {"mlp.hook_pre", "mlp.hook_post"}
+    return absent
 
 
 def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -> list[str]:
-    """Return the names in `table` that full names or patterns stand for, in the order of computation; None: all."""
+    """Return the names in `table` that full names or patterns stand for, in its order.
+
+    Args:
+        names: None: all.
+    """
     if names is None:
         return list(table)
+    if isinstance(names, str):
+        names = [names]
     chosen: set[str] = set()
-    for name in [names] if isinstance(names, str) else names:
+    for name in names:
         matches = [known for known in table if fnmatchcase(known, name)]
         if not matches:
             raise NoSuchActivation(f"unknown activation {name}{_hint(name, table)}")
@@ -130,37 +157,55 @@ def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -
 
 
 def _hint(name: str, table: Mapping[str, Activation]) -> str:
-    """Return the end of a message about an unknown name: how many layers there are, or the nearest name."""
+    """Return the end of a message about an unknown name.
+
+    It says how many layers there are if the layer is wrong, or else the nearest name.
+    """
+    layers = {block[1] for block in map(_BLOCK.match, table) if block is not None}
     block = _BLOCK.match(name)
-    layers = {found[1] for found in map(_BLOCK.match, table) if found}
-    if block and block[1] not in layers:
+    if block is not None and block[1] not in layers:
         return f"; the model has {layers_of(len(layers))}"
     return nearest(name, table)
 
 
 def layers_of(n_layer: int) -> str:
-    """Return the number of layers in words, with their numbers."""
+    """Return the number of layers in words, with the numbers of the first and the last."""
     return "1 layer, number 0" if n_layer == 1 else f"{n_layer} layers, 0 to {n_layer - 1}"
 
 
 def expand(key: Key, n_layer: int) -> str:
+    """Return the full name that a key stands for.
+
+    Raises:
+        NoSuchActivation: a short name stands for no activation or several, or there is no such
+            layer.
+    """
     if isinstance(key, str):
         return key
-    short, layer = key
-    meant = [name for name in BLOCK if name.endswith(f"hook_{short}")]
-    if len(meant) != 1:
-        raise NoSuchActivation(f"{key!r} means {len(meant)} activations; give the full name")
+    short_name, layer = key
+    matches = [name for name in BLOCK if name.endswith(f"hook_{short_name}")]
+    if len(matches) != 1:
+        raise NoSuchActivation(f"{key!r} means {len(matches)} activations; give the full name")
     if not -n_layer <= layer < n_layer:
         raise NoSuchActivation(f"there is no layer {layer}; the model has {layers_of(n_layer)}")
-    return f"blocks.{layer + n_layer if layer < 0 else layer}.{meant[0]}"
+    if layer < 0:
+        layer += n_layer
+    return f"blocks.{layer}.{matches[0]}"
 
 
 def capture_bytes(
     config: ModelConfig, names: Iterable[str], batch: int, length: int, itemsize: int
 ) -> int:
-    """Return the bytes of these activations, before anything is computed; logits are always float32."""
+    """Return the bytes that activations take, before anything is computed.
+
+    Args:
+        itemsize: bytes of a number of the weights, in whose type everything but the logits is
+            computed.
+    """
     table = activations(config)
-    return sum(
-        math.prod(table[name].shape(config, batch, length)) * (4 if name == "logits" else itemsize)
-        for name in names
-    )
+    total = 0
+    for name in names:
+        count = math.prod(table[name].shape(config, batch, length))
+        bytes_of_each = torch.float32.itemsize if name == "logits" else itemsize
+        total += count * bytes_of_each
+    return total

@@ -1,7 +1,7 @@
 """Hook the modules where each named activation can be seen and changed.
 
-A hook is called with a name and a tensor, and returns the tensor that the model continues with. Hooks are added to a
-copy of the modules, so that the model itself does not slow down.
+A hook is called with a name and a tensor, and returns the tensor that the model continues with.
+Hooks are added to a copy of the modules, so that the model itself does not slow down.
 """
 
 import inspect
@@ -19,139 +19,175 @@ from gpt.model.layers import SwiGLU
 from gpt.system.errors import InputError
 
 Hook = Callable[[str, Tensor], Tensor]
+"""Takes the full name of an activation and its tensor, and returns the one to continue with."""
 TensorHook = Callable[[Tensor], Tensor]
 """A hook of one name."""
+Register = Callable[[nn.Module, TensorHook], None]
+"""Puts a hook on one side of a module."""
 TOLERANCE = 0.02
-"""Largest norm of a difference, relative to the result: fused kernels and formulas round differently in bfloat16."""
+"""Largest norm of a difference, relative to the result.
+
+Fused kernels and formulas round differently in bfloat16.
+"""
 NATIVE = "gpt.native."
-"""Where the classes are that stand in place of those of a model while it trains, and do not call the modules inside."""
+"""The package of the classes that stand in for those of a model while it trains on a CPU.
+
+They compute a whole block at once, and do not call the modules inside.
+"""
 INSIDE_CORE = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_attn_scores", "attn.hook_pattern")
+"""Activations of a block that are no input or output of a module."""
 
 
 class HookedCore(nn.Module):
     """Attention written out, with a hook for every tensor that a fused kernel does not keep.
 
-    What is written out is compared with `core`, which computes attention in the model.
+    Args:
+        core: computes attention in the model. What is written out is compared with it.
+        hook: is called with names that begin with `prefix`.
+        prefix: names the block, such as `blocks.0.`.
     """
 
-    def __init__(self, core: nn.Module, hook: Hook) -> None:
+    def __init__(self, core: nn.Module, hook: Hook, prefix: str) -> None:
         super().__init__()
-        self.core, self.hook = core, hook
+        self.core = core
+        self.hook = hook
+        self.prefix = prefix
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D)."""
+        """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D).
+
+        The result is (B, H, T, D).
+        """
         with torch.no_grad():
             written_out = weighted_sum(masked_scores(q, k, mask).softmax(dim=-1), v)
-            require_equal(
-                "attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask)
-            )
-        # named axes are B T H D
-        q = self.hook("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)
-        k = self.hook("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
-        scores = self.hook("attn.hook_attn_scores", masked_scores(q, k, mask))
-        pattern = self.hook("attn.hook_pattern", scores.softmax(dim=-1))
+            of_core = self.core(q, k, v, mask)
+            require_equal("attention", "softmax(q k^T / sqrt(D)) v", written_out, of_core)
+        # The axes of these two names are B T H D.
+        q = self._call("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)
+        k = self._call("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
+        scores = self._call("attn.hook_attn_scores", masked_scores(q, k, mask))  # (B, H, T, S)
+        pattern = self._call("attn.hook_pattern", scores.softmax(dim=-1))
         return weighted_sum(pattern, v)
+
+    def _call(self, name: str, x: Tensor) -> Tensor:
+        return self.hook(f"{self.prefix}{name}", x)
 
 
 def unfused_copy(model: GPT) -> GPT:
-    """Return a model in eval mode with the parameters, buffers and hooks of another, computed operator by operator.
+    """Return a copy of a model in eval mode, which computes operator by operator.
 
-    Hooks and modules of the copy can be changed while other threads use the model itself. Wrappers of compilers and
-    native kernels are left out, since they would not call new hooks.
+    It has the same parameters and buffers, not copies of them, and the hooks of the model. Hooks
+    and modules of the copy can be changed while other threads use the model itself. Wrappers of
+    compilers and native kernels are left out, since they would not call new hooks.
     """
     copy: GPT = _copy(getattr(model, "_orig_mod", model))  # torch.compile wraps the model
     return copy.eval()
 
 
 def _copy(module: Any) -> Any:
-    kind = next(base for base in type(module).__mro__ if not base.__module__.startswith(NATIVE))
-    copy: Any = object.__new__(kind)
-    state = {
-        name: value.copy() if isinstance(value, dict) else value
-        for name, value in vars(module).items()
-    }
-    state.pop("_compiled_call_impl", None)
+    """Return a module with the same parameters and buffers, and copies of the modules inside.
+
+    `__init__` is not called: it would make new parameters.
+    """
+    state = {}
+    for name, value in vars(module).items():
+        # Hooks, parameters and modules are in dicts, which can then change without the original's.
+        state[name] = value.copy() if isinstance(value, dict) else value
+    state.pop("_compiled_call_impl", None)  # what `module.compile()` sets
     if "forward" in state and _wraps_own_forward(module):
         del state["forward"]
-    state["_modules"] = {name: child and _copy(child) for name, child in module._modules.items()}
+    children = {}
+    for name, child in module._modules.items():
+        children[name] = None if child is None else _copy(child)
+    state["_modules"] = children
+
+    # A native class inherits from the class that it stands in for.
+    kind = next(base for base in type(module).__mro__ if not base.__module__.startswith(NATIVE))
+    copy: Any = object.__new__(kind)
     copy.__dict__.update(state)
     return copy
 
 
 def _wraps_own_forward(module: nn.Module) -> bool:
-    """Return whether the forward that was set on a module wraps that of its class, as torch.compile's result does."""
+    """Return whether the forward that was set on a module wraps that of its class.
+
+    This is so where torch.compile made it; the forward that somebody else wrote has to stay.
+    """
     wrapped = inspect.unwrap(vars(module)["forward"])
-    return getattr(wrapped, "__func__", wrapped) is inspect.unwrap(type(module).forward)
+    function = getattr(wrapped, "__func__", wrapped)  # of a bound method
+    return function is inspect.unwrap(type(module).forward)
 
 
 def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
-    """Return a copy of a model, with its parameters, that hooks these activations in every forward pass.
+    """Return a copy of a model that calls a hook for some activations in every forward pass.
 
-    The pass raises InputError where a module that a hook is on is not called.
+    The copy has the parameters of the model. A pass raises InputError where a module that a hook is
+    on is not called.
     """
-    copy, wanted, called = unfused_copy(model), set(names), set[str]()
-
-    def call(name: str, x: Tensor) -> Tensor:
-        called.add(name)
-        return hook(name, x)
-
-    def hook_wanted(prefix: str, name: str, x: Tensor) -> Tensor:
-        return call(prefix + name, x) if prefix + name in wanted else x
-
-    def add(name: str, path: str, register: Register) -> None:
-        if name in wanted:  # a plugin's part has other modules inside, and no such activations
-            tap: TensorHook = partial(call, name)
-            register(
-                copy.get_submodule(path),
-                _by_head(copy.config.head_dim, tap) if name.endswith(BY_HEAD) else tap,
-            )
-
+    copy = unfused_copy(model)
+    hooks = _Hooks(copy, names, hook)
     for name, (path, register) in ENDS.items():
-        add(name, path, register)
+        hooks.add(name, path, register)
     for layer, block in enumerate(copy.h):
         assert isinstance(block, Block)
+        prefix = f"blocks.{layer}."
         for name, (path, register) in SITES.items():
-            inside = (
-                "mlp.c_gate" if name == "mlp.hook_pre" and isinstance(block.mlp, SwiGLU) else path
-            )
-            add(f"blocks.{layer}.{name}", f"h.{layer}.{inside}".rstrip("."), register)
-        if any(f"blocks.{layer}.{name}" in wanted for name in INSIDE_CORE):
-            block.attn.core = HookedCore(block.attn.core, partial(hook_wanted, f"blocks.{layer}."))
-    copy.register_forward_hook(lambda *_: _require_called(wanted - called))
+            if name == "mlp.hook_pre" and isinstance(block.mlp, SwiGLU):
+                path = "mlp.c_gate"  # here the activation function is that of the gate
+            hooks.add(prefix + name, f"h.{layer}.{path}".rstrip("."), register)
+        if any(prefix + name in hooks.wanted for name in INSIDE_CORE):
+            block.attn.core = HookedCore(block.attn.core, hooks.call, prefix)
+    copy.register_forward_hook(hooks.require_all_called)
     return copy
 
 
-def _require_called(missing: Collection[str]) -> None:
-    if missing:
-        raise InputError(
-            f"{min(missing)} cannot be seen: the module that computes it is not called, since the forward of one "
-            "around it was replaced; restore that (del module.forward)"
-        )
+class _Hooks:
+    """Hooks the wanted activations of a copy of a model, and notes which were computed."""
+
+    def __init__(self, copy: GPT, wanted: Collection[str], hook: Hook) -> None:
+        self.wanted = frozenset(wanted)
+        self._copy = copy
+        self._hook = hook
+        self._called: set[str] = set()
+
+    def add(self, name: str, path: str, register: Register) -> None:
+        """Hook an activation, if it is wanted, on the module at a path."""
+        # A path may lead to no module: a plugin's network has others inside. Then the model has no
+        # activation of that name, and it is not wanted.
+        if name not in self.wanted:
+            return
+        hook: TensorHook = partial(self.call, name)
+        if name.endswith(BY_HEAD):
+            hook = _by_head(self._copy.config.head_dim, hook)
+        register(self._copy.get_submodule(path), hook)
+
+    def call(self, name: str, x: Tensor) -> Tensor:
+        """Call the hook with an activation, if it is wanted, and return what to continue with."""
+        if name not in self.wanted:
+            return x
+        self._called.add(name)
+        return self._hook(name, x)
+
+    def require_all_called(self, *_: object) -> None:
+        """Raise InputError where an activation was not computed; a hook of the whole model."""
+        missing = self.wanted - self._called
+        if missing:
+            raise InputError(
+                f"{min(missing)} cannot be seen: the module that computes it is not called, since "
+                "the forward of one around it was replaced; restore that (del module.forward)"
+            )
 
 
 def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> None:
     """Raise InputError where a model computes something else than the formula that shows it."""
-    expected, found = expected.detach().float(), found.detach().float()
+    expected = expected.detach().float()
+    found = found.detach().float()
     difference = (expected - found).norm() / expected.norm().clamp(min=1e-30)
-    if difference > TOLERANCE:  # what is not finite is shown as it is
+    if difference > TOLERANCE:  # NaN passes: values that are not finite are shown as they are
         raise InputError(
-            f"{what} cannot be shown: this model computes something else than {formula}, which differs by "
-            f"{float(difference):.2g}"
+            f"{what} cannot be shown: this model computes something else than {formula}, which "
+            f"differs by {float(difference):.2g}"
         )
-
-
-def _on_positions(module: nn.Module, hook: TensorHook) -> None:
-    """Hook the position vectors, computed by adding positions to zeros."""
-    module.register_forward_hook(
-        lambda module, inputs, output: (
-            inputs[0] + hook(module.forward(torch.zeros_like(inputs[0]), inputs[1]))
-        )
-    )
-
-
-def _by_head(head_dim: int, hook: TensorHook) -> TensorHook:
-    """Make a hook that taps (B, T, heads * D) as (B, T, heads, D)."""
-    return lambda x: hook(x.view(*x.shape[:-1], -1, head_dim)).flatten(-2)
 
 
 def _on_output(module: nn.Module, hook: TensorHook) -> None:
@@ -159,16 +195,37 @@ def _on_output(module: nn.Module, hook: TensorHook) -> None:
 
 
 def _on_input(module: nn.Module, hook: TensorHook) -> None:
+    """Hook the first input of a module; the others, such as a mask, stay as they are."""
     module.register_forward_pre_hook(lambda module, inputs: (hook(inputs[0]), *inputs[1:]))
 
 
-Register = Callable[[nn.Module, TensorHook], None]
+def _on_positions(module: nn.Module, hook: TensorHook) -> None:
+    """Hook the position vectors of a module that adds them to the embeddings."""
+
+    def add_hooked(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        embeddings, positions = inputs
+        # The vectors themselves are what the module adds to zeros.
+        vectors = module.forward(torch.zeros_like(embeddings), positions)
+        return embeddings + hook(vectors)
+
+    module.register_forward_hook(add_hooked)
+
+
+def _by_head(head_dim: int, hook: TensorHook) -> TensorHook:
+    """Return a hook of (B, T, heads * D) that shows (B, T, heads, D) to another hook."""
+    return lambda x: hook(x.view(*x.shape[:-1], -1, head_dim)).flatten(-2)
+
+
 ENDS: dict[str, tuple[str, Register]] = {
     "hook_embed": ("wte", _on_output),
     "hook_pos_embed": ("wpe", _on_positions),
     "ln_final.hook_normalized": ("ln_f", _on_output),
     "logits": ("", _on_output),
 }
+"""Where the activations outside of the blocks are: the path of a module, and the side of it.
+
+The empty path is that of the model itself.
+"""
 SITES: dict[str, tuple[str, Register]] = {
     "hook_resid_pre": ("", _on_input),
     "ln1.hook_normalized": ("ln_1", _on_output),
@@ -184,5 +241,9 @@ SITES: dict[str, tuple[str, Register]] = {
     "hook_mlp_out": ("mlp", _on_output),
     "hook_resid_post": ("", _on_output),
 }
-"""The modules in a block and the sides of them where activations are; hooks on one module are called in this order."""
+"""Where the activations of a block are: the path of a module in the block, and the side of it.
+
+The empty path is that of the block itself. Hooks on one module are called in this order.
+"""
 BY_HEAD = ("hook_q", "hook_k", "hook_v", "hook_z")
+"""Activations that a module computes for all heads side by side."""

@@ -1,7 +1,8 @@
 """Describe the operations of a forward pass in words.
 
-A tensor has a subject, such as "queries", which operations pass on to their results; a phrase says what
-an operation does to it. Names, shapes and order come from the pass itself.
+A tensor has a subject, such as "queries", which an operation passes on to its result unless it
+begins another one. A phrase says what the operation does. Names, shapes and order come from the pass
+itself.
 """
 
 from collections.abc import Sequence
@@ -55,9 +56,11 @@ WORDS: dict[tuple[str, str], tuple[str | None, str | None]] = {
     ("ln_1", "rms_norm"): ("residual stream", None),
     ("ln_1", "layer_norm"): ("residual stream", None),
 }
-"""The subject that an operation begins, if any, and a phrase, by the name of the module or caller and the function.
+"""The subject that an operation begins and the phrase that says what it does, or None.
 
-Callers may be private functions: renaming one breaks the test that every tensor of every variant has a description.
+The keys are the name of a module or of the function that calls the operation, and the operation. A
+caller may be a private function: where one is renamed, the test fails that every tensor of every
+variant has a description.
 """
 
 FUNCTIONS = {
@@ -70,28 +73,43 @@ FUNCTIONS = {
     "silu": ", through SiLU",
     "square": ", squared",
 }
-"""Phrases of functions that mean the same everywhere."""
+"""Phrases of operations that mean the same everywhere."""
 
 
 def describe(operations: Sequence[Operation]) -> list[str]:
-    """Return a description of each operation, or else its bare name."""
+    """Return a description of each operation; without a phrase, it ends with the operation's name."""
     subjects: list[str] = []
-    words = []
+    descriptions = []
     for operation in operations:
-        path = operation.module.split(".")
-        places = (".".join(path[-2:]), path[-1], operation.caller)
-        known = [
-            WORDS[place, operation.function]
-            for place in places
-            if (place, operation.function) in WORDS
-        ]
-        inherited = subjects[operation.inputs[0]] if operation.inputs else "tensor"
-        subject = next((begun for begun, _ in known if begun is not None), inherited)
-        phrase = next(
-            (phrase for _, phrase in known if phrase is not None), FUNCTIONS.get(operation.function)
-        )
-        adds = operation.caller == "Block.forward"
-        subjects.append("residual stream" if adds else subject)
-        described = subjects[operation.inputs[-1]] if adds else subject
-        words.append(described + (f": {operation.function}" if phrase is None else phrase))
-    return words
+        begun, phrase = _subject_and_phrase(operation)
+        if phrase is None:
+            phrase = FUNCTIONS.get(operation.function, f": {operation.function}")
+        subject = "tensor"
+        if begun is not None:
+            subject = begun
+        elif operation.inputs:
+            subject = subjects[operation.inputs[0]]
+
+        described = subject
+        if operation.caller == "Block.forward":
+            # Here `x + output` is computed: the output is added to the residual stream.
+            subject = "residual stream"
+            described = subjects[operation.inputs[-1]]
+        subjects.append(subject)
+        descriptions.append(described + phrase)
+    return descriptions
+
+
+def _subject_and_phrase(operation: Operation) -> tuple[str | None, str | None]:
+    """Return what `WORDS` says of an operation: None where it says nothing.
+
+    The module with its parent comes first, then the module alone, then the calling function.
+    """
+    path = operation.module.split(".")
+    subject = None
+    phrase = None
+    for place in (".".join(path[-2:]), path[-1], operation.caller):
+        place_subject, place_phrase = WORDS.get((place, operation.function), (None, None))
+        subject = subject or place_subject
+        phrase = place_phrase if phrase is None else phrase
+    return subject, phrase

@@ -1,4 +1,7 @@
-"""Compute the attention weights of every head, what each mostly attends to, and how much the loss depends on it."""
+"""Compute the attention weights of every head, and what they tell.
+
+A head is summarized by what it attends to, and by how much the loss depends on it.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,8 +14,8 @@ from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.inspection.tracing.activation_cache import (
     MEMORY_LIMIT,
-    Change,
     Edits,
+    as_sequence,
     one_text,
     run_with_cache,
 )
@@ -21,7 +24,7 @@ from gpt.extras.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT
 
 HEAD_OUTPUT = "blocks.{}.attn.hook_z"
-"""Name of the activation that holds what each head of a layer gives, before they are mixed."""
+"""Name of the activation that holds the output of each head of a layer, before they are mixed."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,21 @@ def attention_patterns(
     memory_limit: int = MEMORY_LIMIT,
     tokenizer: Tokenizer | None = None,
 ) -> Tensor:
-    """Compute the attention weights (n_layer, H, T, T) of one text: ids (T,) or (1, T), or the text.
+    """Compute the attention weights (n_layer, H, T, T) of one text.
 
-    `[layer, h, i, j]` is the weight of query i on key j, 0 for every later key; `[layer, h, i]` sums to 1. For `edits`
-    and `memory_limit` see `run_with_cache`.
+    `[layer, h, i, j]` is the weight of query i on key j, and 0 for every later key. Each
+    `[layer, h, i]` sums to 1.
+
+    Args:
+        idx: one text: its ids, (T,) or (1, T), or the text itself.
+        edits: see `run_with_cache`.
+        memory_limit: most bytes of the weights.
     """
     idx = one_text(model, idx, tokenizer, 1, "attention_patterns")
     _, cache = run_with_cache(
         model, idx.unsqueeze(0), "blocks.*.attn.hook_pattern", edits, memory_limit
     )
-    return torch.cat(list(cache.values()))
+    return torch.cat(list(cache.values()))  # of (1, H, T, T) each
 
 
 def attention_view(
@@ -62,27 +70,38 @@ def attention_view(
     edits: Edits | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> View:
-    """Compute the `labels` (T,) of one text (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU."""
+    """Compute the attention weights of one text (T,) for a page or a table.
+
+    Returns:
+        The `labels` (T,) of the tokens, and `weights`, a tensor (n_layer, H, T, T) float32 on the
+        CPU.
+    """
     weights = attention_patterns(model, idx, edits, memory_limit).float().cpu()
     require_finite(weights)
     return {"labels": labels_of(tokenizer, idx.tolist()), "weights": weights}
 
 
 def summarize_head(pattern: Tensor) -> HeadSummary:
-    """Summarize a head from its weights (T, T); the first query has no choice and is left out if it can be.
+    """Summarize a head by its weights (T, T).
 
-    Each number is read back, which waits for a CUDA device, so move the weights to the CPU first.
+    The first query is left out, since it has only one key; not so in a text of one token, which has
+    no other query. Each number is read back, which waits for a CUDA device: move the weights to the
+    CPU first.
     """
     size = pattern.size(0)
-    rows = pattern[1:] if size > 1 else pattern
+    first_query = 1 if size > 1 else 0
+    rows = pattern[first_query:]  # (Q, T)
     positions = torch.arange(size, device=pattern.device)
-    back = positions[size - len(rows) :, None] - positions
+    distances = positions[first_query:, None] - positions  # (Q, T), from each query to each key
+    own = pattern.diagonal()[first_query:]
+    previous = pattern.diagonal(-1)  # of all queries but the first, which has no previous key
+    nats = torch.special.entr(rows).sum(dim=-1).mean()
     return HeadSummary(
-        itself=float(pattern.diagonal()[size - len(rows) :].mean()),
-        previous=float(pattern.diagonal(-1).mean()) if size > 1 else 0.0,
+        itself=float(own.mean()),
+        previous=float(previous.mean()) if size > 1 else 0.0,
         first=float(rows[:, 0].mean()),
-        distance=float((rows * back).sum(dim=-1).mean()),
-        entropy=float(torch.special.entr(rows).sum(dim=-1).mean()) / math.log(2),
+        distance=float((rows * distances).sum(dim=-1).mean()),
+        entropy=float(nats) / math.log(2),
     )
 
 
@@ -90,37 +109,48 @@ def summarize_head(pattern: Tensor) -> HeadSummary:
 def ablate_heads(
     model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None
 ) -> Tensor:
-    """Compute how much worse the model predicts a text, ids (T,), without each head of some layers, by default all.
+    """Compute how much worse a model predicts a text without each of its heads.
 
-    The result is (layers, H) float32: mean loss with the head's output zeroed, minus the loss with it, in nats per
-    token. Michel et al. 2019 (1905.10650), section 3. Edits are made both with and without the head.
+    The method is that of Michel et al. 2019 (1905.10650), section 3.
+
+    Args:
+        idx: the ids (T,) of a text of at least two tokens.
+        edits: are made both with the head and without it; see `run_with_cache`.
+        layers: those whose heads are left out, one at a time; None: all.
+
+    Returns:
+        A tensor (layers, H) float32: the mean loss with the output of the head zeroed, minus the
+        loss with the head, in nats per token.
     """
     idx = one_text(model, idx, None, 2, "ablate_heads")
-    inputs, targets = idx[None, :-1], idx[1:]
+    if layers is None:
+        layers = range(model.config.n_layer)
+    whole = _mean_loss(model, idx, edits)
+    rows = []
+    for layer in layers:
+        changes = []
+        for head in range(model.config.n_head):
+            changes.append(_mean_loss(model, idx, without_heads([(layer, head)], edits)) - whole)
+        rows.append(torch.stack(changes))
+    return torch.stack(rows)
 
-    def loss(edits: Edits) -> Tensor:
-        logits, _ = run_with_cache(model, inputs, names=[], edits=edits)
-        return torch.nn.functional.cross_entropy(logits[0], targets)
 
-    whole = loss(edits or {})
-    changes = [
-        torch.stack(
-            [
-                loss(without_heads([(layer, head)], edits)) - whole
-                for head in range(model.config.n_head)
-            ]
-        )
-        for layer in (range(model.config.n_layer) if layers is None else layers)
-    ]
-    return torch.stack(changes)
+def _mean_loss(model: GPT, idx: Tensor, edits: Edits | None) -> Tensor:
+    """Compute the mean loss of ids (T,), in nats per token, as a tensor without dimensions."""
+    logits, _ = run_with_cache(model, idx[None, :-1], names=[], edits=edits)  # (1, T - 1, V)
+    return torch.nn.functional.cross_entropy(logits[0], idx[1:])
 
 
 def without_heads(heads: Iterable[tuple[int, int]], edits: Edits | None = None) -> Edits:
-    """Return edits with those that zero the outputs of these heads, each a layer and a head, counted from 0."""
+    """Return edits that zero the outputs of some heads, after other edits.
+
+    Args:
+        heads: a layer and a head each, counted from 0.
+    """
     changes = dict(edits or {})
     for layer, head in heads:
         name = HEAD_OUTPUT.format(layer)
-        given = changes.pop(name, [])
-        before: list[Change] = list(given) if isinstance(given, Sequence) else [given]
-        changes[name] = [*before, zero(head)]  # last, so that no other edit undoes it
+        # The edits of this name move to the end, so that no edit of a pattern undoes the zeros.
+        others = as_sequence(changes.pop(name, []))
+        changes[name] = [*others, zero(head)]
     return changes

@@ -14,30 +14,44 @@ from gpt.model import GPT
 def greedy_continuation(
     model: GPT, idx: Tensor, count: int, edits: Edits | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Continue ids (T,) by the most likely token, again and again; the model sees the last `block_size` tokens.
+    """Continue ids (T,) by the most likely token, `count` times.
 
-    Edits are made in every step. The new ids (count,) int64 and their probabilities (count,) float32 are on the CPU.
+    The model sees the last `block_size` tokens. Edits are made in every step.
+
+    Returns:
+        The new ids (count,) int64 and their probabilities (count,) float32, both on the CPU.
     """
     idx = one_text(model, idx, None, 1, "greedy_continuation")
-    window, edited = model.config.block_size, edited_model(model, edits or {})
+    window = model.config.block_size
+    edited = edited_model(model, edits or {})
     cache = KVCache(model.config, device=idx.device)
-    ids, step, probabilities = idx[-window:], idx[-window:], []
+    ids = idx[-window:]
+    uncached = ids
+    probabilities = []
     for _ in range(count):
-        # else every position moves, and nothing cached is right
-        fits = cache.length + len(step) <= window
-        logits = edited(step[None], cache=cache) if fits else edited(ids[-window:][None])
+        if cache.length + len(uncached) <= window:
+            logits = edited(uncached[None], cache=cache)  # (1, T, V)
+        else:
+            # The window slides: each token in it has another position than before, for which the
+            # cached keys and values are wrong.
+            logits = edited(ids[-window:][None])
         likely = logits[0, -1].softmax(dim=-1).max(dim=-1)
         require_finite(likely.values)
-        step = likely.indices.view(1)
-        ids = torch.cat([ids, step])
+        uncached = likely.indices.view(1)
+        ids = torch.cat([ids, uncached])
         probabilities.append(likely.values)
-    return ids[len(ids) - count :].cpu(), torch.stack(probabilities).float().cpu()
+    new_ids = ids[len(ids) - count :]  # not `[-count:]`, which is all of them if count is 0
+    return new_ids.cpu(), torch.stack(probabilities).float().cpu()
 
 
 def continuation_view(
     model: GPT, tokenizer: Tokenizer, idx: Tensor, count: int, edits: Edits | None = None
 ) -> View:
-    """Continue one text (T,) greedily: `ids` (count,) of the new tokens, their `labels` and `probabilities`."""
+    """Continue one text (T,) by the most likely token.
+
+    Returns:
+        `ids` (count,) of the new tokens, their `labels` and their `probabilities`, as lists.
+    """
     ids, probabilities = greedy_continuation(model, idx, count, edits)
     return {
         "ids": ids.tolist(),

@@ -1,4 +1,7 @@
-"""The logit lens: what the model would predict if it stopped after each block (nostalgebraist 2020)."""
+"""The logit lens: what the model would predict if it stopped after each block.
+
+The method is that of nostalgebraist 2020.
+"""
 
 import torch
 from torch import Tensor
@@ -27,43 +30,52 @@ def logit_lens(
     memory_limit: int = MEMORY_LIMIT,
     tokenizer: Tokenizer | None = None,
 ) -> Tensor:
-    """Apply the final norm and the head to every residual stream.
+    """Apply the final norm and the head to the residual stream after each block.
 
-    `idx` is token ids (B, T) or (T,), or a text: one text is a batch of 1. The logits (n_layer + 1, B, T, V) float32
-    have row 0 from the embeddings, row i from the stream after i blocks; the last row has the model's own logits.
+    Args:
+        idx: token ids (B, T) or (T,), or a text; one text is a batch of 1.
+        edits: see `run_with_cache`.
+        memory_limit: most bytes that the result may have, and those of the streams, too.
+
+    Returns:
+        Logits (n_layer + 1, B, T, V) float32. Row 0 is that of the embeddings, row i that of the
+        stream after i blocks. The last row has the logits of the model itself.
     """
-    idx, layers = to_batch(idx, tokenizer, model.wte.weight.device), model.config.n_layer
-    _refuse_late(model, edits or {})
-    shape = (layers + 1, *idx.shape, model.vocab_size)
+    idx = to_batch(idx, tokenizer, model.wte.weight.device)
+    n_layer = model.config.n_layer
+    _require_edits_of_blocks(model, edits or {})
+    shape = (n_layer + 1, *idx.shape, model.vocab_size)
     needed = torch.Size(shape).numel() * torch.float32.itemsize
     if needed > memory_limit:
         raise InputError(
             f"a lens of that text takes {needed:,} bytes, more than the limit of {memory_limit:,}"
         )
-    names = [
-        "blocks.0.hook_resid_pre",
-        *(f"blocks.{layer}.hook_resid_post" for layer in range(layers)),
-    ]
+    names = ["blocks.0.hook_resid_pre"]
+    names += [f"blocks.{layer}.hook_resid_post" for layer in range(n_layer)]
     logits, cache = run_with_cache(model, idx, names, edits, memory_limit)
     lens = torch.empty(shape, dtype=torch.float32, device=logits.device)
     for row, stream in zip(lens, cache.values(), strict=True):
         row.copy_(model.lm_head(model.ln_f(stream)).float())
+    # Only a model that ends with this norm and this head has such a lens.
     require_equal("a logit lens", "lm_head(ln_f(x))", lens[-1], logits)
     lens[-1] = logits
     return lens
 
 
-def _refuse_late(model: GPT, edits: Edits) -> None:
-    # which would affect only the last row
+def _require_edits_of_blocks(model: GPT, edits: Edits) -> None:
+    """Raise InputError on an edit after the last block, which would change only the last row."""
     table = activations(model.config)
-    late = [name for pattern in edits for name in select(table, pattern) if name in HEAD]
-    if late:
-        raise InputError(
-            f"a lens reads the streams, and {late[0]} comes later; edit an activation of a block"
-        )
+    for pattern in edits:
+        for name in select(table, pattern):
+            if name in HEAD:
+                raise InputError(
+                    f"a lens reads the streams, and {name} comes later; edit an activation of a "
+                    "block"
+                )
 
 
 def lens_rows(n_layer: int) -> list[str]:
+    """Return the names of the rows of a logit lens."""
     return ["embeddings", *(f"block {layer}" for layer in range(n_layer))]
 
 
@@ -77,22 +89,28 @@ def lens_view(
 ) -> View:
     """Compute the logit lens of one text (T,) as lists.
 
-    `labels` (T,); `rows`, their names; `top[row][position]`, the `count` most likely next tokens with their
-    probabilities; `next` (T,), the actual next tokens, null after the last; `next_probability[row][position]`.
+    Returns:
+        `labels` (T,) of the tokens; `rows`, the names of the rows; `top[row][position]`, the
+        `count` most likely next tokens with their probabilities; `next` (T,), the actual next
+        tokens; `next_probability[row][position]`, their probabilities. The last token has no next
+        one: both are None there.
     """
     labels = labels_of(tokenizer, idx.tolist())
-    names = labels_of(tokenizer, range(model.vocab_size))
-    top, came = [], []
-    for logits in logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]:
-        # (T, V), one row at a time: all rows together are as large as the lens
-        probabilities = logits.softmax(dim=-1)
+    every_label = labels_of(tokenizer, range(model.vocab_size))
+    top = []
+    next_probability = []
+    lens = logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]  # (n_layer + 1, T, V)
+    # One row at a time, since the probabilities of all rows would be as large as the lens.
+    for logits in lens:
+        probabilities = logits.softmax(dim=-1)  # (T, V)
         require_finite(probabilities)
-        top.append([with_labels(names, tokens) for tokens in most_likely(probabilities, count)])
-        came.append(probabilities[:-1].gather(1, idx[1:, None]).squeeze(1).tolist())
+        top.append([with_labels(every_label, row) for row in most_likely(probabilities, count)])
+        of_next = probabilities[:-1].gather(1, idx[1:, None]).squeeze(1)  # (T - 1,)
+        next_probability.append([*of_next.tolist(), None])
     return {
         "labels": labels,
         "rows": lens_rows(model.config.n_layer),
         "top": top,
         "next": [*labels[1:], None],
-        "next_probability": [[*row, None] for row in came],
+        "next_probability": next_probability,
     }

@@ -15,7 +15,10 @@ from gpt.model import GPT
 
 @dataclass(frozen=True, repr=False)
 class Surprisal:
-    """The surprisal of one text of T tokens; entry i is about token i + 1, given the tokens before it."""
+    """The surprisal of one text of T tokens.
+
+    Entry i is about token i + 1, given all tokens before it.
+    """
 
     bits: Tensor  # `-log2 p` of the tokens in the text, (T - 1,) float32
     probabilities: Tensor  # of every token, (T - 1, V)
@@ -25,11 +28,14 @@ class Surprisal:
 
     @property
     def mean_bits(self) -> float:
-        """Return the mean bits per token, which are bits per character if tokens are characters."""
+        """Return the mean bits per token, which are bits per character if tokens are characters.
+
+        The number is read back, for which a GPU has to be waited for.
+        """
         return float(self.bits.mean())
 
     def alternatives(self, count: int) -> list[list[Alternative]]:
-        """Return the most likely tokens of every entry."""
+        """Return the `count` most likely tokens of every entry."""
         return most_likely(self.probabilities, count)
 
 
@@ -39,10 +45,14 @@ def surprisal(
 ) -> Surprisal:
     """Compute the surprisal of every token but the first, which has no context (Shannon 1948).
 
-    `idx` is one text of at least two tokens: ids (T,) or (1, T), or the text; for `edits` see `run_with_cache`.
+    Args:
+        idx: one text of at least two tokens: its ids, (T,) or (1, T), or the text itself.
+        edits: see `run_with_cache`.
     """
     idx = one_text(model, idx, tokenizer, 2, "surprisal")
     logits, _ = run_with_cache(model, idx.unsqueeze(0), names=[], edits=edits)
-    logits = logits[0, :-1]
-    logprobs = logits.log_softmax(dim=-1).gather(1, idx[1:, None]).squeeze(1)
-    return Surprisal(-logprobs / math.log(2), logits.softmax(dim=-1))
+    logits = logits[0, :-1]  # (T - 1, V): after the last token there is none to predict
+    targets = idx[1:, None]  # (T - 1, 1)
+    logprobs = logits.log_softmax(dim=-1).gather(1, targets).squeeze(1)
+    bits = -logprobs / math.log(2)  # from nats
+    return Surprisal(bits, logits.softmax(dim=-1))

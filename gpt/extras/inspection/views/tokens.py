@@ -19,58 +19,82 @@ VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR"}
 LONGEST = 10
 """Characters of a label in a column of long tokens."""
 PLACEHOLDER = "·"
-"""Stands for a label without room or glyph."""
+"""Stands for a label that has no room, or for a token without a label."""
 
 
 def kind_of(tokenizer: Tokenizer) -> Kind:
-    """Return what one of a tokenizer's tokens is."""
+    """Return what one token of a tokenizer is."""
     return KINDS.get(type(tokenizer), "token")
 
 
 def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
-    """Return one label per id: its text, with white space made visible; hexadecimal if it is invisible."""
-    # a model may have more
-    contents = ((i, tokenizer.token_bytes(i) if i < tokenizer.vocab_size else b"") for i in ids)
-    return [label_of(content) or f"#{index}" for index, content in contents]
+    """Return a label for each id: that of its token, or `#ID` where there is no token."""
+    labels = []
+    for index in ids:
+        # A model may have more ids than its tokenizer has tokens.
+        content = tokenizer.token_bytes(index) if index < tokenizer.vocab_size else b""
+        labels.append(label_of(content) or f"#{index}")
+    return labels
 
 
 def label_of(content: bytes) -> str:
-    """Return the label of a token's bytes; empty where there are none: an id between others may have no token."""
+    """Return the label of a token by its bytes.
+
+    It is their text, with white space made visible, or else, where they are no UTF-8, their
+    hexadecimal digits. An id that stands for no token has no bytes, and an empty label.
+    """
     try:
-        return "".join(map(_visible, content.decode()))
+        text = content.decode()
     except UnicodeDecodeError:
         return content.hex()
+    return "".join(_visible(character) for character in text)
 
 
 def _visible(character: str) -> str:
     if character in VISIBLE:
         return VISIBLE[character]
-    return character if character.isprintable() else f"U+{ord(character):04X}"
+    if character.isprintable():
+        return character
+    return f"U+{ord(character):04X}"
 
 
 def mostly_characters(labels: Sequence[str]) -> bool:
-    """Return whether at least half of the labels are single characters, which fit into narrow columns."""
-    return 2 * sum(len(label) == 1 for label in labels) >= len(labels)
+    """Return whether at least half of the labels are one character, which fits a narrow column."""
+    short = [label for label in labels if len(label) == 1]
+    return 2 * len(short) >= len(labels)
 
 
 def shorten(label: str, width: int = LONGEST) -> str:
-    """Return the label, cut with an ellipsis if it is longer than the columns of long tokens."""
+    """Return the label, cut with an ellipsis if it is longer than a column of long tokens."""
     return label if len(label) <= width else label[: width - 1] + "…"
 
 
 def one_character(label: str) -> str:
-    """Return the label if it is one character, else the placeholder: cut off, it would be another token's label."""
+    """Return the label if it is one character, or else the placeholder.
+
+    Its first character alone would be the label of another token.
+    """
     return label if len(label) == 1 else PLACEHOLDER
 
 
 def most_likely(probabilities: Tensor, count: int) -> list[list[Alternative]]:
-    """Return the most likely tokens of each row of probabilities (N, V), at most V, the most likely first."""
-    values, ids = probabilities.topk(min(count, probabilities.size(-1)))
-    return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
+    """Return the `count` most likely tokens of each row of probabilities (N, V), in their order.
+
+    There are fewer where the vocabulary is smaller than `count`.
+    """
+    count = min(count, probabilities.size(-1))
+    top_values, top_ids = probabilities.topk(count)  # (N, count) each
+    # A whole tensor is read back from its device at once.
+    rows = zip(top_ids.tolist(), top_values.tolist(), strict=True)
+    return [list(zip(ids, values, strict=True)) for ids, values in rows]
 
 
 def with_labels(labels: list[str], alternatives: Iterable[Alternative]) -> list[tuple[str, float]]:
-    """Return alternatives with labels in place of ids, given the label of every id."""
+    """Return alternatives with labels in place of their ids.
+
+    Args:
+        labels: the label of every id.
+    """
     return [(labels[index], probability) for index, probability in alternatives]
 
 
@@ -78,5 +102,6 @@ def require_finite(values: Tensor) -> None:
     """Raise InputError on infinities or NaN, which neither a table nor JSON can show."""
     if not values.isfinite().all():
         raise InputError(
-            "the model gives values that are not finite: an edit is too strong, or the weights are damaged"
+            "the model gives values that are not finite: an edit is too strong, or the weights are "
+            "damaged"
         )
