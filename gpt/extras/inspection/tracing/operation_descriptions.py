@@ -1,8 +1,8 @@
 """Describe the operations of a forward pass in words.
 
 A tensor has a subject, such as "queries", which an operation passes on to its result unless it
-begins another one. A phrase says what the operation does. Names, shapes and order come from the pass
-itself.
+begins another one. A phrase says what the operation does. Names, shapes and order come from the
+pass itself.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ FUNCTIONS = {
 
 
 def describe(operations: Sequence[Operation]) -> list[str]:
-    """Return a description of each operation; without a phrase, it ends with the operation's name."""
+    """Return a description of each operation, which ends with its name if there is no phrase."""
     subjects: list[str] = []
     descriptions = []
     for operation in operations:
@@ -109,7 +109,9 @@ def _subject_and_phrase(operation: Operation) -> tuple[str | None, str | None]:
     subject = None
     phrase = None
     for place in (".".join(path[-2:]), path[-1], operation.caller):
-        place_subject, place_phrase = WORDS.get((place, operation.function), (None, None))
-        subject = subject or place_subject
-        phrase = place_phrase if phrase is None else phrase
+        subject_here, phrase_here = WORDS.get((place, operation.function), (None, None))
+        if subject is None:
+            subject = subject_here
+        if phrase is None:
+            phrase = phrase_here
     return subject, phrase

@@ -1,4 +1,6 @@
-"""Compute what one forward pass adds to the residual stream, part by part: the model as one picture."""
+"""The model as one picture: what one forward pass adds to the residual stream, part by part."""
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -6,7 +8,12 @@ from torch import Tensor
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.accounting.parameters import count_parameters
-from gpt.extras.inspection.tracing.activation_cache import MEMORY_LIMIT, Edits, run_with_cache
+from gpt.extras.inspection.tracing.activation_cache import (
+    MEMORY_LIMIT,
+    ActivationCache,
+    Edits,
+    run_with_cache,
+)
 from gpt.extras.inspection.tracing.activation_names import activations
 from gpt.extras.inspection.tracing.hooks import require_equal
 from gpt.extras.inspection.views.lens import lens_view
@@ -20,7 +27,11 @@ VECTORS = {
     "keys": ("attn.hook_rot_k", "attn.hook_k"),
     "hidden": ("mlp.hook_post",),
 }
-"""What a block computes on the way, by the last parts of its activation's name: the first that a model has."""
+"""Vectors that a block computes on the way, by the ends of their activations' names.
+
+The first name that a model has counts: queries are scored as they were projected where no position
+rotates them.
+"""
 ADDED = {
     "hook_embed": "embedding",
     "hook_pos_embed": "position",
@@ -40,66 +51,77 @@ def picture_view(
 ) -> View:
     """Compute the parts of a model while it reads one text (T,).
 
-    - `labels` (T,) and `ids` (T,) of the text;
-    - `config`, the architecture with its derived sizes; `parameters`, pairs of a name and a shape of all that is
-      outside the blocks, and of the first block: the others are like it;
-    - `parts`, names of the P vectors whose sum is the residual stream, in the order in which they are added:
-      `embedding`, `position` where the model adds one, then `attn` and `mlp` of each block; `added`, a tensor
-      (P, T, C) float32 of them;
-    - `normalized`, the lengths (T,) of what each norm gives, two of each block and the final one;
-    - `queries` and `keys` as they are scored, (n_layer, T, H, D) and (n_layer, T, K, D) float32, and `hidden`, the
-      hidden units of the MLPs, (n_layer, T, F), or None of a plugin's;
-    - `weights`, a tensor (n_layer, H, T, T) float32 of attention weights;
-    - `lens`, of the embeddings and of the stream after each block: the most likely token after each one, with its
-      probability; `top`, the `CANDIDATES` most likely ones after the last block.
+    Returns:
+        labels: (T,), and `ids` (T,), of the text.
+        config: the architecture with its derived sizes.
+        parameters: a name and a shape of each parameter outside of the blocks, and of the first
+            block: the others are like it.
+        parts: names of the P vectors whose sum is the residual stream, in the order in which they
+            are added: `embedding`, `position` where the model adds one, then `attn` and `mlp` of
+            each block.
+        added: these vectors, a tensor (P, T, C) float32.
+        queries: as they are scored, (n_layer, T, H, D) float32.
+        keys: as they are scored, (n_layer, T, K, D) float32.
+        hidden: the hidden units of the MLPs, (n_layer, T, F) float32; None if a plugin's are
+            not known.
+        normalized: the lengths (T,) of what each norm gives: two of each block, then the final one.
+        weights: the attention weights, a tensor (n_layer, H, T, T) float32.
+        lens: of the embeddings and of the stream after each block, the most likely token after each
+            token of the text, with its probability.
+        top: the `CANDIDATES` most likely ones after each token, by the last block.
     """
     config = model.config
-    has = {
-        kind: [end for end in ends if f"blocks.0.{end}" in activations(config)]
-        for kind, ends in VECTORS.items()
-    }
-    wanted = (
-        *ADDED,
-        *(end for ends in has.values() for end in ends[:1]),
-        "hook_normalized",
-        "hook_pattern",
-    )
-    names = [name for name in activations(config) if name.endswith(wanted)]
+    every_name = list(activations(config))
+    added_names = [name for name in every_name if _last_part(name) in ADDED]
+    norm_names = [name for name in every_name if name.endswith("hook_normalized")]
+    pattern_names = [name for name in every_name if name.endswith("hook_pattern")]
+    vector_names = {kind: _names_of_vectors(kind, every_name) for kind in VECTORS}
     last = f"blocks.{config.n_layer - 1}.hook_resid_post"
-    _, cache = run_with_cache(model, idx.unsqueeze(0), [*names, last], edits, memory_limit)
-    found = {
-        kind: [name for name in names if name.endswith(kind)]
-        for kind in (*ADDED, "normalized", "pattern")
-    }
-    parts = [name for name in names if name.rpartition(".")[2] in ADDED]
-    added = torch.cat([cache[name] for name in parts]).float().cpu()
+    wanted = [*added_names, *norm_names, *pattern_names, last]
+    for names in vector_names.values():
+        wanted += names
+    _, cache = run_with_cache(model, idx.unsqueeze(0), wanted, edits, memory_limit)
+
+    added = _stack(cache, added_names)
     require_finite(added)
-    require_equal(
-        "this model", "a sum of embeddings, attention and MLPs", added.sum(0), cache[last][0].cpu()
-    )
+    formula = "a sum of embeddings, attention and MLPs"
+    require_equal("this model", formula, added.sum(0), cache[last][0].cpu())
     lens = lens_view(model, tokenizer, idx, CANDIDATES, edits, memory_limit)
-    vectors = {
-        kind: [cache[name] for name in names if name.endswith(tuple(ends[:1]))]
-        for kind, ends in has.items()
-    }
+    vectors = {}
+    for kind, names in vector_names.items():
+        vectors[kind] = _stack(cache, names) if names else None
     return {
         "labels": lens["labels"],
         "ids": idx.tolist(),
         "config": sizes_of(config),
         "parameters": _parameters(config),
-        "parts": [ADDED[name.rpartition(".")[2]] for name in parts],
+        "parts": [ADDED[_last_part(name)] for name in added_names],
         "added": added,
-        **{
-            kind: torch.cat(found).float().cpu() if found else None
-            for kind, found in vectors.items()
-        },
-        "normalized": [
-            cache[name][0].float().norm(dim=-1).tolist() for name in found["normalized"]
-        ],
-        "weights": torch.cat([cache[name] for name in found["pattern"]]).float().cpu(),
+        **vectors,
+        "normalized": [cache[name][0].float().norm(dim=-1).tolist() for name in norm_names],
+        "weights": _stack(cache, pattern_names),
         "lens": [[candidates[0] for candidates in row] for row in lens["top"]],
         "top": lens["top"][-1],
     }
+
+
+def _last_part(name: str) -> str:
+    """Return the name of an activation without its block and its module."""
+    return name.rpartition(".")[2]
+
+
+def _names_of_vectors(kind: str, every_name: Iterable[str]) -> list[str]:
+    """Return the activations of one kind of `VECTORS`, one of each block; none if there is none."""
+    for end in VECTORS[kind]:
+        names = [name for name in every_name if name.endswith(end)]
+        if names:
+            return names
+    return []
+
+
+def _stack(cache: ActivationCache, names: Iterable[str]) -> Tensor:
+    """Return activations (1, ...) of one text as one float32 tensor (names, ...) on the CPU."""
+    return torch.cat([cache[name] for name in names]).float().cpu()
 
 
 def sizes_of(config: ModelConfig) -> View:
@@ -113,9 +135,10 @@ def sizes_of(config: ModelConfig) -> View:
 
 
 def _parameters(config: ModelConfig) -> list[tuple[str, list[int]]]:
-    tensors = count_parameters(config).tensors
-    return [
-        (tensor.name, list(tensor.shape))
-        for tensor in tensors
-        if tensor.name.startswith("h.0.") or tensor.name[:2] != "h."
-    ]
+    """Return names and shapes of the parameters outside of the blocks and of the first block."""
+    shapes = []
+    for tensor in count_parameters(config).tensors:
+        is_in_block = tensor.name.startswith("h.")
+        if not is_in_block or tensor.name.startswith("h.0."):
+            shapes.append((tensor.name, list(tensor.shape)))
+    return shapes

@@ -1,6 +1,9 @@
-"""What `extras/snapshots.py` has kept of a model: its token embedding and its attention to one line."""
+"""Read and show the snapshots that `extras/snapshots.py` has written.
 
-from dataclasses import dataclass, replace
+A snapshot keeps the token embedding of a model and its attention to one line.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,13 @@ from gpt.system.errors import CheckpointError, InputError, explained
 from gpt.system.files import parse_json, read_file
 
 MAX_BYTES = 32 * 2**20
+"""Largest file that is read: 32 MiB, several times as much as a snapshot of GPT-2 XL has."""
 NEAREST = 4
+"""How many of the nearest tokens are shown beside one."""
 LARGEST = torch.finfo(torch.float16).max
+"""Largest number of a snapshot, whose tensors are float16."""
+DECIMALS = 3
+"""Decimals of the numbers that a page gets: more than its pixels show."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +40,34 @@ class Snapshot:
 
 
 def read_snapshot(file: Path) -> Snapshot:
-    """Read a file of a snapshot; CheckpointError: it is damaged."""
+    """Read a file of a snapshot; raise CheckpointError if it is damaged."""
     try:
         content = read_file(file, MAX_BYTES)
-        tensors: dict[str, Any] = {
-            name: tensor.float() for name, tensor in safetensors.torch.load(content).items()
-        }
-        words: dict[str, Any] = {
-            name: parse_json(value) for name, value in _metadata_of(content).items()
-        }
-        snapshot = Snapshot(**tensors, **words)
-        _require_whole(snapshot)
-        tokens, line = (map(bytes.fromhex, each) for each in (snapshot.tokens, snapshot.line))
-        labels = [label_of(content) or f"#{index}" for index, content in enumerate(tokens)]
-        return replace(
-            snapshot, tokens=labels, line=[label_of(content) or PLACEHOLDER for content in line]
-        )
+        fields = _fields_of(content)
+        _require_whole(**fields)
+        tokens = [label_of(bytes.fromhex(token)) for token in fields["tokens"]]
+        line = [label_of(bytes.fromhex(token)) for token in fields["line"]]
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the snapshot {file} cannot be read: {explained(error)}") from None
+    return Snapshot(
+        tokens=[label or f"#{index}" for index, label in enumerate(tokens)],
+        line=[label or PLACEHOLDER for label in line],
+        embedding=fields["embedding"],
+        attention=fields["attention"],
+        sample=fields["sample"],
+        loss=fields["loss"],
+    )
+
+
+def _fields_of(content: bytes) -> dict[str, Any]:
+    """Return the fields of a file by their names, as they are stored.
+
+    Tensors are those of `Snapshot`, in float32; tokens are bytes in hexadecimal.
+    """
+    tensors = safetensors.torch.load(content)
+    numbers = {name: tensor.float() for name, tensor in tensors.items()}
+    words = {name: parse_json(text) for name, text in _metadata_of(content).items()}
+    return dict(**numbers, **words)  # raises TypeError where both have a name
 
 
 def _metadata_of(content: bytes) -> dict[str, str]:
@@ -57,46 +75,57 @@ def _metadata_of(content: bytes) -> dict[str, str]:
 
     The format: eight bytes say how long the JSON is that follows them.
     """
-    header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    length = int.from_bytes(content[:8], "little")
+    header = parse_json(content[8 : 8 + length])
     return dict(header.get("__metadata__") or {})
 
 
-def _require_whole(shown: Snapshot) -> None:
-    """Raise ValueError where a snapshot that somebody else may have made is not what its class says."""
-    words, known, length = (
-        (shown.tokens, shown.line, [shown.sample]),
-        len(shown.tokens),
-        len(shown.line),
-    )
-    if not all(
-        isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words
-    ):
-        raise ValueError("its words are no text")
-    if not isinstance(shown.loss, float | None):
-        raise ValueError("its loss is no number")
-    embedding, attention = shown.embedding, shown.attention
-    if (
-        known > MAX_VOCABULARY
-        or embedding.dim() != 2
-        or len(embedding) != known
-        or not embedding.size(1)
-    ):
-        raise ValueError("its embedding has a wrong shape")
-    if attention.dim() != 4 or attention.shape[2:] != (length, length) or not attention.numel():
-        raise ValueError("its attention has a wrong shape")
-    if not all((tensor.abs() <= LARGEST).all() for tensor in (embedding, attention)):
-        raise ValueError("its numbers are not those of float16")
+def _require_whole(
+    *, tokens: Any, line: Any, embedding: Any, attention: Any, sample: Any, loss: Any
+) -> None:
+    """Raise ValueError where the fields of a file are not what a snapshot has.
 
-
-def view_snapshot(step: int, shown: Snapshot, final: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as JSON values, with its embeddings in the plane of those of `final`; numbers with 3 decimals.
-
-    `attention` is (n_layer, H, T, T) on the T tokens of `line`; `points` are x and y of each of `tokens`, which are
-    none where the vocabulary is large; `nearest` are those with the largest cosine. InputError: another model's.
+    Somebody else may have made the file. A missing or an unknown field raises TypeError: it is no
+    argument of this function.
     """
-    if shown.embedding.shape != final.embedding.shape:
+    for texts in (tokens, line, [sample]):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("its words are no text")
+    if not isinstance(loss, float | None):
+        raise ValueError("its loss is no number")
+    is_matrix = embedding.dim() == 2 and embedding.size(1) > 0
+    if not is_matrix or len(embedding) != len(tokens) or len(tokens) > MAX_VOCABULARY:
+        raise ValueError("its embedding has a wrong shape")
+    of_line = (len(line), len(line))
+    if attention.dim() != 4 or attention.shape[2:] != of_line or attention.numel() == 0:
+        raise ValueError("its attention has a wrong shape")
+    for tensor in (embedding, attention):
+        if not (tensor.abs() <= LARGEST).all():  # NaN is not, either
+            raise ValueError("its numbers are not those of float16")
+
+
+def view_snapshot(step: int, shown: Snapshot, basis: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as JSON values.
+
+    Args:
+        step: the step of the snapshot.
+        basis: the snapshot whose plane the embeddings are projected to.
+
+    Returns:
+        `attention` is (n_layer, H, T, T) on the T tokens of `line`. `points` are x and y of each of
+        `tokens`, of which there are none if the vocabulary is large. `nearest` are the tokens with
+        the largest cosine to each.
+
+    Raises:
+        InputError: the two snapshots are of different models.
+    """
+    if shown.embedding.shape != basis.embedding.shape:
         raise InputError(f"the snapshot of step {step} is of another model")
-    points = map_embedding(shown.embedding, final.embedding) if shown.tokens else shown.embedding
+    points = shown.embedding
+    nearest: list[list[int]] = []
+    if shown.tokens:
+        points = map_embedding(shown.embedding, basis.embedding)
+        nearest = nearest_tokens(shown.embedding, NEAREST)
     return {
         "step": step,
         "loss": shown.loss,
@@ -105,33 +134,43 @@ def view_snapshot(step: int, shown: Snapshot, final: Snapshot) -> dict[str, Any]
         "attention": _rounded(shown.attention),
         "tokens": shown.tokens,
         "points": _rounded(points),
-        "nearest": nearest_tokens(shown.embedding, NEAREST) if shown.tokens else [],
+        "nearest": nearest,
     }
 
 
 def _rounded(values: Tensor) -> list[Any]:
-    rounded: list[Any] = values.double().mul(1000).round().div(1000).tolist()
+    factor = 10**DECIMALS
+    # In float64, whose quotient is printed with no more decimals than these.
+    rounded: list[Any] = values.double().mul(factor).round().div(factor).tolist()
     return rounded
 
 
-def map_embedding(embedding: Tensor, final: Tensor) -> Tensor:
+def map_embedding(embedding: Tensor, basis: Tensor) -> Tensor:
     """Place embeddings (V, C) in the plane in which those of another step vary most: (V, 2).
 
-    That step's principal components, in a unit in which its own points reach 1, so that maps of many steps are of one
-    plane and one scale. Each component is turned so that its points are skewed to the right.
+    The axes are the first two principal components of that step. The unit is the largest coordinate
+    of its own points, so that maps of many steps have one plane and one scale. Each axis is turned
+    so that the points of that step are skewed to the right: its sign would be arbitrary.
     """
-    centered = final - final.mean(dim=0)
+    centered = basis - basis.mean(dim=0)
     axes = torch.linalg.svd(centered, full_matrices=False).Vh[:2].T  # (C, 2)
-    own = centered @ axes
-    turned = axes * torch.where(own.pow(3).sum(dim=0) < 0, -1.0, 1.0)
-    points = (embedding - embedding.mean(dim=0)) @ turned / own.abs().max().clamp(min=1e-12)
-    # of one token there is one component
+    basis_points = centered @ axes  # (V, 2)
+    skewness = basis_points.pow(3).sum(dim=0)
+    axes = axes * torch.where(skewness < 0, -1.0, 1.0)
+    unit = basis_points.abs().max().clamp(min=1e-12)  # all points may be one
+    points = (embedding - embedding.mean(dim=0)) @ axes / unit
+    # A vocabulary of one token has one component: y is 0.
     return torch.nn.functional.pad(points, (0, 2 - points.size(1)))
 
 
 def nearest_tokens(embedding: Tensor, count: int) -> list[list[int]]:
-    """Return the rows whose embeddings have the largest cosine with each row of (V, C), at most `count`, best first."""
+    """Return the rows with the largest cosine to each row of (V, C), the largest first.
+
+    There are at most `count` for each row, and a row is not near itself.
+    """
     unit = torch.nn.functional.normalize(embedding, dim=-1)
-    cosines = (unit @ unit.T).fill_diagonal_(-torch.inf)
-    nearest: list[list[int]] = cosines.topk(max(0, min(count, len(unit) - 1))).indices.tolist()
+    cosines = (unit @ unit.T).fill_diagonal_(-torch.inf)  # (V, V)
+    num_others = len(unit) - 1
+    count = max(0, min(count, num_others))
+    nearest: list[list[int]] = cosines.topk(count).indices.tolist()
     return nearest
