@@ -1,4 +1,7 @@
-"""What an exporter covers, as lists of what it knows: anything newer is refused until it is added to them."""
+"""What an exporter covers, as lists of what it knows.
+
+Anything newer is refused until it is added to them.
+"""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +24,7 @@ SIZES = frozenset(
         "rope_theta",
     }
 )
+"""Keys of `ModelConfig` that every exporter covers, whatever their number is."""
 WITHOUT_EFFECT = frozenset({"init", "dropout", "attention_dropout", "attention"})
 """Keys of `ModelConfig` that do not change what a trained model computes."""
 
@@ -28,27 +32,39 @@ WITHOUT_EFFECT = frozenset({"init", "dropout", "attention_dropout", "attention"}
 def changes_for(
     config: ModelConfig, keys: Collection[str], values: Mapping[str, Sequence[Any]]
 ) -> list[str]:
-    """Return the options, as model.KEY=VALUE, that a model would need for an exporter to cover it; none if it does.
+    """Return the options that a model would need so that an exporter covers it.
+
+    They are written as model.KEY=VALUE. There are none if it covers the model.
 
     Args:
-        keys: keys of `ModelConfig` whose every value it covers, beside sizes and what has no effect.
-        values: those that it covers of other keys, the one to change to first; of all the rest it covers the default.
+        keys: keys of `ModelConfig` whose every value the exporter covers, beside `SIZES` and
+            `WITHOUT_EFFECT`.
+        values: the values that it covers of other keys; the first is the one to change to. Of all
+            remaining keys it covers the default alone.
     """
+    any_value = {*keys, *SIZES, *WITHOUT_EFFECT}
     changes = []
     for key, field in type(config).model_fields.items():
+        if key in any_value:
+            continue
         covered = values.get(key, (field.default,))
-        if key not in {*keys, *SIZES, *WITHOUT_EFFECT} and getattr(config, key) not in covered:
-            changes.append(
-                f"model.{key}={'null' if covered[0] is None else str(covered[0]).lower()}"
-            )
+        if getattr(config, key) not in covered:
+            changes.append(f"model.{key}={_as_yaml(covered[0])}")
     return changes
 
 
+def _as_yaml(value: Any) -> str:
+    """Return a value as an option has it: `null`, `true`, `false`, a number or a name."""
+    return "null" if value is None else str(value).lower()
+
+
 def unknown_defaults(params: SampleConfig, known: Collection[str]) -> list[str]:
-    """Return the sampling defaults, as sample.KEY=VALUE, that were set and that a format has no place for.
+    """Return the sampling defaults that were set, and that a format has no place for.
+
+    They are written as sample.KEY=VALUE.
 
     Args:
-        known: keys of `SampleConfig` that it has a place for.
+        known: keys of `SampleConfig` that the format has a place for.
     """
     lost = []
     for key, field in SampleConfig.model_fields.items():
@@ -59,7 +75,10 @@ def unknown_defaults(params: SampleConfig, known: Collection[str]) -> list[str]:
 
 
 def require_as_configured(model: GPT) -> None:
-    """Raise InputError where modules of a model on the CPU are not those that its configuration builds."""
+    """Raise InputError where the modules of a model are not those that its configuration builds.
+
+    The model is on the CPU.
+    """
     reason = reason_not_as_configured(model)
     if reason is not None:
         raise InputError(f"the model is not what its configuration builds: {reason}")

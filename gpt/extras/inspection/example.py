@@ -5,27 +5,47 @@ from gpt.generation.generator import generate
 from gpt.generation.runtime import Runtime
 from gpt.system.errors import GenerationError
 
-MOST_CHARACTERS = 100
+MAX_CHARACTERS = 100
+"""About a line: a picture of its attention weights still fits a page."""
 
 
 def example_of(loaded: Loaded) -> str:
-    """Return a line or so that a model writes, always the same; empty where its weights are not finite.
+    """Return a line or so that a model writes, always the same.
 
-    It fits the window, and ends with a word where it has several.
+    It fits the window, and ends with a whole word if it has several. It is empty if the weights are
+    not finite.
     """
-    model, tokenizer = loaded.model, loaded.tokenizer
-    settings = {"max_new_tokens": MOST_CHARACTERS, "temperature": 0.8, "seed": 1337}
+    model = loaded.model
+    tokenizer = loaded.tokenizer
     try:
-        text = generate(model, tokenizer, "", runtime=Runtime(model), **settings).strip()
+        text = generate(
+            model,
+            tokenizer,
+            "",
+            runtime=Runtime(model),
+            max_new_tokens=MAX_CHARACTERS,
+            temperature=0.8,
+            seed=1337,
+        )
     except GenerationError:
         return ""
-    most = min(model.config.block_size, MOST_CHARACTERS)
-    while len(tokenizer.encode(_cut(text, most))) > model.config.block_size:
-        most = most * 3 // 4
-    return _cut(text, most)
+    text = text.strip()
+    window = model.config.block_size
+    max_characters = min(window, MAX_CHARACTERS)
+    example = _cut(text, max_characters)
+    while len(tokenizer.encode(example)) > window:  # a character may be several tokens
+        max_characters = max_characters * 3 // 4
+        example = _cut(text, max_characters)
+    return example
 
 
-def _cut(text: str, most: int) -> str:
-    """Return the beginning of a text, at most `most` characters, up to the end of a word if there is one."""
-    ends = [place for place in range(min(most + 1, len(text))) if text[place].isspace()]
-    return text if len(text) <= most else text[: max(ends, default=most)].rstrip()
+def _cut(text: str, max_characters: int) -> str:
+    """Return the beginning of a text, up to the end of a word if there is one."""
+    if len(text) <= max_characters:
+        return text
+    end = max_characters
+    # A space right behind the limit ends a word, too.
+    for place in range(max_characters + 1):
+        if text[place].isspace():
+            end = place
+    return text[:end].rstrip()

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def register() -> None:
-    """Register the displays of models and figures with IPython; nothing happens where it does not run."""
+    """Register the displays of models and figures with IPython.
+
+    Nothing happens where IPython is installed and does not run.
+    """
     from IPython import get_ipython
 
     shell: Any = get_ipython()
@@ -22,12 +25,12 @@ def register() -> None:
         return
     formatters = shell.display_formatter.formatters
     formatters["text/html"].for_type_by_name("gpt.model.gpt", "GPT", model_html)
-    # pyplot's own comes later
+    # pyplot registers a display of its own in place of this one, if it is imported later
     formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", figure_png)
 
 
 def figure_png(figure: "Figure") -> bytes:
-    """Return the figure that `gpt.plot` made, which pyplot does not know and does not show."""
+    """Return a figure as PNG; that of `gpt.plot` is unknown to pyplot, which would not show it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()

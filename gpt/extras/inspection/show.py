@@ -2,7 +2,8 @@
 
     gpt.show.attention(model, tokenizer, "To be, or not to be")
 
-The last value of a cell shows itself. Outside of a notebook, `save` writes a page that a browser opens.
+The last value of a cell shows itself. Outside of a notebook, `save` writes a page that a browser
+opens.
 """
 
 from gpt.data.token_ids import TextOrIds
@@ -28,18 +29,21 @@ def attention(
 ) -> Page:
     """Show where every head attends in a text, or in ids (T,).
 
-    The first one shown is that of `layer` and `head`, counted from 0, or else the most telling one. For `edits` see
-    `run_with_cache`.
+    Args:
+        layer: the layer of the head that is shown first, counted from 0; None: the most telling.
+        head: the number of that head, counted from 0; None: the most telling.
+        edits: see `run_with_cache`.
     """
     idx = one_text(model, text, tokenizer, 1, "gpt.show.attention")
-    view = {**attention_view(model, tokenizer, idx, edits), "layer": layer, "head": head}
-    return Page("attention", "Attention", "", view)
+    view = attention_view(model, tokenizer, idx, edits)
+    return Page("attention", "Attention", "", {**view, "layer": layer, "head": head})
 
 
 def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
     """Show what the model would predict after each block (the logit lens, nostalgebraist 2020)."""
     idx = one_text(model, text, tokenizer, 1, "gpt.show.lens")
-    return Page("lens", "Logit lens", "", lens_view(model, tokenizer, idx, edits=edits))
+    view = lens_view(model, tokenizer, idx, edits=edits)
+    return Page("lens", "Logit lens", "", view)
 
 
 def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
@@ -48,9 +52,8 @@ def picture(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | No
     Edits of the residual stream itself are refused.
     """
     idx = one_text(model, text, tokenizer, 1, "gpt.show.picture")
-    return Page(
-        "picture", "The model as one picture", "", picture_view(model, tokenizer, idx, edits)
-    )
+    view = picture_view(model, tokenizer, idx, edits)
+    return Page("picture", "The model as one picture", "", view)
 
 
 def parameters(model: GPT) -> Table:
