@@ -17,7 +17,7 @@ from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
 from gpt.config.plugins import load_plugins, plugin_options
 from gpt.config.sections import SECTIONS
-from gpt.config.sources import LoadedConfig, load_config, recipe_names, to_name
+from gpt.config.sources import LoadedConfig, load_config, override, recipe_names, to_name
 from gpt.system.distributed import World, joined
 from gpt.system.environment import read_launch, read_settings
 from gpt.system.errors import ConfigError
@@ -74,6 +74,18 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--config by the run's own configuration",
     )
     parser.add_argument(
+        "--val",
+        type=not_empty,
+        metavar="TEXT",
+        help="a text of your own for validation, as data.val_path=TEXT",
+    )
+    parser.add_argument(
+        "--test",
+        type=not_empty,
+        metavar="TEXT",
+        help="a text of your own for gpt evaluate --split test, as data.test_path=TEXT",
+    )
+    parser.add_argument(
         "--allow-config-change",
         action="store_true",
         help="resume even though the configuration differs from the checkpoint's",
@@ -100,6 +112,9 @@ def _read(arguments: argparse.Namespace) -> tuple[LoadedConfig, str | None]:
         # --resume was meant to have no value, and argparse took the word that follows for one.
         words = [resume, *words]
         resume = AUTO
+    for key, path in (("data.val_path", arguments.val), ("data.test_path", arguments.test)):
+        if path is not None:
+            words = [*words, override(key, path)]
     texts = [word for word in words if _is_text(word)]
     if arguments.config is not None:
         if texts and os.path.exists(texts[0]):  # noqa: PTH110

@@ -255,6 +255,22 @@ class DataConfig(Section):
         "one item a line; paragraphs: texts between empty lines. Items are split, shuffled and "
         "sampled whole, whatever data.order is.",
     )
+    val_path: PathText | None = Field(
+        None,
+        description="A text of your own for validation, as `path`: a file, a folder, or a glob "
+        "pattern. Training then reads all of the corpus; null: see val_fraction.",
+    )
+    test_path: PathText | None = Field(
+        None,
+        description="A text of your own for `evaluate --split test`, as val_path; null: see "
+        "test_fraction.",
+    )
+    unknown: Literal["error", "replace", "drop"] = Field(
+        "error",
+        description="With tokenizer: char: characters of val_path and test_path that the corpus "
+        "lacks. error: they are refused; replace: they are read as ?, or another character that "
+        "the corpus has; drop: they are left out.",
+    )
     order: Literal["random", "shuffled"] = Field(
         "random",
         description="Order of training. random: windows at random positions; shuffled: every block of block_size "
@@ -273,6 +289,7 @@ class DataConfig(Section):
             yield "path", f"is only read with source: file, and source is {self.source}"
         if isinstance(self.path, tuple) and self.items != "none":
             yield "items", "are for one path; put the files into a folder, and name that"
+        yield from self._check_held_out()
         if isinstance(self.path, tuple) and self.order == "shuffled":
             yield "order", "shuffled is for one path; take random for several"
         if (
@@ -282,6 +299,27 @@ class DataConfig(Section):
             yield (
                 "bpe_vocab_size",
                 f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}",
+            )
+
+    def _check_held_out(self) -> Iterator[Problem]:
+        """Yield a problem for each key that contradicts a text for validation or for the test."""
+        defaults = type(self).model_fields
+        if self.val_path is not None and self.val_fraction != defaults["val_fraction"].default:
+            yield "val_fraction", "is not read with val_path, all of which validates; leave it out"
+        if self.test_fraction > 0 and (self.val_path is not None or self.test_path is not None):
+            # The splits would not follow one another: a part of the corpus would come after the
+            # text for validation.
+            yield "test_fraction", "is not read with val_path or test_path; set test_path alone"
+        held_out = [key for key in ("val_path", "test_path") if getattr(self, key) is not None]
+        if isinstance(self.path, tuple):
+            for key in held_out:
+                yield key, "is for one path; put the files into a folder, and name that"
+        if self.unknown != "error" and not held_out:
+            yield "unknown", "is only read with val_path or test_path"
+        if self.unknown != "error" and self.tokenizer != "char":
+            yield (
+                "unknown",
+                f"is only read with tokenizer: char, and tokenizer is {self.tokenizer}",
             )
 
 

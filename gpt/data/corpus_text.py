@@ -3,7 +3,7 @@
 import codecs
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -53,10 +53,15 @@ class CorpusText:
     Attributes:
         name: what messages call the corpus.
         size: bytes on disk.
+        held_out: the texts of their own that `val` and `test` have; the tokenizer does not read
+            them, and neither do the methods here.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(
+        self, files: Sequence[Path], held_out: "Mapping[str, CorpusText] | None" = None
+    ) -> None:
         self.files = files
+        self.held_out = {} if held_out is None else held_out
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         self.name = f"{files[0]}{more}"
         self.size = sum(file.stat().st_size for file in files)

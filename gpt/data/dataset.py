@@ -35,6 +35,7 @@ class Dataset:
         text_ranges: where each of several texts begins and ends in the training split, (S, 2);
             None: it is one text.
         items: ids of the tokens that mark its items; None: it is running text.
+        held_out: the splits that are texts of their own, by `data.val_path` and `data.test_path`.
     """
 
     train: Tokens
@@ -44,6 +45,7 @@ class Dataset:
     test: Tokens | None = None
     text_ranges: NDArray[np.int64] | None = None
     items: ItemIds | None = None
+    held_out: tuple[str, ...] = ()
 
     def chars_per_token(self, tokens: Tokens) -> float:
         """Return the average characters per token of a split, or a part of one."""
@@ -60,13 +62,14 @@ class Dataset:
         shortest = len(self.train)
         if self.text_ranges is not None:
             shortest = int(np.diff(self.text_ranges).min())
+        validates_on_own_text = "val" in self.held_out
+        other = "a longer data.val_path" if validates_on_own_text else "another data.val_fraction"
         for name, length in (("train", shortest), ("val", len(self.val))):
             # a window has the inputs and, one later, the targets
             if length < block_size + 1:
                 raise DataError(
                     f"the {name} split has {length:,} tokens, fewer than block_size + 1 = "
-                    f"{block_size + 1:,}; use more text, a smaller model.block_size or another "
-                    "data.val_fraction"
+                    f"{block_size + 1:,}; use more text, a smaller model.block_size or {other}"
                 )
 
 
@@ -160,6 +163,7 @@ def _open(folder: Path) -> Dataset:
         fingerprint=folder.name,
         test=splits.get("test"),
         items=None if kind == "none" else item_ids(kind, tokenizer),
+        held_out=tuple(meta.get("held_out", ())),
     )
 
 

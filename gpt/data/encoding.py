@@ -8,9 +8,9 @@ import json
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from gpt.config import DataConfig
 from gpt.data.corpus_text import CorpusText, build_tokenizer
 from gpt.data.dataset import META, TOKENS, seal
+from gpt.data.held_out import held_out_tokenizer
 from gpt.data.items import ItemCorpus, item_ids, item_spans
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces
@@ -83,18 +84,21 @@ def _write(
     report: Report,
 ) -> None:
     """Write the token file, then its description, which tells readers that it is whole."""
-    status_before = [file.stat() for file in corpus.files]
+    texts = [corpus, *corpus.held_out.values()]
+    files = [file for text in texts for file in text.files]
+    status_before = [file.stat() for file in files]
     with announced(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = tokenizer or build_tokenizer(corpus, config)
     path = folder / TOKENS
-    sha256 = _write_tokens(path, corpus, tokenizer, report)
+    tokenizers = [tokenizer]
+    for text in corpus.held_out.values():
+        tokenizers.append(held_out_tokenizer(tokenizer, config, text))
+    sha256, ends = _write_tokens(path, texts, tokenizers, report)
     # a text that changes under the reader would have tokens of both versions
-    for file, before in zip(corpus.files, status_before, strict=True):
+    for file, before in zip(files, status_before, strict=True):
         after = file.stat()
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise DataError(f"{file} was changed while it was read; start again")
-    if path.stat().st_size == 0:
-        raise DataError(f"{corpus.name} has no text in it")
     dtype = smallest_dtype(tokenizer.vocab_size)
     with open_file(path) as written:
         tokens = np.memmap(written, dtype, mode="r")
@@ -103,30 +107,50 @@ def _write(
         "dtype": dtype.str,
         "length": len(tokens),
         "sha256": sha256,
-        "splits": _splits(tokens, tokenizer, config),
+        "splits": _splits_of_texts(tokens, ends, corpus, tokenizer, config),
     }
     if isinstance(corpus, ItemCorpus):
         meta["items"] = config.items
-        meta["splits"] = _splits_of_items(tokens, tokenizer, corpus, config)
+    if corpus.held_out:
+        meta["held_out"] = list(corpus.held_out)
     write_atomic(folder / META, json.dumps(seal(meta)).encode())
 
 
-def _write_tokens(path: Path, corpus: CorpusText, tokenizer: Tokenizer, report: Report) -> str:
-    """Write the ids of a corpus; return the hex sha256 of the file."""
+def _write_tokens(
+    path: Path, texts: Sequence[CorpusText], tokenizers: Sequence[Tokenizer], report: Report
+) -> tuple[str, list[int]]:
+    """Write the ids of some texts, one after the other, each by its tokenizer.
+
+    Returns:
+        The hex sha256 of the file, and the index of the token after the last of each text.
+    """
     digest = hashlib.sha256()
-    title = f"encoding {corpus.name}"
-    with counted(report, title, corpus.size, "B") as advance, path.open("wb") as file:
-        if isinstance(corpus, ItemCorpus):
-            encoded = corpus.encoded(tokenizer)
-        else:
-            encoded = _encoded(tokenizer, corpus.blocks(advance))
-        for ids in encoded:
-            data = ids.tobytes()
-            digest.update(data)
-            file.write(data)
+    num_tokens = 0
+    ends: list[int] = []
+    with path.open("wb") as file:
+        for text, tokenizer in zip(texts, tokenizers, strict=True):
+            begin = num_tokens
+            with counted(report, f"encoding {text.name}", text.size, "B") as advance:
+                for ids in _ids_of(text, tokenizer, advance):
+                    data = ids.tobytes()
+                    digest.update(data)
+                    file.write(data)
+                    num_tokens += len(ids)
+            if num_tokens == begin:
+                raise DataError(f"{text.name} has no text in it")
+            ends.append(num_tokens)
     path.chmod(READABLE_FILE)
     sync_file(path)
-    return digest.hexdigest()
+    return digest.hexdigest(), ends
+
+
+def _ids_of(
+    text: CorpusText, tokenizer: Tokenizer, advance: Callable[[int], object]
+) -> Iterator[Ids]:
+    """Yield the ids of a text in order."""
+    if isinstance(text, ItemCorpus):
+        return text.encoded(tokenizer)
+    return _encoded(tokenizer, text.blocks(advance))
 
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
@@ -138,8 +162,31 @@ def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
             yield from pool.map(tokenizer.encode_narrow, texts)
 
 
+def _splits_of_texts(
+    tokens: Tokens,
+    ends: Sequence[int],
+    corpus: CorpusText,
+    tokenizer: Tokenizer,
+    config: DataConfig,
+) -> dict[str, tuple[int, int]]:
+    """Return where each split begins and ends: those of the corpus, then the held-out texts.
+
+    Args:
+        ends: the index of the token after the last of the corpus, and of each held-out text.
+    """
+    if isinstance(corpus, ItemCorpus):
+        splits = _splits_of_items(tokens[: ends[0]], tokenizer, corpus, config)
+    elif "val" in corpus.held_out:
+        splits = {"train": (0, ends[0])}
+    else:
+        splits = _splits(tokens[: ends[0]], tokenizer, config)
+    for split, (begin, end) in zip(corpus.held_out, pairwise(ends), strict=True):
+        splits[split] = (begin, end)
+    return splits
+
+
 def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
-    """Return where each split begins and ends, in tokens.
+    """Return where each split of one text begins and ends, in tokens.
 
     With byte pairs the fractions are of characters, else of tokens: splits of the same characters
     make losses in bits per character comparable between tokenizers.
@@ -171,7 +218,7 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
 def _splits_of_items(
     tokens: Tokens, tokenizer: Tokenizer, corpus: ItemCorpus, config: DataConfig
 ) -> dict[str, tuple[int, int]]:
-    """Return where each split begins and ends, in tokens, from the items that it has."""
+    """Return where each split of a corpus begins and ends, in tokens, from its items."""
     spans = item_spans(tokens, item_ids(config.items, tokenizer).end)
     splits: dict[str, tuple[int, int]] = {}
     first = 0

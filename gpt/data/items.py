@@ -6,7 +6,7 @@ split, shuffled and sampled whole. In a token file each one is followed by its e
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,13 +102,24 @@ class ItemCorpus(CorpusText):
     Attributes:
         items: the texts, without their ends; those of the training split come first.
         split_sizes: the number of items of the training, validation and test split.
+
+    Args:
+        held_out: see `CorpusText`.
+        is_held_out: this is such a text itself, all of which is one split.
     """
 
-    def __init__(self, files: Sequence[Path], config: DataConfig) -> None:
-        super().__init__(files)
+    def __init__(
+        self,
+        files: Sequence[Path],
+        config: DataConfig,
+        held_out: Mapping[str, CorpusText] | None = None,
+        is_held_out: bool = False,
+    ) -> None:
+        super().__init__(files, held_out)
         self.end = end_of_items(config.items)
         items = _read_items(CorpusText(files), config.items)
-        if len(items) < 2:
+        is_split = not is_held_out and "val" not in self.held_out
+        if is_split and len(items) < 2:
             raise DataError(
                 f"{self.name} has {len(items)} items with data.items: {config.items}; at least 2 "
                 "are needed, one of which validates"
@@ -116,7 +127,10 @@ class ItemCorpus(CorpusText):
         hashes = [_hash_of(item) for item in items]
         order = sorted(range(len(items)), key=hashes.__getitem__)
         self.items = [items[index] for index in order]
-        self.split_sizes = _split_sizes([hashes[index] for index in order], config)
+        if is_split:
+            self.split_sizes = _split_sizes([hashes[index] for index in order], config)
+        else:
+            self.split_sizes = (len(items), 0, 0)
 
     def pieces(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
         """Yield each item with its end; `advance` is called once, with the bytes on disk."""

@@ -48,13 +48,33 @@ def corpus_files(config: DataConfig, settings: Settings, report: Report = silent
         case "file":
             assert isinstance(config.path, str)  # several paths: see `gpt.data.preparation`
             files = find_files(expand_home(config.path, "data.path"), report)
+    _check_size(files, config.path or files[0])
+    return files
+
+
+def held_out_files(config: DataConfig, report: Report = silent) -> dict[str, list[Path]]:
+    """Return the files of each split that has a text of its own: `val`, `test`, both or none.
+
+    Raises:
+        DataError: there are no such files, or they are empty or too large.
+    """
+    files: dict[str, list[Path]] = {}
+    for split, path in (("val", config.val_path), ("test", config.test_path)):
+        if path is None:
+            continue
+        key = f"data.{split}_path"
+        files[split] = find_files(expand_home(path, key), report, key)
+        _check_size(files[split], path)
+    return files
+
+
+def _check_size(files: Sequence[Path], name: object) -> None:
+    """Raise DataError unless some files have the size of a corpus; `name` is that of all."""
     size = sum(file.stat().st_size for file in files)
     # characters are counted when the text is read; this spares reading a file that is far too large
     most = MAX_BYTES_PER_CHARACTER * MAX_CHARACTERS
     if not 0 < size <= most:
-        name = config.path or files[0]
         raise DataError(f"{name} has {size:,} bytes; a corpus has 1 to {most:,}")
-    return files
 
 
 def _shakespeare(config: DataConfig, settings: Settings, report: Report) -> Path:
@@ -92,12 +112,15 @@ def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
     return path
 
 
-def find_files(path: Path, report: Report = silent) -> list[Path]:
+def find_files(path: Path, report: Report = silent, key: str = "data.path") -> list[Path]:
     """Return a file, the files below a folder, or those that match a pattern, sorted by path.
 
     Below a folder, names that begin with a dot are left out. Links that are found there or by a
     pattern are not followed, since they may lead anywhere, and `report` names them; the path itself
     may be one.
+
+    Args:
+        key: the key of the configuration that gives the path, for messages.
 
     Raises:
         DataError: the path names no files, or something that is no regular file.
@@ -112,11 +135,11 @@ def find_files(path: Path, report: Report = silent) -> list[Path]:
         found, links = _separate_links(files, _fixed_part(path))
     else:
         found, links = [path], []
-    remedy = "set data.path to a text file, a folder of them or a glob pattern"
+    remedy = f"set {key} to a text file, a folder of them or a glob pattern"
     left_out = ""
     if links:
         left_out = (
-            f"links are not followed ({_listed(links)}): to read one, name it itself in data.path"
+            f"links are not followed ({_listed(links)}): to read one, name it itself in {key}"
         )
     if not found:
         raise DataError(f"{path} names no files; {left_out or remedy}{_bracket_hint(path)}")

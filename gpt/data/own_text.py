@@ -34,6 +34,8 @@ MIN_CHARS = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""
 MIN_CHARS_FOR_RELIABLE_VAL = 20_000
 """Characters below which a validation loss says little: it depends on which lines were held out."""
+MIN_VAL_CHARS = MIN_CHARS_FOR_RELIABLE_VAL // 10
+"""The same for a validation text of your own: a tenth of a text is held out by default."""
 MAX_EVAL_TOKENS = 300_000
 """Most tokens of the validation split that an evaluation reads.
 
@@ -253,13 +255,24 @@ def fit_recipe(
     if "items" not in data.model_fields_set:
         data = _with_items(data, settings, report)
     dataset = prepare(data, settings, report)
-    length = len(dataset.train) + len(dataset.val)
+    length = len(dataset.train)
+    if data.val_path is None:
+        length += len(dataset.val)
     has_several_texts = isinstance(data.path, tuple)
     name = ", ".join(data.path) if isinstance(data.path, tuple) else data.path
     unit = unit_of(dataset)
     if length < MIN_CHARS:
         raise ConfigError(f"{name} has {length:,} {unit}; a model needs at least {MIN_CHARS:,}")
-    if length < MIN_CHARS_FOR_RELIABLE_VAL:
+    characters = length
+    if data.val_path is not None:
+        # The tiers were fitted to texts of which a tenth validates, and here none does.
+        characters = round(length / (1 - data.val_fraction))
+        if len(dataset.val) < MIN_VAL_CHARS:
+            report(
+                f"warning: {data.val_path} has {len(dataset.val):,} {unit}; below "
+                f"{MIN_VAL_CHARS:,} the validation loss is not statistically meaningful"
+            )
+    elif length < MIN_CHARS_FOR_RELIABLE_VAL:
         report(
             f"warning: {name} has {length:,} {unit}, of which {len(dataset.val):,} validate; below "
             f"{MIN_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically meaningful"
@@ -267,7 +280,7 @@ def fit_recipe(
     is_char = isinstance(dataset.tokenizer, CharTokenizer)
     distinct = dataset.tokenizer.vocab_size if is_char else 0
     if dataset.items is None:
-        sections = recipe_for(length, min(len(dataset.train), len(dataset.val)), distinct)
+        sections = recipe_for(characters, min(len(dataset.train), len(dataset.val)), distinct)
     else:
         spans = item_spans(dataset.train, dataset.items.end)
         sections = item_recipe_for(length, int(np.diff(spans, axis=1).max()))

@@ -11,6 +11,7 @@ from gpt.data import corpus_text
 from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, has_lone_returns
 from gpt.data.dataset import META, Dataset, join_texts, open_dataset
 from gpt.data.encoding import encode_into
+from gpt.data.held_out import find_held_out
 from gpt.data.items import ItemCorpus
 from gpt.data.locating import corpus_files
 from gpt.data.tokenizers import Tokenizer
@@ -41,9 +42,14 @@ def prepare(
     """
     if isinstance(config.path, tuple):
         return _prepare_several(config, settings, report, base)
+    corpus: CorpusText
     with announced(report, "looking for the corpus, and hashing it where its hash is known"):
         files = corpus_files(config, settings, report)
-        corpus = CorpusText(files) if config.items == "none" else ItemCorpus(files, config)
+        held_out = find_held_out(config, files, report)
+        if config.items == "none":
+            corpus = CorpusText(files, held_out)
+        else:
+            corpus = ItemCorpus(files, config, held_out)
     with announced(report, f"reading {corpus.name}"):
         tokenizer = None if base is None else extend_tokenizer(base, corpus)
         fingerprint = _fingerprint(config, corpus, tokenizer)
@@ -78,10 +84,13 @@ def _tokenizer_of_all(corpus: CorpusText, config: DataConfig, base: Tokenizer | 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
     """Return a hash of everything that the tokens depend on."""
+    held_out_hashes: dict[str, list[str]] = {}
     try:
         with ThreadPoolExecutor() as pool:
             hashes = list(pool.map(sha256_of, corpus.files))
             has_returns = any(pool.map(has_lone_returns, corpus.files))
+            for split, text in corpus.held_out.items():
+                held_out_hashes[split] = list(pool.map(sha256_of, text.files))
     except OSError as error:
         name = error.filename or corpus.name
         raise DataError(f"cannot read {name}: {error.strerror}") from None
@@ -91,6 +100,8 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
     if config.items != "none":
         parts += ["items", config.items]
+    if held_out_hashes:
+        parts += [held_out_hashes, config.unknown]
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())
     elif config.tokenizer == "bpe":

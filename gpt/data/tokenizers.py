@@ -107,10 +107,8 @@ class CharTokenizer(Tokenizer):
         return len(self.itos)
 
     def encode_narrow(self, text: str) -> Ids:
-        codes = code_points(text)  # (N,)
-        in_table = codes < len(self._ids)
-        ids = self._ids[np.where(in_table, codes, 0)]
-        missing = ~in_table | (ids == NO_ID)
+        ids = self._look_up(text)
+        missing = ids == NO_ID
         if missing.any():
             if self.unknown == "error":
                 raise UnknownCharactersError(self._unknown_message(text, np.flatnonzero(missing)))
@@ -119,6 +117,18 @@ class CharTokenizer(Tokenizer):
             elif self.unknown == "replace":
                 ids = np.where(missing, self.stoi[self.replacement], ids)
         return ids.astype(smallest_dtype(self.vocab_size))
+
+    def find_unknown(self, text: str) -> int | None:
+        """Return the position of the first character outside the vocabulary; None: it has all."""
+        positions = np.flatnonzero(self._look_up(text) == NO_ID)
+        return int(positions[0]) if len(positions) > 0 else None
+
+    def _look_up(self, text: str) -> NDArray[np.int32]:
+        """Return the id of each character, (N,), and `NO_ID` for those outside the vocabulary."""
+        codes = code_points(text)  # (N,)
+        in_table = codes < len(self._ids)
+        ids = self._ids[np.where(in_table, codes, 0)]
+        return np.where(in_table, ids, NO_ID)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         return "".join([self.itos[index] for index in ids])

@@ -29,7 +29,7 @@ AUTO = "auto"
 """What `--resume` means without a path: the newest readable checkpoint of the run, if it has one."""
 RESUME_SAFE_KEYS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),
-    *("run.snapshots", "data.dir", "data.path"),
+    *("run.snapshots", "data.dir", "data.path", "data.val_path", "data.test_path"),
     *("train.eval_interval", "train.log_interval", "train.keep_last", "train.sample_tokens"),
 }
 """Keys that do not affect the result of training and so may change on a resume.

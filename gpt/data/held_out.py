@@ -1,0 +1,82 @@
+"""Texts of their own for validation and for the test, encoded by the tokenizer of the corpus."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpt.config import DataConfig
+from gpt.data.corpus_text import SEPARATOR, CorpusText
+from gpt.data.items import ItemCorpus
+from gpt.data.locating import held_out_files
+from gpt.data.tokenizers import CharTokenizer, Tokenizer
+from gpt.system.errors import DataError, UnknownCharactersError
+from gpt.system.progress import Report
+
+REMEDY = (
+    "leave it out, add a text that has it to the corpus, or set data.unknown to replace or drop"
+)
+"""What to do about a character that the corpus lacks."""
+
+
+def find_held_out(
+    config: DataConfig, files: Sequence[Path], report: Report
+) -> dict[str, CorpusText]:
+    """Return the texts of `data.val_path` and `data.test_path`, by the name of their split.
+
+    Args:
+        files: those of the corpus.
+
+    Raises:
+        DataError: there are no such files, or the corpus has one of them too: its loss would be
+            that of a text that was learned.
+    """
+    trained = {file.resolve() for file in files}
+    texts: dict[str, CorpusText] = {}
+    for split, own_files in held_out_files(config, report).items():
+        for file in own_files:
+            if file.resolve() in trained:
+                raise DataError(
+                    f"{file} is in the corpus and in data.{split}_path; move it out of one of them"
+                )
+        if config.items == "none":
+            texts[split] = CorpusText(own_files)
+        else:
+            texts[split] = ItemCorpus(own_files, config, is_held_out=True)
+    return texts
+
+
+def held_out_tokenizer(tokenizer: Tokenizer, config: DataConfig, text: CorpusText) -> Tokenizer:
+    """Return the tokenizer that encodes a held-out text as `data.unknown` says.
+
+    Raises:
+        UnknownCharactersError: the text has a character that the tokenizer lacks, and
+            `data.unknown` is error.
+    """
+    if not isinstance(tokenizer, CharTokenizer):
+        return tokenizer  # bytes and byte pairs encode any text
+    if config.unknown == "error":
+        _require_known_characters(text, tokenizer)
+    return CharTokenizer(tokenizer.itos, config.unknown)
+
+
+def _require_known_characters(text: CorpusText, tokenizer: CharTokenizer) -> None:
+    """Raise UnknownCharactersError with the place of the first character that has no id."""
+    if len(text.files) > 1 and tokenizer.find_unknown(SEPARATOR) is not None:
+        raise UnknownCharactersError(
+            f"{text.name}: an empty line is read between files, and the corpus has no line end; "
+            "give one file, or set data.unknown to drop"
+        )
+    for file in text.files:
+        line = 1
+        column = 1
+        for piece in CorpusText([file]).pieces():
+            position = tokenizer.find_unknown(piece)
+            before = piece[:position]  # the whole piece where nothing is unknown
+            if "\n" in before:
+                line += before.count("\n")
+                column = 1
+            column += len(before.rpartition("\n")[2])
+            if position is not None:
+                raise UnknownCharactersError(
+                    f"{file}, line {line:,}, column {column:,}: {piece[position]!r} is not in the "
+                    f"corpus, whose characters are the vocabulary; {REMEDY}"
+                )
