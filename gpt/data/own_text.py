@@ -34,7 +34,8 @@ MIN_CHARS = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""
 MIN_CHARS_FOR_RELIABLE_VAL = 20_000
 """Characters below which a validation loss says little: it depends on which lines were held out."""
-MIN_VAL_CHARS = MIN_CHARS_FOR_RELIABLE_VAL // 10
+MIN_VAL_CHARS = MIN_CHARS // 10
+MIN_VAL_CHARS_FOR_RELIABLE_VAL = MIN_CHARS_FOR_RELIABLE_VAL // 10
 """The same for a validation text of your own: a tenth of a text is held out by default."""
 MAX_EVAL_TOKENS = 300_000
 """Most tokens of the validation split that an evaluation reads.
@@ -268,9 +269,15 @@ def fit_recipe(
         # The tiers were fitted to texts of which a tenth validates, and here none does.
         characters = round(length / (1 - data.val_fraction))
         if len(dataset.val) < MIN_VAL_CHARS:
+            # The windows are no longer than the shorter split, and these would be very short.
+            raise ConfigError(
+                f"{data.val_path} has {len(dataset.val):,} {unit}; validation needs at least "
+                f"{MIN_VAL_CHARS:,}"
+            )
+        if len(dataset.val) < MIN_VAL_CHARS_FOR_RELIABLE_VAL:
             report(
                 f"warning: {data.val_path} has {len(dataset.val):,} {unit}; below "
-                f"{MIN_VAL_CHARS:,} the validation loss is not statistically meaningful"
+                f"{MIN_VAL_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically meaningful"
             )
     elif length < MIN_CHARS_FOR_RELIABLE_VAL:
         report(

@@ -1,0 +1,181 @@
+"""Texts of your own for validation and the test follow the corpus, and are read by its tokenizer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gpt.config import DataConfig
+from gpt.data import corpus_text
+from gpt.data.dataset import Dataset
+from gpt.data.own_text import fit_recipe
+from gpt.data.preparation import prepare
+from gpt.data.tokenizers import CharTokenizer
+from gpt.system.environment import Settings
+from gpt.system.errors import ConfigError, DataError
+from gpt.system.progress import silent
+
+OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_text(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+        return str(path)
+
+    return write_text
+
+
+def config_of(path: str, **keys: Any) -> DataConfig:
+    folder = str(Path(path).parent / "data")
+    return DataConfig.model_validate({"source": "file", "path": path, "dir": folder, **keys})
+
+
+def prepared(path: str, **keys: Any) -> Dataset:
+    return prepare(config_of(path, **keys), OFFLINE, silent)
+
+
+def texts_of(data: Dataset) -> list[str | None]:
+    splits = (data.train, data.val, data.test)
+    return [None if split is None else data.tokenizer.decode(split) for split in splits]
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "byte"])
+def test_each_split_is_the_whole_of_its_text(write: Write, tokenizer: str) -> None:
+    path = write("a.txt", "abcabc" * 5)
+    keys = {"val_path": write("b.txt", "cab"), "test_path": write("c.txt", "bca")}
+    data = prepared(path, tokenizer=tokenizer, **keys)
+    assert texts_of(data) == ["abcabc" * 5, "cab", "bca"]
+
+
+def test_test_text_alone_leaves_the_fraction_for_validation(write: Write) -> None:
+    data = prepared(write("a.txt", "abcde" * 20), test_path=write("c.txt", "edc"))
+    assert texts_of(data) == ["abcde" * 18, "abcde" * 2, "edc"]
+
+
+def test_folder_and_pattern_name_texts_like_the_path(write: Write) -> None:
+    path = write("a.txt", "abc\n" * 9)
+    val = write("val/1.txt", "ab")
+    write("val/2.txt", "bc")
+    folder = str(Path(val).parent)
+    for given in (folder, f"{folder}/*.txt"):
+        assert texts_of(prepared(path, val_path=given))[1] == "ab\n\nbc"
+
+
+def test_vocabulary_is_of_the_corpus_alone(write: Write) -> None:
+    data = prepared(write("a.txt", "abc" * 9), val_path=write("b.txt", "axa"), unknown="drop")
+    assert isinstance(data.tokenizer, CharTokenizer)
+    assert data.tokenizer.itos == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("xbc", "line 1, column 1"),
+        ("ab\ncabx\nx", "line 2, column 4"),
+        ("\ufeffab\r\n\r\nax", "line 3, column 2"),
+        ("a" * 90 + "\n" + "b" * 50 + "x", "line 2, column 51"),
+        ("a" * 90 + "x", "line 1, column 91"),
+    ],
+)
+def test_unknown_character_is_refused_with_its_place(
+    write: Write, monkeypatch: pytest.MonkeyPatch, text: str, place: str
+) -> None:
+    monkeypatch.setattr(corpus_text, "PIECE", 16)  # a text is read in several pieces
+    path = write("a.txt", "abc\n" * 9)
+    for key in ("val_path", "test_path"):
+        bad = write("b.txt", text)
+        with pytest.raises(DataError) as caught:
+            prepared(path, **{key: bad})
+        assert str(caught.value).startswith(f"{bad}, {place}: 'x' is not in the corpus")
+        assert "data.unknown" in str(caught.value)
+    assert list(Path(path).parent.glob("data/tokens/*")) == []
+
+
+@pytest.mark.parametrize(("unknown", "val"), [("drop", "ac"), ("replace", "a?c")])
+def test_unknown_characters_are_dropped_or_replaced(write: Write, unknown: str, val: str) -> None:
+    data = prepared(write("a.txt", "abc?" * 9), val_path=write("b.txt", "axc"), unknown=unknown)
+    assert texts_of(data)[1] == val
+
+
+def test_line_end_between_files_that_the_corpus_lacks_is_refused(write: Write) -> None:
+    path = write("a.txt", "abc" * 9)
+    folder = str(Path(write("val/1.txt", "ab")).parent)
+    write("val/2.txt", "bc")
+    with pytest.raises(DataError, match="an empty line is read between files"):
+        prepared(path, val_path=folder)
+
+
+def test_fingerprint_changes_with_a_held_out_text(write: Write) -> None:
+    path = write("a.txt", "abcd" * 9)
+    val = write("b.txt", "abcd")
+    without = prepared(path).fingerprint
+    first = prepared(path, val_path=val).fingerprint
+    as_test = prepared(path, test_path=val).fingerprint
+    write("b.txt", "dcba")
+    changed = prepared(path, val_path=val).fingerprint
+    assert len({without, first, as_test, changed}) == 4
+
+
+def test_text_that_is_trained_on_cannot_validate(write: Write) -> None:
+    path = write("texts/a.txt", "abc" * 9)
+    val = write("texts/b.txt", "abc" * 9)
+    with pytest.raises(DataError, match=r"b\.txt is in the corpus and in data\.val_path"):
+        prepared(str(Path(path).parent), val_path=val)
+
+
+def test_held_out_text_needs_files_with_text(write: Write) -> None:
+    path = write("a.txt", "abc" * 9)
+    with pytest.raises(DataError, match=r"no such file; set data\.val_path to"):
+        prepared(path, val_path="none.txt")
+    with pytest.raises(DataError, match=r"b\.txt has 0 bytes"):
+        prepared(path, test_path=write("b.txt", ""))
+    with pytest.raises(DataError, match=r"b\.txt has no text in it"):
+        prepared(path, test_path=write("b.txt", "\ufeff"))
+
+
+def test_short_validation_text_is_told_by_its_own_key(write: Write) -> None:
+    data = prepared(write("a.txt", "abc" * 9), val_path=write("b.txt", "abc"))
+    with pytest.raises(DataError, match=r"the val split has 3 tokens.*a longer data\.val_path$"):
+        data.check_length(8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"val_path": "b", "val_fraction": 0.2}, "val_fraction: is not read with val_path"),
+        ({"val_path": "b", "test_fraction": 0.2}, "test_fraction: is not read with val_path"),
+        ({"test_path": "b", "test_fraction": 0.2}, "test_fraction: is not read with val_path"),
+        ({"path": ["a", "c"], "val_path": "b"}, "val_path: is for one path"),
+        ({"unknown": "drop"}, "unknown: is only read with val_path or test_path"),
+        ({"val_path": "b", "unknown": "drop", "tokenizer": "byte"}, "is only read with tokenizer"),
+    ],
+)
+def test_contradictions_are_refused(keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DataConfig.model_validate({"source": "file", "path": "a", **keys})
+    assert problem in str(caught.value)
+
+
+def test_recipe_counts_the_characters_that_are_trained_on(write: Write) -> None:
+    text = "some words of a text.\n" * 2000
+    path = write("a.txt", text)
+    train, val = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    by_fraction, _ = fit_recipe(config_of(path), OFFLINE, silent)
+    split = config_of(write("train.txt", train), val_path=write("val.txt", val))
+    assert fit_recipe(split, OFFLINE, silent)[0] == by_fraction
+
+
+def test_recipe_refuses_a_validation_text_without_a_window(write: Write) -> None:
+    path = write("a.txt", "some words of a text.\n" * 2000)
+    lines: list[str] = []
+    fit_recipe(config_of(path, val_path=write("b.txt", "some words" * 50)), OFFLINE, lines.append)
+    assert any("b.txt has 500 characters; below 2,000" in line for line in lines)
+    with pytest.raises(ConfigError, match=r"c\.txt has 10 characters; validation needs at least"):
+        fit_recipe(config_of(path, val_path=write("c.txt", "some words")), OFFLINE, silent)
