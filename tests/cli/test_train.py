@@ -395,3 +395,22 @@ def test_overrides_say_how_a_text_is_read(text: Path, run: Call) -> None:
     config = load_config(Path("日本.yaml")).config
     assert (config.data.tokenizer, config.run.name) == ("byte", None)
     assert Path("runs/other/last.json").is_file()
+
+
+def test_texts_of_your_own_validate_and_test(text: Path, run: Call, refuse: Refuse) -> None:
+    Path("val.txt").write_text(CORPUS * 3, encoding="utf-8")
+    Path("test.txt").write_text(CORPUS * 2, encoding="utf-8")
+    Path("bad.txt").write_text(f"{CORPUS * 2}\n\N{SNOWMAN}", encoding="utf-8")
+    train = f"train 日本.txt {SMALL} --val val.txt --test test.txt"
+    run(f"{train} train.max_steps=2")
+    assert load_config(Path("日本.yaml")).config.data.val_path == "val.txt"
+    assert run("evaluate --checkpoint 日本 --split val").json["tokens"] == 3 * len(CORPUS) - 1
+    assert run("evaluate --checkpoint 日本 --split test").json["tokens"] == 2 * len(CORPUS) - 1
+    Path("val.txt").rename("moved.txt")
+    said = run("train --resume 日本 train.max_steps=3 data.val_path=moved.txt").err
+    assert "resuming runs/日本/checkpoints/step-000002" in said
+    line = 2 * CORPUS.count("\n") + 2
+    error = refuse(f"train a=b.txt {SMALL} --val bad.txt")
+    assert f"bad.txt, line {line}, column 1: '\N{SNOWMAN}' is not in the corpus" in error
+    assert not Path("a=b.yaml").exists()
+    run(f"train a=b.txt {SMALL} --val bad.txt data.unknown=drop train.max_steps=1")
