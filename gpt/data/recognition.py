@@ -18,6 +18,8 @@ MAX_LINE_CHARS = 200
 """Lines that are longer are no items that are recognized."""
 MAX_MEAN_WORDS = 4.0
 """Words of a line, on average, up to which lines are a list: verse has some seven, prose ten."""
+MIN_DISTINCT = 0.5
+"""Share of the lines of a list that differ from all others before them."""
 MAX_EMPTY_LINES = 0.01
 """Share of the lines of a list that may be empty."""
 MAX_PARAGRAPH_CHARS = 2_000
@@ -58,8 +60,10 @@ def recognize_items(text: str) -> str:
 
 
 def _is_list(lines: Sequence[str]) -> bool:
-    """Return whether lines are short, or sorted, as those of a list are."""
+    """Return whether lines are short, or sorted, and mostly different, as those of a list are."""
     if max(len(line) for line in lines) > MAX_LINE_CHARS:
+        return False
+    if len(set(lines)) < MIN_DISTINCT * len(lines):
         return False
     num_words = sum(len(line.split()) for line in lines)
     has_few_words = num_words <= MAX_MEAN_WORDS * len(lines)

@@ -187,6 +187,7 @@ SPEECHES = ["a line of verse\n" * (number % 7) + "and the last" for number in ra
     [
         ("\n".join(NAMES), "lines"),
         ("\n".join(NAMES[:90]), "none"),
+        ("the same line again\n" * 2000, "none"),
         ("\n\n".join(NAMES), "none"),  # one line each: paragraphs of prose look so too
         (VERSE, "none"),
         ("\n".join(sorted(VERSE.split("\n"))), "lines"),
