@@ -31,6 +31,6 @@ def sample_items(loaded: Loaded, count: int) -> list[str]:
 
 
 def count_new(loaded: Loaded, dataset: Dataset) -> int:
-    """Return how many of `NUM_SAMPLES` samples do not stand in the training split."""
-    known = training_items(dataset)
+    """Return how many of `NUM_SAMPLES` samples are items, and not those of the training split."""
+    known = training_items(dataset) | {""}
     return sum(text not in known for text in sample_items(loaded, NUM_SAMPLES))

@@ -37,4 +37,5 @@ def training_items(dataset: Dataset) -> frozenset[str]:
     """Return the texts of the items of the training split, without their ends."""
     assert dataset.items is not None
     end = dataset.tokenizer.decode([dataset.items.end])
-    return frozenset(dataset.tokenizer.decode(dataset.train).split(end))
+    # the last part is the empty text after the end of the last item
+    return frozenset(dataset.tokenizer.decode(dataset.train).split(end)[:-1])

@@ -59,7 +59,8 @@ def write_items(
         written = 0
         for seed, text in _sampled(runtime, tokenizer, prompt, params, wanted, arguments.new):
             is_known = prompt + text in known
-            if is_known and arguments.new:
+            is_new = text != "" and not is_known
+            if arguments.new and not is_new:
                 continue
             if arguments.json:
                 row = {"prompt": prompt, "text": text, "seed": seed, "known": is_known}

@@ -270,7 +270,10 @@ def test_run_with_a_base_resumes_exactly_even_when_the_base_is_gone(
             ["train.init_from=PLACE/bytes", "data.tokenizer=bpe", "data.bpe_vocab_size=300"],
             "bpe_vocab_size is 300, but",
         ),
-        (["train.init_from=PLACE/nothing"], "train.init_from: .*nothing: no such run or checkpoint"),
+        (
+            ["train.init_from=PLACE/nothing"],
+            "train.init_from: .*nothing: no such run or checkpoint",
+        ),
         (["train.init_from=PLACE/int8"], "int8 weights, which cannot be trained"),
     ],
 )
