@@ -58,15 +58,16 @@ def write_items(
     for prompt in prompts:
         written = 0
         for seed, text in _sampled(runtime, tokenizer, prompt, params, wanted, arguments.new):
-            is_known = prompt + text in known
-            is_new = text != "" and not is_known
+            item = prompt + text
+            is_known = item in known
+            is_new = item != "" and not is_known
             if arguments.new and not is_new:
                 continue
             if arguments.json:
                 row = {"prompt": prompt, "text": text, "seed": seed, "known": is_known}
                 print(json.dumps(row, ensure_ascii=False), flush=True)
             else:
-                _print_item(prompt + text, is_known)
+                _print_item(item, is_known)
             written += 1
             if written == wanted:
                 break
