@@ -189,8 +189,8 @@ def item_recipe_for(characters: int, longest_item: int) -> dict[str, dict[str, A
     sections = _build_sections(tier, tier.max_steps, tier.dropout, block_size)
     if characters > 10 * MAX_EVAL_TOKENS:
         sections["train"]["eval_max_tokens"] = MAX_EVAL_TOKENS
-    # an item is to be new, which it seldom is at a lower temperature
-    sections["sample"] = {"temperature": tier.temperature, "max_new_tokens": block_size}
+    # the model's own distribution: at lower temperatures more samples stand in the text
+    sections["sample"] = {"temperature": 1.0, "max_new_tokens": block_size}
     return sections
 
 
