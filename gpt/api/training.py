@@ -34,7 +34,7 @@ Texts = str | Path | Sequence[str | Path]
 """A text, or several."""
 
 
-@torch.inference_mode(False)  # and with gradients
+@torch.inference_mode(False)  # the caller may be in that mode, in which nothing can be trained
 def train(
     path: Texts | None = None,
     *,
@@ -51,42 +51,48 @@ def train(
     """Train a model and return its run; the result is that of `gpt train`, down to the last bit.
 
     Args:
-        path: a text to learn from: a file, a folder, or a glob pattern; or several, in a list, as `data.path`.
+        path: a text to learn from: a file, a folder, or a glob pattern; or several, in a list, as
+            `data.path`.
         text: the text itself, in place of `path`.
-        config: a YAML file, the name of a recipe such as `shakespeare`, a `Config`, or a dict of sections. None: the
-            recipe that fits the text, as `gpt new` writes it.
-        resume: auto: continue this run from its newest readable checkpoint, or start it; a run or a checkpoint, by its
-            path or its name below `runs`: continue from there, without `config` by the run's own configuration.
+        config: a YAML file, the name of a recipe such as `shakespeare`, a `Config`, or a dict of
+            sections. None: the recipe that fits the text, as `gpt new` writes it.
+        resume: auto: continue this run from its newest readable checkpoint, or start it. A run or a
+            checkpoint, by its path or its name below `runs`: continue from there, by the run's own
+            configuration where none is given.
         allow_config_change: resume even though the configuration differs from the checkpoint's.
-        callbacks: `gpt.Callback` objects, or functions that are called after each step with a `StepEvent`.
-        plugins: Python files to load first, or one.
+        callbacks: `gpt.Callback` objects, or functions that are called after each step with a
+            `StepEvent`.
+        plugins: a Python file, or several, to load first.
         offline: never use the network.
-        report: takes lines for the user; None: there are none, and no progress bar.
-        keywords: values that replace those of `config`: a section as a dict, `model=dict(n_layer=2)`, or a key that
-            only one section has, `max_steps=200`. `name` and `seed` are those of the run.
+        report: takes lines for the user. None: there are no lines, and no progress bar.
+        keywords: values that replace those of `config`: a section as a dict,
+            `model=dict(n_layer=2)`, or a key that only one section has, `max_steps=200`. `name` and
+            `seed` are those of the run.
 
     Returns:
-        The run. After Ctrl-C, or the stop button of a notebook, it is saved; at a prompt it is returned as it is.
+        The run. Ctrl-C at a prompt, or the stop button of a notebook, saves the run and returns it as
+        it is then.
 
     Raises:
         GPTError: the configuration, the data, the device or the run folder cannot be used.
         KeyboardInterrupt: Ctrl-C in a program; the run is saved.
     """
     _require_plain_torch()
-    if plugins:
+    if plugins:  # before the configuration is read, which may name what they add
         load_plugins(plugins)
     if resume is not None and not isinstance(resume, str | Path):
         raise ConfigError(f'resume is {resume!r}, expected "auto", a path, or None')
+    resume_from = None if resume is None else str(resume)
     listeners = as_callbacks(callbacks)
     settings = read_settings(offline)
-    start = None if resume is None else str(resume)
     has_source = path is not None or text is not None or config is not None
-    if start is not None and start != AUTO and not has_source:
-        checkpoint = _find_resumed(start, keywords)
-        start = str(checkpoint)
+    if resume_from not in (None, AUTO) and not has_source:
+        checkpoint = _find_resumed(str(resume_from), keywords)
+        resume_from = str(checkpoint)
         config = configuration_around(checkpoint)
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
+        # One process reads the files and may write the text; the others get its result.
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         threads = loaded.config.run.threads or torch.get_num_threads()
         require_own_threads(threads, "set run.threads to 1")
@@ -95,7 +101,7 @@ def train(
         trainer = build_trainer(
             loaded,
             Host(settings, tell, world),
-            resume=start,
+            resume=resume_from,
             allow_config_change=allow_config_change,
             callbacks=listeners,
             progress=_build_progress(loaded, tell),
@@ -118,15 +124,18 @@ def _require_plain_torch() -> None:
 
 
 def _find_resumed(resume: str, keywords: Mapping[str, Any]) -> Path:
-    """Return the checkpoint that is meant, where the run's own configuration is to be taken."""
-    # The other keywords are perhaps right only with that configuration, still to be found.
-    places = {"run": keywords["run"]} if "run" in keywords else {}
-    runs = runs_of(compose_config(None, places).config)
+    """Return the checkpoint to resume from, whose configuration is not known yet.
+
+    Its name is looked for in the folder of runs, which the keywords may set.
+    """
+    # Only this section: the other keywords may be right with the configuration of the run alone.
+    sections = {"run": keywords["run"]} if "run" in keywords else {}
+    runs = runs_of(compose_config(None, sections).config)
     return find_checkpoint(Path(resume), runs, prefer="last")
 
 
 def _build_progress(loaded: LoadedConfig, report: Report) -> Monitor | None:
-    """Return what shows the progress: a curve in a notebook, or else a bar; None: nothing."""
+    """Return what shows the progress: a curve in a notebook, a bar elsewhere, or None: nothing."""
     max_steps = loaded.config.train.max_steps
     if report is silent:
         return None
@@ -145,7 +154,7 @@ def _configure(
     settings: Settings,
     report: Report,
 ) -> LoadedConfig:
-    """Return the configuration that the arguments of `train` mean; a text is stored first."""
+    """Return the configuration that the arguments of `train` mean, once a `text` is in a file."""
     if path is None and text is None:
         if source is None and not keywords:
             raise ConfigError(
@@ -164,18 +173,20 @@ def _configure(
     loaded = compose_config(source, keywords)
     if loaded.file is not None:
         return loaded
+    # Without a YAML file, the run is named after the text.
     name = "text" if text is not None else _name_of(path)
     return LoadedConfig(loaded.config, name)
 
 
 def _name_of(path: Texts) -> str:
-    """Return a name for a run that is like that of its text, or like those of all its texts."""
+    """Return the name of a run after its text, or after all its texts."""
     texts = [path] if isinstance(path, str | Path) else path
-    return to_name("-".join(name_of_text(each) for each in texts))
+    names = [name_of_text(text) for text in texts]
+    return to_name("-".join(names))
 
 
 def _store(text: str, source: Source | None, keywords: Mapping[str, Any]) -> Path:
-    """Write a text below the data folder, where the commands find it too; return its path."""
+    """Write a text into the data folder, where the commands find it too; return its path."""
     if not isinstance(text, str):
         raise DataError(f"text is a {type(text).__name__}, expected str")
     if not text:
@@ -185,7 +196,7 @@ def _store(text: str, source: Source | None, keywords: Mapping[str, Any]) -> Pat
 
 
 def _with_path(keywords: Mapping[str, Any], path: Texts) -> Mapping[str, Any]:
-    """Return the keywords with the path of the text, whatever else they say of the data."""
+    """Return the keywords with the path of the text added to those of the section `data`."""
     data = keywords.get("data", {})
     if isinstance(data, BaseModel):
         data = data.model_dump(exclude_unset=True)
@@ -200,9 +211,13 @@ def _finish(trainer: Trainer) -> Run:
         trainer.run()
     except Interrupted as stopped:
         _tell_how_to_continue(str(stopped), trainer)
-        if stopped.exit_code != 128 + signal.SIGINT:
-            signal.raise_signal(stopped.exit_code - 128)  # by the handlers of the caller
-        if not hasattr(sys, "ps1"):  # a program, not a prompt or a notebook
+        # A shell's exit code for a signal is 128 and the number of the signal.
+        signal_number = stopped.exit_code - 128
+        if signal_number != signal.SIGINT:
+            # The trainer has given the signals back to the handlers of the caller.
+            signal.raise_signal(signal_number)
+        is_interactive = hasattr(sys, "ps1")  # the prompt of Python, which notebooks have, too
+        if not is_interactive:
             raise KeyboardInterrupt from None
     except BaseException as error:
         if trainer.callbacks.failed:
