@@ -70,8 +70,8 @@ def train(
             `seed` are those of the run.
 
     Returns:
-        The run. Ctrl-C at a prompt, or the stop button of a notebook, saves the run and returns it as
-        it is then.
+        The run. Ctrl-C at a prompt, or the stop button of a notebook, saves the run and returns it
+        as it is then.
 
     Raises:
         GPTError: the configuration, the data, the device or the run folder cannot be used.

@@ -26,18 +26,19 @@ def _run(argv: Sequence[str] | None) -> int:
         required=True, metavar="VIEW", title="views (each has its own --help)"
     )
     for view in VIEWS:
-        name = view.__name__.rpartition(".")[2]
+        name = view.__name__.rpartition(".")[2]  # that of the module, without its package
         options = subparsers.add_parser(
             name, help=view.SUMMARY, description=view.SUMMARY, example=view.EXAMPLE
         )
         options.set_defaults(run=view.run)
         view.add_options(options)
     arguments, unknown = parser.parse_known_args(argv)
+    # Overrides, section.key=value, are no arguments that argparse knows; see `add_model_options`.
     if "overrides" in arguments:
         arguments.overrides = [text for text in unknown if not text.startswith("-")]
         unknown = [text for text in unknown if text.startswith("-")]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    load_given_plugins(arguments)
+    load_given_plugins(arguments)  # first, since a configuration may name what they add
     arguments.run(arguments)
     return 0

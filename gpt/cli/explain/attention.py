@@ -110,6 +110,7 @@ def _requested_weights(arguments: argparse.Namespace, weights: "Tensor") -> "Ten
 
 
 def _table(heads: Iterable[dict[str, Any]]) -> Table:
+    """Return a row for each head; `-` where a text of one token has no loss."""
     rows = []
     for figures in heads:
         # The keys are in the order of HEADER.
@@ -135,7 +136,8 @@ def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
 
 
 def _cell(weight: float) -> str:
-    # Of the weight itself, all small ones would be blank.
+    """Return two characters: as wide as the label of a key, and a character is twice as high."""
+    # The square root, since the weights of a long text are so small that all would be blank.
     level = int(math.sqrt(weight) * len(SHADES))
     darkest = len(SHADES) - 1  # a weight of 1 would be one level beyond
     return SHADES[min(level, darkest)] * 2

@@ -1,6 +1,7 @@
 """`gpt explain flops`: FLOPs of training and generation."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.explain.options import (
@@ -39,14 +40,17 @@ def run(arguments: argparse.Namespace) -> None:
     batch, length = read_size(arguments, config)
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
+    # The check of the options comes first: these modules load torch, which takes seconds.
     from gpt.extras.accounting.generation_flops import GenerationFlops
 
     training_table, training_summary = _training(model, batch, length)
     tables = [training_table]
     generation_summary = None
     if new > 0:
-        generation_table, generation_summary = _generation(GenerationFlops(model, prompt, new))
-        tables.append(generation_table)
+        generation = GenerationFlops(model, prompt, new)
+        steps = _steps(generation)
+        tables.append(_generation_table(generation, steps))
+        generation_summary = _generation_summary(generation, steps)
     summary = {"source": source, **training_summary, "generation": generation_summary}
     print_view(arguments, source, tables, summary)
 
@@ -88,10 +92,7 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
     step = training_flops(model, batch, length)
     passes = {"forward": forward, "backward": step - forward, "training_step": step}
     tokens = batch * length
-    rows = [
-        *_shares(parts, forward, tokens),
-        *_shares(passes, step, tokens),
-    ]
+    rows = _shares(parts, forward, tokens) + _shares(passes, step, tokens)
     header = ("part", "FLOPs", "FLOPs/token", "share")
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
     title = f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs"
@@ -103,47 +104,43 @@ def _shares(flops_by_name: dict[str, int], whole: int, tokens: int) -> list[tupl
     """Return a row for each name: its FLOPs in all, per token, and as a share of a whole."""
     rows: list[tuple[str, ...]] = []
     for name, flops in flops_by_name.items():
+        words = name.replace("_", " ")
         per_token = human_count(flops / tokens)
-        rows.append(
-            (name.replace("_", " "), f"{flops:,}", per_token, f"{100 * flops / whole:.1f} %")
-        )
+        share = 100 * flops / whole
+        rows.append((words, f"{flops:,}", per_token, f"{share:.1f} %"))
     return rows
 
 
-def _generation(generation: "GenerationFlops") -> tuple[Table, dict[str, Any]]:
-    """Return the table of generating, and its part of the summary."""
-    prompt = generation.prompt
-    new = generation.new
-    naive = generation.naive
-    cached = generation.cached
-    naive_positions = generation.naive_positions
-    cached_positions = generation.cached_positions
+def _steps(generation: "GenerationFlops") -> list[dict[str, int]]:
+    """Return the FLOPs of steps 1, 2, 4, 8, ... and of the last one.
 
-    # Steps 1, 2, 4, 8, ... and the last: a table of all of them could have thousands of rows.
-    powers_of_two = {1 << power for power in range(new.bit_length())}
+    A table of all steps could have thousands of rows.
+    """
+    powers_of_two = {1 << power for power in range(generation.new.bit_length())}
     steps = []
-    for step in sorted(powers_of_two | {new}):
-        steps.append(
-            {
-                "step": step,
-                "naive": generation.naive_step(step),
-                "cached": generation.cached_step(step),
-            }
-        )
+    for step in sorted(powers_of_two | {generation.new}):
+        naive = generation.naive_step(step)
+        cached = generation.cached_step(step)
+        steps.append({"step": step, "naive": naive, "cached": cached})
+    return steps
 
+
+def _generation_table(generation: "GenerationFlops", steps: Sequence[dict[str, int]]) -> Table:
+    """Return the table of generating: the prompt, some steps and the total."""
+    prompt = generation.prompt
     rows = [("prompt", f"{prompt:,}", "", f"{generation.prefill:,}", "")]
     for flops in steps:
-        tokens = prompt + flops["step"]
-        rows.append(
-            (
-                f"{flops['step']:,}",
-                f"{tokens:,}",
-                f"{flops['naive']:,}",
-                f"{flops['cached']:,}",
-                f"{flops['naive'] / flops['cached']:,.1f}",
-            )
-        )
+        number = flops["step"]
+        naive = flops["naive"]
+        cached = flops["cached"]
+        ratio = f"{naive / cached:,.1f}"
+        rows.append((f"{number:,}", f"{prompt + number:,}", f"{naive:,}", f"{cached:,}", ratio))
+    naive = generation.naive
+    cached = generation.cached
     rows.append(("total", "", f"{naive:,}", f"{cached:,}", f"{naive / cached:,.1f}"))
+
+    naive_positions = generation.naive_positions
+    cached_positions = generation.cached_positions
     note = (
         "Step i attends to the prompt and i new tokens: "
         "without a cache all of them go through the\n"
@@ -154,16 +151,22 @@ def _generation(generation: "GenerationFlops") -> tuple[Table, dict[str, Any]]:
         f"{naive_positions / cached_positions:,.1f} to 1."
     )
     header = ("step", "tokens", "FLOPs, no cache", "FLOPs, cached", "ratio")
-    table = Table(f"Generating {new:,} tokens after {prompt:,}", header, rows, ">>>>>", note)
-    summary = {
-        "prompt_tokens": prompt,
-        "new_tokens": new,
+    title = f"Generating {generation.new:,} tokens after {prompt:,}"
+    return Table(title, header, rows, ">>>>>", note)
+
+
+def _generation_summary(
+    generation: "GenerationFlops", steps: Sequence[dict[str, int]]
+) -> dict[str, Any]:
+    """Return the part of generating of the summary."""
+    return {
+        "prompt_tokens": generation.prompt,
+        "new_tokens": generation.new,
         "prefill": generation.prefill,
-        "naive": naive,
-        "cached": cached,
-        "naive_positions": naive_positions,
-        "cached_positions": cached_positions,
-        "ratio": naive / cached,
+        "naive": generation.naive,
+        "cached": generation.cached,
+        "naive_positions": generation.naive_positions,
+        "cached_positions": generation.cached_positions,
+        "ratio": generation.naive / generation.cached,
         "steps": steps,
     }
-    return table, summary

@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:
+    """Return the bytes of a training step: what it holds, and its peak."""
     entries = [
         ("weights, float32", memory.weights),
         ("position tables", memory.buffers),
@@ -98,6 +99,7 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
 
 
 def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config: Config) -> Table:
+    """Return a row for each type of the cache: its bytes, and the peaks with it."""
     rows = []
     for kind, memory in memories.items():
         sizes = (memory.cache, memory.prefill_peak, memory.decode_peak)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PLACEHOLDER_VOCABULARY = 65
 """Vocabulary size assumed where the corpus would determine it: that of Tiny Shakespeare."""
 BYTE_VOCABULARY = 256
+"""Vocabulary size of the tokenizer of bytes."""
 MAX_BATCH = 1_000_000
 """Most sequences of a batch: with more, byte counts would overflow 64 bits."""
 
@@ -90,6 +91,7 @@ def find_config(arguments: argparse.Namespace) -> NamedConfig:
 
 
 def _published(name: str, overrides: list[str]) -> NamedConfig:
+    """Return the configuration of a published model, with the overrides."""
     from gpt.extras.accounting.published import find_published
 
     # A paper's batch size belongs to its training, which the views do not show.
@@ -99,6 +101,7 @@ def _published(name: str, overrides: list[str]) -> NamedConfig:
 
 
 def _trained(arguments: argparse.Namespace, overrides: list[str]) -> NamedConfig:
+    """Return the configuration of a checkpoint, by default the newest, with the overrides."""
     from gpt.checkpoint import find_checkpoint, read_checkpoint
 
     folder = find_checkpoint(arguments.checkpoint, arguments.runs)

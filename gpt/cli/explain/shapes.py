@@ -85,6 +85,7 @@ def _repeated_blocks(layers: Sequence[int], tensors: int) -> Table:
 
 
 def _totals(rows: Sequence["TensorRow"]) -> Table:
+    """Return a table of one cell: how many tensors, FLOPs and parameters there are."""
     flops = sum(row.flops for row in rows)
     # By name, since a tied matrix is read twice: as the embedding, and transposed (.T) as the head.
     counts = {}
@@ -95,9 +96,8 @@ def _totals(rows: Sequence["TensorRow"]) -> Table:
         f"{len(rows)} tensors; {flops:,} FLOPs in matmuls, a multiply-add counted as two; "
         f"{sum(counts.values()):,} parameters read"
     )
-    return Table(
-        "In all", ("total",), [(total,)], "<", "bytes in brackets: a view of another tensor"
-    )
+    note = "bytes in brackets: a view of another tensor"
+    return Table("In all", ("total",), [(total,)], "<", note)
 
 
 def _format_shape(shape: Sequence[int]) -> str:
