@@ -136,7 +136,7 @@ def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
 
 
 def _cell(weight: float) -> str:
-    """Return two characters: as wide as the label of a key, and a character is twice as high."""
+    """Return the shade of a weight, twice: the label of a key has two characters, too."""
     # The square root, since the weights of a long text are so small that all would be blank.
     level = int(math.sqrt(weight) * len(SHADES))
     darkest = len(SHADES) - 1  # a weight of 1 would be one level beyond

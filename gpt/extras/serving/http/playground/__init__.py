@@ -55,11 +55,10 @@ def _add_page(app: FastAPI, facts: dict[str, Any]) -> None:
 
 
 def _add_model_info(app: FastAPI, services: Services) -> None:
-    """Add `POST /api/models/{name}`: what the page says about a model, and the first values of its
-    form.
+    """Add `POST /api/models/{name}`: what the page says about a model.
 
-    It loads the model, and so it is no GET: a page of any site can make a browser send one, without
-    an origin.
+    It has the first values of the page's form, too. It loads the model, which is why it is no GET:
+    the page of any site can make a browser send a GET without an origin.
     """
 
     async def describe(name: str) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
         """
         async with services.models.use(name) as served:
             loaded = served.loaded
-            if served.example is None:
+            if served.example is None:  # written once, then kept with the model
                 loop = asyncio.get_running_loop()
                 served.example = await loop.run_in_executor(services.executor, example_of, loaded)
             config = loaded.model.config

@@ -85,8 +85,16 @@ def add_generate(app: FastAPI, services: Services) -> None:
         tokenizer = served.loaded.tokenizer
         shared = body.model_dump(exclude={"known", "alternatives"})
         request = CompletionRequest(**shared, **FIXED_FIELDS)
-        reading = (request, services.limits, model, tokenizer, served.loaded.config.sample)
-        (prompt,) = await worker.run(length_of(body.prompt), read_prompts, *reading)
+        (prompt,) = await worker.run(
+            length_of(body.prompt),
+            read_prompts,
+            request,
+            services.limits,
+            model,
+            tokenizer,
+            served.loaded.config.sample,
+        )
+        # of the whole vocabulary, since the sampling parameters are applied to all tokens
         logprobs = min(model.vocab_size, MAX_LOGPROBS)
         params = prompt.params[0].model_copy(update={"logprobs": logprobs})
 
@@ -99,8 +107,7 @@ def add_generate(app: FastAPI, services: Services) -> None:
         # an empty prompt is scored as the line end that the engine puts in its place
         ids = prompt.ids or fit_prompt([], tokenizer, params, model.config.block_size)
         loop = asyncio.get_running_loop()
-        arguments = (model, ids, params)
-        scored = await loop.run_in_executor(services.executor, prompt_logprobs, *arguments)
+        scored = await loop.run_in_executor(services.executor, prompt_logprobs, model, ids, params)
         choice = await worker.run(values, _begin, prompt, scored, params, served.loaded, body)
         response.start(choice, prompt.ids, params)
         return stream(_events(response))
@@ -117,9 +124,12 @@ def _begin(
 ) -> Choice:
     """Return the choice that begins with the prompt.
 
-    `scored` are its tokens in the window, with log-probabilities.
+    Args:
+        scored: the tokens of the prompt in the window, with log-probabilities.
     """
-    given = [*map(SampledToken, prompt.cropped), *scored]
+    # The model does not read the tokens before the window, which have no log-probabilities.
+    cropped = [SampledToken(token) for token in prompt.cropped]
+    given = cropped + scored
     details = DetailStream(loaded, params, len(given), body.known, body.alternatives)
     choice = Choice(0, params.seed, details)
     choice.begin(prompt.text, given)
@@ -127,6 +137,7 @@ def _begin(
 
 
 async def _events(response: Response) -> AsyncIterator[str]:
+    """Yield an event for each part of the response, as it is generated."""
     async for part in response.parts():
         body = {"tokens": part.logprobs, "finish_reason": part.finish_reason}
         yield await response.work(part, event, body)
@@ -217,8 +228,11 @@ class DetailStream:
         token.
         """
         found = [Alternatives(None, [], []) for _ in tokens]
-        first = max(0, self._num_known - self._count)
-        rows = [row for row, token in enumerate(tokens) if row >= first and token.top]
+        first_unknown = max(0, self._num_known - self._count)
+        rows = []
+        for row in range(first_unknown, len(tokens)):
+            if tokens[row].top:
+                rows.append(row)
         if not rows:
             return found
         logprobs = _matrix([tokens[row] for row in rows], len(self._labels))  # (N, V)

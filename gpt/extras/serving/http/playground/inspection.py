@@ -90,6 +90,7 @@ class Inspector:
         return answer
 
     async def _answer(self, name: str, request: Request, body: ReadingRequest) -> Response:
+        """Compute a view when it is its turn; raise APIError if too many wait already."""
         services = self._services
         if self._under_way >= services.limits.views:
             message = f"{self._under_way} texts wait to be looked into; try again in a moment"
@@ -97,11 +98,12 @@ class Inspector:
         self._under_way += 1
         try:
             async with services.models.use(body.model) as served, self._turn:
-                if await request.is_disconnected():
+                if await request.is_disconnected():  # while it waited: nobody would get the view
                     return Response(status_code=CLIENT_GONE)
-                arguments = (name, body, served.loaded, services.limits)
                 loop = asyncio.get_running_loop()
-                content = await loop.run_in_executor(services.executor, _compute, *arguments)
+                content = await loop.run_in_executor(
+                    services.executor, _compute, name, body, served.loaded, services.limits
+                )
                 return Response(content, media_type="application/json")
         finally:
             self._under_way -= 1

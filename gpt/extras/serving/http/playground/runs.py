@@ -48,8 +48,9 @@ def add_runs(app: FastAPI, runs: Path, folders: Folders) -> None:
         found = await folders.look_into_each(folder_names, partial(_state, runs))
         states = {name: state for name, state in found.items() if state is not None}
         names = sorted(states, key=lambda name: states[name].changed, reverse=True)
-        trained = [name for name in names if states[name].is_being_trained]
-        return {"runs": names, "training": trained[0] if trained else None}
+        # of several, the one that was changed last
+        training = next((name for name in names if states[name].is_being_trained), None)
+        return {"runs": names, "training": training}
 
     async def get_run(name: str) -> dict[str, Any]:
         """Return how far a run has come, its lowest validation loss, and the steps of its
@@ -63,8 +64,8 @@ def add_runs(app: FastAPI, runs: Path, folders: Folders) -> None:
         `basis`.
         """
         await check(name)
-        viewing = (_view, RunFolder(runs / name), step, basis)
-        return await folders.look(name, *viewing, seconds=SNAPSHOT_SECONDS)
+        folder = RunFolder(runs / name)
+        return await folders.look(name, _view, folder, step, basis, seconds=SNAPSHOT_SECONDS)
 
     app.add_api_route("/api/runs", list_runs)
     app.add_api_route("/api/runs/{name}", get_run)
@@ -81,7 +82,10 @@ class _State(NamedTuple):
 
 
 def _names_in(runs: Path) -> list[str]:
-    return [path.name for path in runs.iterdir()] if runs.is_dir() else []
+    """Return the names of all that is in the folder of runs, which may be missing."""
+    if not runs.is_dir():
+        return []
+    return [path.name for path in runs.iterdir()]
 
 
 def _state(runs: Path, name: str) -> _State | None:
@@ -163,6 +167,7 @@ def _best(folder: RunFolder) -> tuple[int | None, float | None]:
 
 
 def _read_snapshot(folder: RunFolder, step: int) -> Snapshot:
+    """Return the snapshot of a step; raise APIError if there is none or it is damaged."""
     name = quoted(folder.path.name, 100)
     file = folder.snapshot(step)
     if not file.is_file():
