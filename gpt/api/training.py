@@ -91,7 +91,9 @@ def train(
         resume_from = str(checkpoint)
         config = configuration_around(checkpoint)
     with joined(read_launch()) as world:
-        tell = report if report is not None and world.is_main else silent
+        tell = silent
+        if report is not None and world.is_main:  # of several processes only one talks
+            tell = report
         # One process reads the files and may write the text; the others get its result.
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         threads = loaded.config.run.threads or torch.get_num_threads()

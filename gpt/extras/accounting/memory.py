@@ -38,6 +38,7 @@ class TrainingMemory:
 
     @property
     def persistent(self) -> int:
+        """Return the bytes that are held between two steps."""
         return self.weights + self.buffers + self.optimizer
 
 
@@ -46,13 +47,9 @@ class InferenceMemory:
     """Bytes of generating with a cache of one type."""
 
     weights: int  # float32 parameters, and buffers
-    cache: (
-        int  # keys and values of `block_size` positions of every sequence, allocated at the start
-    )
+    cache: int  # keys and values of all `block_size` positions, allocated at the start
     prefill_peak: int  # most bytes live while all tokens go through the model at once
-    decode_peak: (
-        int  # most bytes live while the last token goes through; the others are in the cache
-    )
+    decode_peak: int  # most bytes live while the last token goes through, after a prefill of others
 
 
 def training_memory(
@@ -83,7 +80,7 @@ def training_memory(
         targets = torch.zeros(batch, length, dtype=torch.int64)
         allocations.restart_peak()
         activations = 0
-        # From the second micro-batch on, gradients exist during the forward pass: all are alike.
+        # The second stands for all that follow: gradients exist during their forward passes.
         for _ in range(min(micro_batches, 2)):
             before = allocations.live
             between = _forward_and_backward(model, inputs, targets, compute, allocations)

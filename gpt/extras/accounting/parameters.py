@@ -1,6 +1,5 @@
 """Count the parameters of a model from its modules: no formula here knows the architecture."""
 
-from collections import Counter
 from dataclasses import dataclass
 
 from gpt.config import ModelConfig
@@ -75,19 +74,19 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     """Count the parameters of the model that a configuration builds."""
     with meta_device():  # shapes are enough: the largest model takes no memory
         model = GPT(config)
-    counts = Counter(dict.fromkeys(COMPONENTS, 0))
+    counts = {component: 0 for component in COMPONENTS}
     tensors = []
     for name, parameter in model.named_parameters():
         counts[_component_of(name)] += parameter.numel()
         tensors.append(NamedTensor(name, tuple(parameter.shape), parameter.numel()))
-    assert set(counts) == set(COMPONENTS)
 
-    total = counts.total()
+    total = sum(counts.values())
     components = []
-    for name, count in counts.items():
-        # All blocks have the same shapes.
-        per_block = None if name in OUTSIDE.values() else count // config.n_layer
-        components.append(Component(name, per_block, count, share=100 * count / total))
+    for component, count in counts.items():
+        per_block = None
+        if component not in OUTSIDE.values():
+            per_block = count // config.n_layer  # all blocks have the same shapes
+        components.append(Component(component, per_block, count, share=100 * count / total))
     return ParameterCount(
         total=total,
         components=tuple(components),

@@ -161,10 +161,11 @@ def _hint(name: str, table: Mapping[str, Activation]) -> str:
 
     It says how many layers there are if the layer is wrong, or else the nearest name.
     """
-    layers = {block[1] for block in map(_BLOCK.match, table) if block is not None}
+    n_layer = len([known for known in table if known.endswith(".hook_resid_post")])
     block = _BLOCK.match(name)
+    layers = [str(layer) for layer in range(n_layer)]
     if block is not None and block[1] not in layers:
-        return f"; the model has {layers_of(len(layers))}"
+        return f"; the model has {layers_of(n_layer)}"
     return nearest(name, table)
 
 

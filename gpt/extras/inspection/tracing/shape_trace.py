@@ -121,6 +121,7 @@ def _record(model: GPT, idx: Tensor) -> list[Operation]:
     copy = unfused_copy(model)
     for block in copy.h:
         assert isinstance(block, Block)
+        # A fused kernel would be one operation, without scores and attention weights.
         block.attn.core = ReferenceCore(model.config.weights_dropout).eval()
     recorder = Recorder(copy)
     recorder.begin_with(idx, "idx")

@@ -95,7 +95,7 @@ def summarize_head(pattern: Tensor) -> HeadSummary:
     distances = positions[first_query:, None] - positions  # (Q, T), from each query to each key
     own = pattern.diagonal()[first_query:]
     previous = pattern.diagonal(-1)  # of all queries but the first, which has no previous key
-    nats = torch.special.entr(rows).sum(dim=-1).mean()
+    nats = torch.special.entr(rows).sum(dim=-1).mean()  # entr(p) = -p ln p, and 0 for p = 0
     return HeadSummary(
         itself=float(own.mean()),
         previous=float(previous.mean()) if size > 1 else 0.0,

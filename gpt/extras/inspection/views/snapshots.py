@@ -94,13 +94,14 @@ def _require_whole(
     if not isinstance(loss, float | None):
         raise ValueError("its loss is no number")
     is_matrix = embedding.dim() == 2 and embedding.size(1) > 0
-    if not is_matrix or len(embedding) != len(tokens) or len(tokens) > MAX_VOCABULARY:
+    has_row_of_each_token = len(embedding) == len(tokens) <= MAX_VOCABULARY
+    if not is_matrix or not has_row_of_each_token:
         raise ValueError("its embedding has a wrong shape")
-    of_line = (len(line), len(line))
-    if attention.dim() != 4 or attention.shape[2:] != of_line or attention.numel() == 0:
+    is_of_line = attention.dim() == 4 and attention.shape[2:] == (len(line), len(line))
+    if not is_of_line or attention.numel() == 0:
         raise ValueError("its attention has a wrong shape")
     for tensor in (embedding, attention):
-        if not (tensor.abs() <= LARGEST).all():  # NaN is not, either
+        if not (tensor.abs() <= LARGEST).all():  # NaN fails this, which it would not fail as `>`
             raise ValueError("its numbers are not those of float16")
 
 
@@ -139,8 +140,9 @@ def view_snapshot(step: int, shown: Snapshot, basis: Snapshot) -> dict[str, Any]
 
 
 def _rounded(values: Tensor) -> list[Any]:
+    """Return numbers in nested lists, with few digits in JSON."""
     factor = 10**DECIMALS
-    # In float64, whose quotient is printed with no more decimals than these.
+    # A float32 of 0.1 would be written as 0.10000000149011612.
     rounded: list[Any] = values.double().mul(factor).round().div(factor).tolist()
     return rounded
 

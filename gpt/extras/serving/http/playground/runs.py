@@ -38,7 +38,7 @@ def add_runs(app: FastAPI, runs: Path, folders: Folders) -> None:
 
         Only names in the folder count, so that a path finds nothing.
         """
-        is_there = name in await folders.look("", _names_in, runs)
+        is_there = name in await folders.look("", _names_in, runs)  # "" is the folder of runs
         if not is_there or not await folders.look(name, _is_run, runs / name):
             raise APIError(404, f"there is no run {quoted(name, 100)!r}; /api/runs lists them")
 
