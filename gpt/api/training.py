@@ -91,7 +91,7 @@ def train(
         resume_from = str(checkpoint)
         config = configuration_around(checkpoint)
     with joined(read_launch()) as world:
-        tell = silent
+        tell: Report = silent
         if report is not None and world.is_main:  # of several processes only one talks
             tell = report
         # One process reads the files and may write the text; the others get its result.

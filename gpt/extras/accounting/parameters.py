@@ -74,7 +74,7 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     """Count the parameters of the model that a configuration builds."""
     with meta_device():  # shapes are enough: the largest model takes no memory
         model = GPT(config)
-    counts = {component: 0 for component in COMPONENTS}
+    counts = dict.fromkeys(COMPONENTS, 0)
     tensors = []
     for name, parameter in model.named_parameters():
         counts[_component_of(name)] += parameter.numel()

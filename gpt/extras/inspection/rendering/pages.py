@@ -136,7 +136,8 @@ def _pack(weights: Tensor) -> str:
     They are little-endian uint16, where 65535 is a weight of 1. No query attends to a later key, so
     that all weights above the triangles are 0.
     """
-    rows, columns = torch.tril_indices(*weights.shape[2:]).unbind()
+    length = weights.size(-1)
+    rows, columns = torch.tril_indices(length, length)
     steps = weights[:, :, rows, columns] * LARGEST_WEIGHT  # (n_layer, H, T (T + 1) / 2)
     # An edit can make weights that are below 0 or above 1.
     numbers = steps.round().clamp(0, LARGEST_WEIGHT).int()

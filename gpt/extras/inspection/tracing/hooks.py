@@ -133,8 +133,9 @@ def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
         prefix = f"blocks.{layer}."
         for name, (path, register) in SITES.items():
             if name == "mlp.hook_pre" and isinstance(block.mlp, SwiGLU):
-                path = "mlp.c_gate"  # here the activation function is that of the gate
-            hooks.add(prefix + name, f"h.{layer}.{path}".rstrip("."), register)
+                path = "mlp.c_gate"  # what goes through the activation function is the gate
+            full_path = f"h.{layer}.{path}" if path else f"h.{layer}"
+            hooks.add(prefix + name, full_path, register)
         if any(prefix + name in hooks.wanted for name in INSIDE_CORE):
             block.attn.core = HookedCore(block.attn.core, hooks.call, prefix)
     copy.register_forward_hook(hooks.require_all_called)
@@ -182,7 +183,9 @@ def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> N
     """Raise InputError where a model computes something else than the formula that shows it."""
     expected = expected.detach().float()
     found = found.detach().float()
-    difference = (expected - found).norm() / expected.norm().clamp(min=1e-30)
+    # The norm may be 0, as that of an attention whose values are all zeros.
+    scale = expected.norm().clamp(min=1e-30)
+    difference = (expected - found).norm() / scale
     if difference > TOLERANCE:  # NaN passes: values that are not finite are shown as they are
         raise InputError(
             f"{what} cannot be shown: this model computes something else than {formula}, which "

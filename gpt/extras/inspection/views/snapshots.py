@@ -101,7 +101,7 @@ def _require_whole(
     if not is_of_line or attention.numel() == 0:
         raise ValueError("its attention has a wrong shape")
     for tensor in (embedding, attention):
-        if not (tensor.abs() <= LARGEST).all():  # NaN fails this, which it would not fail as `>`
+        if not (tensor.abs() <= LARGEST).all():  # not `>`, so that NaN is refused, too
             raise ValueError("its numbers are not those of float16")
 
 

@@ -85,6 +85,7 @@ def add_generate(app: FastAPI, services: Services) -> None:
         tokenizer = served.loaded.tokenizer
         shared = body.model_dump(exclude={"known", "alternatives"})
         request = CompletionRequest(**shared, **FIXED_FIELDS)
+        # a request of /v1/completions may have several prompts, this one has one
         (prompt,) = await worker.run(
             length_of(body.prompt),
             read_prompts,
