@@ -96,6 +96,7 @@ def train(
             tell = report
         # One process reads the files and may write the text; the others get its result.
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
+        # After a fork, PyTorch's threads do not exist, and a pass on several would hang.
         threads = loaded.config.run.threads or torch.get_num_threads()
         require_own_threads(threads, "set run.threads to 1")
         if loaded.config.run.snapshots:

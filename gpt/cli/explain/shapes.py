@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config, name = find_config(arguments)
     default_length = min(DEFAULT_LENGTH, config.model.block_size)
-    batch, length = read_size(arguments, config, 1, default_length)
+    batch, length = read_size(arguments, config, batch=1, length=default_length)
 
     import torch
 

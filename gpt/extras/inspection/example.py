@@ -43,9 +43,9 @@ def _cut(text: str, max_characters: int) -> str:
     """Return the beginning of a text, up to the end of a word if there is one."""
     if len(text) <= max_characters:
         return text
-    end = max_characters
-    # A space right behind the limit ends a word, too.
+    end = max_characters  # within a word, if there is no white space before
+    # The place right behind the limit counts, since white space there ends a whole word.
     for place in range(max_characters + 1):
         if text[place].isspace():
-            end = place
+            end = place  # the last one stays
     return text[:end].rstrip()

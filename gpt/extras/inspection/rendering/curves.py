@@ -16,6 +16,8 @@ RIGHT = 12
 TOP = 14
 BOTTOM = 40
 """The margins around the curves hold the numbers of the axes, and below them the legend."""
+ENTRY_WIDTH = 160
+"""An entry of the legend: a short line in the color of the curve, then a text."""
 MAX_POINTS = 500
 """Points of a curve: about as many as the picture has pixels side by side."""
 COLORS = ("#3b8eea", "#e8710a")
@@ -156,19 +158,21 @@ def _dot(step: int, loss: float, color: str, scales: _Scales) -> str:
 
 def _legend(curves: Sequence[Sequence[Point]]) -> str:
     """Write what the curves are, each with its color and its last loss, below the steps."""
-    parts = [_text(LEFT, HEIGHT - 6, "nats per token, by step", "start")]
-    # The entries are 160 pixels wide, and the last one ends where the curves end.
-    first_x = WIDTH - RIGHT - 160 * len(curves)
+    baseline = HEIGHT - 6
+    parts = [_text(LEFT, baseline, "nats per token, by step", "start")]
+    # The last entry ends where the curves end.
+    first_x = WIDTH - RIGHT - ENTRY_WIDTH * len(curves)
     for place, (curve, color, name) in enumerate(zip(curves, COLORS, NAMES, strict=True)):
         entry = f"{name} loss"
         if curve:
-            entry += f" {curve[-1][1]:.3f}"
-        x = first_x + 160 * place + 12
-        y = HEIGHT - 10
+            _, last_loss = curve[-1]
+            entry += f" {last_loss:.3f}"
+        x = first_x + ENTRY_WIDTH * place + 12
+        y = baseline - 4  # half as high as a small letter
         parts.append(
             f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{color}" stroke-width="3"/>'
         )
-        parts.append(_text(x + 24, HEIGHT - 6, entry, "start"))
+        parts.append(_text(x + 24, baseline, entry, "start"))
     return "".join(parts)
 
 

@@ -214,7 +214,12 @@ def _names(operations: list[Operation]) -> list[str]:
     seen: Counter[str] = Counter()
     names = []
     for operation in operations:
-        name = f"{operation.module}.{operation.function}".lstrip(".")
+        name = operation.function
+        if operation.module:  # not the model itself
+            name = f"{operation.module}.{name}"
         seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        if seen[name] > 1:
+            names.append(f"{name}_{seen[name]}")
+        else:
+            names.append(name)
     return names
