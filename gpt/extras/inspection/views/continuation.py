@@ -14,7 +14,7 @@ from gpt.model import GPT
 def greedy_continuation(
     model: GPT, idx: Tensor, count: int, edits: Edits | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Continue ids (T,) by the most likely token, `count` times.
+    """Continue ids (T,) by the most likely token, `count` times, which is at least once.
 
     The model sees the last `block_size` tokens. Edits are made in every step.
 
@@ -40,8 +40,7 @@ def greedy_continuation(
         uncached = likely.indices.view(1)
         ids = torch.cat([ids, uncached])
         probabilities.append(likely.values)
-    new_ids = ids[len(ids) - count :]  # not `[-count:]`, which is all of them if count is 0
-    return new_ids.cpu(), torch.stack(probabilities).float().cpu()
+    return ids[-count:].cpu(), torch.stack(probabilities).float().cpu()
 
 
 def continuation_view(
