@@ -30,8 +30,9 @@ _BAD_PATH = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.E
 def run_command(command: Callable[[], int]) -> int:
     """Run a command, including the parsing of its options, and return its exit code.
 
-    0: done. 2, or the error's own code: a user's mistake, in one line. 130, 143 or 129: stopped by Ctrl-C, SIGTERM or
-    SIGHUP. A closed pipe ends the command quietly. Any other exception is a bug and keeps its traceback.
+    0: done. 2, or the error's own code: a user's mistake, in one line. 130, 143 or 129: stopped by
+    Ctrl-C, SIGTERM or SIGHUP. A closed pipe ends the command quietly. Any other exception is a bug
+    and keeps its traceback.
     """
     warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
@@ -109,7 +110,9 @@ def _show_warning(
 
 
 def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
-    """Report in one line that a thread cannot write, as TensorBoard's on a full disk; keep any other traceback."""
+    """Report in one line that a thread cannot write, as TensorBoard's on a full disk; keep any
+    other traceback.
+    """
     error = arguments.exc_value
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE | _BAD_PATH:
         report(f"warning: a background thread cannot write: {error.strerror}")
@@ -142,7 +145,9 @@ def load_torch() -> None:
 
 
 def load(module: str) -> None:
-    """Import a module that stays: looking for garbage in it, now and later, would take half as long as importing it."""
+    """Import a module that stays: looking for garbage in it, now and later, would take half as long
+    as importing it.
+    """
     gc.disable()
     import_module(module)
     gc.freeze()
@@ -176,7 +181,9 @@ class CommandParser(argparse.ArgumentParser):
         sys.exit(2)
 
     def _hint(self, name: str, has_value: bool) -> str:
-        """Return the option or the key that was probably meant by `--name`, for the end of a message."""
+        """Return the option or the key that was probably meant by `--name`, for the end of a
+        message.
+        """
         from gpt.config.suggestions import did_you_mean, option_meant
 
         with_keys = any(action.dest == "overrides" for action in self._actions)

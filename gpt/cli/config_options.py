@@ -11,7 +11,9 @@ from gpt.system.files import write_atomic
 
 
 def add_config_options(parser: argparse.ArgumentParser, or_text: bool = False) -> None:
-    """Add `--config` and `overrides`, which with `or_text` may begin with a text in place of a configuration."""
+    """Add `--config` and `overrides`, which with `or_text` may begin with a text in place of a
+    configuration.
+    """
     add_plugin_option(parser)
     file = f"YAML file, or a recipe: {', '.join(recipe_names())}"
     parser.add_argument("--config", type=to_path, required=not or_text, metavar="FILE", help=file)

@@ -35,7 +35,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @command(
     "new",
-    "Write a YAML file that trains on your own text: size, regularization and steps follow from its amount.",
+    "Write a YAML file that trains on your own text: size, regularization and steps follow from "
+    "its amount.",
     "my.txt --output my.yaml",
     _add_options,
 )
@@ -60,7 +61,8 @@ def default_output(text: str) -> Path:
 def fit_text(
     text: str, output: Path, overrides: Sequence[str], settings: Settings
 ) -> tuple[Config, "Dataset", bytes]:
-    """Return the configuration that fits a text, the text as a dataset, and the YAML file, which is not written.
+    """Return the configuration that fits a text, the text as a dataset, and the YAML file, which is
+    not written.
 
     Args:
         output: the file; where it is not in this folder, the text's path in it is absolute.

@@ -105,7 +105,9 @@ def read_text(path: Path) -> str:
 
 
 def not_empty(text: str) -> str:
-    """Return the value of an option that must not be empty, as an unset shell variable would make it."""
+    """Return the value of an option that must not be empty, as an unset shell variable would make
+    it.
+    """
     if not text:
         raise argparse.ArgumentTypeError("expected a value, got an empty string")
     os.fsencode(text)  # raises a ValueError, which argparse reports, for half of a surrogate pair
@@ -125,7 +127,9 @@ def add_number(
     most: float = LARGEST,
     metavar: str = "N",
 ) -> None:
-    """Add an option for a whole number from `least` to `most`; the help ends with the default, if there is one."""
+    """Add an option for a whole number from `least` to `most`; the help ends with the default, if
+    there is one.
+    """
     shown = "" if default is None else f" (default: {default})"
     parser.add_argument(
         option, type=number(least, most), default=default, metavar=metavar, help=meaning + shown

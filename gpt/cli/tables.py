@@ -23,7 +23,9 @@ def print_view(
 
 
 def human_count(number: float, unit: str = "") -> str:
-    """Format a number with three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit `124 MFLOPs`."""
+    """Format a number with three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit
+    `124 MFLOPs`.
+    """
     digits, prefix = _scaled(number, 1000, ("", "k", "M", "G", "T", "P"))
     return f"{digits} {prefix}{unit}".rstrip()
 
@@ -35,7 +37,9 @@ def human_bytes(number: float) -> str:
 
 
 def _scaled(number: float, base: int, prefixes: Sequence[str]) -> tuple[str, str]:
-    """Return three digits and the prefix of the unit; without a prefix, a whole number has all its digits."""
+    """Return three digits and the prefix of the unit; without a prefix, a whole number has all its
+    digits.
+    """
     value, power = float(number), 0
     while value >= 999.5 and power < len(prefixes) - 1:
         value, power = value / base, power + 1

@@ -1,4 +1,6 @@
-"""Typed configuration: sections; `loading` reads them from strict YAML, with overrides, and writes them."""
+"""Typed configuration: sections; `loading` reads them from strict YAML, with overrides, and writes
+them.
+"""
 
 from gpt.config.sections import (
     Config,

@@ -1,4 +1,5 @@
-"""Sampling filters: `FILTERS`, by the name of their key in `sample`, in the order in which they are applied.
+"""Sampling filters: `FILTERS`, by the name of their key in `sample`, in the order in which they are
+applied.
 
 The command line, the server and its page have an option for each. Nothing here imports torch.
 """
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class Filter:
     """A filter and its parameter.
 
-    `apply` maps logits (..., V) and a value to logits, -inf for what is dropped; the default of `field` keeps all.
+    `apply` maps logits (..., V) and a value to logits, -inf for what is dropped; the default of
+    `field` keeps all.
     """
 
     apply: Callable[[Tensor, Any], Tensor]
@@ -39,7 +41,10 @@ class Filter:
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
-    """Keep the k largest logits (Fan et al. 2018, 1805.04833); k >= V keeps all. Ties at the edge all stay."""
+    """Keep the k largest logits (Fan et al. 2018, 1805.04833); k >= V keeps all.
+
+    Ties at the edge all stay.
+    """
     if k >= logits.size(-1):
         return logits
     smallest_kept = logits.topk(k, dim=-1).values[..., -1:]
@@ -47,7 +52,8 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
 
 
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman et al. 2019, 1904.09751).
+    """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman et al.
+    2019, 1904.09751).
 
     The token that crosses p stays. Among equal probabilities the lower id comes first.
     """

@@ -8,7 +8,8 @@ A file such as
 
     ACTIVATIONS["mish"] = F.mish
 
-is run by `--plugin FILE` or `load_plugins`, and a configuration can then name `mish`. See docs/changing.md.
+is run by `--plugin FILE` or `load_plugins`, and a configuration can then name `mish`. See
+docs/changing.md.
 """
 
 import hashlib

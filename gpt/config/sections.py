@@ -1,7 +1,7 @@
 """The six sections of a configuration file, typed, bounded and immutable.
 
-A check that needs two keys of a section is in that section's `cross_checks`, so that the loader can report all
-of them at once.
+A check that needs two keys of a section is in that section's `cross_checks`, so that the loader can
+report all of them at once.
 """
 
 import itertools
@@ -27,7 +27,9 @@ from gpt.config.filters import FILTERS
 from gpt.system.environment import DEVICE_PATTERN
 
 SEEDS = 2**32
-"""Number of seeds; torch's generator on a CPU reads the lowest 32 bits, so that larger ones would be repetitions."""
+"""Number of seeds; torch's generator on a CPU reads the lowest 32 bits, so that larger ones would
+be repetitions.
+"""
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
 Sequences = Annotated[int, Field(ge=1, le=1_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
@@ -52,7 +54,9 @@ def _check_path(text: str) -> str:
 
 
 def _check_sources(value: Any) -> Any:
-    """Check a path, or several in a list; say of a mapping, which once gave weights, what to write instead."""
+    """Check a path, or several in a list; say of a mapping, which once gave weights, what to write
+    instead.
+    """
     if isinstance(value, dict):
         raise ValueError(
             "texts have no weights: expected a path, or [PATH, ...], sampled by length"
@@ -65,7 +69,8 @@ def _check_sources(value: Any) -> Any:
 
 
 def is_name_character(character: str, first: bool = False) -> bool:
-    """Return whether a run's name may have a character: a letter or digit of any script, an emoji, a point, - or _.
+    """Return whether a run's name may have a character: a letter or digit of any script, an emoji,
+    a point, - or _.
 
     Letters come with their combining marks. The first is none of the last three.
     """
@@ -109,7 +114,9 @@ SHIPPED = {
     "optim.schedule": ["cosine", "wsd", "constant"],
     "train.loss_terms": ["z_loss"],
 }
-"""The names of the package's own parts, by the key that takes them: checking these does not import torch."""
+"""The names of the package's own parts, by the key that takes them: checking these does not import
+torch.
+"""
 TABLES = {
     "model.mlp": ["gpt.model.layers:ACTIVATIONS", "gpt.model.layers:MLPS"],
     "model.norm": ["gpt.model.layers:NORMS"],
@@ -143,7 +150,9 @@ def _part(key: str, default: str, description: str | None = None) -> Any:
 
 
 def filter_fields(optional: bool = False) -> Any:
-    """Return a model with the field of each sampling filter, to derive from; `optional`: None by default."""
+    """Return a model with the field of each sampling filter, to derive from; `optional`: None by
+    default.
+    """
     fields: dict[str, Any] = {}
     for name, part in FILTERS.items():
         kind: Any = Annotated[type(part.off), part.field]
@@ -189,32 +198,37 @@ class RunConfig(Section):
     dir: PathText = Field("runs", description="Folder that holds the run folders.")
     seed: Seed = Field(
         1337,
-        description="Seed of initialization and dropout (torch's generator) and of the data order (its own).",
+        description="Seed of initialization and dropout (torch's generator) and of the data order "
+        "(its own).",
     )
     device: str = Field(
         "auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it.",
+        description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware "
+        "supports it.",
     )
     compile: bool = Field(
         False,
-        description="torch.compile of each block, which takes half a minute; for long runs on CUDA.",
+        description="torch.compile of each block, which takes half a minute; for long runs on "
+        "CUDA.",
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
-        description="native: C++ kernels on a CPU, in float32, or in bfloat16 where the processor has instructions for "
-        "it; auto: native where it applies, and on CUDA one graph of a step; torch: PyTorch's operators one by one.",
+        description="native: C++ kernels on a CPU, in float32, or in bfloat16 where the processor "
+        "has instructions for it; auto: native where it applies, and on CUDA one graph "
+        "of a step; torch: PyTorch's operators one by one.",
     )
     snapshots: bool = Field(
         True,
-        description="Keep 32 small snapshots of the token embedding, of attention to one line and of what the model "
-        "writes, by which pages show it learn.",
+        description="Keep 32 small snapshots of the token embedding, of attention to one line and "
+        "of what the model writes, by which pages show it learn.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
-        description="CPU threads of a process; null: one per core, shared equally by the processes of a machine.",
+        description="CPU threads of a process; null: one per core, shared equally by the processes "
+        "of a machine.",
     )
 
 
@@ -226,34 +240,38 @@ class DataConfig(Section):
     )
     path: Annotated[str | tuple[str, ...] | None, BeforeValidator(_check_sources)] = Field(
         None,
-        description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.txt. Text in UTF-8. "
-        "Several, as [a.txt, b.txt], are sampled by their lengths.",
+        description="For source: file: a file, a folder, or a glob pattern such as "
+        "corpus/**/*.txt. Text in UTF-8. Several, as [a.txt, b.txt], are sampled by "
+        "their lengths.",
     )
     dir: PathText = Field(
         "data",
-        description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first.",
+        description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR "
+        "first.",
     )
     tokenizer: Literal["char", "byte", "bpe"] = Field(
         "char",
-        description="char: one id per distinct character of the corpus; byte: 256 ids, any text; bpe: byte pair "
-        "encoding, any text, which needs the tokenizers package.",
+        description="char: one id per distinct character of the corpus; byte: 256 ids, any text; "
+        "bpe: byte pair encoding, any text, which needs the tokenizers package.",
     )
     bpe_vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] = Field(
         1024,
-        description="With tokenizer: bpe: ids, of which 256 are bytes and the rest are learned from the corpus.",
+        description="With tokenizer: bpe: ids, of which 256 are bytes and the rest are learned "
+        "from the corpus.",
     )
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
     )
     test_fraction: Fraction = Field(
         0.0,
-        description="Fraction of the text, after that for validation, held out for `evaluate --split test`.",
+        description="Fraction of the text, after that for validation, held out for `evaluate "
+        "--split test`.",
     )
     items: Literal["none", "lines", "paragraphs"] = Field(
         "none",
-        description="What the text is made of. none: running text; lines: a list, such as of names, "
-        "one item a line; paragraphs: texts between empty lines. Items are split, shuffled and "
-        "sampled whole, whatever data.order is.",
+        description="What the text is made of. none: running text; lines: a list, such as of "
+        "names, one item a line; paragraphs: texts between empty lines. Items are "
+        "split, shuffled and sampled whole, whatever data.order is.",
     )
     val_path: PathText | None = Field(
         None,
@@ -273,8 +291,9 @@ class DataConfig(Section):
     )
     order: Literal["random", "shuffled"] = Field(
         "random",
-        description="Order of training. random: windows at random positions; shuffled: every block of block_size "
-        "tokens once an epoch, from another offset and in another order each epoch.",
+        description="Order of training. random: windows at random positions; shuffled: every block "
+        "of block_size tokens once an epoch, from another offset and in another order "
+        "each epoch.",
     )
 
     def cross_checks(self) -> Iterator[Problem]:
@@ -330,7 +349,8 @@ class ModelConfig(Section):
     n_head: PositiveInt = Field(6, description="Query heads H.")
     n_kv_head: PositiveInt | None = Field(
         None,
-        description="Key and value heads K; null: as many as n_head. Fewer: grouped-query attention.",
+        description="Key and value heads K; null: as many as n_head. Fewer: grouped-query "
+        "attention.",
     )
     n_embd: PositiveInt = Field(384, description="Width C of the residual stream.")
     block_size: PositiveInt = Field(
@@ -359,7 +379,8 @@ class ModelConfig(Section):
     )
     mlp_width: PositiveInt | None = Field(
         None,
-        description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8.",
+        description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a "
+        "multiple of 8.",
     )
     tie_weights: bool = Field(True, description="lm_head shares the storage of wte.")
     qk_norm: bool = Field(
@@ -367,7 +388,8 @@ class ModelConfig(Section):
     )
     init: Literal["gpt2", "zero_projections"] = Field(
         "gpt2",
-        description="zero_projections: c_proj starts at zero, so that every block begins as the identity.",
+        description="zero_projections: c_proj starts at zero, so that every block begins as the "
+        "identity.",
     )
     attention: Literal["auto", "reference", "sdpa"] = Field(
         "auto", description="How attention is computed; the result is the same. auto: by device."
@@ -401,7 +423,9 @@ class ModelConfig(Section):
         return math.ceil(self.n_embd * 8 / 3 / 8) * 8 if self.mlp == "swiglu" else 4 * self.n_embd
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values, with what programs for models of transformers ask of a configuration, such as peft."""
+        """Return the values, with what programs for models of transformers ask of a configuration,
+        such as peft.
+        """
         theirs = {"model_type": "glassgpt", "tie_word_embeddings": self.tie_weights}
         return {**self.model_dump(), **theirs}
 
@@ -411,7 +435,8 @@ class ModelConfig(Section):
         elif self.position == "rope" and self.head_dim % 2:
             yield (
                 "n_head",
-                f"rope needs an even head_dim; n_embd {self.n_embd} / n_head {self.n_head} is {self.head_dim}",
+                f"rope needs an even head_dim; n_embd {self.n_embd} / n_head {self.n_head} is "
+                f"{self.head_dim}",
             )
         if self.position == "sinusoidal" and self.n_embd % 2:
             yield "n_embd", f"sinusoidal positions need an even width, not {self.n_embd}"
@@ -439,11 +464,13 @@ class OptimConfig(Section):
     )
     warmup_steps: NonNegativeInt = Field(
         100,
-        description="Steps of linear warmup; a tenth of max_steps where that is no longer than this.",
+        description="Steps of linear warmup; a tenth of max_steps where that is no longer than "
+        "this.",
     )
     decay_steps: PositiveInt | None = Field(
         None,
-        description="cosine: step that reaches min_lr; null: max_steps. wsd: length of the decay; null: max_steps / 5.",
+        description="cosine: step that reaches min_lr; null: max_steps. wsd: length of the decay; "
+        "null: max_steps / 5.",
     )
     betas: Betas = Field((0.9, 0.99))
     weight_decay: NonNegativeFloat = Field(
@@ -473,38 +500,45 @@ class TrainConfig(Section):
     )
     grad_accum_steps: Sequences = Field(
         1,
-        description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences.",
+        description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps "
+        "sequences.",
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
     length_warmup: Fractions = Field(
         (),
-        description="Fractions of the steps in which windows are cut into shorter sequences, whose length doubles from "
-        "one to the next up to model.block_size: with a block_size of 512 and [0.4, 0.4], of 128 tokens, then of 256, "
-        "and whole windows in the rest of the steps. []: whole windows in all.",
+        description="Fractions of the steps in which windows are cut into shorter sequences, whose "
+        "length doubles from one to the next up to model.block_size: with a block_size "
+        "of 512 and [0.4, 0.4], of 128 tokens, then of 256, and whole windows in the "
+        "rest of the steps. []: whole windows in all.",
     )
     mtp_weights: Weights = Field(
         (),
-        description="Also learn to predict the tokens after the next one, with these weights beside 1 for the next: "
-        "with [0.5, 0.25] the second and third. They fall linearly to 0 in the first two thirds of the steps.",
+        description="Also learn to predict the tokens after the next one, with these weights "
+        "beside 1 for the next: with [0.5, 0.25] the second and third. They fall "
+        "linearly to 0 in the first two thirds of the steps.",
     )
     logit_temperature: PositiveFloat = Field(
         1.0,
-        description="Divides the logits in training only. A little below 1 makes the model less certain of its "
-        "predictions, by which one that reads its text several times has a lower validation loss.",
+        description="Divides the logits in training only. A little below 1 makes the model less "
+        "certain of its predictions, by which one that reads its text several times "
+        "has a lower validation loss.",
     )
     loss_terms: Annotated[dict[str, PositiveFloat], AfterValidator(_check_terms)] = Field(
         {},
-        description="Terms added to the loss, by name, and their weights, such as z_loss: 1e-4 (the square of log Z).",
+        description="Terms added to the loss, by name, and their weights, such as z_loss: 1e-4 "
+        "(the square of log Z).",
     )
     init_from: PathText | None = Field(
         None,
-        description="Run or checkpoint whose weights, architecture and tokenizer the model begins with, for "
-        "fine-tuning; characters that only the new corpus has are added. null: random weights.",
+        description="Run or checkpoint whose weights, architecture and tokenizer the model begins "
+        "with, for fine-tuning; characters that only the new corpus has are added. "
+        "null: random weights.",
     )
     teacher: PathText | None = Field(
         None,
-        description="Finished run with the same vocabulary; its best checkpoint predicts the training split, and these "
-        "predictions are learned too (distillation). null: no teacher.",
+        description="Finished run with the same vocabulary; its best checkpoint predicts the "
+        "training split, and these predictions are learned too (distillation). null: "
+        "no teacher.",
     )
     teacher_weight: float = Field(
         0.5,
@@ -517,7 +551,8 @@ class TrainConfig(Section):
     )
     eval_max_tokens: PositiveInt | None = Field(
         None,
-        description="Evaluate on this many tokens from the start of the validation split; null: on all of them.",
+        description="Evaluate on this many tokens from the start of the validation split; null: on "
+        "all of them.",
     )
     log_interval: PositiveInt = Field(10, description="Steps between log lines.")
     keep_last: PositiveInt = Field(2, description="Checkpoints kept beside the best one.")
@@ -541,8 +576,8 @@ class TrainConfig(Section):
 class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
     """How the next token is sampled, and how a sequence begins and ends.
 
-    Applied in this order: repetition penalty, temperature, filters (top_k and those after it), softmax, sampling.
-    Temperature 0 is greedy.
+    Applied in this order: repetition penalty, temperature, filters (top_k and those after it),
+    softmax, sampling. Temperature 0 is greedy.
     """
 
     max_new_tokens: NonNegativeInt = Field(500, description="Tokens to generate.")
@@ -560,16 +595,21 @@ class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
     )
 
     def params(self, **changes: Any) -> "SamplingParams":
-        """Return these values, with some of them replaced, for a request; ValidationError: one is unknown or wrong."""
+        """Return these values, with some of them replaced, for a request; ValidationError: one is
+        unknown or wrong.
+        """
         return SamplingParams.model_validate({**self.model_dump(), **changes})
 
 
 class SamplingParams(SampleConfig):
-    """The parameters of a request: those of the `sample` section, and some that a run does not keep."""
+    """The parameters of a request: those of the `sample` section, and some that a run does not
+    keep.
+    """
 
     logprobs: NonNegativeInt | None = Field(
         None,
-        description="Return each token's log-probability, and this many alternatives; null: neither.",
+        description="Return each token's log-probability, and this many alternatives; null: "
+        "neither.",
     )
     overflow: Literal["slide", "stop"] = Field(
         "slide", description="When the window is full: slide it by a quarter, or stop."
@@ -591,13 +631,16 @@ class SamplingParams(SampleConfig):
 
     @property
     def ids(self) -> int | None:
-        """Return the number of ids that may be sampled, from 0 on; None: all of the model's vocabulary."""
+        """Return the number of ids that may be sampled, from 0 on; None: all of the model's
+        vocabulary.
+        """
         return self._ids
 
     def limited_to(self, ids: int) -> Self:
         """Return a copy by which only the first `ids` ids are sampled, and `end_id`.
 
-        A model's vocabulary may be larger than its tokenizer's, in which the ids beyond have no text.
+        A model's vocabulary may be larger than its tokenizer's, in which the ids beyond have no
+        text.
         """
         limited = self.model_copy()
         limited._ids = max(ids, -1 if self.end_id is None else self.end_id + 1)
@@ -619,8 +662,9 @@ class Config(Section):
         if pieces > 1 and (size % pieces or size < pieces * MIN_SEQUENCE_LENGTH):
             yield (
                 "train.length_warmup",
-                f"cannot cut model.block_size {size} into {pieces} sequences of {MIN_SEQUENCE_LENGTH} tokens or more; "
-                f"make block_size a multiple of {pieces}, {pieces * MIN_SEQUENCE_LENGTH} or more, or leave out shares",
+                f"cannot cut model.block_size {size} into {pieces} sequences of "
+                f"{MIN_SEQUENCE_LENGTH} tokens or more; make block_size a multiple of {pieces}, "
+                f"{pieces * MIN_SEQUENCE_LENGTH} or more, or leave out shares",
             )
 
         if self.data.items != "none":
@@ -632,7 +676,9 @@ class Config(Section):
                     )
 
     def without_effect(self) -> Iterator[Problem]:
-        """Yield each key that has another value than by default, and that nothing reads, with the reason."""
+        """Yield each key that has another value than by default, and that nothing reads, with the
+        reason.
+        """
         if self.optim.schedule == "constant":
             yield from self._changed(
                 "optim", ("min_lr", "decay_steps"), "with optim.schedule: constant"

@@ -1,4 +1,6 @@
-"""Configuration files, the recipes that ship with the package, names of runs after files, and overrides."""
+"""Configuration files, the recipes that ship with the package, names of runs after files, and
+overrides.
+"""
 
 import hashlib
 import itertools
@@ -21,7 +23,9 @@ _INSTALLED = Path(__file__).parents[1] / "recipes"
 RECIPES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "configs"
 """A wheel has them inside the package, a clone beside it."""
 NAME_BYTES = 200
-"""Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
+"""Most bytes of a name that is made from a text: a file's may have 255 with all that is added to
+it.
+"""
 _NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
 PLACE_KEYS = {"run.name", "run.dir"}
@@ -57,7 +61,9 @@ class LoadedConfig:
 
     @property
     def run_file(self) -> Path | None:
-        """Return the file if it is named as a run's own configuration, and that may be the run which is meant."""
+        """Return the file if it is named as a run's own configuration, and that may be the run
+        which is meant.
+        """
         is_own = self.file is not None and self.file.name == "config.yaml" and not self.is_placed
         return self.file if is_own else None
 
@@ -82,10 +88,11 @@ def recipe_names() -> list[str]:
 
 
 def find_config(source: str | Path) -> Path:
-    """Return the configuration file that a path or the name of a recipe means; what is there, is the file.
+    """Return the configuration file that a path or the name of a recipe means; what is there, is
+    the file.
 
-    Raises:
-        ConfigError: there is no such recipe, or no such file but a recipe of its name; the message names the nearest.
+    Raises: ConfigError: there is no such recipe, or no such file but a recipe of its name; the
+        message names the nearest.
     """
     if text := text_for_path(source):
         raise ConfigError(
@@ -111,12 +118,16 @@ def find_config(source: str | Path) -> Path:
 
 
 def to_name(text: str) -> str:
-    """Return a name for a run that is like a text, see `is_name_character`; a long one ends with a hash."""
+    """Return a name for a run that is like a text, see `is_name_character`; a long one ends with a
+    hash.
+    """
     return _cleaned(text) or "run"
 
 
 def name_of_text(path: str | Path) -> str:
-    """Return a name that is like that of a text: a file without its ending, a folder, or the folder of `*.txt`."""
+    """Return a name that is like that of a text: a file without its ending, a folder, or the folder
+    of `*.txt`.
+    """
     absolute = os.path.abspath(path)  # noqa: PTH100  # without .., which Path.absolute keeps
     *folders, file = Path(absolute).parts
     name = file if os.path.isdir(absolute) else _ENDING.sub("", file) or file  # noqa: PTH112  # a pattern can be long
@@ -137,6 +148,8 @@ def _cleaned(text: str) -> str:
 
 
 def override(key: str, value: Any) -> str:
-    """Return the override of a key by a value as JSON has it; YAML reads its text as it is, whatever is in it."""
+    """Return the override of a key by a value as JSON has it; YAML reads its text as it is,
+    whatever is in it.
+    """
     readable = json.dumps(value, ensure_ascii=False)
     return f"{key}={_NOT_READ.sub(lambda found: json.dumps(found[0])[1:-1], readable)}"

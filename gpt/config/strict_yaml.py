@@ -1,4 +1,6 @@
-"""YAML as people expect it: `3e-4` is a number, duplicate keys are found, and the line of every key is known."""
+"""YAML as people expect it: `3e-4` is a number, duplicate keys are found, and the line of every key
+is known.
+"""
 
 import re
 from collections.abc import Iterator
@@ -45,8 +47,8 @@ class YAMLSyntaxError(Exception):
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the numbers and booleans of YAML 1.2: `1e-3` is a float, `no` is a string.
 
-    Tags and aliases are refused: a configuration does not need them, and with them a few lines could
-    build objects, refer to themselves or expand to gigabytes.
+    Tags and aliases are refused: a configuration does not need them, and with them a few lines
+    could build objects, refer to themselves or expand to gigabytes.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -108,8 +110,8 @@ def dump(data: dict[str, Any]) -> str:
 def parse(text: str) -> Document:
     """Parse one YAML mapping.
 
-    Raises:
-        YAMLSyntaxError: the text is not YAML, holds a tag or an alias, is not a mapping, or is too long.
+    Raises: YAMLSyntaxError: the text is not YAML, holds a tag or an alias, is not a mapping, or is
+        too long.
     """
     if len(text) > MAX_CHARACTERS:
         raise YAMLSyntaxError(f"it has more than {MAX_CHARACTERS:,} characters", None)

@@ -58,7 +58,9 @@ OPTIONS_ELSEWHERE = {
 
 
 def did_you_mean(key: tuple[str, ...]) -> str:
-    """Return `; did you mean ...?` with the nearest known key, in its section or else another; "" if there is none."""
+    """Return `; did you mean ...?` with the nearest known key, in its section or else another; ""
+    if there is none.
+    """
     section, name = key[0] if len(key) == 2 else "", key[-1]
     own = list(SECTIONS[section].model_fields) if section in SECTIONS else []
     meant = NAMES_ELSEWHERE.get(name)
@@ -77,7 +79,9 @@ def did_you_mean(key: tuple[str, ...]) -> str:
 
 
 def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | None:
-    """Return the option that was probably meant by an unknown `--name`, or with `with_keys` perhaps a `section.key`."""
+    """Return the option that was probably meant by an unknown `--name`, or with `with_keys` perhaps
+    a `section.key`.
+    """
     known = {option.strip("-"): option for option in options}
     sampling = {
         word: _option(key) for word, key in NAMES_ELSEWHERE.items() if key.startswith("sample.")
@@ -93,7 +97,9 @@ def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | No
 
 
 def _is_for_sampling_only(key: str, section: str) -> bool:
-    """Return whether a key is one of `sample`, and was not looked for there: a length is many things elsewhere."""
+    """Return whether a key is one of `sample`, and was not looked for there: a length is many
+    things elsewhere.
+    """
     return key.startswith("sample.") and section not in ("", "sample")
 
 

@@ -214,11 +214,10 @@ class MicroBatches:
 
     The batch does not depend on how it is split, so that accumulation does not change the data.
 
-    Attributes:
-        sequences: windows of a step, of all processes.
-        size: windows of a micro-batch.
+    Attributes: sequences: windows of a step, of all processes. size: windows of a micro-batch.
         rows: indices of the windows of a step that this process reads, (R,) int64; None: all.
-        add_targets: adds what the objective reads to inputs and targets, (B, T) each, of windows that
+        add_targets: adds what the objective reads to inputs and targets, (B, T) each, of windows
+        that
             begin at the given positions, (B,).
     """
 

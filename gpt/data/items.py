@@ -35,7 +35,8 @@ MARKS = {
 """Characters that items may not contain, with their names, since they mark where items end."""
 EMPTY_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 HASH_BYTES = 8
-"""Bytes of the hash by which items are ordered: 64 bits, so that different texts seldom share one."""
+"""Bytes of the hash by which items are ordered: 64 bits, so that different texts seldom share one.
+"""
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,8 @@ def fit_recipe(
         if len(dataset.val) < MIN_VAL_CHARS_FOR_RELIABLE_VAL:
             report(
                 f"warning: {data.val_path} has {len(dataset.val):,} {unit}; below "
-                f"{MIN_VAL_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically meaningful"
+                f"{MIN_VAL_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically "
+                "meaningful"
             )
     elif length < MIN_CHARS_FOR_RELIABLE_VAL:
         report(
