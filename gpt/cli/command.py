@@ -21,7 +21,7 @@ from gpt.system.progress import announced, print_line
 from gpt.system.signals import WATCHED, Stopped, handling, unwinding
 
 report = print_line
-MOST_OF_A_NAME = 400
+MAX_NAME_LENGTH = 400
 """Characters of a file's name that are printed."""
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}
 _BAD_PATH = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
@@ -37,12 +37,8 @@ def run_command(command: Callable[[], int]) -> int:
     warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _report_thread_error
-    lost = sys.stdout is None
-    for name in ("stdout", "stderr"):
-        if (
-            getattr(sys, name) is None
-        ):  # closed, and the next file that is opened would get its descriptor
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    is_output_lost = sys.stdout is None
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
     try:
@@ -50,68 +46,93 @@ def run_command(command: Callable[[], int]) -> int:
             _require_readable_words()
             code = command()
             sys.stdout.flush()
-        if lost:
-            report("warning: standard output is closed; the output is lost")
-        return code
-    except Stopped as stopped:
-        return stopped.code
-    except PeerError as error:
-        return error.exit_code
-    except GPTError as error:
-        report(f"error: {_on_its_lines(str(error))}")
-        return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        _silence_output()
-        return 0
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+    except Stopped as stopped:
+        return stopped.code
+    except Exception as error:
+        mistake = _code_of_mistake(error)
+        if mistake is None:
             raise
-        remedy = "lower train.batch_size or --batch-size, model.block_size or the size of the model"
-        report(f"error: out of memory; {remedy} ({first_line(error)})")
-        return 2
-    except OSError as error:
-        if error.filename is not None and error.errno in _BAD_PATH:
-            report(f"error: {quoted(str(error.filename), MOST_OF_A_NAME)}: {error.strerror}")
-        elif error.errno in _CANNOT_WRITE:
+        return mistake
+    if is_output_lost:
+        report("warning: standard output is closed; the output is lost")
+    return code
+
+
+def _open_closed_streams() -> None:
+    """Open the streams that the caller has closed, so that what is written to them is lost.
+
+    Otherwise the next file that is opened would get the descriptor of one of them.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _code_of_mistake(error: Exception) -> int | None:
+    """Report what a user can do about an error, and return the exit code; None: it is a bug."""
+    match error:
+        case PeerError():  # the other process reports it
+            return error.exit_code
+        case GPTError():
+            report(f"error: {_on_its_lines(str(error))}")
+            return error.exit_code
+        case BrokenPipeError():  # the reader has seen enough, as `head` does
             _silence_output()
-            report(f"error: cannot write the output: {error.strerror}")
-        else:
-            raise
+            return 0
+        case OSError():
+            return _code_of_system_error(error)
+        case MemoryError() | RuntimeError() if _is_out_of_memory(error):
+            remedy = (
+                "lower train.batch_size or --batch-size, model.block_size or the size of the model"
+            )
+            report(f"error: out of memory; {remedy} ({first_line(error)})")
+            return 2
+    return None
+
+
+def _code_of_system_error(error: OSError) -> int | None:
+    """Report a path that cannot be used, or an output that cannot be written; None: a bug."""
+    if error.filename is not None and error.errno in _BAD_PATH:
+        report(f"error: {quoted(str(error.filename), MAX_NAME_LENGTH)}: {error.strerror}")
         return 2
+    if error.errno in _CANNOT_WRITE:
+        _silence_output()
+        report(f"error: cannot write the output: {error.strerror}")
+        return 2
+    return None
 
 
 def _require_readable_words() -> None:
     """Raise ConfigError for a command line that Python has not read as UTF-8, as it was told."""
     encoding = sys.getfilesystemencoding()
-    if encoding != "utf-8" and any(
-        "\ud800" <= char <= "\udfff" for word in sys.argv for char in word
-    ):
+    # bytes that Python could not decode are half surrogate pairs, which UTF-8 text never has
+    is_decoded = not re.search("[\ud800-\udfff]", "".join(sys.argv))
+    if encoding != "utf-8" and not is_decoded:
         raise ConfigError(
             f"the command line is read as {encoding}; set PYTHONUTF8=1, so that it is read as UTF-8"
         )
 
 
 def _on_its_lines(message: str) -> str:
-    """Keep a name from beginning a line or steering the terminal; a list keeps its indented lines."""
+    """Escape control characters and line ends, but those before the indented lines of a list."""
     return "\n  ".join(quoted(line, most=len(line)) for line in message.split("\n  "))
 
 
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
-    own = issubclass(category, GPTWarning)
-    report(
-        f"warning: {message}"
-        if own
-        else warnings.formatwarning(message, category, filename, lineno).rstrip()
-    )
+    if issubclass(category, GPTWarning):
+        report(f"warning: {message}")
+    else:
+        report(warnings.formatwarning(message, category, filename, lineno).rstrip())
 
 
 def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
-    """Report in one line that a thread cannot write, as TensorBoard's on a full disk; keep any
-    other traceback.
+    """Report in one line that a thread cannot write, as TensorBoard's on a full disk.
+
+    Any other error is a bug and keeps its traceback.
     """
     error = arguments.exc_value
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE | _BAD_PATH:
@@ -145,8 +166,9 @@ def load_torch() -> None:
 
 
 def load(module: str) -> None:
-    """Import a module that stays: looking for garbage in it, now and later, would take half as long
-    as importing it.
+    """Import a module without the garbage collector, which then passes over it for good.
+
+    Looking for garbage in what stays would take half as long as importing it.
     """
     gc.disable()
     import_module(module)
@@ -171,12 +193,9 @@ class CommandParser(argparse.ArgumentParser):
             message += self._hint(unknown[2], has_value=unknown[3] is not None)
         elif unknown:
             ways = {"--prompt": "a prompt", "--checkpoint": "a run"}
-            taken = [
-                f"{thing} is given by {way}"
-                for way, thing in ways.items()
-                if way in self._option_string_actions
-            ]
-            message = "; ".join([message, *taken])
+            for way, thing in ways.items():
+                if way in self._option_string_actions:
+                    message += f"; {thing} is given by {way}"
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
@@ -191,10 +210,9 @@ class CommandParser(argparse.ArgumentParser):
         if meant is not None and meant.startswith("-"):
             return f"; did you mean {meant}?"
         if with_keys and (meant is not None or has_value):
-            key = (
-                f"; did you mean {meant}?"
-                if meant is not None
-                else did_you_mean(tuple(name.split(".")))
-            )
+            if meant is None:
+                key = did_you_mean(tuple(name.split(".")))
+            else:
+                key = f"; did you mean {meant}?"
             return f" (keys of the configuration have no dashes{key})"
         return ""

@@ -77,7 +77,13 @@ def _add_address_options(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         help="address to listen at (default: 127.0.0.1)",
     )
-    add_number(parser, "--port", "port; 0: any that is free", 8000, 0, 2**16 - 1, "PORT")
+    parser.add_argument(
+        "--port",
+        type=number(0, 2**16 - 1),
+        default=8000,
+        metavar="PORT",
+        help="port; 0: any that is free (default: 8000)",
+    )
     parser.add_argument(
         "--api-key",
         type=not_empty,

@@ -123,16 +123,13 @@ def add_number(
     option: str,
     meaning: str,
     default: float | None = None,
-    least: float = 1,
     most: float = LARGEST,
     metavar: str = "N",
 ) -> None:
-    """Add an option for a whole number from `least` to `most`; the help ends with the default, if
-    there is one.
-    """
+    """Add an option for a whole number from 1 to `most`; the help ends with its default, if any."""
     shown = "" if default is None else f" (default: {default})"
     parser.add_argument(
-        option, type=number(least, most), default=default, metavar=metavar, help=meaning + shown
+        option, type=number(1, most), default=default, metavar=metavar, help=meaning + shown
     )
 
 

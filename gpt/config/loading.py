@@ -248,27 +248,33 @@ def explain(error: ValidationError, *section: str) -> list[Finding]:
 def _sentence(key: Key, details: ErrorDetails) -> str:
     """Return what is wrong with a value, in the place of pydantic's message."""
     value = details["input"]
+    choices = _choices(key)
     match details["type"]:
         case "extra_forbidden":
             return f"unknown key{did_you_mean(key)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"expected keys below this section, got {value!r}"
-        case "literal_error" | "bool_type" if choices := _choices(key):
-            return f"got {value!r}, expected one of {', '.join(choices)}"
+        case "literal_error" | "bool_type" if choices:
+            problem = f"{value!r}, expected one of {', '.join(choices)}"
         case "string_type":
-            return f"got {value!r}, expected text; put it in quotes"
+            problem = f"{value!r}, expected text; put it in quotes"
         case "tuple_type":
-            return f"got {value!r}, expected a list, in brackets"
-        case "missing" | "too_long":
-            amount = "few" if details["type"] == "missing" else "many"
-            return f"got {list(value)}, which has too {amount} values"
-        case "string_pattern_mismatch":
-            return f"got {value!r}, {no_device(value)}"  # the only key with a pattern
+            problem = f"{value!r}, expected a list, in brackets"
+        case "missing":  # an element of a tuple, since every key has a default
+            problem = f"{list(value)}, which has too few values"
+        case "too_long":
+            problem = f"{list(value)}, which has too many values"
+        case "string_pattern_mismatch":  # of a device, the only key with a pattern
+            problem = f"{value!r}, {no_device(value)}"
         case _:
-            message = (
-                details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-            )
-            return f"got {value!r}, {message[0].lower()}{message[1:]}"
+            problem = f"{value!r}, {_in_own_words(details['msg'])}"
+    return f"got {problem}"
+
+
+def _in_own_words(message: str) -> str:
+    """Return a message of pydantic as it continues a sentence of this package."""
+    words = message.removeprefix("Value error, ").replace("Input should be", "expected")
+    return words[0].lower() + words[1:]
 
 
 def _choices(key: Key) -> list[str]:
