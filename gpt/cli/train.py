@@ -83,7 +83,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--test",
         type=not_empty,
         metavar="TEXT",
-        help="a text of your own for gpt evaluate --split test, as data.test_path=TEXT",
+        help="a text of your own for evaluate --split test, as data.test_path=TEXT",
     )
     parser.add_argument(
         "--allow-config-change",
