@@ -267,11 +267,12 @@ class DataConfig(Section):
         description="Fraction of the text, after that for validation, held out for `evaluate "
         "--split test`.",
     )
-    items: Literal["none", "lines", "paragraphs"] = Field(
+    items: Literal["none", "lines", "paragraphs", "pairs"] = Field(
         "none",
         description="What the text is made of. none: running text; lines: a list, such as of "
-        "names, one item a line; paragraphs: texts between empty lines. Items are "
-        "split, shuffled and sampled whole, whatever data.order is.",
+        "names, one item a line; paragraphs: texts between empty lines; pairs: questions and "
+        "answers, in JSON lines or a table of two columns. Items are split, shuffled and sampled "
+        "whole, whatever data.order is.",
     )
     val_path: PathText | None = Field(
         None,

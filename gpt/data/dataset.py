@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.data.items import ItemIds, item_ids
+from gpt.data.items import ItemIds, item_ids, item_spans
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.tokens import Tokens, in_pieces
-from gpt.system.errors import DataError, explained
+from gpt.system.errors import DataError, explained, quoted
 from gpt.system.files import MAX_JSON_BYTES, open_file, parse_json, read_file, sha256_of
 
 META = "dataset.json"
 """File of the length, hash, type, splits and tokenizer."""
+NUM_QUOTED_TOKENS = 40
+"""Tokens of an item by which a message names it."""
 TOKENS = "tokens.bin"
 """File of the token ids of the text, little-endian."""
 
@@ -58,6 +60,7 @@ class Dataset:
         A window of items need not be full.
         """
         if self.items is not None:
+            self._check_answers(block_size)
             return
         shortest = len(self.train)
         if self.text_ranges is not None:
@@ -71,6 +74,22 @@ class Dataset:
                     f"the {name} split has {length:,} tokens, fewer than block_size + 1 = "
                     f"{block_size + 1:,}; use more text, a smaller model.block_size or {other}"
                 )
+
+    def _check_answers(self, block_size: int) -> None:
+        """Raise DataError for an answer that no window holds, with the end of its question."""
+        assert self.items is not None
+        if self.items.answer is None:
+            return
+        for tokens in (self.train, self.val):
+            for begin, end in item_spans(tokens, self.items.end):
+                item = tokens[begin:end]
+                length = int(self.items.counted(item).sum())
+                if length >= block_size:  # the window also holds what stands before it
+                    text = quoted(self.tokenizer.decode(item[:NUM_QUOTED_TOKENS]))
+                    raise DataError(
+                        f"the answer of {text} has {length:,} tokens, and model.block_size is "
+                        f"{block_size:,}; shorten it, or take a larger window"
+                    )
 
 
 def join_texts(datasets: Sequence[Dataset]) -> Dataset:

@@ -32,7 +32,7 @@ class ItemSampler(Sampler):
         super().__init__(tokens, block_size)
         self.seed = seed
         self.ids = ids
-        self._spans = _cut_to(item_spans(tokens, ids.end), block_size)  # (N, 2)
+        self._spans = _fit_spans(item_spans(tokens, ids.end), block_size, ids)  # (N, 2)
         self._begin_epoch(0)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -81,14 +81,20 @@ class ItemSampler(Sampler):
         self.position = 0
 
 
-def _cut_to(spans: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
-    """Cut spans (N, 2) that are longer than a window into pieces that are not."""
+def _fit_spans(spans: NDArray[np.int64], block_size: int, ids: ItemIds) -> NDArray[np.int64]:
+    """Return spans (N, 2) that are no longer than a window.
+
+    Of a question and its answer the end is kept; other items are cut into pieces.
+    """
     if len(spans) == 0 or np.diff(spans, axis=1).max() <= block_size:
         return spans
+    if ids.answer is not None:
+        begins = np.maximum(spans[:, 0], spans[:, 1] - block_size)
+        return np.stack([begins, spans[:, 1]], axis=1)
     pieces: list[tuple[int, int]] = []
     for span_begin, span_end in spans.tolist():
-        begins = range(span_begin, span_end, block_size)
-        pieces += [(begin, min(begin + block_size, span_end)) for begin in begins]
+        for begin in range(span_begin, span_end, block_size):
+            pieces.append((begin, min(begin + block_size, span_end)))
     return np.array(pieces, dtype=np.int64)
 
 
@@ -113,7 +119,7 @@ def item_batches(
     Each item is predicted from nothing but its own beginning. Items are read in the order of their
     length, so that the rows of a batch have little padding.
     """
-    spans = _cut_to(item_spans(tokens, ids.end), block_size)  # (N, 2)
+    spans = _fit_spans(item_spans(tokens, ids.end), block_size, ids)  # (N, 2)
     lengths = np.diff(spans, axis=1).squeeze(1)
     by_length = spans[np.argsort(lengths, kind="stable")]
     for first in range(0, len(by_length), batch_size):
@@ -136,7 +142,8 @@ def _padded(
     inputs = np.full((len(windows), length), ids.end, dtype=np.int64)
     targets = np.full((len(windows), length), IGNORE, dtype=np.int64)
     for row, spans in enumerate(windows):
-        items = np.concatenate([tokens[begin:end] for begin, end in spans])
+        # wider than the types of token files, which cannot hold IGNORE
+        items = np.concatenate([tokens[begin:end] for begin, end in spans]).astype(np.int64)
         size = len(items)
         inputs[row, 1:size] = items[:-1]
         targets[row, :size] = np.where(ids.counted(items), items, IGNORE)

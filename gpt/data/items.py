@@ -15,25 +15,16 @@ from numpy.typing import NDArray
 
 from gpt.config import DataConfig
 from gpt.data.corpus_text import CorpusText
+from gpt.data.pairs import ANSWER, END_OF_TEXT, MARKS, TURN, read_pairs
 from gpt.data.tokenizers import Ids, Tokenizer
 from gpt.data.tokens import Tokens
 from gpt.system.errors import DataError
 
 END_OF_LINE = "\n"
 """Ends each item of `data.items: lines`, as in the file."""
-END_OF_TEXT = "\x1e"
-"""Ends each item that may have line ends of its own: the record separator of ASCII."""
-ANSWER = "\x1f"
-"""Stands between a question and its answer: the unit separator of ASCII."""
-TURN = "\x1d"
-"""Ends an answer that another question follows: the group separator of ASCII."""
-MARKS = {
-    END_OF_TEXT: "record separator",
-    ANSWER: "unit separator",
-    TURN: "group separator",
-}
-"""Characters that items may not contain, with their names, since they mark where items end."""
 EMPTY_LINES = re.compile(r"\n(?:[ \t]*\n)+")
+PARTS_AND_MARKS = re.compile(f"([{ANSWER}{TURN}])")
+"""Splits an item into its texts and the marks between them."""
 HASH_BYTES = 8
 """Bytes of the hash by which items are ordered: 64 bits, so that different texts seldom share one.
 """
@@ -117,6 +108,7 @@ class ItemCorpus(CorpusText):
         is_held_out: bool = False,
     ) -> None:
         super().__init__(files, held_out)
+        self.kind = config.items
         self.end = end_of_items(config.items)
         items = _read_items(CorpusText(files), config.items)
         is_split = not is_held_out and "val" not in self.held_out
@@ -139,14 +131,22 @@ class ItemCorpus(CorpusText):
             yield item + self.end
         advance(self.size)
 
+    def characters(self) -> list[str]:
+        """Return the distinct characters, sorted, and all marks that such items can have."""
+        marks = [self.end]
+        if self.kind == "pairs":
+            marks += [ANSWER, TURN]
+        return sorted({*super().characters(), *marks})
+
     def encoded(self, tokenizer: Tokenizer) -> Iterator[Ids]:
         """Yield the ids of each item, then that of its end.
 
-        Each by itself: byte pairs would merge the end with what stands beside it.
+        Marks are encoded by themselves: byte pairs would merge them with what stands beside them.
         """
         end = tokenizer.encode_narrow(self.end)
         for item in self.items:
-            yield tokenizer.encode_narrow(item)
+            for part in PARTS_AND_MARKS.split(item):
+                yield tokenizer.encode_narrow(part)
             yield end
 
 
@@ -183,6 +183,8 @@ def _read_items(corpus: CorpusText, kind: str) -> list[str]:
     Raises:
         DataError: one contains a character that marks where items end.
     """
+    if kind == "pairs":
+        return read_pairs(corpus)
     text = "".join(corpus.pieces())
     for mark, name in MARKS.items():
         if mark in text:

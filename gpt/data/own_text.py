@@ -16,6 +16,7 @@ from gpt.data.corpus_text import CorpusText
 from gpt.data.dataset import Dataset
 from gpt.data.items import item_spans
 from gpt.data.locating import corpus_files
+from gpt.data.pairs import SUFFIXES
 from gpt.data.preparation import prepare
 from gpt.data.recognition import recognize_items
 from gpt.data.tokenizers import CharTokenizer
@@ -27,6 +28,7 @@ MAX_BYTES_RECOGNIZED = 100_000_000
 """Bytes on disk up to which a text is read to recognize items in it, which takes two seconds."""
 DESCRIPTIONS = {
     "lines": "a list, each line of which is read as an item",
+    "pairs": "questions and answers, of which the answers are learned",
     "paragraphs": "texts of one shape between empty lines, each of which is read as an item",
 }
 """What each value of `data.items` that can be recognized stands for."""
@@ -293,6 +295,8 @@ def fit_recipe(
         spans = item_spans(dataset.train, dataset.items.end)
         sections = item_recipe_for(length, int(np.diff(spans, axis=1).max()))
         sections["data"] = {"items": data.items}
+        if data.items == "pairs":
+            sections["sample"]["temperature"] = 0.0  # the most likely answer
     if has_several_texts:
         del sections["data"]["order"]  # several texts are read at random only
     return sections, dataset
@@ -303,9 +307,11 @@ def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataCon
     if isinstance(data.path, tuple):  # several texts, each of which is running text
         return data
     corpus = CorpusText(corpus_files(data, settings, report))
-    if corpus.size > MAX_BYTES_RECOGNIZED:
-        return data
-    kind = recognize_items("".join(corpus.pieces()))
+    kind = "none"
+    if all(file.suffix in SUFFIXES for file in corpus.files):
+        kind = "pairs"
+    elif corpus.size <= MAX_BYTES_RECOGNIZED:
+        kind = recognize_items("".join(corpus.pieces()))
     if kind == "none":
         return data
     report(f"{corpus.name}: {DESCRIPTIONS[kind]} (data.items={kind}; none: running text)")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from gpt.config.sources import LoadedConfig
 from gpt.data.batches import MicroBatches, Sampler, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.data.item_batches import ItemSampler
+from gpt.data.pairs import TURN
 from gpt.data.preparation import prepare
 from gpt.data.recognition import is_grouped
 from gpt.data.tokenizers import Tokenizer
@@ -205,7 +207,9 @@ def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
     model = config.model.model_copy(update={"vocab_size": size})
     sample = config.sample
     if data.items is not None:
-        marks = {"begin_id": data.items.end, "end_id": data.items.end}
+        marks: dict[str, Any] = {"begin_id": data.items.end, "end_id": data.items.end}
+        if data.items.turn is not None:
+            marks["stop"] = (*sample.stop, TURN)
         sample = sample.model_copy(update=marks)
     return config.model_copy(update={"model": model, "sample": sample})
 

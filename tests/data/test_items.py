@@ -206,3 +206,22 @@ def test_sorted_text_is_found_by_the_beginnings_of_its_lines(
     lines = [f"{name} and {other}" for name in NAMES for other in NAMES[:20]]
     order = sorted(lines) if is_sorted else random.Random(1).sample(lines, len(lines))
     assert is_grouped(prepared(tmp_path, "\n".join(order), "none")) == is_sorted
+
+
+def test_batches_of_pairs_learn_answers_only() -> None:
+    ids = ItemIds(end=0, answer=1, turn=2)
+    pair = [7, 8, 1, 5, 6]
+    batches = item_batches(tokens_of(pair, [9, 1, 3]), 16, 4, ids)
+    found = [targets[targets != IGNORE].tolist() for _, targets in batches]
+    assert found == [[3, END, 5, 6, END]]
+    sampler = ItemSampler(tokens_of(pair), 16, 5, ids)
+    inputs, targets = sampler.get_batch(1)
+    assert inputs[0, :6].tolist() == [END, *pair]
+    assert targets[0, :6].tolist() == [IGNORE, IGNORE, IGNORE, 5, 6, END]
+
+
+def test_question_longer_than_the_window_is_cut_at_its_beginning() -> None:
+    ids = ItemIds(end=0, answer=1, turn=2)
+    tokens = tokens_of([*range(10, 30), 1, 5, 6])
+    _, targets = ItemSampler(tokens, 8, 5, ids).get_batch(1)
+    assert targets[0].tolist() == [*[IGNORE] * 5, 5, 6, END]

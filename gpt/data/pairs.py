@@ -1,0 +1,150 @@
+"""Questions and answers, from JSON lines or a table of two columns, as the texts of items.
+
+A text is the question, `ANSWER` and the answer; in a conversation `TURN` and the next question
+follow. Each mark is one control character of ASCII, which no text has: the same template serves
+characters, bytes, byte pairs and words, and a question can never be read as an answer.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpt.data.corpus_text import CorpusText
+from gpt.system.errors import DataError, quoted
+
+END_OF_TEXT = "\x1e"
+"""Ends each item that may have line ends of its own: the record separator of ASCII."""
+ANSWER = "\x1f"
+"""Stands between a question and its answer: the unit separator of ASCII."""
+TURN = "\x1d"
+"""Ends an answer that another question follows: the group separator of ASCII."""
+MARKS = {
+    END_OF_TEXT: "record separator",
+    ANSWER: "unit separator",
+    TURN: "group separator",
+}
+"""Characters that items may not contain, with their names, since they mark where items end."""
+SUFFIXES = (".jsonl", ".ndjson", ".tsv")
+"""Ends of the names of files with questions and answers."""
+FORMS = '{"prompt": ..., "answer": ...} or {"messages": [...]}'
+HEADER = ("prompt", "answer")
+"""First line of a table that names its columns."""
+
+
+class Message(NamedTuple):
+    """What one side says in a conversation.
+
+    Attributes:
+        role: system, user or assistant.
+    """
+
+    role: str
+    text: str
+
+
+def read_pairs(corpus: CorpusText) -> list[str]:
+    """Return the text of each pair or conversation of some files, in their order.
+
+    Raises:
+        DataError: a line is no pair; the message has the file and the line.
+    """
+    texts: list[str] = []
+    forms: set[str] = set()
+    for file in corpus.files:
+        text = "".join(CorpusText([file]).pieces())
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue  # as at the end of a file
+            place = f"{file}, line {number:,}"
+            if file.suffix == ".tsv":
+                messages = _read_columns(line, place, is_first=number == 1)
+                forms.add("tsv")
+            else:
+                form, messages = _read_json(line, place)
+                forms.add(form)
+            if len(forms) > 1:
+                raise DataError(f"{place}: another form than the lines before; use one of {FORMS}")
+            if messages:
+                texts.append(_conversation_text(messages, place))
+    return texts
+
+
+def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
+    """Return the question and the answer of a line of a table; none of its header."""
+    columns = line.split("\t")
+    if is_first and tuple(columns) == HEADER:
+        return []
+    if len(columns) != 2:
+        raise DataError(
+            f"{place}: {len(columns)} columns, expected a question, a tab and its answer"
+        )
+    return [Message("user", columns[0]), Message("assistant", columns[1])]
+
+
+def _read_json(line: str, place: str) -> tuple[str, list[Message]]:
+    """Return the form of a line of JSON, and its messages."""
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{place}: not JSON ({error}); expected {FORMS}") from None
+    match value:
+        case {"prompt": str(prompt), "answer": str(answer)}:
+            return "pair", [Message("user", prompt), Message("assistant", answer)]
+        case {"messages": [*entries]}:
+            return "messages", [_read_message(entry, place) for entry in entries]
+        case {"prompt": _}:
+            raise DataError(f"{place}: a prompt without an answer that is text; expected {FORMS}")
+    raise DataError(f"{place}: {quoted(line, 60)}; expected {FORMS}")
+
+
+def _read_message(entry: Any, place: str) -> Message:
+    match entry:
+        case {"role": "system" | "user" | "assistant" as role, "content": str(content)}:
+            return Message(role, content)
+    raise DataError(
+        f"{place}: a message needs a role, which is system, user or assistant, and a content"
+    )
+
+
+def _conversation_text(messages: Sequence[Message], place: str) -> str:
+    """Return the text of a conversation, without its end; DataError: it is none."""
+    text = "".join(conversation_parts(messages, place))
+    if messages[-1].role != "assistant":
+        raise DataError(f"{place}: it ends without an answer; the last message is the assistant's")
+    return text.removesuffix(TURN)
+
+
+def conversation_parts(messages: Sequence[Message], place: str) -> Iterator[str]:
+    """Yield each question with `ANSWER`, and each answer with `TURN`, of a conversation.
+
+    A message of the system stands before the first question, with an empty line between.
+
+    Raises:
+        DataError: the roles do not alternate, or a text contains a mark.
+    """
+    system = ""
+    expected = "user"
+    for number, (role, text) in enumerate(messages):
+        _check_marks(text, place)
+        if role == "system" and number == 0:
+            system = f"{text}\n\n"
+            continue
+        if role != expected:
+            raise DataError(
+                f"{place}: message {number + 1} is the {role}'s, expected the {expected}'s"
+            )
+        if role == "user":
+            yield system + text + ANSWER
+            system = ""
+            expected = "assistant"
+        else:
+            yield text + TURN
+            expected = "user"
+
+
+def _check_marks(text: str, place: str) -> None:
+    for mark, name in MARKS.items():
+        if mark in text:
+            raise DataError(
+                f"{place}: the control character {mark!r} ({name}) marks where texts end; remove it"
+            )
