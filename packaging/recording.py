@@ -20,7 +20,7 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.native.decoding.decoder import Decoder, load_decoder
+from gpt.native.decoding.decoder import Decoder, TokenBatch, load_decoder
 from gpt.native.decoding.weights import lay_out_weights
 from gpt.native.training.bindings import KERNELS, load_kernels
 from gpt.native.training.block import replace_blocks
@@ -166,15 +166,15 @@ def record_decoding(path: Path, processor: Processor, settings: Settings) -> Non
                 )
                 engine = Decoder(recorder, laid_out, sequences=2, kv_dtype=kv_dtype, blocks=5)
                 prompt = torch.randint(65, (60,)).tolist()
-                engine.forward(prompt, [0] * 60, range(60), [0, 59])
+                engine.forward(TokenBatch(prompt, [0] * 60, range(60)), wanted=[0, 59])
                 engine.copy_blocks([(2, 0), (3, 1)])
                 seen = torch.zeros(2, 65, dtype=torch.uint8)
+                newest = TokenBatch(tokens=[3, 4], sequences=[0, 1], positions=[60, 0])
                 for by_sequence in (False, True):
-                    places = ([0, 1], [3, 4], [60, 0])
                     engine.generate(
-                        *places, uniforms, params, seen, keep_logits=True, by_sequence=by_sequence
+                        newest, uniforms, params, seen, keep_logits=True, by_sequence=by_sequence
                     )
                 sample = sample_in_c(sampling_in_c(params), 0.4, seen[0], None)
-                engine.step([5], [1], [8], [0], [sample])
+                engine.step(TokenBatch([5], sequences=[1], positions=[8]), [0], [sample])
                 del engine
     recorder.write(path)

@@ -17,7 +17,7 @@ from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.thread_tuner import Split, ThreadTuner, token_splits
 from gpt.generation.tokens import NOT_SAMPLING_FIELDS, to_sampled_tokens
 from gpt.native.decoding.c_structs import SAMPLING_FIELDS, sample_in_c, sampling_in_c
-from gpt.native.decoding.decoder import Decoder, NotFiniteError
+from gpt.native.decoding.decoder import Decoder, NotFiniteError, TokenBatch
 from gpt.native.decoding.weights import Weights
 from gpt.system.progress import Report
 
@@ -52,14 +52,10 @@ class Pass(NamedTuple):
     """Tokens that go through the weights at once: a part of a step, as much as fits.
 
     Attributes:
-        rows: of each token, its sequence in the batch.
-        positions: of each token in the window.
-        wanted: indices of the tokens after which a token is sampled.
+        wanted: indices of the tokens in the batch after which a token is sampled.
     """
 
-    tokens: list[int]
-    rows: list[int]
-    positions: list[int]
+    batch: TokenBatch
     wanted: list[int]
 
 
@@ -118,7 +114,7 @@ class NativeRunner(Runner):
 
     def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
         self._set_blocks(work)
-        logits = [self._decoder.forward(*part) for part in self._passes(work)]
+        logits = [self._decoder.forward(part.batch, part.wanted) for part in self._passes(work)]
         return [item.sequence for item in work if item.max_samples > 0], torch.cat(logits)
 
     def _can_sample(self, sequence: SequenceState) -> bool:
@@ -193,12 +189,15 @@ class NativeRunner(Runner):
         seen = None
         if params.repetition_penalty != 1.0:
             seen = torch.stack([self._seen(sequence) for sequence in sequences])  # (B, V)
+        newest = TokenBatch(
+            tokens=[sequence.tokens[-1] for sequence in sequences],
+            sequences=[sequence.row for sequence in sequences],
+            positions=[sequence.num_cached for sequence in sequences],
+        )
         self._decoder.use_threads(split.threads)
         try:
             tokens, logits = self._decoder.generate(
-                sequences=[sequence.row for sequence in sequences],
-                tokens=[sequence.tokens[-1] for sequence in sequences],
-                positions=[sequence.num_cached for sequence in sequences],
+                newest,
                 uniforms=torch.tensor(uniforms, dtype=torch.float32),  # (B, steps)
                 params=params,
                 seen=seen,
@@ -228,8 +227,9 @@ class NativeRunner(Runner):
             samples.append(sample_in_c(sampling, uniform, seen[index], logits[index]))
         tokens: list[int] = []
         for part in self._passes(work):
-            wanted = samples[len(tokens) : len(tokens) + len(part.wanted)]
-            tokens += self._decoder.step(*part, wanted)
+            # As many samples as the earlier passes had are taken already.
+            part_samples = samples[len(tokens) : len(tokens) + len(part.wanted)]
+            tokens += self._decoder.step(part.batch, part.wanted, part_samples)
         sampled: Sampled = {}
         for sequence, token, row in zip(sequences, tokens, logits, strict=True):
             if token < 0:
@@ -257,7 +257,7 @@ class NativeRunner(Runner):
         for start in range(0, len(tokens), size):
             part = slice(start, start + size)
             wanted = [index for index, flag in enumerate(is_wanted[part]) if flag]
-            yield Pass(tokens[part], rows[part], positions[part], wanted)
+            yield Pass(TokenBatch(tokens[part], rows[part], positions[part]), wanted)
 
     def _seen_if_penalized(self, sequence: SequenceState) -> Tensor | None:
         if sequence.params.repetition_penalty == 1.0:

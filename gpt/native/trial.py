@@ -27,7 +27,7 @@ from gpt.model import GPT
 from gpt.model.quantized import NAMES, quantize
 from gpt.native.build import open_library
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.native.decoding.decoder import KV_KINDS, Decoder, load_decoder, with_results
+from gpt.native.decoding.decoder import KV_KINDS, Decoder, TokenBatch, load_decoder, with_results
 from gpt.native.decoding.weights import lay_out_weights
 from gpt.native.fingerprint import (
     DECODING,
@@ -192,14 +192,13 @@ def _logits_difference(decoder: Decoder, model: GPT) -> float:
     for start, end in ((0, 61), (61, 65), (65, 66)):
         length = end - start
         sequences = [0] * length
-        parts.append(
-            decoder.forward(tokens[start:end], sequences, range(start, end), range(length))
-        )
+        batch = TokenBatch(tokens[start:end], sequences, range(start, end))
+        parts.append(decoder.forward(batch, wanted=range(length)))
     of_each = decoder.blocks_per_sequence
     decoder.copy_blocks([(of_each, 0), (of_each + 1, 1)])
     logits = torch.empty(model.vocab_size)
     how = sample_in_c(sampling_in_c(SamplingParams()), 0.5, None, logits)
-    decoder.step([tokens[-1]], [1], [65], [0], [how])
+    decoder.step(TokenBatch([tokens[-1]], sequences=[1], positions=[65]), [0], [how])
     found = torch.cat((*parts, logits.unsqueeze(0)))
     return _largest_difference(found, torch.cat((expected, expected[-1:])))
 
@@ -217,9 +216,8 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
         seen[:, :9] = 1
         # the decoder marks the tokens that it samples in the tensor that it is given
         seen_before = seen.clone()
-        sampled, logits = decoder.generate(
-            [0, 1], [1, 2], [0, 0], uniforms, params, seen, keep_logits=True
-        )
+        newest = TokenBatch(tokens=[1, 2], sequences=[0, 1], positions=[0, 0])
+        sampled, logits = decoder.generate(newest, uniforms, params, seen, keep_logits=True)
         assert logits is not None
         for step, rows in enumerate(logits):
             tokens = torch.tensor([each[step] for each in sampled]).unsqueeze(1)  # (2, 1)

@@ -7,7 +7,7 @@ pass, to the last bit.
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,19 @@ MAX_TOKENS = 64
 more memory for activations."""
 ERROR_BYTES = 200
 """Room for the message of a decoder that cannot be created."""
+
+
+class TokenBatch(NamedTuple):
+    """Tokens that go through the weights at once.
+
+    Attributes:
+        sequences: of each token, the number of its sequence.
+        positions: of each token, its position in its sequence.
+    """
+
+    tokens: Sequence[int]
+    sequences: Sequence[int]
+    positions: Sequence[int]
 
 
 class NotFiniteError(ArithmeticError):
@@ -170,35 +183,23 @@ class Decoder:
             self._decoder, len(copies), integers(targets), integers(sources)
         )
 
-    def forward(
-        self,
-        tokens: Sequence[int],
-        sequences: Sequence[int],
-        positions: Sequence[int],
-        wanted: Sequence[int],
-    ) -> Tensor:
+    def forward(self, batch: TokenBatch, wanted: Sequence[int]) -> Tensor:
         """Store the keys and values of some tokens, and return logits (wanted, V) float32.
 
-        At most `max_tokens` tokens are given. Those of one sequence are adjacent and in order, and
-        all earlier positions of it are stored.
-
         Args:
-            sequences: of each token.
-            positions: of each token in its sequence.
+            batch: at most `max_tokens` tokens. Those of one sequence are adjacent and in order, and
+                all earlier positions of it are stored.
             wanted: indices of the tokens after which logits are computed.
         """
         logits = torch.empty(len(wanted), self._weights.model.vocab_size, dtype=torch.float32)
-        batch = self._batch(tokens, sequences, positions)
         self._library.gpt_decoder_forward(
-            self._decoder, batch, len(wanted), integers(wanted), floats(logits)
+            self._decoder, self._in_c(batch), len(wanted), integers(wanted), floats(logits)
         )
         return logits
 
     def generate(
         self,
-        sequences: Sequence[int],
-        tokens: Sequence[int],
-        positions: Sequence[int],
+        newest: TokenBatch,
         uniforms: Tensor,
         params: SamplingParams,
         seen: Tensor | None = None,
@@ -210,8 +211,8 @@ class Decoder:
         Return the tokens of each, and the logits (steps, B, V) if they are to be kept.
 
         Args:
-            tokens: the newest of each sequence, not stored yet.
-            positions: of these tokens; the last sampled token may lie outside the window.
+            newest: the newest token of each sequence, which is not stored yet. The last token that is
+                sampled may lie outside the window.
             uniforms: (B, steps) float32 in [0, 1), one for each token to sample.
             seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; C++ adds the
                 sampled ones.
@@ -221,18 +222,18 @@ class Decoder:
         Raises:
             NotFiniteError: logits are not finite.
         """
-        batch, steps = uniforms.shape
+        num_sequences, steps = uniforms.shape
         vocab_size = self._weights.model.vocab_size
-        assert batch == len(tokens)
-        assert max(positions) + steps <= self._weights.model.block_size
-        assert seen is None or seen.shape == (batch, vocab_size)
+        assert num_sequences == len(newest.tokens)
+        assert max(newest.positions) + steps <= self._weights.model.block_size
+        assert seen is None or seen.shape == (num_sequences, vocab_size)
         logits = None
         if keep_logits:
-            logits = torch.empty(steps, batch, vocab_size, dtype=torch.float32)
-        sampled = (ctypes.c_int32 * (batch * steps))()
+            logits = torch.empty(steps, num_sequences, vocab_size, dtype=torch.float32)
+        sampled = (ctypes.c_int32 * (num_sequences * steps))()
         failed = self._library.gpt_decoder_generate(
             self._decoder,
-            self._batch(tokens, sequences, positions),
+            self._in_c(newest),
             int(by_sequence),
             steps,
             ctypes.byref(sampling_in_c(params)),
@@ -241,29 +242,30 @@ class Decoder:
             sampled,
             floats(logits),
         )
-        if failed:  # 1 + step * batch + row; 0 means that all logits are finite
-            step, row = divmod(failed - 1, batch)
+        if failed:  # 1 + step * B + row; 0 means that all logits are finite
+            step, row = divmod(failed - 1, num_sequences)
             raise NotFiniteError(row, step)
         flat = list(sampled)
-        return [flat[start : start + steps] for start in range(0, batch * steps, steps)], logits
+        rows = [flat[start : start + steps] for start in range(0, len(flat), steps)]
+        return rows, logits
 
     def step(
-        self,
-        tokens: Sequence[int],
-        sequences: Sequence[int],
-        positions: Sequence[int],
-        wanted: Sequence[int],
-        samples: Sequence[CSample],
+        self, batch: TokenBatch, wanted: Sequence[int], samples: Sequence[CSample]
     ) -> list[int]:
-        """Store some tokens' keys and values, as `forward` does; sample after the `wanted` ones.
+        """Store some tokens' keys and values, as `forward` does, and sample after the wanted ones.
 
-        Return the token sampled after each by its `samples`, -1 where the logits are not finite.
+        Args:
+            wanted: indices of the tokens after which a token is sampled.
+            samples: how a token is sampled after each of them.
+
+        Returns:
+            The token sampled after each, -1 where the logits are not finite.
         """
         assert len(wanted) == len(samples)
         sampled = (ctypes.c_int32 * len(wanted))()
         self._library.gpt_decoder_step(
             self._decoder,
-            self._batch(tokens, sequences, positions),
+            self._in_c(batch),
             len(wanted),
             integers(wanted),
             (CSample * len(samples))(*samples),
@@ -271,11 +273,9 @@ class Decoder:
         )
         return list(sampled)
 
-    def _batch(
-        self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]
-    ) -> Any:
+    def _in_c(self, batch: TokenBatch) -> Any:
         """Return a pointer to a `CBatch`, which keeps the arrays of the batch alive."""
+        tokens, sequences, positions = batch
         assert len(tokens) == len(sequences) == len(positions) <= self.max_tokens
-        return ctypes.byref(
-            CBatch(integers(tokens), integers(sequences), integers(positions), len(tokens))
-        )
+        arrays = map(integers, batch)
+        return ctypes.byref(CBatch(*arrays, len(tokens)))

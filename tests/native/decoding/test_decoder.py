@@ -16,7 +16,7 @@ from gpt.generation.sampling import sample as reference_sample
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.native.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.native.decoding.decoder import KV_KINDS, Decoder, NotFiniteError, load_decoder
+from gpt.native.decoding.decoder import KV_KINDS, Decoder, NotFiniteError, TokenBatch, load_decoder
 from gpt.native.decoding.weights import Matrix, lay_out_weights, unsupported_reason
 from gpt.system.environment import read_settings
 from gpt.system.processor import Processor, supported_processors
@@ -61,16 +61,17 @@ def prefill(decoder: Decoder, texts: Sequence[Sequence[int]]) -> Tensor:
         for row, text in enumerate(texts)
         for position, token in enumerate(text)
     ]
-    return decoder.forward(*zip(*tokens, strict=True), range(len(tokens)))
+    return decoder.forward(TokenBatch(*zip(*tokens, strict=True)), range(len(tokens)))
 
 
 def in_pieces(decoder: Decoder, text: Sequence[int], size: int, row: int = 0) -> Tensor:
     """Logits after each token of a text, of which so many are computed in a pass."""
     parts = [range(start, min(start + size, len(text))) for start in range(0, len(text), size)]
-    passes = [
-        ([text[i] for i in part], [row] * len(part), part, range(len(part))) for part in parts
-    ]
-    return torch.cat([decoder.forward(*arguments) for arguments in passes])
+    logits = []
+    for part in parts:
+        batch = TokenBatch(text[part.start : part.stop], [row] * len(part), part)
+        logits.append(decoder.forward(batch, range(len(part))))
+    return torch.cat(logits)
 
 
 def texts_of(*lengths: int) -> list[list[int]]:
@@ -108,7 +109,7 @@ def test_logits_of_long_texts_and_wide_heads(
         in_pieces(decoder, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5
     )
     half, other = block_size // 2, (text[-1] + 1) % 23
-    again = decoder.forward([other], [0], [half], [0])  # a position may be written over
+    again = decoder.forward(TokenBatch([other], [0], [half]), [0])  # a position may be written over
     expected = model(torch.tensor([[*text[:half], other]]))[0, -1:]
     torch.testing.assert_close(again, expected, rtol=1e-5, atol=5e-5)
 
@@ -189,9 +190,8 @@ def test_place_of_the_blocks_of_a_sequence_changes_no_bit(
     scattered.set_blocks(1, [4, 0])
     for row, text in enumerate(texts_of(150, 70)):
         assert torch.equal(in_pieces(scattered, text, 64, row), in_pieces(orderly, text, 64, row))
-    assert torch.equal(
-        scattered.forward(text[:9], [1] * 9, range(9), [8, 3]), prefill(orderly, [text[:9]])[[8, 3]]
-    )
+    beginning = TokenBatch(text[:9], [1] * 9, range(9))
+    assert torch.equal(scattered.forward(beginning, [8, 3]), prefill(orderly, [text[:9]])[[8, 3]])
 
 
 @torch.inference_mode()
@@ -204,11 +204,11 @@ def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -
     decoder.copy_blocks([(7, 1), (4, 0), (5, 1)])
     decoder.set_blocks(1, [0, 7])  # one block shared, one copied
     decoder.set_blocks(2, [4, 5])  # both copied
-    logits = decoder.forward([3, 3, 3], [0, 1, 2], [73, 73, 73], range(3))
+    logits = decoder.forward(TokenBatch([3, 3, 3], [0, 1, 2], [73, 73, 73]), range(3))
     assert torch.equal(logits[0], logits[1])
     assert torch.equal(logits[0], logits[2])
-    again = decoder.forward([4], [1], [74], [0])  # by its own copy
-    assert torch.equal(again, decoder.forward([4], [0], [74], [0]))
+    again = decoder.forward(TokenBatch([4], [1], [74]), [0])  # by its own copy
+    assert torch.equal(again, decoder.forward(TokenBatch([4], [0], [74]), [0]))
     for sequence, blocks in (
         (0, [8]),
         (0, [-1]),
@@ -221,9 +221,8 @@ def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -
 
 def generate(model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any) -> Any:
     rows = list(range(len(uniforms)))
-    return decoder_of(model, len(rows)).generate(
-        rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options
-    )
+    newest = TokenBatch([1] * len(rows), rows, [0] * len(rows))
+    return decoder_of(model, len(rows)).generate(newest, uniforms, params, **options)
 
 
 def samples_of(
@@ -246,7 +245,8 @@ def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
         for end in range(10)
     ]
     samples = samples_of(params, uniforms[0], before, logits)
-    assert decoder_of(model).step(given, [0] * 10, range(10), range(10), samples) == tokens
+    batch = TokenBatch(given, [0] * 10, range(10))
+    assert decoder_of(model).step(batch, range(10), samples) == tokens
     assert torch.equal(logits, expected[:, 0])
 
 
@@ -278,8 +278,8 @@ def test_decoder_samples_as_the_reference(sampling: dict[str, Any]) -> None:
     )
     samples = samples_of(params, uniforms, penalized, logits)
     for start in range(0, 400, 50):
-        places = ([0] * 50, range(start, start + 50), range(50))
-        found += decoder.step(tokens[start : start + 50], *places, samples[start : start + 50])
+        batch = TokenBatch(tokens[start : start + 50], [0] * 50, range(start, start + 50))
+        found += decoder.step(batch, range(50), samples[start : start + 50])
     probabilities = next_token_probabilities(
         logits, params, [row.nonzero().flatten().tolist() for row in seen]
     )
@@ -329,12 +329,11 @@ def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
         generate(model, torch.rand(2, 12), SamplingParams())
     assert (caught.value.row, caught.value.step) == (0, 6)
     decoder = decoder_of(model, 2)
-    decoder.forward([1] * 6, [1] * 6, range(6), [])
+    decoder.forward(TokenBatch([1] * 6, [1] * 6, range(6)), [])
+    newest = TokenBatch([1, 1], [0, 1], [0, 4])
     for by_sequence in (False, True):
         with pytest.raises(NotFiniteError) as caught:
-            decoder.generate(
-                [0, 1], [1, 1], [0, 4], torch.rand(2, 12), SamplingParams(), by_sequence=by_sequence
-            )
+            decoder.generate(newest, torch.rand(2, 12), SamplingParams(), by_sequence=by_sequence)
         assert (caught.value.row, caught.value.step) == (1, 2)
 
 
