@@ -76,7 +76,7 @@ def add_parser(subparsers: Any) -> None:
         help="layers, heads and width of models with random weights (default: 4/4/128 6/6/384)",
     )
     parser.add_argument(
-        "--checkpoint", metavar="PATH", type=Path, help="measure a trained model instead"
+        "--checkpoint", metavar="RUN", type=Path, help="measure a run, by its name or path, instead"
     )
     add_variants(parser, VARIANTS, "native,eager")
     parser.add_argument(

@@ -5,7 +5,7 @@ answers.
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,7 +74,11 @@ async def send(
 
 
 async def _complete(url: str, prompt: str, tokens: int, due: float) -> Answer:
-    """Send one request, and return when the tokens of its answer arrived."""
+    """Send one request, and return when the tokens of its answer arrived.
+
+    Raises:
+        ConnectionError: the server refused the request, or its answer ended early.
+    """
     server = urlsplit(url)
     fields = {"prompt": prompt, "stream": True, "max_tokens": tokens, "temperature": TEMPERATURE}
     body = json.dumps(fields).encode()
@@ -83,45 +87,53 @@ async def _complete(url: str, prompt: str, tokens: int, due: float) -> Answer:
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
     ]
+    request = h11.Request(method="POST", target="/v1/completions", headers=headers)
     reader, writer = await asyncio.open_connection(server.hostname, server.port)
     connection = h11.Connection(h11.CLIENT)
-    answer = Answer(due)
-    status = 0
-    rest = b""  # of a line whose end has not arrived yet
     try:
-        request = h11.Request(method="POST", target="/v1/completions", headers=headers)
         for part in (request, h11.Data(data=body), h11.EndOfMessage()):
             writer.write(connection.send(part) or b"")
-        while True:
-            event = connection.next_event()
-            if isinstance(event, h11.EndOfMessage):
-                break
-            if event is h11.NEED_DATA:
-                connection.receive_data(await reader.read(READ_BYTES))
-            elif isinstance(event, h11.Response):
-                status = event.status_code
-            elif isinstance(event, h11.Data):
-                now = time.perf_counter()
-                if status != 200:
-                    reason = event.data.decode()[:300]
-                    raise ConnectionError(f"the server answers {status}: {reason}")
-                *lines, rest = (rest + event.data).split(b"\n")
-                count = sum(_count_characters(line) for line in lines)
-                if count > 0:
-                    answer.arrived.append((now, count))
+        arrived = [each async for each in _receive(connection, reader)]
     except h11.RemoteProtocolError as error:
         raise ConnectionError(f"the server broke its answer off: {error}") from None
     finally:
         writer.close()
-    if not answer.arrived:
+    if not arrived:
         raise ConnectionError("the server answered without any text")
-    return answer
+    return Answer(due, arrived)
+
+
+async def _receive(
+    connection: h11.Connection, reader: asyncio.StreamReader
+) -> AsyncIterator[tuple[float, int]]:
+    """Yield when characters of an answer arrived, and how many, until the answer ends."""
+    status = 0
+    rest = b""  # the beginning of a line whose end has not arrived yet
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.EndOfMessage):
+            return
+        if event is h11.NEED_DATA:
+            connection.receive_data(await reader.read(READ_BYTES))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            # Taken before the lines are parsed, which is the client's time and not the server's.
+            now = time.perf_counter()
+            if status != 200:
+                reason = event.data.decode()[:300]
+                raise ConnectionError(f"the server answers {status}: {reason}")
+            *lines, rest = (rest + event.data).split(b"\n")
+            count = sum(_count_characters(line) for line in lines)
+            if count > 0:
+                yield now, count
 
 
 def _count_characters(line: bytes) -> int:
     """Return how many characters of text a line of the stream has.
 
-    Raise ConnectionError if it is an error.
+    Raises:
+        ConnectionError: the line is an error of the server.
     """
     if not line.startswith(b"data:"):
         return 0

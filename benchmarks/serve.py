@@ -86,8 +86,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--checkpoint",
         type=Path,
-        metavar="PATH",
-        help="a trained model instead of random weights",
+        metavar="RUN",
+        help="a run, by its name or path, instead of random weights",
     )
     parser.add_argument(
         "--shape",
@@ -254,11 +254,8 @@ def start_server(checkpoint: Path, kv_dtype: str) -> Iterator[str]:
         *script_command("serve"),
         *("--checkpoint", str(checkpoint)),
         *("--kv-dtype", kv_dtype),
-        # no request is refused, so that the latency of all is measured
-        *(
-            "--max-waiting",
-            "100000",
-        ),
+        # No request is refused, so that the latency of all is measured.
+        *("--max-waiting", "100000"),
         *("--port", str(port)),
     ]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
