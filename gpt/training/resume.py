@@ -26,7 +26,7 @@ from gpt.system.progress import Report, announced
 from gpt.training.trainer import Trainer
 
 AUTO = "auto"
-"""What `--resume` means without a path: the newest readable checkpoint of the run, if it has one.
+"""What `--resume` means without a run: the newest readable checkpoint of this run, if it has one.
 """
 RESUME_SAFE_KEYS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads"),

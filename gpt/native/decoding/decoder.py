@@ -211,8 +211,8 @@ class Decoder:
         Return the tokens of each, and the logits (steps, B, V) if they are to be kept.
 
         Args:
-            newest: the newest token of each sequence, which is not stored yet. The last token that is
-                sampled may lie outside the window.
+            newest: the newest token of each sequence, which is not stored yet. The last token that
+                is sampled may lie outside the window.
             uniforms: (B, steps) float32 in [0, 1), one for each token to sample.
             seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; C++ adds the
                 sampled ones.
