@@ -82,7 +82,7 @@ def _add_address_options(parser: argparse.ArgumentParser) -> None:
         type=number(0, 2**16 - 1),
         default=8000,
         metavar="PORT",
-        help="port; 0: any that is free (default: 8000)",
+        help="port; 0: any that is free (default: %(default)s)",
     )
     parser.add_argument(
         "--api-key",

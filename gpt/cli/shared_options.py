@@ -105,8 +105,9 @@ def read_text(path: Path) -> str:
 
 
 def not_empty(text: str) -> str:
-    """Return the value of an option that must not be empty, as an unset shell variable would make
-    it.
+    """Return the value of an option that must not be empty.
+
+    A shell variable that is not set would make it empty.
     """
     if not text:
         raise argparse.ArgumentTypeError("expected a value, got an empty string")
@@ -126,7 +127,10 @@ def add_number(
     most: float = LARGEST,
     metavar: str = "N",
 ) -> None:
-    """Add an option for a whole number from 1 to `most`; the help ends with its default, if any."""
+    """Add an option for a whole number from 1 to `most`.
+
+    Its help ends with the default, if there is one.
+    """
     shown = "" if default is None else f" (default: {default})"
     parser.add_argument(
         option, type=number(1, most), default=default, metavar=metavar, help=meaning + shown
