@@ -3,6 +3,7 @@
 import argparse
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,31 +45,39 @@ def main(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or default_output(arguments.text)
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another --output, or remove it")
-    config, dataset, content = fit_text(
-        arguments.text, output, arguments.overrides, read_settings()
-    )
-    write_output(output, content)
-    report(f"{describe_reading(config, dataset)}; train with:")
+    fitted = fit_text(arguments.text, output, arguments.overrides, read_settings())
+    write_output(output, fitted.content)
+    report(f"{describe_reading(fitted.config, fitted.dataset)}; train with:")
     print(command_line("train", "--config", str(output)))
     return 0
 
 
 def default_output(text: str) -> Path:
-    """Return where the configuration for a text is written: in this folder, named after the text."""
+    """Return where the configuration for a text is written: in this folder, with the text's name."""
     return Path(f"{name_of_text(text)}.yaml")
 
 
-def fit_text(
-    text: str, output: Path, overrides: Sequence[str], settings: Settings
-) -> tuple[Config, "Dataset", bytes]:
-    """Return the configuration that fits a text, the text as a dataset, and the YAML file, which is
-    not written.
+@dataclass(frozen=True)
+class FittedText:
+    """A text, and the configuration that fits it.
+
+    Attributes:
+        content: of the YAML file with this configuration.
+    """
+
+    config: Config
+    dataset: "Dataset"
+    content: bytes
+
+
+def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settings) -> FittedText:
+    """Choose the configuration that fits a text; nothing is written.
 
     Args:
-        output: the file; where it is not in this folder, the text's path in it is absolute.
-        overrides: values that are written too.
+        output: the YAML file; if it is not in this folder, the text's path in it is absolute.
+        overrides: values that the file has too, such as train.max_steps=500.
     """
-    from gpt.data.own_text import fit_recipe, unit_of
+    from gpt.data.own_text import fit_recipe
 
     is_here = output.parent.resolve() == Path.cwd()
     path = str(Path(text) if is_here else Path(text).absolute())
@@ -77,28 +86,43 @@ def fit_text(
     sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, settings, report)
     config = parse_config(dump(sections), "the recipe", given)
     dataset.check_length(config.model.block_size)
-    length, ids = len(dataset.train) + len(dataset.val), dataset.tokenizer.vocab_size
     body = dump_config(config, only_given=True).encode()
-    comment = f"# {text!r}: {length:,} {unit_of(dataset)}, {ids:,} of them distinct."
-    if all(each.startswith("data.") for each in overrides):
-        comment += f" Written anew for another text, unless edited: {_mark(body)}"
-    return config, dataset, f"{comment}\n".encode() + body
+    comment = _describe_text(text, dataset)
+    if all(word.startswith("data.") for word in overrides):
+        comment += f" Written anew for another text, unless edited: {_checksum(body)}"
+    return FittedText(config, dataset, f"{comment}\n".encode() + body)
 
 
-def _mark(body: bytes) -> str:
+def _describe_text(text: str, dataset: "Dataset") -> str:
+    """Return the comment in the first line of a configuration."""
+    from gpt.data.own_text import unit_of
+
+    length = len(dataset.train) + len(dataset.val)
+    distinct = dataset.tokenizer.vocab_size
+    return f"# {text!r}: {length:,} {unit_of(dataset)}, {distinct:,} of them distinct."
+
+
+def _checksum(body: bytes) -> str:
+    """Return eight characters for the first line by which an edit of the other lines is noticed.
+
+    `gpt train my.txt` may replace my.yaml when the text has changed, but not what a user wrote into
+    it. The file itself has to say so, since nothing else is kept beside it.
+    """
     return f"{zlib.crc32(body):08x}"
 
 
 def is_edited(file: Path) -> bool:
     """Return whether a file is not what `fit_text` made of a text alone."""
     comment, _, body = read_yaml(file).encode().partition(b"\n")
-    return not comment.endswith(_mark(body).encode())
+    return not comment.endswith(_checksum(body).encode())
 
 
 def describe_reading(config: Config, dataset: "Dataset") -> str:
     """Return how often a training reads its text."""
     from gpt.data.own_text import unit_of
 
-    read = config.train.max_steps * config.train.sequences * config.model.block_size
+    tokens_read = config.train.max_steps * config.train.sequences * config.model.block_size
+    # The training split is read; the length that a user knows is that of the whole text.
+    times = tokens_read / len(dataset.train)
     length = len(dataset.train) + len(dataset.val)
-    return f"{length:,} {unit_of(dataset)}, each read {read / len(dataset.train):,.1f} times"
+    return f"{length:,} {unit_of(dataset)}, each read {times:,.1f} times"

@@ -197,22 +197,22 @@ def _read_text(text: str, overrides: Sequence[str], arguments: argparse.Namespac
     output = default_output(text)
     of_data = [word for word in overrides if word.partition(".")[0].strip() == "data"]
     settings = read_settings(arguments.offline)
-    fitted, dataset, content = fit_text(text, output, of_data, settings)
-    config = parse_config(content.decode(), str(output), overrides)
+    fitted = fit_text(text, output, of_data, settings)
+    config = parse_config(fitted.content.decode(), str(output), overrides)
     if output.exists() and is_edited(output):
-        _check_same(load_config(output).config.leaves(), fitted.leaves(), output)
+        _check_same(load_config(output).config.leaves(), fitted.config.leaves(), output)
     elif not arguments.print_config:
         load_torch()
         from gpt.system.device import choose_device
 
         choose_device(config.run.device)  # a training that cannot begin here leaves no file
-        write_output(output, content)
+        write_output(output, fitted.content)
     model = config.model
     train = config.train
     report(
         f"{output}: {model.n_layer} layers of {model.n_embd}, {model.block_size} positions, "
         f"{train.max_steps:,} steps of {train.batch_size} sequences; "
-        f"{describe_reading(config, dataset)}"
+        f"{describe_reading(config, fitted.dataset)}"
     )
     return LoadedConfig(config, to_name(output.stem), output)
 
