@@ -41,12 +41,13 @@ def around_torch() -> str | None:
     This is asked in each step of a training: hooks and modes come and go.
     """
     for name, value in vars(nn.modules.module).items():
-        if name.startswith("_global_") and "hooks" in name and value:
+        is_table_of_hooks = name.startswith("_global_") and "hooks" in name
+        if is_table_of_hooks and value:
             return f"torch has {name}"
     modes = [*_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
     modes += _get_current_dispatch_mode_stack()
     for mode in modes:
-        # `with torch.device(...)` only says where new tensors are made
+        # `with torch.device(...)` only says where new tensors are made.
         if not isinstance(mode, DeviceContext):
             return f"torch has {mode}"
     return None

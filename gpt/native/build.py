@@ -84,7 +84,8 @@ def find_compilers() -> Iterator[Compiler]:
         compiler = _compiler_at(path)
         if compiler is not None:
             yield compiler
-    if version := _zig_version():
+    version = _zig_version()
+    if version is not None:
         # -P: no `ziglang.py` of the current folder is run
         command = (sys.executable, "-P", "-m", "ziglang", "c++")
         yield Compiler(command, f"ziglang {version}", is_zig=True)

@@ -67,7 +67,8 @@ def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
     """
     if x is None:
         return ctypes.c_void_p(None)
-    if x.dtype != dtype or not x.is_contiguous() or x.device.type != "cpu":
+    has_layout_of_c = x.is_contiguous() and x.device.type == "cpu"
+    if x.dtype != dtype or not has_layout_of_c:
         raise TypeError(
             f"C reads contiguous {dtype} here, and was given {x.dtype} with strides {x.stride()}"
         )

@@ -65,7 +65,8 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
             return f"a model with {name}"
         if name not in modules:
             return f"a model without {name}"
-        if change := _change(name, modules[name], expected_modules[name], trains):
+        change = _change(name, modules[name], expected_modules[name], trains)
+        if change is not None:
             return change
     return None
 
@@ -99,24 +100,30 @@ def _change(name: str, module: nn.Module, expected: nn.Module, trains: bool) -> 
     package, _, _ = type(expected).__module__.partition(".")
     if package not in ("gpt", "torch"):
         return None  # a plugin's module, with attributes that may have no equality
-    if attribute := _changed_attribute(module, expected, trains):
-        return f"{name}.{attribute}".lstrip(".") + ", which was changed"
-    return None
+    attribute = _changed_attribute(module, expected, trains)
+    if attribute is None:
+        return None
+    path = f"{name}.{attribute}" if name else attribute  # the model itself has no name
+    return f"{path}, which was changed"
 
 
 def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> str | None:
     """Return the first attribute of a module that was set to something else, or None."""
-    ignored = SET_AFTER_BUILDING if trains else SET_AFTER_BUILDING | WITHOUT_EFFECT_IN_DECODING
-    # native and quantized modules have attributes of their own, which nobody knows better
-    known = vars(expected) if type(module) is type(expected) else vars(module)
+    ignored = SET_AFTER_BUILDING
+    if not trains:
+        ignored = ignored | WITHOUT_EFFECT_IN_DECODING
+    known = vars(expected)
+    if type(module) is not type(expected):
+        # A native or quantized module has attributes of its own: there is nothing to compare with.
+        known = vars(module)
     for key, value in vars(module).items():
         if key in ignored:
             continue
         if callable(value):
-            # functions too: a `forward` that was set hides the method of the class
+            # Functions are compared too: a `forward` that was set hides the method of the class.
             is_changed = key not in known or value != known[key]
         else:
-            # torch's own tables begin with an underscore, and have the modules and the weights
+            # The names of torch's own tables, of modules and weights, begin with an underscore.
             is_changed = not key.startswith("_") and value != known.get(key, value)
         if is_changed:
             return key
@@ -142,7 +149,7 @@ def _shapes(module: Any) -> list[torch.Size | None]:
     return [None if tensor is None else tensor.shape for tensor in tensors]
 
 
-@lru_cache(maxsize=8)  # a server has several models at a time, of which each is looked at often
+@lru_cache(maxsize=8)  # a server has several models at a time, and looks at each often
 def _configured(config: ModelConfig) -> GPT:
     """Return what a configuration builds, without memory for its weights."""
     with meta_device():

@@ -44,7 +44,8 @@ def changed_code(files: tuple[str, ...]) -> str | None:
         if source.hash != recorded().get(file):
             return f"gpt/{file} was edited"
         module = "gpt." + file.removesuffix(".py").replace("/", ".")
-        if change := change_in_memory(source, module):
+        change = change_in_memory(source, module)
+        if change is not None:
             return f"{change.name} of gpt/{file} {change.what}"
     return changed_torch()
 

@@ -78,9 +78,10 @@ def change_in_memory(source: SourceFile, module: str) -> Change | None:
     for statement in source.tree.body:
         for name in _bound_names(statement):
             defined.add(name)
-            if what := comparison.change(statement, name, namespace.get(name)):
+            what = comparison.change(statement, name, namespace.get(name))
+            if what is not None:
                 return Change(name, what)
-    # other names in memory are not looked up by the code of the file, unless they hide a built-in
+    # The code of the file looks up no other names in memory, unless one hides a built-in.
     for name in namespace.keys() - defined:
         if hasattr(builtins, name) and not name.startswith("__"):
             return Change(name, REPLACED)
@@ -129,7 +130,7 @@ class _Comparison:
             is_from_file = code.co_filename == str(self._source.path)
             is_former = is_from_file and code.co_qualname == qualified_name
             return EDITED_LATER if is_former else REPLACED
-        # defaults are no part of the code
+        # Defaults are no part of the code, so that they are compared one by one.
         arguments = statement.args
         defaults = tuple(self._value_of(each) for each in arguments.defaults)
         if (function.__defaults__ or ()) != defaults:
@@ -139,7 +140,9 @@ class _Comparison:
             for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
             if default is not None
         }
-        return None if (function.__kwdefaults__ or {}) == keyword_defaults else REPLACED
+        if (function.__kwdefaults__ or {}) != keyword_defaults:
+            return REPLACED
+        return None
 
     def _change_of_class(self, statement: ast.ClassDef, found: Any) -> str | None:
         if not isinstance(found, type) or found.__qualname__ != statement.name:
@@ -157,10 +160,11 @@ class _Comparison:
                 if name in fields:
                     continue
                 allowed.add(name)
-                attribute = attributes.get(name)
-                if what := self.change(part, name, attribute, prefix=f"{statement.name}."):
+                prefix = f"{statement.name}."
+                what = self.change(part, name, attributes.get(name), prefix)
+                if what is not None:
                     return what
-        # anything else was set later: a method that hides an inherited one, a descriptor
+        # Anything else was set later: a method that hides an inherited one, or a descriptor.
         return None if attributes.keys() <= allowed else REPLACED
 
     def _value_of(self, expression: ast.expr) -> Any:

@@ -276,7 +276,8 @@ def main(source: str, name: str, library: str, rounds: str = "1") -> int:
     _limit_this_process()
     torch.set_num_threads(NUM_THREADS)
     trains = source.startswith("training")
-    if change := changed_code(TRAINING if trains else DECODING):
+    change = changed_code(TRAINING if trains else DECODING)
+    if change is not None:
         print(f"{change}, so that the kernels cannot be compared with it")
         return EDITED
     samples = changed_code(SAMPLING) is None
