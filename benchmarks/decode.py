@@ -156,8 +156,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise ConfigError if options do not go together, or a peer is missing."""
-    trained = arguments.checkpoint is not None
-    if trained and (arguments.shapes or arguments.hf or arguments.llama_cpp):
+    has_peers = any((arguments.shapes, arguments.hf, arguments.llama_cpp))
+    if arguments.checkpoint is not None and has_peers:
         raise ConfigError("--checkpoint has no peers, and goes without --shapes, --hf, --llama-cpp")
     if arguments.llama_cpp is not None:
         length = arguments.prompt_length + arguments.tokens

@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -220,7 +221,7 @@ def _finish(
 
 def lowest_loss(runs: Sequence[Evaluations]) -> float | None:
     """Return the lowest loss of all evaluations; None if there are none."""
-    losses = [loss for evaluations in runs for _, loss in evaluations]
+    losses = [loss for _, loss in chain.from_iterable(runs)]
     return min(losses, default=None)
 
 

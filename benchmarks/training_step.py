@@ -6,6 +6,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -196,13 +197,14 @@ def row_of(
 ) -> Row:
     """Return what a process has answered, once for each round, for JSON."""
     last = rounds[-1]
-    milliseconds = summarize([value for answer in rounds for value in answer["milliseconds"]])
+    of_rounds = [answer["milliseconds"] for answer in rounds]
+    milliseconds = summarize([*chain.from_iterable(of_rounds)])
     flops = step_flops(config, is_peer)
     flops_per_second = flops / (milliseconds["median"] / 1000)
     return {
         **{key: last[key] for key in ("dtype", "blocks", "parameters", "peak_bytes")},
         "milliseconds": milliseconds,
-        "round_medians": [statistics.median(answer["milliseconds"]) for answer in rounds],
+        "round_medians": [statistics.median(values) for values in of_rounds],
         "tokens_per_second": tokens_of(config) / (milliseconds["median"] / 1000),
         "model_flops": flops,
         "share_of_matmul_rate": flops_per_second / max(rates[last["dtype"]].values()),
