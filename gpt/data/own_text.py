@@ -129,6 +129,7 @@ class Tier:
 
 
 TIERS = (
+    # characters, layers, heads, dropout, steps, tokens, decay, block, temperature, evaluations
     Tier(8_000, 4, 4, 0.5, 140, 1024, 0.3, 128, 0.8, 8),
     Tier(20_000, 4, 4, 0.35, 190, 1536, 0.3, 256, 0.8, 8),
     Tier(40_000, 4, 4, 0.25, 320, 1536, 0.3, 256, 0.8, 8),
