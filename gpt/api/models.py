@@ -98,8 +98,10 @@ def _changed_tensor(model: GPT, built: GPT) -> str | None:
     """
     head = model.lm_head.weight
     embedding = model.wte.weight
-    if model.config.tie_weights and head is not embedding and not head.equal(embedding):
-        return "a head of its own beside model.tie_weights"
+    if model.config.tie_weights:
+        is_tied = head is embedding or head.equal(embedding)
+        if not is_tied:
+            return "a head of its own beside model.tie_weights"
     tables = dict(built.named_buffers())
     for name, table in model.named_buffers():
         if name not in tables or not table.cpu().equal(tables[name]):

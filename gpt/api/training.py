@@ -85,16 +85,18 @@ def train(
     resume_from = None if resume is None else str(resume)
     listeners = as_callbacks(callbacks)
     settings = read_settings(offline)
-    has_source = path is not None or text is not None or config is not None
-    if resume_from not in (None, AUTO) and not has_source:
-        checkpoint = _find_resumed(str(resume_from), keywords)
-        resume_from = str(checkpoint)
+    start = None if resume is None else str(resume)
+    has_source = any(source is not None for source in (path, text, config))
+    names_run = start is not None and start != AUTO
+    if names_run and not has_source:
+        checkpoint = _find_resumed(str(start), keywords)
+        start = str(checkpoint)
         config = configuration_around(checkpoint)
     with joined(read_launch()) as world:
         tell: Report = silent
-        if report is not None and world.is_main:  # of several processes only one talks
+        # Each line is said once, by the first of several processes.
+        if report is not None and world.is_main:
             tell = report
-        # One process reads the files and may write the text; the others get its result.
         loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         # After a fork, PyTorch's threads do not exist, and a pass on several would hang.
         threads = loaded.config.run.threads or torch.get_num_threads()

@@ -90,8 +90,10 @@ def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -
     num_fixed = len(operation.stack_before)
     if pickletools.markobject in operation.stack_before:
         num_fixed = operation.stack_before.index(pickletools.markobject)
-        while (value := stack.pop()) is not None:
+        value = stack.pop()
+        while value is not None:  # a mark is None on this stack
             popped.append(value)
+            value = stack.pop()
     for _ in range(num_fixed):
         popped.append(stack.pop() or 0)
     return popped

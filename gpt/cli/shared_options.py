@@ -93,8 +93,9 @@ def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file, or of standard input for -, without a byte order mark."""
     is_input = path == STANDARD_INPUT
     name = "standard input" if is_input else path
-    if not is_input and (text := text_for_path(path)):
-        raise GPTError(f"{text}; save it in a file and give that, or give - and pipe it in")
+    text_message = None if is_input else text_for_path(path)
+    if text_message is not None:
+        raise GPTError(f"{text_message}; save it in a file and give that, or give - and pipe it in")
     try:
         data = standard_input().buffer.read() if is_input else path.read_bytes()
         return data.decode("utf-8").removeprefix("\ufeff")
