@@ -41,8 +41,8 @@ def main(arguments: argparse.Namespace) -> int:
         tables.append(_table_of_groups(groups, keys))
         summary["differing_keys"] = keys
         summary["groups"] = [_group_to_json(group, keys) for group in groups]
-    number = "1 run" if len(summaries) == 1 else f"{len(summaries)} runs"
-    print_view(arguments, number, tables, summary)
+    title = "1 run" if len(summaries) == 1 else f"{len(summaries)} runs"
+    print_view(arguments, title, tables, summary)
     return 0
 
 

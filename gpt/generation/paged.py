@@ -88,6 +88,7 @@ class BlockPool:
         if self._references[block] > 0:
             return
         if block in self._key_by_block:
+            # Its keys and values stay, for a later sequence that begins with the same tokens.
             self._reusable[block] = None
         else:
             self._empty.append(block)

@@ -39,7 +39,7 @@ def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
         value = getattr(config, key)
         if value not in known:
             return f"model.{key}={value}"
-    # a plugin may give an MLP the name of a shipped activation, and `build_mlp` prefers the MLP
+    # A plugin may give an MLP the name of a shipped activation, and `build_mlp` prefers the MLP.
     if config.mlp in ACTIVATIONS and config.mlp in MLPS:
         return f"model.mlp={config.mlp}, which is both an activation and an MLP"
     for key, field in type(config).model_fields.items():
@@ -124,6 +124,7 @@ def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> 
             is_changed = key not in known or value != known[key]
         else:
             # The names of torch's own tables, of modules and weights, begin with an underscore.
+            # A new value that nothing calls has no effect, so that it counts as unchanged.
             is_changed = not key.startswith("_") and value != known.get(key, value)
         if is_changed:
             return key

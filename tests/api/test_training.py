@@ -103,7 +103,7 @@ def test_several_texts_are_those_of_the_yaml_file(workplace: Path) -> None:
         ),
         (
             {"config": "tiny.yaml", "init_from": POEM},
-            f"{SHORT}; give a run folder or a checkpoint folder",
+            f"train.init_from: {SHORT}; give a run folder or a checkpoint folder",
         ),
         (
             {"config": "tiny.yaml", "teacher": POEM},
