@@ -249,15 +249,21 @@ class DataConfig(Section):
         description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR "
         "first.",
     )
-    tokenizer: Literal["char", "byte", "bpe"] = Field(
+    tokenizer: Literal["char", "byte", "bpe", "word"] = Field(
         "char",
-        description="char: one id per distinct character of the corpus; byte: 256 ids, any text; "
-        "bpe: byte pair encoding, any text, which needs the tokenizers package.",
+        description="char: one id per distinct character of the corpus; byte: 256 ids, any text; bpe: byte pair "
+        "encoding, any text; word: the most frequent words, of which white space is kept, and <unk> for others. "
+        "bpe and word need the tokenizers package.",
     )
     bpe_vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] = Field(
         1024,
         description="With tokenizer: bpe: ids, of which 256 are bytes and the rest are learned "
         "from the corpus.",
+    )
+    word_vocab_size: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
+        4096,
+        description="With tokenizer: word: ids, of which one is <unk>, and the rest are the most frequent words and "
+        "white space characters of the corpus.",
     )
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
@@ -312,14 +318,14 @@ class DataConfig(Section):
         yield from self._check_held_out()
         if isinstance(self.path, tuple) and self.order == "shuffled":
             yield "order", "shuffled is for one path; take random for several"
-        if (
-            self.tokenizer != "bpe"
-            and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default
-        ):
-            yield (
-                "bpe_vocab_size",
-                f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}",
-            )
+        for tokenizer in ("bpe", "word"):
+            key = f"{tokenizer}_vocab_size"
+            is_default = getattr(self, key) == type(self).model_fields[key].default
+            if self.tokenizer != tokenizer and not is_default:
+                yield (
+                    key,
+                    f"is only read with tokenizer: {tokenizer}, and tokenizer is {self.tokenizer}",
+                )
 
     def _check_held_out(self) -> Iterator[Problem]:
         """Yield a problem for each key that contradicts a text for validation or for the test."""

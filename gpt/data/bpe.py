@@ -2,15 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt.data.bpe_parts import SPACE, require_known_parts
 from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
+from gpt.data.tokenizers_library import library_errors, require_library
 from gpt.system.errors import DataError, first_line
 
 MAX_TOKENS = 10_000_000
@@ -27,7 +26,7 @@ class BPETokenizer(Tokenizer):
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
-        _require_library()
+        require_library("byte pair encoding")
         from tokenizers import Tokenizer as Library
 
         # they would change the ids of a text
@@ -40,7 +39,7 @@ class BPETokenizer(Tokenizer):
                 )
             require_known_parts(content)
             spelling = spelling_of(content["decoder"])
-            with _library_errors("not a tokenizer"):
+            with library_errors("not a tokenizer"):
                 # a post-processor adds tokens around a text, which only chats have
                 self._tokenizer = Library.from_str(json.dumps(content | {"post_processor": None}))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -72,7 +71,7 @@ class BPETokenizer(Tokenizer):
 
     def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
-        with _library_errors("the tokenizer fails"):
+        with library_errors("the tokenizer fails"):
             # unlike `encode`, it finds no places in the text, which take as long again
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
@@ -99,7 +98,7 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
 
     Of the `vocab_size` ids the first 256 are bytes; a short text may give fewer.
     """
-    _require_library()
+    require_library("byte pair encoding")
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -111,27 +110,6 @@ def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     )
     library.train_from_iterator(pieces, trainer)
     return BPETokenizer(json.loads(library.to_str()))
-
-
-@contextmanager
-def _library_errors(what: str) -> Iterator[None]:
-    """Turn whatever the library raises into a DataError.
-
-    Plain exceptions, and the panics of its Rust code.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise DataError(f"{what}: {first_line(error)}") from None
-
-
-def _require_library() -> None:
-    if find_spec("tokenizers") is None:
-        raise DataError(
-            "byte pair encoding needs the tokenizers package: pip install 'glassgpt[bpe]'"
-        )
 
 
 class Spelling(NamedTuple):

@@ -19,6 +19,7 @@ from gpt.data.tokenizers import (
     code_points,
     convert_newlines,
 )
+from gpt.data.words import learn_words
 from gpt.system.errors import DataError
 from gpt.system.files import open_file
 
@@ -120,7 +121,7 @@ class CorpusText:
         return [chr(code) for code in np.flatnonzero(seen)]
 
     def sample(self) -> Iterator[str]:
-        """Yield what byte pairs are learned from.
+        """Yield what byte pairs and words are learned from.
 
         That is all of a small text, and blocks at equal distances of a larger one.
         """
@@ -138,6 +139,8 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
         return ByteTokenizer()
     if config.tokenizer == "bpe":
         return learn_bpe(corpus.sample(), config.bpe_vocab_size)
+    if config.tokenizer == "word":
+        return learn_words(corpus.sample, config.word_vocab_size)
     chars = corpus.characters()
     if len(chars) < 2:
         raise DataError(
@@ -150,7 +153,7 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
 def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
     """Return a tokenizer that can encode a corpus: `base`, with the characters that it lacks.
 
-    Bytes and byte pairs encode any text.
+    Bytes and byte pairs encode any text, and words read others as `<unk>`.
     """
     if not isinstance(base, CharTokenizer):
         return base

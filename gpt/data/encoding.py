@@ -188,11 +188,11 @@ def _splits_of_texts(
 def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
     """Return where each split of one text begins and ends, in tokens.
 
-    With byte pairs the fractions are of characters, else of tokens: splits of the same characters
+    With byte pairs and words the fractions are of characters, else of tokens: splits of the same characters
     make losses in bits per character comparable between tokenizers.
     """
     length = len(tokens)
-    counts_characters = config.tokenizer == "bpe"
+    counts_characters = config.tokenizer in ("bpe", "word")
     total = length
     if counts_characters:
         total = sum(tokenizer.count_chars(piece) for piece in in_pieces(tokens))

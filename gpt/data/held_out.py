@@ -52,7 +52,7 @@ def held_out_tokenizer(tokenizer: Tokenizer, config: DataConfig, text: CorpusTex
             `data.unknown` is error.
     """
     if not isinstance(tokenizer, CharTokenizer):
-        return tokenizer  # bytes and byte pairs encode any text
+        return tokenizer  # bytes and byte pairs encode any text, words read others as <unk>
     if config.unknown == "error":
         _require_known_characters(text, tokenizer)
     return CharTokenizer(tokenizer.itos, config.unknown)

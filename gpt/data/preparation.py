@@ -106,4 +106,6 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
         parts.append(tokenizer.to_dict())
     elif config.tokenizer == "bpe":
         parts.append(config.bpe_vocab_size)
+    elif config.tokenizer == "word":
+        parts.append(config.word_vocab_size)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:FINGERPRINT_DIGITS]

@@ -21,4 +21,8 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
             from gpt.data.bpe import BPETokenizer
 
             return BPETokenizer(content)
+        case {"type": "word", "tokenizer": dict(content), "unknown_length": float(length)}:
+            from gpt.data.words import WordTokenizer
+
+            return WordTokenizer(content, length)
     raise DataError(f"not a tokenizer: {reprlib.repr(data)[:60]}")  # of what may have gigabytes

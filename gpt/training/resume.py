@@ -234,8 +234,9 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
     model_keys = config.model.model_fields_set - FREE
     _refuse_contradiction("model", model_keys, config, start)
     # The checkpoint brings its tokenizer. Its kind has a default, which may not contradict either;
-    # the size of a BPE vocabulary is compared only if it was given.
-    tokenizer_keys = {"tokenizer"} | ({"bpe_vocab_size"} & config.data.model_fields_set)
+    # the size of a vocabulary of byte pairs or words is compared only if it was given.
+    sizes = {"bpe_vocab_size", "word_vocab_size"}
+    tokenizer_keys = {"tokenizer"} | (sizes & config.data.model_fields_set)
     _refuse_contradiction("data", tokenizer_keys, config, start)
 
     free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}

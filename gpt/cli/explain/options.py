@@ -159,6 +159,9 @@ def with_vocabulary(config: Config, path: str) -> NamedConfig:
     elif config.data.tokenizer == "bpe":
         size = config.data.bpe_vocab_size
         reason = "of byte pairs"
+    elif config.data.tokenizer == "word":
+        size = config.data.word_vocab_size
+        reason = "of words"
     else:
         size = PLACEHOLDER_VOCABULARY
         reason = "assumed: the corpus determines it"

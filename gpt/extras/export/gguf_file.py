@@ -10,6 +10,7 @@ from torch import Tensor
 from gpt.config import ModelConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.data.words import WordTokenizer
 from gpt.extras.export.architectures import architecture_for, gpt2_entries
 from gpt.extras.export.hugging_face import require_float32, weights_with_positions
 from gpt.extras.export.tensors import to_theirs
@@ -193,6 +194,10 @@ def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:
     """
     if isinstance(tokenizer, BPETokenizer):
         return _byte_pair_tokens(tokenizer, end_id)
+    if isinstance(tokenizer, WordTokenizer):
+        # By the longest match, the only one that it has for whole tokens, "there" with a known
+        # "the" would be two tokens.
+        raise InputError("llama.cpp has no tokenizer of words (data.tokenizer=word); use --to hf")
     assert isinstance(tokenizer, CharTokenizer | ByteTokenizer)
     texts = [_escape(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]
     types = [NORMAL] * len(texts)

@@ -14,6 +14,7 @@ from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import Tokenizer
+from gpt.data.words import WordTokenizer
 from gpt.extras.export.coverage import changes_for, unknown_defaults
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.extras.inspection.views.picture import sizes_of
@@ -144,6 +145,9 @@ def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | No
 
 def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the description of a tokenizer that the page's code reads."""
+    if isinstance(tokenizer, WordTokenizer):
+        words = [tokenizer.decode([index]) for index in range(tokenizer.vocab_size)]
+        return {"type": "word", "words": words, "unknown": tokenizer.unknown_id}
     if not isinstance(tokenizer, BPETokenizer):
         return tokenizer.to_dict()
     content: dict[str, Any] = tokenizer.to_dict()["tokenizer"]

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.data.words import WordTokenizer
 from gpt.system.errors import DataError, InputError
 
 GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
@@ -33,7 +34,7 @@ def to_tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             "use_regex": False,
         }
         return _without_merges(vocabulary, decoder=byte_level, pre_tokenizer=byte_level)
-    if isinstance(tokenizer, BPETokenizer):
+    if isinstance(tokenizer, BPETokenizer | WordTokenizer):
         return dict(tokenizer.to_dict()["tokenizer"])
     raise InputError(f"a tokenizer of type {tokenizer.to_dict().get('type')} cannot be exported")
 
@@ -66,6 +67,8 @@ def from_tokenizer_json(content: Any) -> Tokenizer:
         plain = {**content, "post_processor": None}
         if to_tokenizer_json(ByteTokenizer()) == plain:
             return ByteTokenizer()
+        if content["model"]["type"] == "WordLevel":
+            return WordTokenizer(plain)
         if all(len(symbol) == 1 for symbol in vocabulary):
             characters = CharTokenizer(vocabulary)
             plain["added_tokens"] = _added_beyond(vocabulary, content)

@@ -1,0 +1,163 @@
+"""Words as tokens: what stands between white space, by the `tokenizers` library."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
+from gpt.data.tokenizers_library import library_errors, require_library
+from gpt.system.errors import DataError, first_line
+
+UNKNOWN = "<unk>"
+"""The token of every word outside the vocabulary, as the field writes it (Penn Treebank)."""
+SPLITTER = {
+    "type": "Split",
+    "pattern": {"Regex": r"\s"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+"""The pre-tokenizer of tokenizer.json: each white space character is a token, and so is what stands
+between two of them. White space is Unicode's, and tokens that follow one another are the text."""
+DECODER = {"type": "Fuse"}
+"""The decoder of tokenizer.json that puts nothing between two tokens."""
+
+
+class WordTokenizer(Tokenizer):
+    """One id per word of a vocabulary, one per white space character, and `<unk>`.
+
+    White space is kept, so that a text of known words is decoded as it was written. A word outside
+    the vocabulary is read as `<unk>`, and written so.
+
+    Attributes:
+        unknown_length: the characters that an `<unk>` counts, since its id does not tell which word
+            it stood for: the average of the unknown words of the text that the vocabulary was
+            learned from, so that this text has as many characters as it is long.
+    """
+
+    def __init__(self, content: dict[str, Any], unknown_length: float | None = None) -> None:
+        """Read a tokenizer.json.
+
+        Args:
+            unknown_length: None: it is not known, and the average of the vocabulary is taken.
+
+        Raises:
+            DataError: the library is missing, or the content is of another kind.
+        """
+        require_library("a tokenizer of words")
+        from tokenizers import Tokenizer as Library
+
+        _require_words(content)
+        with library_errors("not a tokenizer"):
+            self._tokenizer = Library.from_str(json.dumps(content))
+            vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        self._content = content
+        self._words = sorted(vocabulary, key=vocabulary.__getitem__)
+        # Another number would be missing, or be a token that `decode` has no word for.
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise DataError("the ids of the words are not numbered from 0 without a gap")
+        self.unknown_id = vocabulary[UNKNOWN]
+        self._lengths = np.array([len(word) for word in self._words], dtype=np.float64)  # (V,)
+        self.unknown_length = (
+            float(self._lengths.mean()) if unknown_length is None else unknown_length
+        )
+        self._lengths[self.unknown_id] = self.unknown_length
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._words)
+
+    def encode_narrow(self, text: str) -> Ids:
+        require_characters(text)
+        with library_errors("the tokenizer fails"):
+            # Unlike `encode`, it finds no places in the text, which take as long again.
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
+
+    def find_unknown(self, text: str) -> list[str]:
+        """Return the distinct words of a text that are outside the vocabulary, in order."""
+        known = set(self._words)
+        return [word for word in dict.fromkeys(text.split()) if word not in known]
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        return "".join([self._words[int(index)] for index in ids])
+
+    def token_bytes(self, index: int) -> bytes:
+        return self._words[index].encode()
+
+    def count_chars(self, ids: Ids) -> int:
+        """Count the characters of the ids; an `<unk>` has `unknown_length`, on average."""
+        return round(float(self._lengths[ids].sum()))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "type": "word",
+            "tokenizer": self._content,
+            "unknown_length": self.unknown_length,
+        }
+
+
+def learn_words(read: Callable[[], Iterable[str]], vocab_size: int) -> WordTokenizer:
+    """Return the tokenizer of the most frequent words and white space characters of a text.
+
+    Args:
+        read: returns the text in pieces; it is called twice, the second time to measure the words
+            that became `<unk>`.
+        vocab_size: ids, of which one is `<unk>`; a short text may give fewer.
+    """
+    require_library("a tokenizer of words")
+    from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Library
+
+    library = Library(models.WordLevel(unk_token=UNKNOWN))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(SPLITTER["pattern"]["Regex"]), "isolated")
+    library.decoder = decoders.Fuse()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, special_tokens=[UNKNOWN], show_progress=False
+    )
+    library.train_from_iterator(read(), trainer)
+    content = json.loads(library.to_str())
+    # As an added token it would be cut out of longer words, such as "<unk>,".
+    content["added_tokens"] = []
+    counted = library.get_vocab()
+    by_count = sorted(counted, key=counted.__getitem__)
+    # The library leaves a gap in the ids where the text itself has the word "<unk>".
+    words = [UNKNOWN, *(word for word in by_count if word != UNKNOWN)]
+    content["model"]["vocab"] = {word: index for index, word in enumerate(words)}
+    tokenizer = WordTokenizer(content)
+    return WordTokenizer(content, _mean_unknown_length(tokenizer, read()))
+
+
+def _mean_unknown_length(tokenizer: WordTokenizer, pieces: Iterable[str]) -> float | None:
+    """Return the average characters of the words that are read as `<unk>`; None: there are none."""
+    num_unknown = 0
+    num_chars = 0
+    for piece in pieces:
+        ids = tokenizer.encode_narrow(piece)
+        is_unknown = ids == tokenizer.unknown_id
+        num_unknown += int(is_unknown.sum())
+        num_chars += len(piece) - len(tokenizer.decode(ids[~is_unknown]))
+    return num_chars / num_unknown if num_unknown > 0 else None
+
+
+def _require_words(content: dict[str, Any]) -> None:
+    """Raise DataError unless a tokenizer.json is of words as `learn_words` reads them.
+
+    Somebody else may have written it: another part could change the text, or take a time that
+    doubles with each character.
+    """
+    try:
+        model = content["model"]
+        is_of_words = model["type"] == "WordLevel" and model["unk_token"] == UNKNOWN
+        has_unknown = UNKNOWN in model["vocab"]
+        splits = content["pre_tokenizer"] == SPLITTER and content["decoder"] == DECODER
+        others = ("normalizer", "post_processor", "truncation", "padding", "added_tokens")
+        has_others = any(content.get(part) for part in others)
+    except (KeyError, TypeError, AttributeError) as error:  # the content may be anything
+        raise DataError(f"not a tokenizer: {first_line(error)}") from None
+    if not (is_of_words and has_unknown and splits) or has_others:
+        raise DataError(
+            "of tokenizers of words, only those are supported that keep white space as tokens, as "
+            f"data.tokenizer=word learns them, with {UNKNOWN} for other words"
+        )
