@@ -147,7 +147,7 @@ def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the description of a tokenizer that the page's code reads."""
     if isinstance(tokenizer, WordTokenizer):
         words = [tokenizer.decode([index]) for index in range(tokenizer.vocab_size)]
-        return {"type": "word", "words": words, "unknown": tokenizer.unknown_id}
+        return {"type": "word", "tokens": words, "unknown": tokenizer.unknown_id}
     if not isinstance(tokenizer, BPETokenizer):
         return tokenizer.to_dict()
     content: dict[str, Any] = tokenizer.to_dict()["tokenizer"]

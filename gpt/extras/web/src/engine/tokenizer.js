@@ -26,12 +26,14 @@ export class Tokenizer {
     const { type, chars } = data;
     this.chars = type === "char" ? chars : null;
     this.ids = new Map((chars ?? []).map((char, id) => [char, id]));
-    this.pairs = type === "bpe" ? new BytePairs(data) : null;
+    this.vocabulary = null; // of characters and bytes: their tokens need no search
+    if (type === "bpe") this.vocabulary = new BytePairs(data);
+    if (type === "word") this.vocabulary = new Words(data);
   }
 
   /** Ids of a text, and its distinct characters that have none; see `inPlainForm`. */
   encode(text) {
-    if (this.pairs) return { ids: this.pairs.encode(text), unknown: [] };
+    if (this.vocabulary) return { ids: this.vocabulary.encode(text), unknown: [] };
     if (!this.chars) return { ids: [...new TextEncoder().encode(text)], unknown: [] };
     const { known, unknown } = inPlainForm(text, this.ids);
     return { ids: known.map((char) => this.ids.get(char)), unknown };
@@ -41,14 +43,14 @@ export class Tokenizer {
   stream() {
     if (this.chars) return (id) => this.chars[id] ?? "\ufffd";
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    const bytesOf = (id) => (this.pairs ? this.pairs.bytesOf(id) : Uint8Array.of(id));
+    const bytesOf = (id) => (this.vocabulary ? this.vocabulary.bytesOf(id) : Uint8Array.of(id));
     return (id) => decoder.decode(bytesOf(id), { stream: true });
   }
 
   /** The number of ids that have a text; the model's vocabulary may be larger. */
   get size() {
     if (this.chars) return this.chars.length;
-    return this.pairs ? this.pairs.tokens.length : 256; // bytes
+    return this.vocabulary ? this.vocabulary.tokens.length : 256; // bytes
   }
 
   /** The id that an empty prompt begins with: a line end, or 0 where the vocabulary has none. */
@@ -123,5 +125,24 @@ class BytePairs {
     if (token === undefined) return new TextEncoder().encode("\ufffd");
     if (this.added.has(token)) return new TextEncoder().encode(token);
     return Uint8Array.from(token, (symbol) => this.bytes.get(symbol));
+  }
+}
+
+/** White space characters, and the words between them; see gpt/data/words.py. */
+class Words {
+  /** `tokens` has the text of each id, and `unknown` is the id of all other words. */
+  constructor({ tokens, unknown }) {
+    this.tokens = tokens;
+    this.unknown = unknown;
+    this.ids = new Map(tokens.map((token, id) => [token, id]));
+  }
+
+  encode(text) {
+    const parts = text.match(/\p{White_Space}|\P{White_Space}+/gu) ?? [];
+    return parts.map((part) => this.ids.get(part) ?? this.unknown);
+  }
+
+  bytesOf(id) {
+    return new TextEncoder().encode(this.tokens[id] ?? "\ufffd");
   }
 }
