@@ -18,12 +18,13 @@ from gpt.cli.sample_options import add_options, check_options, given_params
 from gpt.cli.shared_options import STANDARD_INPUT, command, read_text, standard_input
 from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
-from gpt.system.errors import GenerationError, GPTError
+from gpt.system.errors import GenerationError, GPTError, quoted
 from gpt.system.progress import announced
 from gpt.system.signals import handling
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
+    from gpt.data.words import WordTokenizer
     from gpt.generation.beam import Hypothesis
     from gpt.generation.runtime import Runtime
 
@@ -58,6 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.data import CharTokenizer
     from gpt.data.tokenizers import convert_newlines
+    from gpt.data.words import WordTokenizer
     from gpt.generation.runtime import DecodeOptions, build_runtime
     from gpt.generation.text import encode_prompts
     from gpt.system.device import choose_device, keep_freed_memory
@@ -82,6 +84,8 @@ def main(arguments: argparse.Namespace) -> int:
     runtime = build_runtime(loaded.model, options, report)
     # All prompts are encoded before anything is written: a bad one may be in a later batch.
     ids = encode_prompts(tokenizer, texts, params, loaded.config.model.block_size)
+    if isinstance(tokenizer, WordTokenizer):
+        _report_unknown_words(tokenizer, texts)
     prompts = [Prompt(*pair) for pair in zip(texts, ids, strict=True)]
     if loaded.folder != arguments.checkpoint:
         report(f"using {loaded.folder}")
@@ -99,9 +103,15 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _writes_items(arguments: argparse.Namespace) -> bool:
-    """Return whether whole items are wanted, and neither a beam nor what they do not have."""
-    return arguments.beam is None and arguments.logprobs is None and not arguments.stats
+def _report_unknown_words(tokenizer: "WordTokenizer", texts: Sequence[str]) -> None:
+    """Report the words of the prompts that the model reads as `<unk>`, where there are any."""
+    from gpt.data.tokenizers import MAX_LISTED
+
+    words = tokenizer.find_unknown("\n".join(texts))
+    if words:
+        listed = ", ".join(quoted(word) for word in words[:MAX_LISTED])
+        more = f" and {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
+        report(f"warning: words outside the vocabulary are read as <unk>: {listed}{more}")
 
 
 def _read_text(arguments: argparse.Namespace) -> str:

@@ -78,7 +78,8 @@ class WordTokenizer(Tokenizer):
     def find_unknown(self, text: str) -> list[str]:
         """Return the distinct words of a text that are outside the vocabulary, in order."""
         known = set(self._words)
-        return [word for word in dict.fromkeys(text.split()) if word not in known]
+        parts = [part for part, _ in self._tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        return [part for part in dict.fromkeys(parts) if part not in known]
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         return "".join([self._words[int(index)] for index in ids])

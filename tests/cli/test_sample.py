@@ -1,4 +1,5 @@
 import io
+import math
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +160,16 @@ def test_beam_finds_each_text_before_a_stop_once(workplace: Path, run: Call) -> 
     assert not any("e" in text for text in texts)
     for text in ("", " k"):  # of the tokens e, en and ep; ke, key, keep and keeper after a space
         assert texts.count(text) == 1
+
+
+def test_words_are_sampled_as_tokens_and_unknown_ones_named(workplace: Path, run: Call) -> None:
+    run("train --config tiny.yaml data.tokenizer=word data.word_vocab_size=20 train.max_steps=3")
+    sampled = run("sample --prompt 'the zebra\n' --max-new-tokens 5")
+    assert "warning: words outside the vocabulary are read as <unk>: zebra" in sampled.err
+    assert sampled.out.startswith("the zebra\n")
+    assert "read as <unk>" not in run("sample --prompt 'the ' --max-new-tokens 5").err
+    split = run("evaluate --split val").json
+    assert split["bits_per_char"] < split["loss"] / math.log(2)  # a word has several characters
 
 
 def test_ids_without_a_token_are_neither_sampled_nor_listed(workplace: Path, run: Call) -> None:

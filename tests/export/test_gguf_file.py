@@ -18,6 +18,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.data.words import learn_words
 from gpt.extras.export.gguf_file import gguf_tokens, write_gguf
 from gpt.generation.generator import generate_tokens
 from gpt.model import GPT
@@ -151,6 +152,9 @@ def test_tokens_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None
         InputError, match=r"llama\.cpp has byte pair encoding only with words as of GPT-2"
     ):
         gguf_tokens(split_otherwise)
+    words = learn_words(lambda: [CORPUS], 30)
+    with pytest.raises(InputError, match=r"llama\.cpp has no tokenizer of words.*; use --to hf"):
+        gguf_tokens(words)
 
 
 def test_file_is_refused_without_the_library_or_an_architecture(

@@ -19,6 +19,7 @@ from export.node import run_page
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.data.words import learn_words
 from gpt.extras.export import html
 from gpt.extras.export.html import render_model_page
 from gpt.generation.generator import generate
@@ -64,7 +65,7 @@ def test_logits_are_those_of_the_weights_rounded_as_in_the_page(
     torch.testing.assert_close(logits, expected, atol=tolerance * float(expected.std()), rtol=0)
 
 
-def test_byte_pairs_and_bytes_become_the_ids_of_the_package() -> None:
+def test_byte_pairs_bytes_and_words_become_the_ids_of_the_package() -> None:
     library = LibraryTokenizer.from_str(json.dumps(learn_bpe([CORPUS], 300).to_dict()["tokenizer"]))
     # which are literal text
     library.add_special_tokens([AddedToken("<|end|>"), AddedToken("<|end|>.")])
@@ -114,7 +115,8 @@ def test_byte_pairs_and_bytes_become_the_ids_of_the_package() -> None:
       return [ids, unknown, ids.map(show)];
     }});
     """
-    for tokenizer in (BPETokenizer(json.loads(library.to_str())), ByteTokenizer()):
+    words = learn_words(lambda: [CORPUS, "don't 123 \x85 \t \u3000"], 60)
+    for tokenizer in (BPETokenizer(json.loads(library.to_str())), ByteTokenizer(), words):
         page = page_of(sharp_model(vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
         for text, (ids, unknown, pieces) in zip(texts, run_page(page, code), strict=True):
             assert ids == tokenizer.encode(text).tolist()

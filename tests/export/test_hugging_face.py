@@ -16,6 +16,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.data.words import learn_words
 from gpt.extras.export.html import not_in_page
 from gpt.extras.export.hugging_face import export_files, import_folder, not_in_folder, read_end_id
 from gpt.extras.export.tokenizer_json import from_tokenizer_json, to_tokenizer_json
@@ -87,8 +88,13 @@ TEXT = whole_text() + "".join(map(chr, range(0x3000))) + "😀"
 
 @pytest.mark.parametrize(
     "learn",
-    [lambda: CharTokenizer(TEXT), ByteTokenizer, lambda: learn_bpe([TEXT[:100_000]], 512)],
-    ids=["char", "byte", "bpe"],
+    [
+        lambda: CharTokenizer(TEXT),
+        ByteTokenizer,
+        lambda: learn_bpe([TEXT[:100_000]], 512),
+        lambda: learn_words(lambda: [TEXT], 1_000_000),
+    ],
+    ids=["char", "byte", "bpe", "word"],
 )
 def test_ids_of_a_whole_text_survive_the_way_there_and_back(
     learn: Callable[[], Tokenizer], tmp_path: Path
