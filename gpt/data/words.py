@@ -12,14 +12,16 @@ from gpt.system.errors import DataError, first_line
 
 UNKNOWN = "<unk>"
 """The token of every word outside the vocabulary, as the field writes it (Penn Treebank)."""
+WHITE_SPACE = r"\s"
+"""The pattern of one white space character, as Unicode defines it."""
 SPLITTER = {
     "type": "Split",
-    "pattern": {"Regex": r"\s"},
+    "pattern": {"Regex": WHITE_SPACE},
     "behavior": "Isolated",
     "invert": False,
 }
 """The pre-tokenizer of tokenizer.json: each white space character is a token, and so is what stands
-between two of them. White space is Unicode's, and tokens that follow one another are the text."""
+between two of them, so that the tokens, one after the other, are the text."""
 DECODER = {"type": "Fuse"}
 """The decoder of tokenizer.json that puts nothing between two tokens."""
 
@@ -112,7 +114,7 @@ def learn_words(read: Callable[[], Iterable[str]], vocab_size: int) -> WordToken
     from tokenizers import Tokenizer as Library
 
     library = Library(models.WordLevel(unk_token=UNKNOWN))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(SPLITTER["pattern"]["Regex"]), "isolated")
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(WHITE_SPACE), "isolated")
     library.decoder = decoders.Fuse()
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size, special_tokens=[UNKNOWN], show_progress=False
