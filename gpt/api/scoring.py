@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.data.tokenizers import Ids, Tokenizer, convert_newlines
-from gpt.data.tokens import IGNORE
+from gpt.data.words import WordTokenizer
 from gpt.model import GPT
 from gpt.system.device import widest_dtype
 from gpt.system.errors import GenerationError
@@ -61,7 +61,8 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     """
     if stride is not None and stride < 1:
         raise GenerationError(f"stride is {stride}, expected at least 1")
-    ids = tokenizer.encode(convert_newlines(text))
+    text = convert_newlines(text)
+    ids = tokenizer.encode(text)
     if len(ids) < 2:
         raise GenerationError(f"a text of {len(ids)} tokens has nothing to score; give two or more")
     block_size = model.config.block_size
@@ -79,7 +80,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
             f"the model's logits after position {position} are not finite; "
             "its weights may be corrupt"
         )
-    return Score(tuple(logprobs.tolist()), _completed_chars(tokenizer, ids))
+    return Score(tuple(logprobs.tolist()), _completed_chars(tokenizer, ids, text))
 
 
 def _window_logprobs(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -103,8 +104,11 @@ def _window_logprobs(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
     return logprobs.gather(-1, scored.unsqueeze(-1)).squeeze(-1).cpu().double()  # (N,)
 
 
-def _completed_chars(tokenizer: Tokenizer, ids: Ids) -> int:
-    """Count the characters that the tokens after the first complete."""
+def _completed_chars(tokenizer: Tokenizer, ids: Ids, text: str) -> int:
+    """Count the characters that the tokens after the first complete; `ids` are those of the text."""
+    if isinstance(tokenizer, WordTokenizer):
+        # An `<unk>` is decoded as five characters, whatever word of the text it stands for.
+        return sum(len(part) for part in tokenizer.split(text)[1:])
     decoder = tokenizer.stream()
     # the first token may be a part of a character, which the next ones complete
     decoder.feed(int(ids[0]))

@@ -80,8 +80,11 @@ class WordTokenizer(Tokenizer):
     def find_unknown(self, text: str) -> list[str]:
         """Return the distinct words of a text that are outside the vocabulary, in order."""
         known = set(self._words)
-        parts = [part for part, _ in self._tokenizer.pre_tokenizer.pre_tokenize_str(text)]
-        return [part for part in dict.fromkeys(parts) if part not in known]
+        return [part for part in dict.fromkeys(self.split(text)) if part not in known]
+
+    def split(self, text: str) -> list[str]:
+        """Return the words and white space characters of a text, one for each of its ids."""
+        return [part for part, _ in self._tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         return "".join([self._words[int(index)] for index in ids])

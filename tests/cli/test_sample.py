@@ -168,8 +168,15 @@ def test_words_are_sampled_as_tokens_and_unknown_ones_named(workplace: Path, run
     assert "warning: words outside the vocabulary are read as <unk>: zebra" in sampled.err
     assert sampled.out.startswith("the zebra\n")
     assert "read as <unk>" not in run("sample --prompt 'the ' --max-new-tokens 5").err
+    assert "the  ␣" in run("explain lens --prompt 'the keeper the'").out  # not cut to ·
     split = run("evaluate --split val").json
     assert split["bits_per_char"] < split["loss"] / math.log(2)  # a word has several characters
+    text = "hippopotamus the hippopotamus"
+    Path("words.txt").write_text(text, encoding="utf-8")
+    scored = run("evaluate --text-file words.txt").json
+    # each character of an unknown word counts, and those of the first token do not
+    bits = -scored["logprob"] / math.log(2) / len(" the hippopotamus")
+    assert scored["bits_per_char"] == pytest.approx(bits)
 
 
 def test_ids_without_a_token_are_neither_sampled_nor_listed(workplace: Path, run: Call) -> None:

@@ -59,9 +59,12 @@ def _visible(character: str) -> str:
 
 
 def mostly_characters(labels: Sequence[str]) -> bool:
-    """Return whether at least half of the labels are one character, which fits a narrow column."""
-    short = [label for label in labels if len(label) == 1]
-    return 2 * len(short) >= len(labels)
+    """Return whether at least half of the labels are single characters, which fit into narrow columns.
+
+    White space is not counted: with words as tokens it is every second one.
+    """
+    counted = [label for label in labels if label not in VISIBLE.values()]
+    return 2 * sum(len(label) == 1 for label in counted) >= len(counted)
 
 
 def shorten(label: str, width: int = LONGEST) -> str:
