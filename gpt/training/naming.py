@@ -223,8 +223,10 @@ def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -
     existing = RunFolder(old).config()
     assert existing is not None
     again = ["--config", str(old / "config.yaml"), *plugin_options(), f"train.init_from={old}"]
-    if existing.data.path != wanted.config.data.path:
-        again.append(override("data.path", wanted.config.data.path))
+    for key in ("path", "val_path", "test_path"):
+        path = getattr(wanted.config.data, key)
+        if getattr(existing.data, key) != path:
+            again.append(override(f"data.{key}", path))
     return f"{line}; to begin with what {old} has learned: {command_line('train', *again)}"
 
 

@@ -307,3 +307,16 @@ def test_name_that_another_process_took_before_the_lock_is_refused_in_one_line(
     ):
         start(tmp_path, LONG)
     assert all_runs(tmp_path).keys() == {"run"}
+
+
+def test_command_that_goes_on_names_the_validation_text(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workplace / "val.txt").write_text(CORPUS * 3, encoding="utf-8")
+    assert train.main(COMMAND) == 0
+    assert train.main([*COMMAND, "data.val_path=val.txt"]) == 0
+    said = capsys.readouterr().err
+    again = re.findall("to begin with what runs/tiny has learned: gpt train (.*)", said)[0]
+    assert train.main(shlex.split(again)) == 0
+    goes_on = gpt.load_config(workplace / "runs/tiny-3/config.yaml").config
+    assert (goes_on.data.val_path, goes_on.train.init_from) == ("val.txt", "runs/tiny")
