@@ -105,7 +105,11 @@ def _window_logprobs(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _completed_chars(tokenizer: Tokenizer, ids: Ids, text: str) -> int:
-    """Count the characters that the tokens after the first complete; `ids` are those of the text."""
+    """Count the characters that the tokens after the first complete.
+
+    Args:
+        ids: those of `text`.
+    """
     if isinstance(tokenizer, WordTokenizer):
         # An `<unk>` is decoded as five characters, whatever word of the text it stands for.
         return sum(len(part) for part in tokenizer.split(text)[1:])

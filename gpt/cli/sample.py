@@ -107,7 +107,7 @@ def _report_unknown_words(tokenizer: "WordTokenizer", texts: Sequence[str]) -> N
     """Report the words of the prompts that the model reads as `<unk>`, where there are any."""
     from gpt.data.tokenizers import MAX_LISTED
 
-    words = tokenizer.find_unknown("\n".join(texts))
+    words = tokenizer.unknown_words("\n".join(texts))
     if words:
         listed = ", ".join(quoted(word) for word in words[:MAX_LISTED])
         more = f" and {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""

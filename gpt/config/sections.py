@@ -252,8 +252,8 @@ class DataConfig(Section):
     tokenizer: Literal["char", "byte", "bpe", "word"] = Field(
         "char",
         description="char: one id per distinct character of the corpus; byte: 256 ids, any text; bpe: byte pair "
-        "encoding, any text; word: the most frequent words, of which white space is kept, and <unk> for others. "
-        "bpe and word need the tokenizers package.",
+        "encoding, any text; word: the most frequent words, the white space between them, and "
+        "<unk> for other words. bpe and word need the tokenizers package.",
     )
     bpe_vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] = Field(
         1024,
@@ -262,8 +262,8 @@ class DataConfig(Section):
     )
     word_vocab_size: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
         4096,
-        description="With tokenizer: word: ids, of which one is <unk>, and the rest are the most frequent words and "
-        "white space characters of the corpus.",
+        description="With tokenizer: word: ids, of which one is <unk>, and the rest are the most "
+        "frequent words and white space characters of the corpus.",
     )
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
@@ -335,7 +335,7 @@ class DataConfig(Section):
         if self.test_fraction > 0 and (self.val_path is not None or self.test_path is not None):
             # The splits would not follow one another: a part of the corpus would come after the
             # text for validation.
-            yield "test_fraction", "is not read with val_path or test_path; set test_path alone"
+            yield "test_fraction", "is not read with val_path or test_path; leave it out"
         held_out = [key for key in ("val_path", "test_path") if getattr(self, key) is not None]
         if isinstance(self.path, tuple):
             for key in held_out:

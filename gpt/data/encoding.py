@@ -85,11 +85,14 @@ def _write(
 ) -> None:
     """Write the token file, then its description, which tells readers that it is whole."""
     texts = [corpus, *corpus.held_out.values()]
-    files = [file for text in texts for file in text.files]
+    files: list[Path] = []
+    for text in texts:
+        files += text.files
     status_before = [file.stat() for file in files]
     with announced(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = tokenizer or build_tokenizer(corpus, config)
     path = folder / TOKENS
+    # Before anything is encoded: a held-out text may have characters that are refused.
     tokenizers = [tokenizer]
     for text in corpus.held_out.values():
         tokenizers.append(held_out_tokenizer(tokenizer, config, text))
@@ -188,8 +191,8 @@ def _splits_of_texts(
 def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
     """Return where each split of one text begins and ends, in tokens.
 
-    With byte pairs and words the fractions are of characters, else of tokens: splits of the same characters
-    make losses in bits per character comparable between tokenizers.
+    With byte pairs and words the fractions are of characters, else of tokens: splits of the same
+    characters make losses in bits per character comparable between tokenizers.
     """
     length = len(tokens)
     counts_characters = config.tokenizer in ("bpe", "word")

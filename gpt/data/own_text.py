@@ -37,8 +37,9 @@ MIN_CHARS = 2_000
 MIN_CHARS_FOR_RELIABLE_VAL = 20_000
 """Characters below which a validation loss says little: it depends on which lines were held out."""
 MIN_VAL_CHARS = MIN_CHARS // 10
+"""Characters of the shortest validation text of your own: by default a tenth is held out."""
 MIN_VAL_CHARS_FOR_RELIABLE_VAL = MIN_CHARS_FOR_RELIABLE_VAL // 10
-"""The same for a validation text of your own: a tenth of a text is held out by default."""
+"""Characters of such a text below which a validation loss says little."""
 MAX_EVAL_TOKENS = 300_000
 """Most tokens of the validation split that an evaluation reads.
 
@@ -262,28 +263,17 @@ def fit_recipe(
     length = len(dataset.train)
     if data.val_path is None:
         length += len(dataset.val)
+        characters = length
+    else:
+        # The tiers were fitted to texts of which a tenth validates, and here none does.
+        characters = round(length / (1 - data.val_fraction))
+        _check_validation_text(data.val_path, dataset, report)
     has_several_texts = isinstance(data.path, tuple)
     name = ", ".join(data.path) if isinstance(data.path, tuple) else data.path
     unit = unit_of(dataset)
     if length < MIN_CHARS:
         raise ConfigError(f"{name} has {length:,} {unit}; a model needs at least {MIN_CHARS:,}")
-    characters = length
-    if data.val_path is not None:
-        # The tiers were fitted to texts of which a tenth validates, and here none does.
-        characters = round(length / (1 - data.val_fraction))
-        if len(dataset.val) < MIN_VAL_CHARS:
-            # The windows are no longer than the shorter split, and these would be very short.
-            raise ConfigError(
-                f"{data.val_path} has {len(dataset.val):,} {unit}; validation needs at least "
-                f"{MIN_VAL_CHARS:,}"
-            )
-        if len(dataset.val) < MIN_VAL_CHARS_FOR_RELIABLE_VAL:
-            report(
-                f"warning: {data.val_path} has {len(dataset.val):,} {unit}; below "
-                f"{MIN_VAL_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically "
-                "meaningful"
-            )
-    elif length < MIN_CHARS_FOR_RELIABLE_VAL:
+    if data.val_path is None and length < MIN_CHARS_FOR_RELIABLE_VAL:
         report(
             f"warning: {name} has {length:,} {unit}, of which {len(dataset.val):,} validate; below "
             f"{MIN_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically meaningful"
@@ -303,20 +293,20 @@ def fit_recipe(
     return sections, dataset
 
 
-def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataConfig:
-    """Return what says how a text is read, with the items that are recognized in it."""
-    if isinstance(data.path, tuple):  # several texts, each of which is running text
-        return data
-    corpus = CorpusText(corpus_files(data, settings, report))
-    kind = "none"
-    if all(file.suffix in SUFFIXES for file in corpus.files):
-        kind = "pairs"
-    elif corpus.size <= MAX_BYTES_RECOGNIZED:
-        kind = recognize_items("".join(corpus.pieces()))
-    if kind == "none":
-        return data
-    report(f"{corpus.name}: {DESCRIPTIONS[kind]} (data.items={kind}; none: running text)")
-    return data.model_copy(update={"items": kind})
+def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
+    """Raise ConfigError if a validation text of your own is too short; report it if it is short."""
+    length = len(dataset.val)
+    unit = unit_of(dataset)
+    if length < MIN_VAL_CHARS:
+        # The windows are no longer than the shorter split, and here they would be very short.
+        raise ConfigError(
+            f"{name} has {length:,} {unit}; validation needs at least {MIN_VAL_CHARS:,}"
+        )
+    if length < MIN_VAL_CHARS_FOR_RELIABLE_VAL:
+        report(
+            f"warning: {name} has {length:,} {unit}; below {MIN_VAL_CHARS_FOR_RELIABLE_VAL:,} the "
+            "validation loss is not statistically meaningful"
+        )
 
 
 def unit_of(dataset: Dataset) -> str:

@@ -77,7 +77,7 @@ class WordTokenizer(Tokenizer):
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=smallest_dtype(self.vocab_size))
 
-    def find_unknown(self, text: str) -> list[str]:
+    def unknown_words(self, text: str) -> list[str]:
         """Return the distinct words of a text that are outside the vocabulary, in order."""
         known = set(self._words)
         return [part for part in dict.fromkeys(self.split(text)) if part not in known]
@@ -162,7 +162,8 @@ def _require_words(content: dict[str, Any]) -> None:
         has_others = any(content.get(part) for part in others)
     except (KeyError, TypeError, AttributeError) as error:  # the content may be anything
         raise DataError(f"not a tokenizer: {first_line(error)}") from None
-    if not (is_of_words and has_unknown and splits) or has_others:
+    is_supported = is_of_words and has_unknown and splits and not has_others
+    if not is_supported:
         raise DataError(
             "of tokenizers of words, only those are supported that keep white space as tokens, as "
             f"data.tokenizer=word learns them, with {UNKNOWN} for other words"

@@ -1,4 +1,4 @@
-"""Texts of your own for validation and the test follow the corpus, and are read by its tokenizer."""
+"""Texts of your own validate and test; they are read by the tokenizer of the corpus."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -98,7 +98,7 @@ def test_other_tokenizers_of_words_are_refused_in_one_line(changes: dict[str, An
 
 def test_unknown_words_are_listed_once_in_order() -> None:
     tokenizer = learn_words(lambda: ["a b"], 10)
-    assert tokenizer.find_unknown("c a d\nc \t b") == ["c", "d", "\n", "\t"]
+    assert tokenizer.unknown_words("c a d\nc \t b") == ["c", "d", "\n", "\t"]
 
 
 def config_of(path: Path, **keys: Any) -> DataConfig:

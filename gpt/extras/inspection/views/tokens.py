@@ -59,9 +59,9 @@ def _visible(character: str) -> str:
 
 
 def mostly_characters(labels: Sequence[str]) -> bool:
-    """Return whether at least half of the labels are single characters, which fit into narrow columns.
+    """Return whether at least half of the labels are single characters.
 
-    White space is not counted: with words as tokens it is every second one.
+    These fit into narrow columns. White space is not counted: of words it is every second token.
     """
     counted = [label for label in labels if label not in VISIBLE.values()]
     return 2 * sum(len(label) == 1 for label in counted) >= len(counted)
