@@ -149,7 +149,8 @@ def _split_of(dataset: Dataset, split: str) -> Tokens:
     tokens = splits[split]
     if tokens is None:
         raise ConfigError(
-            "the corpus has no test split; the run was made with data.test_fraction 0"
+            "the corpus has no test split; the run was made with data.test_fraction 0, and without "
+            "data.test_path"
         )
     if len(tokens) < 2:
         raise ConfigError(

@@ -68,6 +68,13 @@ def _check_sources(value: Any) -> Any:
     return _list_to_tuple(value)
 
 
+def _refuse_several(value: Any) -> Any:
+    """Refuse a list of paths where one is expected, in words that say what to do instead."""
+    if isinstance(value, list | tuple):
+        raise ValueError("expected one path; put the files into a folder, and name that")
+    return value
+
+
 def is_name_character(character: str, first: bool = False) -> bool:
     """Return whether a run's name may have a character: a letter or digit of any script, an emoji,
     a point, - or _.
@@ -96,6 +103,7 @@ def _check_name(text: str) -> str:
 RunName = Annotated[str, AfterValidator(_check_name)]
 """The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
+OnePath = Annotated[PathText | None, BeforeValidator(_refuse_several)]
 Fractions = Annotated[
     tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)
 ]
@@ -280,12 +288,12 @@ class DataConfig(Section):
         "answers, in JSON lines or a table of two columns. Items are split, shuffled and sampled "
         "whole, whatever data.order is.",
     )
-    val_path: PathText | None = Field(
+    val_path: OnePath = Field(
         None,
         description="A text of your own for validation, as `path`: a file, a folder, or a glob "
         "pattern. Training then reads all of the corpus; null: see val_fraction.",
     )
-    test_path: PathText | None = Field(
+    test_path: OnePath = Field(
         None,
         description="A text of your own for `evaluate --split test`, as val_path; null: see "
         "test_fraction.",

@@ -153,6 +153,7 @@ def test_short_validation_text_is_told_by_its_own_key(write: Write) -> None:
         ({"val_path": "b", "test_fraction": 0.2}, "test_fraction: is not read with val_path"),
         ({"test_path": "b", "test_fraction": 0.2}, "test_fraction: is not read with val_path"),
         ({"path": ["a", "c"], "val_path": "b"}, "val_path: is for one path"),
+        ({"val_path": ["b", "c"]}, "expected one path; put the files into a folder"),
         ({"unknown": "drop"}, "unknown: is only read with val_path or test_path"),
         ({"val_path": "b", "unknown": "drop", "tokenizer": "byte"}, "is only read with tokenizer"),
     ],
