@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.data.tokenizers import Ids, Tokenizer, convert_newlines
+from gpt.data.tokens import IGNORE
 from gpt.data.words import WordTokenizer
 from gpt.model import GPT
 from gpt.system.device import widest_dtype

@@ -114,6 +114,11 @@ def _report_unknown_words(tokenizer: "WordTokenizer", texts: Sequence[str]) -> N
         report(f"warning: words outside the vocabulary are read as <unk>: {listed}{more}")
 
 
+def _writes_items(arguments: argparse.Namespace) -> bool:
+    """Return whether whole items are wanted, and neither a beam nor what they do not have."""
+    return arguments.beam is None and arguments.logprobs is None and not arguments.stats
+
+
 def _read_text(arguments: argparse.Namespace) -> str:
     """Return the text of the prompts as it was given; GPTError: a file cannot be read."""
     if arguments.prompts_file is not None:

@@ -309,6 +309,22 @@ def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
         )
 
 
+def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataConfig:
+    """Return what says how a text is read, with the items that are recognized in it."""
+    if isinstance(data.path, tuple):  # several texts, each of which is running text
+        return data
+    corpus = CorpusText(corpus_files(data, settings, report))
+    kind = "none"
+    if all(file.suffix in SUFFIXES for file in corpus.files):
+        kind = "pairs"
+    elif corpus.size <= MAX_BYTES_RECOGNIZED:
+        kind = recognize_items("".join(corpus.pieces()))
+    if kind == "none":
+        return data
+    report(f"{corpus.name}: {DESCRIPTIONS[kind]} (data.items={kind}; none: running text)")
+    return data.model_copy(update={"items": kind})
+
+
 def unit_of(dataset: Dataset) -> str:
     """Return what messages call the tokens of a dataset."""
     return "characters" if isinstance(dataset.tokenizer, CharTokenizer) else "tokens"
