@@ -27,6 +27,7 @@ def use_native_kernels(
         raise DeviceError(
             "run.compile is true, but torch does not compile native kernels; set run.kernels=torch"
         )
+    # On a GPU torch's own kernels are used, and what torch compiles cannot call the native ones.
     is_preferred = run.kernels == "auto" and not run.compile and compute.device.type == "cpu"
     if not is_required and not is_preferred:
         return
@@ -48,7 +49,8 @@ def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> N
     Blocks are alike, so that torch compiles one of them and uses the result for all.
 
     Args:
-        trial: makes a forward and a backward pass, since compilation happens in the first one.
+        trial: makes a forward and a backward pass. torch compiles in the first pass, and errors of
+            the compiler are to come before the run begins.
 
     Raises:
         DeviceError: compilation failed.
@@ -59,10 +61,11 @@ def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> N
     try:
         for block in model.h:
             block.compile()
-        # the dropout of the trial must not change that of the training
+        # The generators are restored, so that the trial does not change the dropout of the run.
         with torch.random.fork_rng(devices=cuda_devices):
             trial()
     except Exception as error:  # a toolchain can raise anything
+        # an error without a message is called by its type
         lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = lines[0][:200]  # a compiler's message can be a whole command
         raise DeviceError(f"torch.compile failed: {reason}; set run.compile=false") from error
@@ -72,9 +75,10 @@ def compile_blocks(model: GPT, trial: Callable[[], object], report: Report) -> N
 def without_compilation(model: GPT) -> AbstractContextManager[object]:
     """Run compiled blocks eagerly inside this context.
 
-    A few passes are not worth compiling for their shapes.
+    torch compiles anew for every shape, which is not worth it for the few passes of an evaluation.
     """
     is_compiled = any(block._compiled_call_impl is not None for block in model.h)
-    if not is_compiled:  # torch.compiler would import the compiler, which takes a second
+    if not is_compiled:
+        # `set_stance` would import the compiler, which takes a second.
         return nullcontext()
     return torch.compiler.set_stance("force_eager")

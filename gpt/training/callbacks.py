@@ -67,6 +67,7 @@ class Callback:
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+"""The methods that a subclass may override."""
 
 
 class Training(Protocol):
@@ -99,6 +100,7 @@ class Event:
         Raises:
             InputError: the training uses the name itself, or the value is not one number.
         """
+        # `step` is the key by which metrics.jsonl names the step itself.
         is_name = isinstance(name, str) and name not in ("", "step")
         if not is_name or name.startswith(RESERVED_PREFIXES):
             raise InputError(
@@ -229,17 +231,18 @@ def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
         raise ConfigError(f"callbacks is {given!r}, expected a list, such as [watch]")
     callbacks: list[Callback] = []
     for each in given:
-        # a class is callable too, but calling it would make an object at each step
-        if isinstance(each, type) or not (isinstance(each, Callback) or callable(each)):
+        # A class is callable too, but a call of it at each step would only make an object.
+        is_function = callable(each) and not isinstance(each, type)
+        if isinstance(each, Callback):
+            _refuse_unknown_hooks(each)
+            callbacks.append(each)
+        elif is_function:
+            callbacks.append(_StepFunction(each))
+        else:
             raise ConfigError(
                 f"callbacks: got {each!r}, "
                 "expected a function or an object of a subclass of gpt.Callback"
             )
-        if isinstance(each, Callback):
-            _refuse_unknown_hooks(each)
-            callbacks.append(each)
-        else:
-            callbacks.append(_StepFunction(each))
     return callbacks
 
 
@@ -256,7 +259,8 @@ def _refuse_unknown_hooks(callback: Callback) -> None:
 
 def _suggest_hook(name: str) -> str:
     """Return which hook was probably meant, as part of a message; or nothing."""
-    # All names begin with on_, which makes any two look similar: the rest has to be similar too.
+    # All names begin with `on_`, which makes any two look similar: what follows has to be similar
+    # too.
     rests = [hook.removeprefix("on_") for hook in HOOKS]
     if not nearest(name.removeprefix("on_"), rests):
         return ""
@@ -287,7 +291,8 @@ class CallbackGroup:
         self._world = world
         self._callbacks: Sequence[Callback] = callbacks if world.is_main else ()
         self.gradient_callbacks = [each for each in callbacks if _changes_gradients(each)]
-        # rank 0 may have callbacks that the others have not been given, and all have to communicate
+        # Rank 0 may have callbacks that the others have not been given. All processes must agree
+        # whether `sync_across_ranks` communicates: one that waited for the others would hang.
         self._is_used = world.all_reduce_max(len(callbacks)) > 0
         self.is_asked_to_stop = False
         self.stopped = False
@@ -295,7 +300,11 @@ class CallbackGroup:
         self._error: Exception | SystemExit | KeyboardInterrupt | None = None
 
     def call(self, event: AnyEvent) -> None:
-        """Call the method for an event; keep an error until all processes can hear of it."""
+        """Call the method for an event; keep an error until all processes can hear of it.
+
+        Raised at once, it would leave the other processes waiting for this one in their next
+        communication.
+        """
         called = self._callbacks
         if isinstance(event, GradientEvent):
             called = self.gradient_callbacks
@@ -315,21 +324,26 @@ class CallbackGroup:
     def sync_across_ranks(self, then_raise: bool = True) -> None:
         """Set `stopped` and `failed` in all processes.
 
+        Args:
+            then_raise: whether an error of a callback is raised now, or by a later call.
+
         Raises:
             Exception: a callback's own error, in its process.
             PeerError: a callback of another process has failed.
         """
         if not self._is_used:
             return
+        # The strongest request of any process is the one that all of them follow.
         request = _Request.CONTINUE
         if self.is_asked_to_stop:
             request = _Request.STOP
         if self._error is not None:
             request = _Request.FAIL
-        of_all = self._world.all_reduce_max(request)
-        self.stopped = of_all >= _Request.STOP
-        self.failed = of_all >= _Request.FAIL
+        strongest = self._world.all_reduce_max(request)
+        self.stopped = strongest >= _Request.STOP
+        self.failed = strongest >= _Request.FAIL
         if self.failed and then_raise:
+            # Without an error of its own this process ends because another one fails.
             raise self._error or PeerError(1)
 
 

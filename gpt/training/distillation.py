@@ -1,10 +1,10 @@
-"""Distillation: a run learns from the text, and from what a finished run, its teacher, predicts.
+"""Distillation: a run learns from its text, and from what a finished run, its teacher, predicts.
 
 The predictions are smoother than the text, so that the student overfits later, also where the
 teacher has the same architecture ("born-again networks", Furlanello et al. 2018, 1805.04770).
 
-A training knows of it by two things: `add_targets_of` returns a function that adds the teacher's
-probabilities to each batch, and the objective compares the student's with them where they are.
+A training meets distillation in two places: `add_targets_of` returns a function that adds the
+teacher's probabilities to each batch, and the objective compares those of the student with them.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from gpt.training.objective import StepBatch
 from gpt.training.training_state import TrainingState
 
 AddTargets = Callable[[Batch, Tensor], StepBatch]
-"""Adds to a batch, whose windows begin at positions (B,), what the objective reads beside text."""
+"""Adds further targets for the objective to a batch whose windows begin at positions (B,)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +39,8 @@ class SoftTargets:
     """What a teacher predicts for a split.
 
     Attributes:
-        probabilities: of the token after each of N positions, (N, V) float16.
+        probabilities: of the token after each of N positions, (N, V) float16, to save memory: the
+            tensor is as large as the split times the vocabulary.
     """
 
     probabilities: Tensor
@@ -64,10 +65,11 @@ def add_targets_of(
     world: World,
     report: Report,
 ) -> AddTargets:
-    """Return what adds the targets of `train.teacher` to a batch; without a teacher, nothing.
+    """Return the function that adds the predictions of `train.teacher` to a batch.
 
-    The teacher predicts the whole training split here, so that each position costs one pass however
-    often it is learned, and that the teacher itself is not kept in memory.
+    The teacher predicts the whole training split here: each position then costs one pass, however
+    often the student learns it, and the teacher itself is not kept in memory. Without a teacher the
+    function adds nothing.
 
     Raises:
         CheckpointError: there is no such run, it is not finished, or it has another vocabulary.
@@ -89,8 +91,9 @@ def add_targets_of(
             )
         dataset.check_length(teacher.model.config.block_size)
         report(f"{folder} predicts the training split")
-        # the student's line about kernels is the one of the run
+        # Silent, since the student will report the same about kernels.
         use_native_kernels(teacher.model, config.run, compute, settings, silent)
+        # The teacher's logits mean probabilities only at the temperature at which it was trained.
         temperature = teacher.config.train.logit_temperature
         batch_size = config.train.batch_size
         probabilities = predict(
@@ -105,7 +108,7 @@ def find_teacher(name: str, runs: Path) -> Path:
         folder = find_checkpoint(expand_home(name, "train.teacher"), runs)
     except CheckpointError as error:
         raise CheckpointError(f"train.teacher: {error}") from None
-    run = RunFolder(folder.parent.parent)
+    run = RunFolder(folder.parent.parent)  # a checkpoint is runs/NAME/checkpoints/step-000250
     config = run.config()
     last = run.pointed("last")
     if config is None or last is None:
@@ -122,7 +125,7 @@ def _require_memory(dataset: Dataset, config: Config) -> None:
     vocab_size = config.model.vocab_size or dataset.tokenizer.vocab_size
     num_bytes = len(dataset.train) * vocab_size * torch.float16.itemsize
     remedy = "the corpus or its vocabulary, or leave out train.teacher"
-    # they stay on the CPU, whatever the device of the run: each step needs few of them
+    # The probabilities stay on the CPU, whatever the device of the run: a step needs few of them.
     require_memory(num_bytes, "the teacher's probabilities", remedy, torch.device("cpu"))
 
 
@@ -137,9 +140,12 @@ def predict(
 ) -> Tensor:
     """Return the probabilities of the token after each of N positions, (N, V) float16.
 
-    The windows are adjacent. The last one begins so that it is full, and predicts again what it
-    shares with the one before. The temperature divides the logits, as in the teacher's training and
-    in that of its student. The model is in eval mode.
+    The windows are adjacent. The last one begins early enough to be full, and predicts again the
+    positions that it shares with the window before.
+
+    Args:
+        model: the teacher, in eval mode.
+        temperature: divides the logits, as in the training of the teacher.
     """
     length = model.config.block_size
     vocab_size = model.config.vocab_size
@@ -154,7 +160,7 @@ def predict(
             with compute.allow_tf32(), compute.autocast():
                 logits = model(to_device(inputs, compute.device))  # (B, T, V)
             predicted = (logits.float() / temperature).softmax(-1).half().cpu()
-            for start, window in zip(batch, predicted, strict=True):
+            for start, window in zip(batch, predicted, strict=True):  # window is (T, V)
                 probabilities[start : start + length] = window
             advance(len(batch))
     return probabilities

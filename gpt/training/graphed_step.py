@@ -39,8 +39,8 @@ def can_capture(
         world.size == 1,
         # run.kernels=torch asks for plain launches
         config.run.kernels != "torch",
-        # a replay runs no Python: neither a plugin's, nor hooks that a callback has put into the
-        # model
+        # A replay runs no Python: neither that of a plugin, nor hooks that a callback has put into
+        # the model.
         not used_plugins(config),
         all(callback.only_observes for callback in callbacks),
     )
@@ -88,12 +88,14 @@ class StaticInputs(StepInputs):
         self.step.fill_(inputs.step)
         self.num_tokens.fill_(inputs.num_tokens)
         if self.mtp_scale is not None:
-            assert inputs.mtp_scale is not None, "another signature"
+            assert inputs.mtp_scale is not None, "steps without it have a graph of their own"
             self.mtp_scale.fill_(inputs.mtp_scale)
         for static_rate, rate in zip(self.learning_rates, inputs.learning_rates, strict=True):
             static_rate.fill_(rate)
         for static_batch, batch in zip(self.micro_batches, inputs.micro_batches, strict=True):
             for static_tensor, tensor in zip(static_batch, batch, strict=True):
+                # `to_device` goes by pinned memory, so that the CPU need not wait; the graph reads
+                # only `static_tensor`, into which the device then copies.
                 static_tensor.copy_(to_device(tensor, static_tensor.device))
 
 
@@ -109,7 +111,7 @@ class CapturedStep:
         """Make an update from other inputs with the same signature."""
         self.inputs.copy_from(inputs)
         self.graph.replay()
-        # copies, since the next replay writes to the same memory
+        # The caller gets copies, since the next replay writes its results to the same memory.
         return StepResult(
             loss=self.result.loss.clone(),
             gradient_norm=self.result.gradient_norm.clone(),
@@ -141,7 +143,7 @@ class GraphedStepper(Stepper):
     ) -> StepResult:
         """Do update `number`, as `Stepper.step` does.
 
-        Without a replay if its signature is new, or if Python changes its gradients.
+        The step runs without a graph if its signature is new, or if Python changes its gradients.
         """
         inputs = self._inputs(number, learning_rate, micro_batches)
         signature = _signature(inputs)
@@ -155,14 +157,15 @@ class GraphedStepper(Stepper):
 
     @contextmanager
     def _on_own_stream(self) -> Iterator[None]:
-        """Queue work, within, on the stream that is captured, in its order with other work.
+        """Queue the kernels that are launched inside this context on the stream for captures.
 
-        The steps before a capture run on it too, since gradients are accumulated on the stream
-        where that began. The run's device is the current one meanwhile: a capture sees the current
-        device alone.
+        The steps before a capture run on it too, since autograd accumulates a gradient on the
+        stream on which the gradient was first made. The run's device is the current one inside the
+        context, since a capture sees only the current device.
         """
         with torch.cuda.device(self.compute.device):
             usual = torch.cuda.current_stream()
+            # Each stream waits for the other, so that all kernels run in the order of the program.
             self._stream.wait_stream(usual)
             try:
                 with torch.cuda.stream(self._stream):
@@ -181,12 +184,14 @@ class GraphedStepper(Stepper):
         # The gradients of the last step go first: the graph has memory for gradients of its own,
         # and both would be held at the same time.
         self.optimizer.zero_grad(set_to_none=True)
-        # thread_local: other threads may allocate memory meanwhile
+        # In the mode `thread_local` other threads may allocate memory during the capture.
         capture = torch.cuda.graph(
             graph, self._pool, self._stream, capture_error_mode="thread_local"
         )
         try:
             with ONE_CAPTURE, self._on_own_stream(), capture, self._capturable_optimizer():
+                # The kernels are recorded here, and run only in a replay: the weights stay as they
+                # are, and `result` names memory that nothing has written yet.
                 result = self._run(static, change_gradients=None)
         except torch.AcceleratorError as error:
             cause = explained(_first_error(error))
@@ -203,6 +208,7 @@ class GraphedStepper(Stepper):
         groups = self.optimizer.param_groups
         settings = [dict(group) for group in groups]
         for group in groups:
+            # torch's name of the option by which the learning rate may be a tensor
             group["capturable"] = True
         try:
             yield
@@ -226,8 +232,8 @@ def _signature(inputs: StepInputs) -> Signature:
 def _first_error(error: BaseException) -> BaseException:
     """Return the error that ended a capture.
 
-    Closing the capture then raised another, which says only that it failed, and has the first as
-    its context.
+    To close the failed capture raised another error, which says only that the capture failed, and
+    whose context is the first one.
     """
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__

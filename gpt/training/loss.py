@@ -75,7 +75,8 @@ def evaluate(
     `poll` is called before every batch; an exception from it ends the evaluation.
     """
     losses, tokens = batch_losses(model, batches, compute, poll)
-    # an exact sum: it does not depend on how the batches are distributed over processes
+    # `fsum` rounds once, at the end: the sum does not depend on the order of the batches, and so
+    # not on how they are distributed over processes.
     return Evaluation(math.fsum(losses) / tokens, tokens)
 
 
@@ -93,8 +94,9 @@ def batch_losses(
         for inputs, targets in batches:
             poll()
             losses.append(summed_loss(model, inputs, targets, compute))
+            # targets are on the CPU, so that this reads nothing back
             tokens += int((targets != IGNORE).sum())
-    # They are read back once, so that a GPU does not wait between batches.
+    # The losses are read back once, so that a GPU does not wait between batches.
     return torch.stack(losses).tolist(), tokens
 
 
@@ -107,30 +109,35 @@ def sliding_batches(
     tokens: Tokens, block_size: int, batch_size: int, stride: int
 ) -> Iterator[Batch]:
     """Yield windows `stride` apart; each predicts only tokens after the end of the one before."""
-    # the last token is only a target, so that windows are cut from the inputs before it
+    # The last token is only a target, so that windows are cut from the inputs before it.
     num_inputs = len(tokens) - 1
+    # A window is needed until one reaches the end; a text shorter than a window has one of them.
     starts = range(0, max(1, num_inputs - block_size + stride), stride)
-    # the windows that do not reach past the end are computed together, as batches of one shape
+    # The windows that do not reach past the end are computed together, as batches of one shape.
     num_whole = max(0, (num_inputs - block_size) // stride + 1)
-    whole, cut = starts[:num_whole], starts[num_whole:]
-    for i in range(0, num_whole, batch_size):
-        yield _windows(tokens, whole[i : i + batch_size], block_size, stride)
+    whole = starts[:num_whole]
+    cut = starts[num_whole:]
+    for first in range(0, num_whole, batch_size):
+        yield _windows(tokens, whole[first : first + batch_size], block_size, stride)
         release_pages(tokens)
+    # The window at the end is shorter by the inputs that it lacks, and so is its part to predict.
     for start in cut:
         num_missing = start + block_size - num_inputs
         yield _windows(tokens, [start], block_size - num_missing, stride - num_missing)
 
 
-def _windows(tokens: Tokens, starts: Sequence[int], length: int, scored: int) -> Batch:
-    """Return windows of `length`, which predict only their last `scored` tokens.
+def _windows(tokens: Tokens, starts: Sequence[int], length: int, num_scored: int) -> Batch:
+    """Return windows of `length` tokens, which predict only their last `num_scored` ones.
 
-    The first window of the text predicts all of its tokens: no other one has before it.
+    The window at the beginning of the text predicts all of its tokens, since no earlier window
+    predicts them.
     """
     positions = np.array(starts)[:, None] + np.arange(length + 1)  # (B, T + 1)
     windows: Tensor = torch.from_numpy(tokens[positions].astype(np.int64))
     inputs = windows[:, :-1]
-    targets = windows[:, 1:].clone()  # it shares its memory with the inputs otherwise
+    # A copy, since a view would share its memory with the inputs, which stay as they are.
+    targets = windows[:, 1:].clone()
     for row, start in enumerate(starts):
         if start > 0:
-            targets[row, : length - scored] = IGNORE
+            targets[row, : length - num_scored] = IGNORE
     return inputs, targets

@@ -29,8 +29,9 @@ class Monitor:
     def start(self, step: int, evaluated: bool = True) -> None:
         """Open files, and drop what an earlier process recorded after `step`.
 
-        Without `evaluated` the evaluation of that step is dropped too: a process was killed before
-        it was saved.
+        Args:
+            evaluated: whether the evaluation of `step` is in the checkpoint. Otherwise it is
+                dropped too: the earlier process was killed before it saved that evaluation.
         """
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -61,7 +62,7 @@ class MonitorGroup(Monitor):
         for monitor in self._monitors:
             with self._warning_of(monitor):
                 monitor.start(step, evaluated)
-        # one that has not started has no file to write to
+        # A monitor that could not start has no file to write to, and is left out from now on.
         self._monitors = [monitor for monitor in self._monitors if monitor not in self._failed]
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -86,7 +87,7 @@ class MonitorGroup(Monitor):
 
     @contextmanager
     def _warning_of(self, monitor: Monitor) -> Iterator[None]:
-        """Turn an OSError inside this context into a warning, the first one of each monitor."""
+        """Turn the first OSError of a monitor into a warning, and ignore its later ones."""
         try:
             yield
         except OSError as error:
@@ -110,7 +111,8 @@ class RunFiles(Monitor):
     def start(self, step: int, evaluated: bool = True) -> None:
         """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
         if not self._run.metrics.is_file():
-            # 0o644: whatever the umask, not everybody may write into it
+            # Only the owner may write the file, others may read it. The umask alone might let
+            # others write too.
             self._run.metrics.touch(mode=0o644)
             return
         lines = read_file(self._run.metrics, MAX_METRICS_BYTES).splitlines(keepends=True)
@@ -128,16 +130,18 @@ class RunFiles(Monitor):
 
 
 def _belongs_to_run(line: bytes, step: int, evaluated: bool) -> bool:
-    """Return whether a run that continues from `step` has written a line of metrics.jsonl.
+    """Return whether a line of metrics.jsonl stays when a run continues from `step`.
 
-    Without `evaluated` an evaluation of that step does not count: it is repeated.
+    Lines of later steps go, since the run makes those steps again. Without `evaluated` the
+    evaluation of `step` itself goes too, since it is repeated.
     """
     try:
         row = parse_json(line)
         is_before = row["step"] < step
         is_at = row["step"] == step
         is_evaluation = "val/loss" in row
-    except (ValueError, KeyError, TypeError):  # a process was killed while it wrote
+    except (ValueError, KeyError, TypeError):
+        # The line is cut short: a process was killed while it wrote the line.
         return False
     is_repeated = is_evaluation and not evaluated
     is_kept = is_before or (is_at and not is_repeated)
@@ -200,6 +204,8 @@ class Console(Monitor):
                 f"({values['val/bits_per_char']:.4f} bits per character)"
             )
         elif "train/loss" in values and self._bar.disable:
+            # Without a bar, a line says how much time is left. `max` keeps a division by zero out
+            # if this process has made no step yet.
             seconds = time.monotonic() - self._started_at
             seconds_per_step = seconds / max(1, step - self._first_step)
             seconds_left = seconds_per_step * (self._max_steps - step)
@@ -249,7 +255,7 @@ class SpeedMeter:
         """Begin to measure, after `seconds_before` of the run in earlier processes."""
         rate = measure_matmul_rate(self._compute.device, self._compute.dtype)
         self._machine_flops_per_second = self._processes * rate
-        # as if this process had begun so much earlier
+        # The clock is set back, as if this process had also run the earlier ones' time.
         self._started_at = self.clock() - seconds_before
         self.restart()
 
@@ -261,7 +267,7 @@ class SpeedMeter:
     def restart(self) -> None:
         """Begin a new interval.
 
-        The time since the last step, as of an evaluation, then does not count.
+        The time since the last step, such as that of an evaluation, then counts for no step.
         """
         self._interval_began_at = self.clock()
         self._steps = 0
@@ -279,7 +285,7 @@ class SpeedMeter:
         MFU is the model FLOP/s as a fraction of the machine's (Chowdhery et al. 2022, 2204.02311,
         appendix B).
         """
-        # a clock may not have moved between two readings
+        # at least a nanosecond: a coarse clock may not have moved between two readings
         seconds = max(self.clock() - self._interval_began_at, 1e-9)
         num_tokens = self._steps * self.tokens_per_step
         flops_per_second = self._flops / seconds

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the Newton-Schulz iteration: each singular value s becomes a s + b s^3 + c s^5.
 
-Jordan's, which raise small values fastest; larger ones then lie around 1, and do not converge to
-it.
+They are Jordan's, which raise small singular values fastest. The larger ones then lie around 1, and
+do not converge to it, which training does not need.
 """
 
 
@@ -29,10 +29,10 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     a, b, c = COEFFICIENTS
     x = matrices
     is_tall = x.size(-2) > x.size(-1)
-    if is_tall:  # of the two Gram matrices, the smaller one costs less
+    if is_tall:  # of the Gram matrices x x^T and x^T x, the smaller one costs less
         x = x.mT
-    # The Frobenius norm is at least the largest singular value, and the iteration needs values of
-    # at most 1. The bound keeps a gradient of zeros from becoming NaN.
+    # The iteration needs singular values of at most 1, and the Frobenius norm is at least the
+    # largest one. The bound of the norm keeps a gradient of zeros from becoming NaN.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
         gram = x @ x.mT  # (n, m, m), m the smaller of rows and columns
@@ -78,6 +78,7 @@ class Muon(Optimizer):
         """Update every matrix that has a gradient."""
         assert closure is None
         for group in self.param_groups:
+            # Few large operations are faster than many small ones.
             by_shape: dict[torch.Size, list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -88,18 +89,19 @@ class Muon(Optimizer):
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         """Update n matrices of equal shape."""
         rows, columns = weights[0].shape
-        # An orthogonal matrix has spectral norm 1. A tall one maps to more outputs than inputs: the
-        # factor lets the outputs change as much as those of a square one, per element.
+        # An orthogonal matrix has spectral norm 1, and a tall one maps to more outputs than inputs.
+        # The factor lets each output change as much as that of a square matrix.
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
         momenta = [self._momentum(weight) for weight in weights]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         keep: float | Tensor = 1.0
         if self.found_inf is not None:
-            # 0 skips the update, without waiting for the device to know
+            # A factor of 0 skips the update. The host need not read `found_inf`, and so need not
+            # wait for the device.
             keep = 1.0 - self.found_inf
             gradients = self._finite_gradients(gradients, momenta, self.found_inf)
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        # Nesterov: look one step ahead by averaging with the gradient once more
+        # Nesterov's momentum looks one step ahead: it averages with the gradient once more.
         directions = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
         orthogonal = orthogonalize(directions.to(self._dtype), group["steps"])  # (n, rows, columns)
         updates = keep * rate * orthogonal.to(directions.dtype)
@@ -110,9 +112,10 @@ class Muon(Optimizer):
     def _finite_gradients(
         gradients: list[Tensor], momenta: list[Tensor], found_inf: Tensor
     ) -> list[Tensor]:
-        """Return the gradients; or the momenta, which they then leave as they are, if it is 1.
+        """Return the gradients, or the momenta if `found_inf` is 1.
 
-        A factor of 0 would not do: zero times a gradient that is not finite is not zero.
+        Averaged with themselves, the momenta stay as they are. To multiply the gradients by 0 would
+        not do, since 0 times an infinite gradient is NaN.
         """
         pairs = zip(gradients, momenta, strict=True)
         return [torch.where(found_inf > 0, momentum, gradient) for gradient, momentum in pairs]

@@ -26,8 +26,12 @@ from gpt.training.resume import AUTO, differences_of_existing, runs_of
 from gpt.training.training_state import TrainingState
 
 OTHER_TEXT = "data: another text"
-_NUMBER = re.compile(r"-([2-9]|[1-9][0-9]{1,2})")
-"""What is added to a name. Four digits are rather a year or a date in the name of another run."""
+"""What a list of changes says of a run whose text differs."""
+_NUMBER_SUFFIX = re.compile(r"-([2-9]|[1-9][0-9]{1,2})")
+"""What is added to the name of a run, from -2 to -999.
+
+Four digits are rather a year, or the date in the name of another run.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,11 @@ class WantedRun:
     allow_config_change: bool
 
     def changes_of(self, folder: Path, may_be_longer: bool = False) -> list[str]:
-        """Return `key: old -> new` for what differs from the run in a folder."""
+        """Return `key: old -> new` for what differs from the run in a folder.
+
+        Args:
+            may_be_longer: whether more steps than that run has are no difference.
+        """
         run = RunFolder(folder)
         try:
             existing = run.config()
@@ -59,6 +67,7 @@ class WantedRun:
             return []
         changes = differences_of_existing(existing, self.config, may_be_longer)
         if self.data is not None:
+            # A run without a readable checkpoint names no text, and is taken to have the same.
             fingerprint = _last_state(run).get("data", self.data.fingerprint)
             if fingerprint != self.data.fingerprint:
                 changes.append(OTHER_TEXT)
@@ -102,7 +111,7 @@ def claim_folder(wanted: WantedRun, world: World) -> tuple[RunFolder, str]:
 def _lock(run: RunFolder, wanted: WantedRun) -> None:
     """Lock the folder that was chosen, and make sure that it would still be chosen.
 
-    A lock needs a path, so that another process may take the name after the choice.
+    A lock needs a path, so that another process may take the name between the choice and the lock.
     """
     run.lock()
     try:
@@ -120,7 +129,7 @@ def choose_folder(wanted: WantedRun) -> Choice:
 
     A new run takes the first name that is free: NAME, NAME-2, NAME-3, ... Nothing is written.
     """
-    folder, is_own = _named_folder(wanted.loaded)
+    folder, is_config_of_run = _named_folder(wanted.loaded)
     if RunFolder(folder).is_checkpoint:
         raise CheckpointError(
             f"{folder} exists already, and is a checkpoint, not a run; choose another name with "
@@ -133,17 +142,19 @@ def choose_folder(wanted: WantedRun) -> Choice:
             if run.resolve() in wanted.resume.resolve().parents:
                 return Choice(run)
     changes = {run: wanted.changes_of(run) for run in runs}
-    if is_own:
-        # A run's own configuration means that run also where another one is more like it.
-        own = _find({folder: changes.get(folder, [])}, wanted)
-        if own is not None:
-            return Choice(own)
-    found = _find(changes, wanted)
-    if found is not None:
-        return Choice(found)
-    free = _free_name(folder)
-    line = _why_another(changes, free, wanted) if changes else ""
-    return Choice(free, line)
+    if is_config_of_run:
+        # The configuration in a run's folder means that run, also where another one differs less:
+        # it is looked at alone first. Where only its checkpoints are left, nothing is compared.
+        run_of_config = _find_run({folder: changes.get(folder, [])}, wanted)
+        if run_of_config is not None:
+            return Choice(run_of_config)
+    existing = _find_run(changes, wanted)
+    if existing is not None:
+        return Choice(existing)
+    new = _free_name(folder)
+    # Nobody needs to hear of a new run that has the name that was wanted.
+    line = _why_another(changes, new, wanted) if changes else ""
+    return Choice(new, line)
 
 
 def _runs_of_name(folder: Path, name: str) -> list[Path]:
@@ -153,12 +164,13 @@ def _runs_of_name(folder: Path, name: str) -> list[Path]:
     for path in siblings:
         if not path.name.startswith(folder.name):
             continue
-        match = _NUMBER.fullmatch(path.name.removeprefix(folder.name))
+        match = _NUMBER_SUFFIX.fullmatch(path.name.removeprefix(folder.name))
         # A checkpoint that was saved or copied here has the configuration of its run too.
         if match and not RunFolder(path).is_checkpoint:
             numbered[int(match[1])] = path
     runs = [folder] if _is_taken(folder) else []
     for _, path in sorted(numbered.items()):
+        # A person may have called another run NAME-2: that one wants the name NAME-2.
         if _wanted_name(path) == name:
             runs.append(path)
     return runs
@@ -179,12 +191,14 @@ def _is_taken(folder: Path) -> bool:
     return (folder / "config.yaml").is_file()
 
 
-def _find(changes: dict[Path, list[str]], wanted: WantedRun) -> Path | None:
-    """Return the run that is asked for, by what differs from each; None: it is a new one.
+def _find_run(changes: dict[Path, list[str]], wanted: WantedRun) -> Path | None:
+    """Return the existing run that is asked for, by what differs from each; None: a new one is.
 
-    That is the first run of the same configuration and text. `auto` means more: also a run that is
-    only to be longer; or else the last run, if it is not finished, where a difference is then an
-    error; or the first one, if its configuration may change.
+    It is the first run of the same configuration and text. With `--resume auto` it may also be
+
+    - a run that differs only in that it has fewer steps;
+    - or else the last run, if it is not finished: `check_fits` then refuses what differs;
+    - or else the first run, if its configuration may change.
     """
     same = [run for run, changes_of_run in changes.items() if not changes_of_run]
     if same:
@@ -206,7 +220,7 @@ def _free_name(folder: Path) -> Path:
     if not _is_taken(folder):
         return folder
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
-    # A link that leads nowhere is something too.
+    # A link that leads nowhere takes a name too, but does not `exist`.
     return next(each for each in numbered if not os.path.lexists(each))
 
 
@@ -220,6 +234,7 @@ def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -
     )
     if changes[old] != [OTHER_TEXT]:
         return line
+    # Only the text differs, so that a new run can begin with the weights of the old one.
     existing = RunFolder(old).config()
     assert existing is not None
     again = ["--config", str(old / "config.yaml"), *plugin_options(), f"train.init_from={old}"]
@@ -245,7 +260,8 @@ def _last_state(run: RunFolder) -> dict[str, Any]:
 def _is_finished(folder: Path) -> bool:
     """Return whether a run has made all of its steps.
 
-    Only what can be read without its plugins is read.
+    The configuration is not checked as a whole, since it may name components of plugins that are
+    not loaded here.
     """
     try:
         train = TrainConfig(max_steps=_read_document(folder)["train"]["max_steps"])

@@ -25,9 +25,10 @@ Term = Callable[[Tensor, Tensor], Tensor]
 
 
 def z_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the squares of log Z, which keep logits from drifting.
+    """Return the sum of (log Z)^2, where Z is the denominator of the softmax.
 
-    See Chowdhery et al. 2022, 2204.02311, section 5.
+    The softmax does not change when a number is added to all logits, so that without this term they
+    may drift. See Chowdhery et al. 2022, 2204.02311, section 5.
     """
     log_z = logits.float().logsumexp(-1)  # (B, T)
     return (log_z.square() * (targets != IGNORE)).sum()
@@ -37,8 +38,8 @@ LOSS_TERMS: dict[str, Term] = {
     "z_loss": z_loss,
 }
 """By name in `train.loss_terms`."""
-LOGGED_ANYWAY = ("loss", "learning_rate", "grad_norm")
-"""What a training logs under `train/`, where each term is logged too."""
+ALWAYS_LOGGED = ("loss", "learning_rate", "grad_norm")
+"""Names that every training logs under `train/`: a loss term, logged there too, needs another."""
 
 
 class Losses(NamedTuple):
@@ -60,18 +61,18 @@ class Objective:
     """Runs `forward`, token ids (B, T) -> logits (B, T, V), on a batch.
 
     Attributes:
-        logit_temperature: divides the logits in training only. Below 1 the model that is trained is
-            less certain of its predictions than one trained at 1, by which one that reads its text
-            several times generalizes better (Guo et al. 2017, 1706.04599, section 4.2, with the
-            temperature chosen before training).
+        logit_temperature: divides the logits in training only. A model trained below 1 is less
+            certain of its predictions than one trained at 1, and generalizes better if it reads its
+            text several times (Guo et al. 2017, 1706.04599, section 4.2, with the temperature
+            chosen before training).
         mtp_weights: weights of the tokens after the next one, for the same logits (multi-token
             prediction, Gloeckle et al. 2024, 2404.19737, without heads of its own). They fall
             linearly to 0.
-        mtp_steps: steps after which they are 0.
-        teacher_weight: of the teacher probabilities; the text has the rest. Up to a constant that
-            is the Kullback-Leibler divergence from the teacher (Hinton et al. 2015, 1503.02531,
-            section 2).
-        terms: names in `LOSS_TERMS` and weights of what is added.
+        mtp_steps: the step at which `mtp_weights` reach 0.
+        teacher_weight: weight of the cross-entropy with the teacher's probabilities; that with the
+            text has the rest of 1. Up to a constant the former is the Kullback-Leibler divergence
+            from the teacher (Hinton et al. 2015, 1503.02531, section 2).
+        terms: further loss terms to add, by their names in `LOSS_TERMS`, with their weights.
     """
 
     logit_temperature: float = 1.0
@@ -83,7 +84,7 @@ class Objective:
     def mtp_scale(self, step: int) -> float | None:
         """Return the factor of `mtp_weights` in update `step`, counted from 0.
 
-        None: they no longer count, and their losses need not be computed.
+        None means that they no longer count, so that their losses need not be computed.
         """
         if not self.mtp_weights or step >= self.mtp_steps:
             return None
@@ -101,7 +102,7 @@ class Objective:
         The logits are freed on return: kept during the backward pass, they would raise its peak
         memory.
         """
-        # (B, T), (B, T), and one of (B, T, V) or none
+        # inputs and targets are (B, T); with a teacher, the list has a tensor (B, T, V)
         inputs, targets, *soft_targets = (to_device(tensor, compute.device) for tensor in batch)
         with compute.autocast():
             logits = forward(inputs)  # (B, T, V)
@@ -125,7 +126,8 @@ class Objective:
     ) -> Tensor:
         """Add the cross-entropy of later tokens, for the same logits."""
         for distance, weight in enumerate(self.mtp_weights, start=1):
-            # the last positions have no target that far ahead
+            # The logits of position t predict the target of position t + distance; the last
+            # positions have none that far ahead.
             further = summed_cross_entropy(logits[:, :-distance], targets[:, distance:])
             minimized = minimized + mtp_scale * weight * further
         return minimized
@@ -160,26 +162,29 @@ def check_terms(config: Config, device: torch.device) -> None:
     """Try every term of a resolved configuration on random logits.
 
     Raises:
-        ConfigError: one is no sum over positions, which doubles with the batch. The loss is divided
-            by the number of tokens: of a mean next to nothing would be left.
+        ConfigError: a term is no sum over positions, which would double with the batch. The loss is
+            divided by the number of tokens, which would leave next to nothing of a mean.
     """
     if not config.train.loss_terms:
         return
     assert config.model.vocab_size is not None
-    length, ids = config.model.block_size, config.model.vocab_size
+    length = config.model.block_size
+    vocab_size = config.model.vocab_size
+    # A generator of its own, so that the trial does not change the random numbers of the run.
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(1, length, ids, generator=generator).to(device).requires_grad_()
-    targets = torch.randint(ids, (1, length), generator=generator).to(device)
+    logits = torch.randn(1, length, vocab_size, generator=generator)  # (1, T, V)
+    logits = logits.to(device).requires_grad_()
+    targets = torch.randint(vocab_size, (1, length), generator=generator).to(device)  # (1, T)
     for name in config.train.loss_terms:
         key = f"train.loss_terms: {name}"
-        if name in LOGGED_ANYWAY:
+        if name in ALWAYS_LOGGED:
             raise ConfigError(
                 f"{key} would be logged as train/{name}, which has another meaning; rename it"
             )
         once = _try_term(key, LOSS_TERMS[name], logits, targets)
         twice = _try_term(key, LOSS_TERMS[name], logits.repeat(2, 1, 1), targets.repeat(2, 1))
-        # a mean stays as it is, and a norm grows by the square root of 2: 10% tell them from
-        # rounding
+        # A sum doubles, a mean stays as it is, and a norm grows by the square root of 2. A
+        # tolerance of 10% tells these apart, and allows for rounding.
         if not math.isclose(twice, 2 * once, rel_tol=0.1):
             raise ConfigError(
                 f"{key} is {once:.4g} for a batch and {twice:.4g} for one twice as large; "
@@ -188,7 +193,11 @@ def check_terms(config: Config, device: torch.device) -> None:
 
 
 def _try_term(key: str, term: Term, logits: Tensor, targets: Tensor) -> float:
-    """Return the value of a term; ConfigError: it is no number, or has no gradient."""
+    """Return the value of a term for some logits.
+
+    Raises:
+        ConfigError: it raises an error, returns no number, or has no gradient.
+    """
     try:
         found = term(logits, targets)
     except Exception as error:  # a plugin's function can raise anything

@@ -45,11 +45,12 @@ class CombinedOptimizer:
         """Update all parameters, unless `found_inf` is 1."""
         for optimizer in self.optimizers.values():
             if _reads_found_inf(optimizer):
+                # The optimizer skips the update on the device, for which nobody has to wait.
                 optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
                 optimizer.step()
             elif self.found_inf is None or not bool(self.found_inf):
-                # Other optimizers of torch refuse to step with the attribute. Reading it back, as
-                # here, waits for the device.
+                # torch's other optimizers refuse to step while they have the attribute, so it is
+                # read here, which waits for the device.
                 optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -79,11 +80,11 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Restore the state of one optimizer; see `CombinedOptimizer.load_state_dict`."""
     groups = optimizer.state_dict()["param_groups"]
     saved_groups = saved["param_groups"]
-    # they have the numbers of their parameters, counted over all groups
+    # In a state, parameters are named by numbers, counted over all groups.
     if [group["params"] for group in saved_groups] != [group["params"] for group in groups]:
         raise ValueError("the optimizer has different parameters")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    # a parameter without a gradient has no state, so that some numbers may be missing
+    # A parameter that never had a gradient has no state: numbers may be missing, but not unknown.
     unknown = saved["state"].keys() - set(range(len(parameters)))
     if unknown:
         raise ValueError(
@@ -92,8 +93,8 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     names = _state_names(optimizer)
     for number, entry in saved["state"].items():
         _check_entry(entry, parameters[number], names)
-    # The learning rate is no hyperparameter: the next step sets it. Until then it is the last
-    # one's.
+    # All hyperparameters stay those of the present configuration. The learning rate is none of
+    # them: the next step sets it, and until then it is that of the last step.
     for group, saved_group in zip(groups, saved_groups, strict=True):
         group["lr"] = float(saved_group["lr"])
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
@@ -102,13 +103,14 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 def _reads_found_inf(optimizer: Optimizer) -> bool:
     """Return whether an optimizer skips its update where its attribute `found_inf` is 1.
 
-    Fused optimizers of torch do, and say so by this attribute.
+    The fused optimizers of torch do, and say so by the attribute that is read here.
     """
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 Builder = Callable[[GPT, OptimConfig, torch.device, torch.dtype], dict[str, Optimizer]]
-"""Builds optimizers, by name, for a model on a device; the last is the device's fastest dtype."""
+"""Builds the optimizers of a model, by name, from the configuration, the device and its fastest
+dtype."""
 
 
 def build_optimizer(
@@ -120,12 +122,13 @@ def build_optimizer(
     learning rate of a group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz
     iterations run in `fast_dtype`.
     """
-    entry = OPTIMIZERS[config.name]
-    if not isinstance(entry, type):
-        return CombinedOptimizer(entry(model, config, device, fast_dtype))
+    # An optimizer of the package has a function that builds it; a plugin gives a class.
+    builder_or_class = OPTIMIZERS[config.name]
+    if not isinstance(builder_or_class, type):
+        return CombinedOptimizer(builder_or_class(model, config, device, fast_dtype))
     groups = decayed(model.parameters(), config)
     try:
-        optimizer = entry(groups, config)
+        optimizer = builder_or_class(groups, config)
     except TypeError as error:  # a plugin's class may want other arguments
         raise ConfigError(
             f"optim.name: {config.name} cannot be made from groups and config: {error}"
@@ -137,9 +140,11 @@ def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str,
     """Return two parameter groups: matrices and embeddings with weight decay, vectors without."""
     matrices: list[Tensor] = []
     vectors: list[Tensor] = []
-    for parameter in parameters:  # `parameters` of a module has a tied weight once
-        kind = matrices if parameter.dim() >= 2 else vectors
-        kind.append(parameter)
+    for parameter in parameters:  # a module's `parameters` yields a tied weight once
+        if parameter.dim() >= 2:
+            matrices.append(parameter)
+        else:
+            vectors.append(parameter)
     return [
         {"params": matrices, "weight_decay": config.weight_decay, "lr_factor": 1.0},
         {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},
@@ -164,6 +169,7 @@ def build_muon(
 ) -> dict[str, Optimizer]:
     """Build Muon for the matrices of the blocks, and AdamW for the rest."""
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
+    # by identity, since `==` compares the elements of tensors
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     muon = Muon(matrices, config.muon_rate, weight_decay=config.weight_decay, dtype=fast_dtype)
@@ -173,7 +179,7 @@ def build_muon(
 
 
 OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {"adamw": build_adamw, "muon": build_muon}
-"""By `optim.name`: a class, made from parameter groups and the configuration, or a builder."""
+"""By `optim.name`: a builder, or a class, which is called with parameter groups and the config."""
 STATES: dict[type[Optimizer], set[str]] = {
     AdamW: {"step", "exp_avg", "exp_avg_sq"},
     Muon: {"momentum"},
@@ -204,6 +210,7 @@ def _check_entry(entry: dict[str, Any], parameter: Tensor, names: set[str] | Non
     step = torch.zeros((), dtype=step_dtype)
     for name, value in entry.items():
         is_number = isinstance(value, int | float)
+        # The optimizer of a plugin may count its steps in a plain number.
         if is_number and names is None:
             continue
         check_like(name, value, step if name == "step" else parameter)

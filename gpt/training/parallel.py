@@ -31,7 +31,7 @@ def check_parallel(config: Config, world: World) -> None:
 
 
 def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
-    """Return which sequences of a step are this process's, (R,) int64; None: all.
+    """Return which sequences of a step this process reads, (R,) int64; None means all of them.
 
     They are an equal part of every micro-batch, so that the micro-batches of a step are the same
     for any number of processes.
@@ -39,6 +39,7 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
     if world.size == 1:
         return None
     rows = torch.arange(config.sequences)
+    # (micro-batches, processes, sequences of a process in a micro-batch)
     by_rank = rows.view(config.grad_accum_steps, world.size, -1)
     return by_rank[:, world.rank].flatten()
 
@@ -58,7 +59,7 @@ def parallelize(model: GPT, world: World, compute: Compute) -> Parallelism:
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
         option = "forward_sync_buffers"
     buffers: dict[str, Any] = {option: False}
-    # gradients are not held twice: those of the parameters are views of what is communicated
+    # As views of the buckets that are communicated, gradients take memory once and not twice.
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True, **buffers)
     return Parallelism(world, replica, replica.no_sync)
 
@@ -70,9 +71,10 @@ def evaluate_together(
     compute: Compute,
     poll: Callable[[], None],
 ) -> Evaluation:
-    """Compute what `gpt.training.loss.evaluate` does, each process whole batches of its own.
+    """Compute what `gpt.training.loss.evaluate` does, with the batches shared among processes.
 
-    Their number does not change the result, to the last bit, since the sum of losses is exact.
+    The number of processes does not change a bit of the result: a batch is computed by one process
+    as a whole, and `fsum` does not depend on the order of the losses.
     """
     own = batch_losses(model, _share(batches, world), compute, poll)
     all_losses: list[float] = []
@@ -86,8 +88,8 @@ def evaluate_together(
 def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
     """Yield every world_size-th batch.
 
-    All processes get the same number of batches, since the forward pass may need all of them. Where
-    too few are left, some get one without targets, whose loss is 0.
+    All processes get the same number of batches, since they may communicate in the forward pass.
+    Where too few batches are left, some processes get a batch without targets, whose loss is 0.
     """
     while turn := list(islice(batches, world.size)):
         if world.rank < len(turn):

@@ -37,7 +37,7 @@ RESUME_SAFE_KEYS = {
 
 All keys of `sample` may change too.
 """
-FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})
+FREE_MODEL_KEYS = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})
 """Keys of the model that may differ from those of the checkpoint in `train.init_from`.
 
 They change the shape of no tensor but the embedding and the head, which `load_pretrained` extends.
@@ -87,13 +87,15 @@ def runs_of(config: Config) -> Path:
 def find_resumed(resume: str | Path | None, runs: Path) -> str | Path | None:
     """Return the checkpoint folder that a path means, or a name in `runs`.
 
-    None and `auto` name no checkpoint, and are returned as they are.
+    None and `auto` name no checkpoint, and are returned as they are: `find_start` looks for the
+    newest checkpoint of `auto`, once the folder of the run is known.
 
     Raises:
         CheckpointError: there is no such checkpoint.
     """
     if resume is None or resume == AUTO:
         return resume
+    # The last checkpoint, not the best one: a resumed run goes on where it stopped.
     return find_checkpoint(Path(resume), runs, prefer="last")
 
 
@@ -110,6 +112,7 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
     """
     with announced(report, "reading the checkpoint"):
         if isinstance(resume, Path):
+            # A checkpoint of another run is continued in a new folder, and overwrites no run.
             if not _contains(run, resume):
                 _refuse_existing(run)
             return Resume(resume, read_checkpoint(resume))
@@ -119,7 +122,8 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
                 return newest
         else:
             _refuse_existing(run)
-        # Only now, since a run that is resumed needs its `train.init_from` no more: it may be gone.
+        # `train.init_from` is read last: a run that is resumed needs it no more, and it may be
+        # gone by then.
         return New() if config.train.init_from is None else _find_init_from(config)
 
 
@@ -131,6 +135,7 @@ def _newest_checkpoint(run: RunFolder, report: Report) -> Resume | None:
     """Return the newest readable checkpoint of a run; None if it has not saved any."""
     found = run.newest_valid()
     if found is None:
+        # The pointer `last` is written after the first checkpoint: that one has been deleted.
         if (run.path / "last.json").exists():
             raise CheckpointError(
                 f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME"
@@ -170,9 +175,12 @@ def _find_init_from(config: Config) -> InitFrom:
 
 
 def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_change: bool) -> None:
-    """Raise CheckpointError if a checkpoint has another configuration or data.
+    """Raise CheckpointError unless a run can continue from a checkpoint.
 
-    `allow_config_change` allows what can work: nothing else than another tokenizer is refused then.
+    Args:
+        allow_config_change: accept another configuration and other data. Weights alone, quantized
+            weights and another tokenizer are refused all the same, since no training can go on
+            from them.
     """
     saved = start.checkpoint
     # `gpt.save` and `gpt import-model` write a checkpoint of weights alone.
@@ -181,22 +189,22 @@ def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_cha
             f"{start.folder} holds a model, but no state of a training to resume; begin a new run "
             f"with it: train.init_from={start.folder}"
         )
+    # Rounding to integers has no gradient, so that an optimizer could not change such weights.
     start.require_float32()
-    has_same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
     changes = differences(saved.config, config, is_resumed=True)
-    if not has_same_tokenizer:
-        # The other size of the vocabulary follows from the tokenizer, which is named below.
-        changes = [change for change in changes if not change.startswith("model.vocab_size:")]
     new_run = "leave --resume out to begin a new run beside it"
+    # The tokenizer is compared first, since the message about the configuration offers
+    # --allow-config-change, by which another tokenizer is not accepted.
+    if saved.tokenizer.to_dict() != dataset.tokenizer.to_dict():
+        listed = f" ({'; '.join(changes)})" if changes else ""
+        raise CheckpointError(
+            f"{start.folder} was trained with another tokenizer{listed}, in which the same ids "
+            f"mean other characters; {new_run}"
+        )
     if changes and not allow_config_change:
         raise CheckpointError(
             f"{start.folder} was trained with another configuration: {'; '.join(changes)}. Change "
             f"that back, pass --allow-config-change to continue with it, or {new_run}"
-        )
-    if not has_same_tokenizer:
-        raise CheckpointError(
-            f"{start.folder} was trained with another tokenizer: its text had other characters; "
-            f"{new_run}"
         )
     if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
         raise CheckpointError(
@@ -214,7 +222,8 @@ def restore(trainer: Trainer, start: Resume) -> None:
     try:
         trainer.restore(start.checkpoint)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        # A state has what libraries made of it: any part can be missing, or of another type.
+        # The state is what the optimizers of several libraries have saved: any part of it can be
+        # missing or of another type. A changed configuration is the likeliest cause.
         changes = differences(start.checkpoint.config, trainer.config)
         cause = "; ".join(changes) or explained(error)
         raise CheckpointError(
@@ -231,7 +240,7 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
         ConfigError: a key that was given contradicts the checkpoint.
     """
     saved = start.checkpoint.config
-    model_keys = config.model.model_fields_set - FREE
+    model_keys = config.model.model_fields_set - FREE_MODEL_KEYS
     _refuse_contradiction("model", model_keys, config, start)
     # The checkpoint brings its tokenizer. Its kind has a default, which may not contradict either;
     # the size of a vocabulary of byte pairs or words is compared only if it was given.
@@ -239,11 +248,13 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
     tokenizer_keys = {"tokenizer"} | (sizes & config.data.model_fields_set)
     _refuse_contradiction("data", tokenizer_keys, config, start)
 
-    free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
+    free_keys = FREE_MODEL_KEYS & config.model.model_fields_set
+    free = {key: getattr(config.model, key) for key in free_keys}
     if free.get("vocab_size") == saved.model.vocab_size:
         # The configuration in a run's folder has every value, also this one, which nobody chose:
         # the vocabulary may grow with the text.
         free["vocab_size"] = None
+    # None lets `fill_in` take the size from the tokenizer, unless `free` has one.
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
     # The sections are checked together once more: the new model may not fit `train`.
     sections = {**config.model_dump(exclude_unset=True), "model": model.model_dump()}
@@ -278,6 +289,8 @@ def load_pretrained(model: GPT, tokenizer: Tokenizer, start: InitFrom) -> None:
         # only a character tokenizer grows, see `extend_tokenizer`
         assert isinstance(tokenizer, CharTokenizer)
         assert isinstance(saved.tokenizer, CharTokenizer)
+        # Characters are sorted, so that new ones give the old ones other ids: row i of the
+        # checkpoint becomes row `rows[i]` of the model.
         rows = torch.tensor([tokenizer.stoi[char] for char in saved.tokenizer.itos])
         for name in {"wte.weight", "lm_head.weight"} & weights.keys():
             extended = model.get_parameter(name).detach().cpu().clone()  # (V, C)
@@ -290,7 +303,9 @@ def load_pretrained(model: GPT, tokenizer: Tokenizer, start: InitFrom) -> None:
 def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]:
     """Return `key: old -> new` for each changed key that affects the training result.
 
-    A run that is resumed may also get longer, and find what it began with at another place.
+    Args:
+        is_resumed: whether a run goes on from `old` to `new`. It may also get longer, and find
+            its teacher and the checkpoint it began with at another path.
     """
     old_values = old.leaves()
     new_values = new.leaves()
@@ -298,7 +313,8 @@ def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]
     if is_resumed:
         harmless |= moved_runs(old, new).keys()
         if new.train.max_steps > old.train.max_steps:
-            # A warmup that did not fit the shorter run was cut, see `fit_schedule`.
+            # The warmup may differ too: one that did not fit the shorter run was cut, see
+            # `fit_schedule`.
             harmless |= {"train.max_steps", "optim.warmup_steps"}
     changes = []
     for key, old_value in old_values.items():
@@ -309,9 +325,10 @@ def differences(old: Config, new: Config, is_resumed: bool = False) -> list[str]
 
 
 def moved_runs(old: Config, new: Config) -> dict[str, str]:
-    """Return a line for the user by each key that names a run, if the run seems to have moved.
+    """Return the keys that name a run which seems to have moved, each with a line for the user.
 
-    The key has another path than before, and nothing is at the old path any more.
+    A run seems to have moved if its key has another path than before, and nothing is at the old
+    path any more.
     """
     lines = {}
     for key in ("init_from", "teacher"):
@@ -333,7 +350,8 @@ def differences_of_existing(
 ) -> list[str]:
     """Return the `differences` from the run in a folder to a configuration not filled in yet.
 
-    What only the text or the checkpoint of `train.init_from` tells is taken to be as it was.
+    The keys that are filled in later, from the text or from the checkpoint of `train.init_from`,
+    are assumed to have the values that they have in the run.
     """
     model = config.model
     init_from = config.train.init_from

@@ -10,8 +10,8 @@ from gpt.system.progress import Report
 def fit_schedule(config: Config, report: Report) -> Config:
     """Return the configuration with a warmup that fits into a short run; every change is reported.
 
-    A warmup as long as the run is cut to a tenth of it. A longer decay than what is left then is
-    cut by `_warmup_stable_decay`, and is only reported here.
+    A warmup as long as the run is cut to a tenth of it. A decay that is longer than the steps after
+    the warmup is only reported here: `_warmup_stable_decay` cuts it in each step.
     """
     optim = config.optim
     max_steps = config.train.max_steps
@@ -45,7 +45,7 @@ def sequence_length(step: int, config: Config) -> int:
 
     See Li et al. 2021, 2108.06084: a model that begins with short sequences is more stable.
     """
-    end = 0
+    end = 0  # the step at which a phase of one length ends
     for length, steps in config.sequence_lengths():
         end += steps
         if step < end:
@@ -59,17 +59,21 @@ def _cosine(step: int, config: OptimConfig, max_steps: int) -> float:
     See Loshchilov and Hutter 2016, 1608.03983, equation 5.
     """
     end = config.decay_steps or max_steps
-    progress = (step - config.warmup_steps) / max(1, end - config.warmup_steps)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    # at least 1: `decay_steps` may end with the warmup
+    decay_steps = max(1, end - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / decay_steps)
+    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> float:
     """Return 1, and in the last `decay_steps` a number that falls linearly to 0.
 
-    See Hu et al. 2024, 2404.06395, section 4.
+    The warmup is the same for all schedules, and so is done by `learning_rate`. See Hu et al. 2024,
+    2404.06395, section 4.
     """
-    # without a number, the last fifth of the run
+    # Without `optim.decay_steps` the decay takes the last fifth of the run.
     wanted_steps = config.decay_steps or max(1, max_steps // 5)
+    # The decay cannot begin before the warmup has ended.
     steps_after_warmup = max(1, max_steps - config.warmup_steps)
     decay_steps = min(wanted_steps, steps_after_warmup)
     return min(1.0, max(0.0, (max_steps - step) / decay_steps))

@@ -19,17 +19,17 @@ class Interrupted(Exception):
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
-        self.exit_code = 128 + signum
+        self.exit_code = 128 + signum  # as a shell reports a process that a signal ended
 
 
 class SignalWatch:
     """Records the first signal inside this context; `check` then raises it where stopping is safe.
 
-    A later one, unless it is an echo of the first, restores the previous handlers and goes to them.
-    A signal that the parent process ignores, as `nohup` and background jobs of scripts do, stays
-    ignored.
+    A later signal restores the previous handlers and goes to them, unless it is an echo of the
+    first: a shell and a launcher may both pass the same Ctrl-C on. A signal that the parent process
+    ignores, as `nohup` and background jobs of scripts do, stays ignored.
 
-    A signal to one of the processes that train together stops all at the same step.
+    A signal to one of the processes that train together stops all of them at the same step.
     """
 
     def __init__(self, report: Report, world: World = World()) -> None:  # noqa: B008  # without state
@@ -48,6 +48,7 @@ class SignalWatch:
 
     def check(self) -> None:
         """Raise Interrupted, once, if a signal has arrived."""
+        # In all processes, since a signal may have come to one of them only.
         received = self._world.all_reduce_max(self._received)
         if received:
             self._received = 0
@@ -58,8 +59,8 @@ class SignalWatch:
         if request is Request.FIRST:
             self._received = signum
             name = signal.Signals(signum).name
-            # It may have interrupted a line that is being written, as to a stopped terminal:
-            # another one cannot be written from within it.
+            # The signal may have interrupted the writing of another line. A stream cannot be
+            # written from within its own writing: it raises RuntimeError, and the line is left out.
             with suppress(RuntimeError):
                 self._report(f"{name}: saving after this step; send it again to stop at once")
         elif request is Request.LATER:
@@ -68,7 +69,8 @@ class SignalWatch:
     def _abort(self, signum: int) -> None:
         """Send a signal to the handler that it had outside this context."""
         self._handlers.close()
-        # it may have arrived while `__exit__` was closing them, which then has not come to this one
+        # The signal may have arrived while `__exit__` was closing the handlers, and `close` does
+        # nothing a second time: the handler of this signal may still be the one of this class.
         if signal.getsignal(signum) == self._handle:
             signal.signal(signum, signal.SIG_DFL)
         signal.raise_signal(signum)

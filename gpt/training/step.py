@@ -18,7 +18,7 @@ from gpt.system.distributed import World
 from gpt.system.errors import NonFiniteError
 from gpt.training.objective import Objective, StepBatch
 
-if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
+if TYPE_CHECKING:  # a step works with any optimizer, and so does not import them
     from gpt.training.optimizers import CombinedOptimizer
 
 
@@ -87,12 +87,12 @@ class NonFiniteGuard:
     """
 
     def __init__(self, device: torch.device) -> None:
-        # Reading a number back from a CPU costs nothing, so that `check` can be called in each
-        # step. On MPS it costs a synchronization, but there is no fused optimizer that could skip
-        # an update.
-        self.sync_is_free = device.type in ("cpu", "mps")
+        # On a CPU reading a number back costs nothing, so that `check` can be called in each step.
+        # On MPS reading costs a synchronization, which has to be paid: MPS has no fused optimizer
+        # that could skip an update by itself.
+        self.checks_each_step = device.type in ("cpu", "mps")
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
-        # -1 until a step is not finite
+        # the first step that was not finite; -1 while all were
         self._diverged_at = torch.full((), -1, dtype=torch.long, device=device)
 
     def observe(self, step: int | Tensor, loss: Tensor, gradient_norm: Tensor) -> None:
@@ -104,7 +104,7 @@ class NonFiniteGuard:
         self.blocked.copy_(self._diverged_at >= 0)
 
     def check(self) -> None:
-        """Raise NonFiniteError if a step was not finite: no update was made in it and after it.
+        """Raise NonFiniteError if a step was not finite; no update was made in that step or later.
 
         This reads from the device, and so waits for it.
         """
@@ -183,7 +183,8 @@ class Stepper:
     def check(self) -> None:
         """Raise NonFiniteError if training has diverged; this waits for the device."""
         self.guard.check()
-        # The scale is halved at each overflow: below 1 it makes gradients smaller than they are.
+        # GradScaler halves the scale at each overflow. Below 1 the scale makes gradients smaller
+        # than they are, which is the opposite of its purpose.
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
             raise NonFiniteError(
                 "float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32"
@@ -207,12 +208,16 @@ class Stepper:
         DDP averages the gradients of the processes: divided by the mean number, their average is
         the sum of all gradients divided by the number of all targets.
         """
+        # batch[1] has the targets (B, T), on the CPU
         num_targets = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
         world = self.parallelism.world
         return world.all_reduce_sum(num_targets) / world.size
 
     def _run(self, inputs: StepInputs, change_gradients: ChangeGradients | None) -> StepResult:
-        """Make one update from its inputs."""
+        """Make one update from its inputs.
+
+        A captured step records this method, so it reads nothing back from the device there.
+        """
         for group, rate in zip(self.optimizer.param_groups, inputs.learning_rates, strict=True):
             group["lr"] = rate
         loss, terms = self._backward(inputs)
@@ -232,15 +237,15 @@ class Stepper:
         with self.compute.allow_tf32():
             for index, batch in enumerate(inputs.micro_batches):
                 is_last = index == len(inputs.micro_batches) - 1
-                # gradients of the processes are averaged once, when they are complete
+                # Gradients of the processes are averaged once, when the last batch completes them.
                 with nullcontext() if is_last else self.parallelism.no_sync():
-                    found = self.objective(
+                    summed = self.objective(
                         self.parallelism.forward, batch, self.compute, inputs.mtp_scale
                     )
-                    mean = found.minimized / inputs.num_tokens
+                    mean = summed.minimized / inputs.num_tokens
                     self.scaler.scale(mean).backward()  # type: ignore[no-untyped-call]
-                losses.append(found.cross_entropy / inputs.num_tokens)
-                for name, term in found.terms.items():
+                losses.append(summed.cross_entropy / inputs.num_tokens)
+                for name, term in summed.terms.items():
                     terms.setdefault(name, []).append(term / inputs.num_tokens)
         return self._total(losses), {name: self._total(parts) for name, parts in terms.items()}
 
@@ -252,6 +257,7 @@ class Stepper:
         self, step: int | Tensor, loss: Tensor, change_gradients: ChangeGradients | None
     ) -> Tensor:
         """Clip the gradients and make the update; return their norm before clipping."""
+        # Unscaled first, since the largest norm is meant for the gradients as they are.
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it reads the groups only
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         if change_gradients is not None:
@@ -269,7 +275,7 @@ class Stepper:
             # diverged.
             norm = torch.zeros_like(norm)
         self.guard.observe(step, loss, norm)
-        if self.guard.sync_is_free:
+        if self.guard.checks_each_step:
             self.guard.check()
         elif not self.scaler.is_enabled():
             # A GPU must not wait for the host: the fused optimizers read this on the device.

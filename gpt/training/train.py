@@ -105,13 +105,16 @@ def build_trainer(
     runs = runs_of(config)
     checkpoint = world.rank_zero(lambda: find_resumed(resume, runs))
     # A run of another text is another run, so that the text is needed to choose the folder. Only
-    # a run with `train.init_from` is encoded later, by the tokenizer of its checkpoint.
-    data = None if config.train.init_from is not None else _prepare_data(config, host)
+    # the text of a run with `train.init_from` is encoded later, by its checkpoint's tokenizer.
+    data = None
+    if config.train.init_from is None:
+        data = _prepare_data(config, host)
     wanted = WantedRun(loaded, config, data, checkpoint, allow_config_change)
     run, line = claim_folder(wanted, world)
     try:
         start = world.rank_zero(lambda: find_start(config, run, checkpoint, host.report))
         if data is None:
+            # `train.init_from` is given, so that there is a checkpoint: its own, or one to resume.
             assert not isinstance(start, New)
             config = with_architecture(config, start)
             data = _prepare_data(config, host, start.checkpoint.tokenizer)
@@ -142,12 +145,13 @@ def build_trainer(
             meter=SpeedMeter(config, compute, world.size),
             callbacks=CallbackGroup(callbacks, world),
         )
-        # Last, since building has drawn from the random generators whose states are restored.
+        # The state is restored last, since building the parts has drawn from the random generators
+        # whose states are restored.
         if isinstance(start, Resume):
             restore(trainer, start)
         if line:
             host.report(line)
-        # After all that can reject the run: until here its folder is as it was.
+        # The folder is written after all that can reject the run: until here it is as it was.
         has_best = world.rank_zero(lambda: _write_folder(trainer, start))
         if not has_best:
             trainer.state = trainer.state.without_best()
@@ -159,7 +163,7 @@ def build_trainer(
 
 
 def _check_config(loaded: LoadedConfig, host: Host) -> Config:
-    """Check what a configuration alone tells, and report what it says in vain.
+    """Check a configuration as far as that needs no data, and report keys without an effect.
 
     Return it with the run's name, and with a schedule that fits into the run.
     """
@@ -190,6 +194,7 @@ def _saved_vocab_size(config: Config, start: Start) -> int:
     """
     if config.train.init_from is None or isinstance(start, New):
         return 0
+    # A resumed run that began with `train.init_from` has that vocabulary size too.
     return start.checkpoint.config.model.vocab_size or 0
 
 
@@ -241,7 +246,7 @@ def _report_changes(start: Start, config: Config, report: Report) -> None:
 
 
 def _warn_if_grouped(config: Config, data: Dataset, report: Report) -> None:
-    """Warn of a sorted text, whose end, which validates, is unlike the rest."""
+    """Warn of a sorted text: its end, by which the run is validated, is unlike the rest."""
     if data.items is None and is_grouped(data):
         report(
             "warning: the part of the corpus that validates has other characters "
@@ -251,7 +256,10 @@ def _warn_if_grouped(config: Config, data: Dataset, report: Report) -> None:
 
 
 def _build_model(config: Config, tokenizer: Tokenizer, start: Start) -> GPT:
-    """Build the model, on the CPU, with random weights or those of a checkpoint."""
+    """Build the model with random weights or those of a checkpoint.
+
+    It is built on the CPU, so that a seed gives the same weights on every device.
+    """
     torch.manual_seed(config.run.seed)
     model = GPT(config.model)
     if isinstance(start, Resume):
@@ -276,10 +284,9 @@ def _build_stepper(
     objective = build_objective(config.train)
     stepper = kind(model, optimizer, compute, config.optim.grad_clip, objective, parallelism)
     if config.run.compile:
-        # (B, T)
-        tokens = torch.zeros(
-            config.train.batch_size // world.size, config.model.block_size, dtype=torch.int64
-        )
+        # Blocks are compiled for the shape of a micro-batch of this process; its values are unused.
+        batch_size = config.train.batch_size // world.size
+        tokens = torch.zeros(batch_size, config.model.block_size, dtype=torch.int64)  # (B, T)
         compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), host.report)
     # All processes have drawn the same initial weights; their dropout is to differ.
     if world.rank > 0:
@@ -290,6 +297,7 @@ def _build_stepper(
 def _build_batches(
     config: Config, data: Dataset, world: World, add_targets: AddTargets
 ) -> MicroBatches:
+    """Build what reads the batches: windows of a running text, or whole items of a list."""
     block_size = config.model.block_size
     seed = config.run.seed
     sampler: Sampler
@@ -298,6 +306,7 @@ def _build_batches(
     else:
         sampler = ItemSampler(data.train, block_size, seed, data.items)
     train = config.train
+    # `train.batch_size` is that of all processes, of which each reads an equal part.
     size = train.batch_size // world.size
     rows = rows_of_process(train, world)
     return MicroBatches(sampler, train.sequences, size, rows, add_targets)
@@ -313,7 +322,7 @@ def _build_validation(
 def _build_monitor(
     config: Config, run: RunFolder, host: Host, progress: Monitor | None
 ) -> MonitorGroup:
-    """Return what records the metrics: in rank 0 only, which has those of all processes."""
+    """Return what records the metrics: only in rank 0, which has the metrics of all processes."""
     monitors: list[Monitor] = []
     if host.world.is_main:
         monitors += [RunFiles(run), TensorBoard(run.path, config)]
@@ -330,11 +339,11 @@ def _write_folder(trainer: Trainer, start: Start) -> bool:
     run = trainer.run_folder
     run.create(trainer.config)
     if not isinstance(start, Resume):
-        return False
+        return False  # a new run has saved nothing yet
     run.continue_from(start.folder, start.checkpoint.state)
     best_step = trainer.state.best_step
     has_best = run.restore_best(best_step)
-    # A run that continues the checkpoint of another run has had no best one of its own.
+    # A new folder that continues the checkpoint of another run never had a best one to lose.
     is_lost = not has_best and best_step >= 0 and run.has(start.folder)
     if is_lost:
         trainer.report(

@@ -115,12 +115,14 @@ class Trainer:
             with announced(self.report, "measuring the rate of matmuls"), self.compute.allow_tf32():
                 self.meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
-            # Signals are watched also while the run is saved, which an echo of the first, as a
-            # shell sends it to a whole group, must not end.
+            # Signals are watched while the run is saved too. A launcher may pass the same Ctrl-C
+            # on a second time, and such an echo must not interrupt the saving.
             with SignalWatch(self.report, self.world) as signals, closing(self.monitor):
                 try:
                     self._loop(signals.check)
                 except BaseException as stopped:
+                    # The weights are good after a signal or an error of a callback. After other
+                    # errors they may not be, and the last checkpoint stays the newest one.
                     if isinstance(stopped, Interrupted) or self.callbacks.failed:
                         self._save(best=False, required=True)
                     raise
@@ -137,8 +139,8 @@ class Trainer:
         while True:
             if self._evaluation_is_due():
                 if self._is_finished():
-                    # The evaluation and the sample may fail, for example for want of memory. Saved
-                    # before them, the steps are not lost.
+                    # The evaluation or the sample may fail, for example for want of memory. The
+                    # last steps are saved before, and so are not lost.
                     self._save(best=False, required=True, is_final=False)
                 with announced(self.report, f"step {self.state.step}: evaluating"):
                     self._evaluate(poll)
@@ -147,6 +149,7 @@ class Trainer:
                 self.callbacks.sync_across_ranks()
                 return
             self._train_one_step()
+            # Between two steps the state is whole, so that a signal may stop the run here.
             poll()
             self.callbacks.sync_across_ranks()
 
@@ -170,16 +173,21 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
+        # None without such callbacks: a step that calls no Python may be a CUDA graph.
         change_gradients = self._change_gradients if self.callbacks.gradient_callbacks else None
         result = self.stepper.step(self.state.step, rate, micro_batches, change_gradients)
         self.state.step += 1
         self.meter.count_step(length)
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
-        self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
+        loss = self._log(result, rate) if is_logged else None
+        self.monitor.progress(self.state.step, loss)
         self.callbacks.call(StepEvent(self, self.state.step, rate, is_logged, result))
 
     def _change_gradients(self) -> None:
-        """Let callbacks change the gradients, by random numbers alike in all processes."""
+        """Let callbacks change the gradients.
+
+        Their random numbers are the same in all processes, which all have to make the same update.
+        """
         seed = mix_seeds(self.config.run.seed, self.state.step)
         generator = torch.Generator().manual_seed(seed)
         self.callbacks.call(GradientEvent(self, self.state.step, generator))
@@ -189,6 +197,7 @@ class Trainer:
 
         Return the loss in nats per token.
         """
+        # The loss is read here in any case, so that the check need not wait for the device again.
         self.stepper.check()
         loss = float(result.loss)
         values = {
@@ -206,6 +215,7 @@ class Trainer:
         self.stepper.check()
         step = self.state.step
         validation = self.validation
+        # `poll` may raise in these two calls, so that the state is changed only after both.
         result = validation.loss(step, poll)
         sample = validation.sample(poll)
         is_best = self.state.record_evaluation(result.loss)
@@ -244,11 +254,11 @@ class Trainer:
         self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
         weights = weights_of(self.model)
-        # In all processes, since each has random generators of its own.
+        # Every process takes part, since each has random generators of its own to be saved.
         training = {name: part.state_dict() for name, part in self.stateful.items()}
         folder = self.world.rank_zero(lambda: self._write(weights, training, saved, best, required))
         if folder is None:
-            return
+            return  # nothing was written, and the state keeps the best checkpoint that there is
         self.state = saved
         if is_final:
             self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
@@ -266,7 +276,8 @@ class Trainer:
         None: that failed, and was reported.
         """
         for name, weight in weights.items():
-            # The loss may be finite even if a weight is not, as where it is multiplied by 0.
+            # The loss may be finite even if a weight is not, as in the embedding of a character
+            # that no batch has.
             if not bool(torch.isfinite(weight).all()):
                 raise NonFiniteError(
                     f"the weights {name} are not finite at step {state.step}; nothing was saved"

@@ -49,7 +49,7 @@ class TrainingState:
         return self.best_val_loss is None or loss < self.best_val_loss
 
     def is_over(self, train: TrainConfig) -> bool:
-        """Return whether the run has ended, with the evaluation of its last step."""
+        """Return whether the run has made its last step and evaluated it."""
         return self.evaluated_step == self.step >= train.max_steps
 
     def as_best(self) -> "TrainingState":
@@ -67,6 +67,7 @@ class TrainingState:
         Raises:
             CheckpointError: a key is missing or of a wrong type.
         """
+        # All fields have defaults, by which a missing one would be read as a run that is just new.
         missing = [name for name in cls.__dataclass_fields__ if name not in values]
         if missing:
             raise CheckpointError(f"state.json of the checkpoint has no {missing[0]!r}")
@@ -97,8 +98,8 @@ class Generators:
     """The states of torch's default generators, which dropout uses, of all processes.
 
     Attributes:
-        reseed: called where the states do not fit: another number of processes saved them, or one
-            on another kind of device.
+        reseed: called where saved states do not fit: the run had another number of processes, or
+            another kind of device.
     """
 
     world: World
@@ -113,7 +114,7 @@ class Generators:
         return self.world.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Restore those of this process, or reseed."""
+        """Restore the states of this process, or call `reseed`."""
         num_cuda = 1 if self.device.type == "cuda" else 0
         if len(states) != self.world.size or len(states[0]["cuda"]) != num_cuda:
             self.reseed()
@@ -125,7 +126,10 @@ class Generators:
 
 
 def mix_seeds(*numbers: int) -> int:
-    """Return a seed from several numbers: a seed, a rank, a step."""
+    """Return a seed from several numbers: a seed, a rank, a step.
+
+    The numbers are hashed: their sum would be the same for seed 1 in rank 0 and seed 0 in rank 1.
+    """
     (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
     return int(state) >> 1  # below 2**63: not negative as an int64
 

@@ -43,10 +43,14 @@ class Validation:
         limit = self.config.train.eval_max_tokens
         if limit is None:
             return self.dataset.val
-        return self.dataset.val[: limit + 1]  # the first token is not predicted
+        return self.dataset.val[: limit + 1]  # one more, since the first token is not predicted
 
     def loss(self, step: int, poll: Poll) -> Evaluation:
-        """Compute the loss over `tokens`, in nats per token; NonFiniteError: it is not finite."""
+        """Compute the loss over `tokens`, in nats per token.
+
+        Raises:
+            NonFiniteError: it is not finite. A loss that is NaN would never be the best one.
+        """
         train = self.config.train
         block_size = self.config.model.block_size
         items = self.dataset.items

@@ -125,7 +125,7 @@ def test_micro_batches_have_the_mean_and_the_gradients_of_torch(
 @OPTIMIZERS
 @pytest.mark.parametrize(("value", "grad_clip"), [(math.nan, 0.0), (math.inf, 1.0)])
 @pytest.mark.parametrize(("count", "micro_batch"), [(1, 0), (3, 0), (3, 1), (3, 2)])
-@pytest.mark.parametrize("sync_is_free", [True, False], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("checks_each_step", [True, False], ids=["cpu", "gpu"])
 def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
     what: str,
     name: str,
@@ -133,11 +133,11 @@ def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
     grad_clip: float,
     count: int,
     micro_batch: int,
-    sync_is_free: bool,
+    checks_each_step: bool,
 ) -> None:
     """On a GPU nothing is read at the bad step, and good ones follow. One bad micro-batch is enough."""
     stepper, on_cpu = (build_stepper(grad_clip=grad_clip, name=name) for _ in range(2))
-    stepper.guard.sync_is_free = sync_is_free
+    stepper.guard.checks_each_step = checks_each_step
     for number in range(2):
         data = batches(count)
         stepper.step(number, RATE, data)
@@ -149,7 +149,7 @@ def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
 
     def diverge() -> None:
         stepper.step(2, RATE, batches(count))
-        assert not sync_is_free
+        assert not checks_each_step
         assert all(torch.isfinite(stepper.step(number, RATE, batches()).loss) for number in (3, 4))
         stepper.check()
 

@@ -216,7 +216,7 @@ def test_stop_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
     callbacks = as_callbacks([stop_after_five] if stops == "callback" else [])
     options = ("train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
     trainer = start(tmp_path, *options, callbacks=callbacks)
-    trainer.stepper.guard.sync_is_free = False
+    trainer.stepper.guard.checks_each_step = False
     trainer.model.ln_f.weight.register_hook(
         lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1)
     )
