@@ -20,9 +20,9 @@ class Batch:
         active: rows that have not ended.
 
     Args:
-        prompts: token ids, at least one each.
-        seeds: one each, in the place of that of `params`.
-        tokenizer: the one the model was trained with; None: ids are wanted, and no text.
+        prompts: token ids, at least one for each prompt.
+        seeds: a seed for each prompt, instead of `params.seed`.
+        tokenizer: the one that the model was trained with; None if only token ids are wanted.
 
     Raises:
         GenerationError: a prompt is empty.
@@ -57,6 +57,7 @@ class Batch:
         Raises:
             GenerationError: the model's logits are not finite.
         """
+        # Every active row shows one chunk a call, so that the engine runs until each has one.
         while not all(self._queues[row] for row in self.active):
             for request, new in self._engine.step():
                 self._queues[request.row] += new
@@ -67,7 +68,8 @@ class Batch:
         for row in ended:
             error = self._requests[row].error
             if error is not None:
-                self.active = []  # the batch fails as a whole
+                # The batch fails as a whole, and gives no more chunks.
+                self.active = []
                 raise error
         return chunks
 
@@ -81,8 +83,8 @@ class TextBatch(Batch):
     """Texts after several prompts, generated as one batch.
 
     Args:
-        prompts: any lengths up to `block_size`.
-        seeds: one each; None: `params.seed` for all.
+        prompts: texts of at most `block_size` tokens each, unless `params.long_prompt` crops them.
+        seeds: a seed for each prompt; None means `params.seed` for all.
 
     Raises:
         DataError: a prompt has characters outside the vocabulary.
@@ -98,7 +100,8 @@ class TextBatch(Batch):
         params: SamplingParams,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        # A model's vocabulary may be larger than the tokenizer's; ids beyond have no text.
+        # A model's vocabulary may be larger than the tokenizer's. Ids that only the model has have
+        # no text, and are not sampled.
         params = params.limited_to(tokenizer.vocab_size)
         ids = encode_prompts(tokenizer, prompts, params, runtime.model.config.block_size)
         if seeds is None:

@@ -35,7 +35,10 @@ class Hypothesis:
 
 
 Ended = Callable[[Sequence[int]], Hashable | None]
-"""What a hypothesis, given as its new tokens, ended as, such as its text; None: it goes on."""
+"""Returns the result of a hypothesis that has ended, such as its text, from its new tokens.
+
+None means that the hypothesis goes on.
+"""
 
 
 def never_ended(tokens: Sequence[int]) -> None:
@@ -47,10 +50,12 @@ class BeamOptions:
     """What a beam search looks for.
 
     Attributes:
-        beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
-        length_penalty: 0 compares plain sums; larger favors longer hypotheses.
+        beam: number of hypotheses that are kept. With V ** max_new_tokens of them the search is
+            exhaustive.
+        length_penalty: 0 compares plain sums of log-probabilities, which favors short hypotheses;
+            larger values favor longer ones.
         ended: see `Ended`.
-        ids: number of ids that a hypothesis may have, from 0 on; None: all.
+        ids: ids below this number may occur in a hypothesis; None means all ids.
 
     Raises:
         GenerationError: `length_penalty` is below 0 or not finite.
@@ -77,9 +82,9 @@ def beam_search(
     At each step every live hypothesis is extended by every token, and the `beam` most probable of
     all extensions are kept; those that are finished are set aside. Hypotheses of different lengths
     compare by score (Wu et al. 2016, 1609.08144, section 7, with the plain power of the length).
-    Ties go to the hypothesis that was better before, then to the lower id. Once `beam` are
-    finished, the search ends and those still live are dropped. Those that ended as the same count
-    as one, the best of them.
+    Ties go to the hypothesis that was better before, then to the lower id. Once `beam` of them are
+    finished, the search ends, and the live ones are dropped. Of hypotheses with the same result,
+    such as the same text from different tokens, only the best counts.
 
     Args:
         runner: not used before, with room for `beam` sequences.
@@ -139,14 +144,15 @@ class _Search:
         """
         parents = self.live
         self.live = []
-        kept = 0
+        kept = 0  # extensions, live or finished, that are not the same result once more
         for extension in _best_extensions(logprobs):
             if self._keep(parents[extension.row].sequence, extension):
                 kept += 1
             if kept == self._options.beam:
                 break
+        # Parents let go of their blocks; those that extensions share stay in use.
         for parent in parents:
-            parent.sequence.table.truncate(0)  # the extensions have a share in the blocks
+            parent.sequence.table.truncate(0)
         if len(self._finished) >= self._options.beam:
             self.live = []
 
@@ -159,9 +165,9 @@ class _Search:
         return sorted(found, key=lambda hypothesis: -hypothesis.score)[: self._options.beam]
 
     def _keep(self, parent: SequenceState, extension: Extension) -> bool:
-        """Keep an extension as live or finished; return whether it is not known yet.
+        """Keep an extension as live or finished; return False if its result was known already.
 
-        Several finished ones may have ended as the same, such as by different tokens of one text.
+        Several finished hypotheses may have the same result: different tokens can spell one text.
         """
         tokens = [*parent.tokens[self._prompt_length :], extension.token]
         result = self._options.ended(tokens)
@@ -176,7 +182,8 @@ class _Search:
         return known is None
 
     def _hypothesis(self, tokens: Sequence[int], logprob: float, finished: bool) -> Hypothesis:
-        length = max(len(tokens), 1)  # no tokens, if none are asked for, have the score 0
+        # At least 1, since 0 has no negative power: without tokens the score is 0 in any case.
+        length = max(len(tokens), 1)
         score = logprob * length**-self._options.length_penalty
         return Hypothesis(tuple(tokens), logprob, score, finished)
 
@@ -194,6 +201,7 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
     """Return the log-probability of every hypothesis with every next token, (B, V) float64."""
     work = []
     for row, (sequence, _) in enumerate(live):
+        # Extensions of one parent have its row until here; each needs a row of its own.
         sequence.row = row
         tokens = sequence.window()[sequence.num_cached :]
         copies = sequence.table.reserve(sequence.num_cached + len(tokens))
@@ -201,7 +209,8 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
     sequences, logits = runner.logits(work)  # (B, V)
     check_finite(logits, [sequence.tokens for sequence in sequences])
     for item in work:
-        item.sequence.table.append(item.tokens)
+        item.sequence.table.append(item.tokens)  # the runner has stored them
+    # In float64, so that rounding decides no comparison of long sums.
     so_far = torch.tensor([each.logprob for each in live], dtype=torch.float64)  # (B,)
     logprobs = logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
     return so_far.unsqueeze(1) + logprobs[:, :ids]

@@ -1,12 +1,14 @@
 """How many tokens a call of the C++ decoder samples before it returns."""
 
 MAX_STREAM_DELAY = 0.03
-"""Seconds that a reader of the stream may wait for tokens that are sampled but not shown: three
-hundredths look like no delay."""
+"""How long a reader may wait for tokens that are sampled but not shown yet, in seconds.
+
+Three hundredths of a second are not noticed.
+"""
 MAX_BURST = 64
-"""Most tokens in a call: the cost of a call is a small part of 64 tokens."""
+"""Largest number of tokens in a call: a call itself costs little beside 64 tokens."""
 SHORTEST_TIME = 1e-9
-"""Stands for a time of 0 seconds, which a coarse clock may say."""
+"""Seconds that stand for 0, which a coarse clock may measure: the time is divided by."""
 
 
 class Burst:
@@ -25,7 +27,10 @@ class Burst:
         self._sequences = 0
 
     def begin(self, sequences: int) -> None:
-        """Shorten the next call if it has more sequences than the one that its length is from."""
+        """Shorten the next call if it has more sequences than the last one.
+
+        More sequences take more time a token, up to as many times as there are more of them.
+        """
         if sequences > self._sequences:
             self.length = max(1, self.length * self._sequences // sequences)
         self._sequences = sequences

@@ -76,7 +76,7 @@ class Engine:
         )
 
     def add(self, request: Request) -> list[NewChunks]:
-        """Queue a request; return its only chunk if it asks for no tokens.
+        """Queue a request; return its only chunk if it asks for no tokens, else nothing yet.
 
         Raises:
             GenerationError: the prompt has no token.
@@ -107,6 +107,7 @@ class Engine:
             DeviceError: this process was forked from the one that made the engine, with several
                 threads.
         """
+        # A forked child has one thread of its parent's pool, and would wait for the others forever.
         require_own_threads(self._threads, FORK_HINT)
         work = self._scheduler.schedule(self._runner.max_samples_per_call)
         if not work:
@@ -114,6 +115,7 @@ class Engine:
         sampled = self._runner.run(work)
         new: list[NewChunks] = []
         for item in work:
+            # A part of a prompt is only stored, and nothing is sampled after it.
             tokens = sampled.get(item.sequence, [])
             self._scheduler.commit(item, tokens)
             if item.max_samples > 0:
@@ -121,9 +123,13 @@ class Engine:
         return new
 
     def _append(self, sequence: SequenceState, tokens: Sequence[SampledToken]) -> list[NewChunks]:
-        """Add sampled tokens to a sequence, and return its new chunks; end it where it ends."""
+        """Add sampled tokens to a sequence, and return its new chunks.
+
+        A sequence that ends with these tokens leaves the engine.
+        """
         request = sequence.request
         if tokens == NOT_FINITE:
+            # Only this request fails: the logits of the others do not depend on it.
             request.error = not_finite(position=len(sequence.tokens) - 1)
             return self.end(request, "error")
         chunks = sequence.append(tokens)

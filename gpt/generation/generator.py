@@ -26,10 +26,10 @@ def generate_tokens(
 
     Args:
         prompt: at least one token: ids (T,) or (1, T), or a text.
-        params: None: the defaults; `stop` is text and has no effect here. All ids of the model may
-            be sampled, also those that a tokenizer does not have: `params.limited_to` leaves them
-            out.
-        runtime: prepared from this model; None: the fastest available.
+        params: None means the defaults. `stop` is a text, and has no effect on ids. All ids of the
+            model may be sampled, even those that a tokenizer does not have, unless
+            `params.limited_to` leaves them out.
+        runtime: from `build_runtime` with this model; None means the fastest one available.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
@@ -39,8 +39,8 @@ def generate_tokens(
     params = params or SamplingParams()
     batch = Batch(runtime or build_runtime(model), [ids], params, [params.seed])
     while batch.active:
-        token = batch.step()[0].token
-        if token is not None:
+        token = batch.step()[0].token  # the only prompt is row 0
+        if token is not None:  # a chunk without a token ends a request for no tokens
             yield token.id
 
 
@@ -59,8 +59,8 @@ def stream(
 
     Args:
         prompt: may be empty: it then starts after a line end.
-        runtime: from `build_runtime`, with the model's weights of that moment, which saves the
-            copy in each of many calls. None: the fastest available.
+        runtime: from `build_runtime`, with the weights that the model had then. It spares many
+            calls the copy of the weights. None means the fastest one available.
         params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`,
             are accepted too.
 
@@ -68,6 +68,7 @@ def stream(
         GenerationError: a parameter is unknown or out of its range, or the prompt is not a text;
             see `TextBatch`.
     """
+    # Not a generator function, whose body would raise errors of the arguments only when iterated.
     batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], sampling_params(params))
     return (chunk.text for chunk in batch if chunk.text)
 
@@ -127,6 +128,7 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     """
     fields = {name: _plain(value) for name, value in given.items()}
     if isinstance(fields.get("stop"), str):
+        # A string is a sequence too, of its characters, each of which would stop the text.
         fields["stop"] = (fields["stop"],)
     try:
         return SamplingParams.model_validate(fields)

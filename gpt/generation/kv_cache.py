@@ -57,7 +57,7 @@ class KVCache(Cache):
         return all_keys, all_values
 
     def advance(self, new: int) -> None:
-        # Only now, after the last layer: all layers append at the same positions.
+        # The model calls this after the last layer: all layers append at the same positions.
         self.length += new
 
     def truncate(self, length: int) -> None:

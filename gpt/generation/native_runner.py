@@ -22,12 +22,15 @@ from gpt.native.decoding.weights import Weights
 from gpt.system.progress import Report
 
 PREFILL_TUNING_MIN_TOKENS = 16
-"""Tokens of a pass from which on each takes about the same time, so that times can be compared."""
+"""Tokens from which on the time per token hardly depends on their number, and can be compared."""
 FIRST_PREFILLS = 1
 FIRST_DECODES = 5
-"""Calls before other numbers of threads are tried: a prompt is few calls, and a text is many."""
+"""Calls before other numbers of threads are tried: a prompt takes few calls, a text takes many."""
 SLOWER_SPLITS = 4
-"""How many times shorter a call is that tries another split, which may be slower by that factor."""
+"""How many times shorter a call is made that tries another split.
+
+The other split may be slower by this factor: the call then takes no longer than usual.
+"""
 KNOWN_FIELDS = SAMPLING_FIELDS | NOT_SAMPLING_FIELDS | {"logprobs"}
 """Fields of `SamplingParams` that do not keep C++ from sampling, whatever their value."""
 
@@ -39,8 +42,8 @@ class NativeModel:
     Attributes:
         library: compiled for this processor.
         weights: a copy of the model's, in the layout of the library.
-        edited_sampling: which code of sampling is not what C++ computes; None: none. PyTorch then
-            samples from the decoder's logits.
+        edited_sampling: which code of sampling was edited, so that C++ computes something else and
+            PyTorch samples from the decoder's logits; None: no such code was edited.
     """
 
     library: ctypes.CDLL
@@ -49,7 +52,7 @@ class NativeModel:
 
 
 class Pass(NamedTuple):
-    """Tokens that go through the weights at once: a part of a step, as much as fits.
+    """Tokens that go through the weights at once: as many tokens of a step as fit.
 
     Attributes:
         wanted: indices of the tokens in the batch after which a token is sampled.
@@ -62,13 +65,13 @@ class Pass(NamedTuple):
 class NativeRunner(Runner):
     """Computes a step in one call of the C++ decoder.
 
-    Where each sequence needs one token and all are sampled alike, a call samples several, see
-    `Burst`. A step with parameters by which the decoder cannot sample is sampled in PyTorch from
-    the decoder's logits.
+    Where each sequence needs one token and all have the same sampling parameters, a call samples
+    several tokens of each, see `Burst`. If the decoder cannot sample by the parameters of a
+    sequence, PyTorch samples the step from the decoder's logits.
 
     Args:
         tokens_per_sequence: number of tokens of each sequence that fit into one pass.
-        report: is told once for each reason why PyTorch samples.
+        report: gets a line for each reason why PyTorch samples, once.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class NativeRunner(Runner):
         self._vocab_size = model.vocab_size
         self._report = report
         self._reported: set[str] = set()
-        # Weak, so that a sequence that has ended takes its entry along.
+        # The keys are weak references: the entry of a sequence that has ended goes with it.
         self._is_sampled_in_c: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self._burst = Burst()
         self._all_threads = Split(self._decoder.threads)
@@ -104,6 +107,7 @@ class NativeRunner(Runner):
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Compute a step; sample several tokens where every sequence needs only its next one."""
         sampled_sequences = [item.sequence for item in work if item.max_samples > 0]
+        # A list, since each call reports why its sequence cannot be sampled; `all` would stop.
         in_c = [self._can_sample(sequence) for sequence in sampled_sequences]
         if not all(in_c):
             return super().run(work)
@@ -130,7 +134,10 @@ class NativeRunner(Runner):
         return reason is None
 
     def _set_blocks(self, work: Sequence[ScheduledWork]) -> None:
-        """Tell the decoder where the sequences are stored; first copy blocks that were shared."""
+        """Copy blocks that are shared no more, then tell the decoder where sequences are stored.
+
+        All copies are made before any sequence writes: its block may be the source of a copy.
+        """
         for item in work:
             self._decoder.copy_blocks(item.copies)
         for item in work:
@@ -138,8 +145,9 @@ class NativeRunner(Runner):
 
     def _prefill(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Sample one token after each sequence whose window ends in this step."""
-        tokens = sum(len(item.tokens) for item in work)
-        if tokens < PREFILL_TUNING_MIN_TOKENS:
+        num_tokens = sum(len(item.tokens) for item in work)
+        if num_tokens < PREFILL_TUNING_MIN_TOKENS:
+            # The time of so few tokens would mislead the tuner.
             self._decoder.use_threads(self._all_threads.threads)
             return self._step(work)
         split = self._prefill_tuner.next()
@@ -147,7 +155,7 @@ class NativeRunner(Runner):
         start = time.perf_counter()
         sampled = self._step(work)
         seconds = time.perf_counter() - start
-        self._prefill_tuner.record(split, seconds / tokens)
+        self._prefill_tuner.record(split, seconds / num_tokens)
         return sampled
 
     def _decode(self, work: Sequence[ScheduledWork]) -> Sampled:
@@ -159,15 +167,17 @@ class NativeRunner(Runner):
         steps = self._burst.length
         if not is_usual:
             steps = max(1, steps // SLOWER_SPLITS)
-        # No sequence samples more than it has blocks for, or than are left before it ends.
+        # No sequence samples more tokens than it has blocks for, or than are left before its end.
         steps = min(steps, *(item.max_samples for item in work))
         start = time.perf_counter()
         sampled = self._generate(work, steps, split)
         seconds = time.perf_counter() - start
-        done = max(1, *map(len, sampled.values()))  # fewer than `steps` if logits are not finite
+        # Fewer than `steps` if logits are not finite; at least 1, since it divides the time.
+        num_sampled = max(1, *map(len, sampled.values()))
+        # The time of a trial of another split would give the burst a wrong length.
         if is_usual:
-            self._burst.end(done, seconds)
-        tuner.record(split, seconds / done)
+            self._burst.end(num_sampled, seconds)
+        tuner.record(split, seconds / num_sampled)
         return sampled
 
     def _decode_tuner(self, sequences: int) -> ThreadTuner:
@@ -175,6 +185,7 @@ class NativeRunner(Runner):
         tuner = self._decode_tuners.get(sequences)
         if tuner is None:
             splits = self._token_splits
+            # One sequence, or one thread, leaves nothing to split by sequence.
             if sequences > 1 and self._all_threads.threads > 1:
                 splits = [Split(self._all_threads.threads, by_sequence=True), *splits]
             tuner = ThreadTuner(splits, self._all_threads, FIRST_DECODES)
@@ -185,6 +196,7 @@ class NativeRunner(Runner):
         """Sample `steps` tokens after each sequence, all by the same parameters."""
         sequences = [item.sequence for item in work]
         params = sequences[0].params
+        # Only peeked at: `SequenceState.append` uses up the numbers of the tokens that are kept.
         uniforms = [sequence.random.peek(steps) for sequence in sequences]
         seen = None
         if params.repetition_penalty != 1.0:
@@ -205,9 +217,11 @@ class NativeRunner(Runner):
                 by_sequence=split.by_sequence,
             )
         except NotFiniteError as error:
-            if error.step > 0:  # the tokens before it are sampled as usual
+            if error.step > 0:
+                # The steps before the error are good, and are taken again without the bad one.
                 return self._generate(work, error.step, split)
-            return self._step(work)  # which says of each sequence whether its logits are finite
+            # A single step tells for each sequence whether its logits are finite.
+            return self._step(work)
         sampled: Sampled = {}
         for row, sequence in enumerate(sequences):
             row_logits = None if logits is None else logits[:, row]  # (steps, V)
@@ -217,7 +231,7 @@ class NativeRunner(Runner):
     def _step(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Compute one step, and sample after each sequence whose window ends in it."""
         sequences = [item.sequence for item in work if item.max_samples > 0]
-        # C++ reads and writes these tensors, so they stay alive until the calls are over.
+        # C++ has only pointers to these tensors: the two lists keep them alive during its calls.
         seen = [self._seen_if_penalized(sequence) for sequence in sequences]
         logits = [self._logits_if_described(sequence) for sequence in sequences]
         samples = []
@@ -232,7 +246,7 @@ class NativeRunner(Runner):
             tokens += self._decoder.step(part.batch, part.wanted, part_samples)
         sampled: Sampled = {}
         for sequence, token, row in zip(sequences, tokens, logits, strict=True):
-            if token < 0:
+            if token < 0:  # C++'s mark of logits that are not finite
                 sampled[sequence] = NOT_FINITE
             else:
                 row_logits = None if row is None else row.unsqueeze(0)  # (1, V)
@@ -247,7 +261,7 @@ class NativeRunner(Runner):
         is_wanted: list[bool] = []
         for item in work:
             sequence = item.sequence
-            begin = sequence.num_cached
+            begin = sequence.num_cached  # the first position that is not stored
             tokens += item.tokens
             rows += [sequence.row] * len(item.tokens)
             positions += range(begin, begin + len(item.tokens))
@@ -271,7 +285,7 @@ class NativeRunner(Runner):
         return seen
 
     def _logits_if_described(self, sequence: SequenceState) -> Tensor | None:
-        """Return memory for the logits (V,), from which log-probabilities are computed."""
+        """Return memory for the logits (V,) if log-probabilities of the token are asked for."""
         if sequence.params.logprobs is None:
             return None
         return torch.empty(self._vocab_size, dtype=torch.float32)
@@ -288,7 +302,7 @@ def _is_pure_decode(work: Sequence[ScheduledWork]) -> bool:
 def _unknown_field(params: SamplingParams) -> str | None:
     """Return which parameter C++ does not know, as part of a message; None if it knows all.
 
-    A field that a plugin adds is unknown too, unless it has its default.
+    A field that a plugin adds is unknown too, but with its default it has no effect.
     """
     for name, field in type(params).model_fields.items():
         if name not in KNOWN_FIELDS and getattr(params, name) != field.default:

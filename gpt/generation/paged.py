@@ -19,8 +19,8 @@ def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
     """Return the key of a full block: a hash of its tokens and of the key of the block before it.
 
     The keys and values of a position depend on all tokens up to it, and so does this chain of
-    hashes, in constant memory a block (the prefix cache of vLLM). It has 128 bits, so that nobody
-    finds two texts with the same key.
+    hashes, which takes the same memory for every block (the prefix cache of vLLM). A key has 128
+    bits: nobody can find two texts with the same key, by which one user would get another's blocks.
 
     Args:
         parent: the key of the block before it; empty for the first block.
@@ -65,10 +65,11 @@ class BlockPool:
         Raises:
             OutOfBlocksError: there is none.
         """
+        # Blocks without a key go first, so that those with one can be found for longer.
         if self._empty:
             block = self._empty.pop()
         elif self._reusable:
-            block = next(iter(self._reusable))
+            block = next(iter(self._reusable))  # the one that was released first
             del self._reusable[block]
             self.forget(block)
         else:
@@ -98,7 +99,10 @@ class BlockPool:
         return self._references[block] > 1
 
     def remember(self, block: int, key: bytes) -> None:
-        """Index a full block in use by its key, unless another block has the same key."""
+        """Index a full block in use by its key, unless another block has the same key.
+
+        Two sequences may have computed the same tokens in one step: one of the blocks is enough.
+        """
         assert self._references[block] > 0
         if key not in self._block_by_key:
             assert block not in self._key_by_block
@@ -147,6 +151,7 @@ class BlockTable:
         """
         size = self._pool.block_size
         assert len(self.tokens) == size * len(self.blocks)
+        # Only whole blocks can be found: the last one begins a block's size before the end.
         for start in range(len(self.tokens), len(tokens) - size + 1, size):
             content = tokens[start : start + size]
             key = self.next_key(content)
@@ -181,11 +186,14 @@ class BlockTable:
         Raises:
             OutOfBlocksError: there are not enough free blocks; nothing has changed.
         """
-        first = len(self.tokens) // self._pool.block_size  # the first block that is written
+        # Only the first block that is written can be shared: later ones are new or still empty.
+        first = len(self.tokens) // self._pool.block_size
         is_written = length > len(self.tokens) and first < len(self.blocks)
         is_shared = is_written and self._pool.is_shared(self.blocks[first])
         missing = max(0, self._blocks_for(length) - len(self.blocks))
-        if missing + is_shared > self._pool.free:
+        # Everything is counted before anything changes; a copy needs one block more.
+        needed = missing + 1 if is_shared else missing
+        if needed > self._pool.free:
             raise OutOfBlocksError
         copies = []
         if is_shared:
@@ -195,13 +203,17 @@ class BlockTable:
             self._pool.release(shared)
             copies.append((self.blocks[first], shared))
         elif is_written:
+            # The index must not lead to a block whose content changes.
             self._pool.forget(self.blocks[first])
         allocated = [self._pool.allocate() for _ in range(missing)]
         self.blocks += sorted(allocated)  # neighboring blocks can be read where they lie
         return copies
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Count reserved positions as stored; blocks that are full can be found from now on."""
+        """Count reserved positions as stored; blocks that are full can be found from now on.
+
+        Only full blocks get a key, since the content of the others will change.
+        """
         size = self._pool.block_size
         first = len(self.tokens) // size  # the first block that was written
         self.tokens += tokens
@@ -213,14 +225,15 @@ class BlockTable:
             self._pool.remember(self.blocks[index], key)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` positions, and release what they do not need."""
+        """Forget all but the first `length` positions, and release blocks that they do not need."""
         del self.tokens[length:]
         del self._keys[length // self._pool.block_size :]
         kept = self._blocks_for(len(self.tokens))
-        # Released last, the first blocks are overwritten last: most sequences share those.
+        # Blocks are overwritten in the order of their release. The first ones of a sequence, which
+        # most others share, are released last.
         for block in reversed(self.blocks[kept:]):
             self._pool.release(block)
         del self.blocks[kept:]
 
     def _blocks_for(self, length: int) -> int:
-        return -(-length // self._pool.block_size)
+        return -(-length // self._pool.block_size)  # rounded up

@@ -51,8 +51,10 @@ class PagedStore:
             stored: number of stored positions of each sequence.
         """
         if len(tables) == 1:
-            used = tables[0][: -(-(stored[0] + new) // self.block_size)]
-            if list(used) == list(range(used[0], used[0] + len(used))):
+            num_used = -(-(stored[0] + new) // self.block_size)  # rounded up
+            used = list(tables[0][:num_used])
+            are_neighbors = used == list(range(used[0], used[0] + len(used)))
+            if are_neighbors:
                 return ContiguousView(self, used[0], stored[0], new)
         return GatheredView(self, tables, stored, new)
 
@@ -68,6 +70,7 @@ class ContiguousView(Cache):
 
     def __init__(self, store: PagedStore, first_block: int, stored: int, new: int) -> None:
         self._store = store
+        # indices into the positions of the memory of a layer
         self._begin = first_block * store.block_size
         self._new = self._begin + stored
         self._end = self._new + new
@@ -102,23 +105,26 @@ class GatheredView(Cache):
         size = store.block_size
         self._store = store
         self._longest = max(stored) + new
-        width = -(-self._longest // size)
+        width = -(-self._longest // size)  # blocks of the longest sequence, rounded up
         # Shorter tables are filled up with block 0, whose positions the mask hides.
         padded = [[*table[:width], *[0] * (width - len(table))] for table in tables]
         blocks = torch.tensor(padded)  # (B, width)
         self._blocks = to_device(blocks.flatten(), store.device)  # (B * width,)
+        # where each position of each sequence lies in the memory of a layer
         slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)  # (B, width * size)
         positions = torch.tensor(stored).unsqueeze(1) + torch.arange(new)  # (B, T)
         self._written = to_device(slots.gather(1, positions).flatten(), store.device)  # (B * T,)
         self._mask: Tensor | None = None
         self._hidden: Tensor | None = None
         if min(stored) == max(stored):
-            # Without a mask, attention is causal, which is right here and faster.
+            # All sequences have the same length: attention without a mask is causal, and faster.
             self._positions = torch.arange(stored[0], self._longest, device=store.device)  # (T,)
         else:
             self._positions = to_device(positions, store.device)  # (B, T)
+            # A query attends to the keys up to its own position.
             keys = torch.arange(self._longest, device=store.device)  # (S,)
             self._mask = keys <= self._positions[:, None, :, None]  # (B, 1, T, S)
+            # What the last query of a sequence does not see belongs to other sequences.
             self._hidden = ~self._mask[:, :, -1:].transpose(2, 3)  # (B, 1, S, 1)
 
     def positions(self, new: int) -> Tensor:
@@ -132,12 +138,17 @@ class GatheredView(Cache):
 
     def _append(self, memory: Tensor, x: Tensor) -> Tensor:
         """Store x (B, K, T, D) in the memory of a layer; return all positions (B, K, S, D)."""
-        batch, heads, _, width = x.shape
-        memory[:, self._written] = x.transpose(0, 1).flatten(1, 2).to(memory.dtype)
-        by_block = memory.view(heads, -1, self._store.block_size * width)  # a row is a block
-        gathered = by_block.index_select(1, self._blocks)  # (K, blocks of all sequences, ...)
-        found = gathered.view(heads, batch, -1, width)[:, :, : self._longest].transpose(0, 1)
+        batch, heads, _, head_dim = x.shape
+        new = x.transpose(0, 1).flatten(1, 2)  # (K, B * T, D)
+        memory[:, self._written] = new.to(memory.dtype)
+        # Whole blocks are copied, which is faster than single positions.
+        by_block = memory.view(
+            heads, -1, self._store.block_size * head_dim
+        )  # (K, blocks, size * D)
+        gathered = by_block.index_select(1, self._blocks)  # (K, B * width, size * D)
+        by_sequence = gathered.view(heads, batch, -1, head_dim)  # (K, B, width * size, D)
+        found = by_sequence[:, :, : self._longest].transpose(0, 1)  # (B, K, S, D)
         if self._hidden is not None:
-            # Values of other sequences there may be NaN, which a weight of 0 would not remove.
+            # Hidden positions may hold NaN of other sequences, which a weight of 0 does not remove.
             found = found.masked_fill(self._hidden, 0.0)
         return found.to(x.dtype)

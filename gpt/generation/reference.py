@@ -27,6 +27,8 @@ def reference_rows(
 ) -> Iterator[list[int]]:
     """Yield the next id for each seed, `max_new_tokens` times.
 
+    The rows have one length, so that they are a batch without a mask.
+
     Raises:
         GenerationError: the logits are not finite.
     """
@@ -66,6 +68,7 @@ def reference_texts(
         for row, index in zip(rows, ids, strict=True):
             row.append(index)
         poll()
+    # Rows are sampled to the same length, so that what follows an end token is cut off here.
     texts = []
     for row in rows:
         before_end = takewhile(lambda index: index != params.end_id, row)

@@ -51,8 +51,8 @@ class Runner(ABC):
 class TorchRunner(Runner):
     """Computes steps in PyTorch.
 
-    Sequences that need one token are one batch; more tokens of a sequence are a pass by themselves.
-    Logits depend on the rest of the batch by rounding only.
+    Sequences that need one token form one batch, and each sequence that needs more is a batch by
+    itself, so that nothing is padded. The rest of the batch changes logits by rounding only.
 
     Args:
         blocks: number of blocks in the cache.
@@ -68,6 +68,7 @@ class TorchRunner(Runner):
     def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
         for item in work:
             self._store.copy_blocks(item.copies)
+        # A batch is a tensor without padding: its sequences have the same number of tokens.
         batches = [[item] for item in work if len(item.tokens) > 1]
         single = [item for item in work if len(item.tokens) == 1]
         if single:
@@ -77,6 +78,7 @@ class TorchRunner(Runner):
         with eval_mode(self._model):
             for batch in batches:
                 last = self._forward(batch)[:, -1]  # (B, V)
+                # Nothing is sampled from a part of a prompt, of which more has to be computed.
                 rows = [row for row, item in enumerate(batch) if item.max_samples]
                 if len(rows) < len(batch):
                     last = last[rows]

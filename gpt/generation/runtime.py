@@ -96,8 +96,12 @@ class Runtime:
         """Return an engine for requests that join and leave; see `Scheduler`.
 
         Args:
-            tokenizer: of the model; None: ids are wanted, and no text.
-            blocks: number of blocks in the cache; None: enough for full windows of all sequences.
+            tokenizer: the tokenizer of the model; None if only token ids are wanted.
+            max_sequences: how many sequences are computed at a time; other requests wait.
+            prefill_chunk: how many tokens of prompts a step computes at most, so that a long prompt
+                does not hold up the other sequences; None means no limit.
+            blocks: number of blocks in the cache; None means enough for full windows of all
+                sequences.
 
         Raises:
             DeviceError: this is a forked process with several threads.
@@ -107,18 +111,20 @@ class Runtime:
         _require_positive("max_sequences", max_sequences)
         if prefill_chunk is not None:
             _require_positive("prefill_chunk", prefill_chunk)
-        runner = self.runner(max_sequences, prefill_chunk or 0, blocks)
+        runner = self.runner(max_sequences, prefill_chunk, blocks)
         return Engine(runner, tokenizer, max_sequences, prefill_chunk)
 
-    def runner(self, sequences: int, prefill_chunk: int = 0, blocks: int | None = None) -> Runner:
-        """Return a runner for at most `sequences` sequences.
+    def runner(
+        self, sequences: int, prefill_chunk: int | None = None, blocks: int | None = None
+    ) -> Runner:
+        """Return a runner for at most `sequences` sequences; `engine` explains the arguments.
 
-        Args:
-            prefill_chunk: tokens of prompts that a step computes beside a token of each sequence.
-            blocks: see `engine`.
+        The runner makes room for `prefill_chunk` tokens of prompts in one pass, beside the next
+        token of each sequence. More tokens take several passes.
         """
+        # A forked child has one thread of its parent's pool, and would wait for the others forever.
         require_own_threads(torch.get_num_threads(), FORK_HINT)
-        blocks_of_window = -(-self.model.config.block_size // BLOCK)
+        blocks_of_window = -(-self.model.config.block_size // BLOCK)  # rounded up
         if blocks is None:
             blocks = sequences * blocks_of_window
         if blocks < blocks_of_window:
@@ -127,7 +133,9 @@ class Runtime:
             )
         if self._native is None:
             return TorchRunner(self.model, blocks, KV_DTYPES[self._kv_dtype])
-        tokens_per_sequence = 1 + -(-prefill_chunk // sequences)
+        # The C++ decoder allocates memory by the sequence: the next token of each, and an equal
+        # share of the tokens of prompts, rounded up.
+        tokens_per_sequence = 1 + -(-(prefill_chunk or 0) // sequences)
         return NativeRunner(
             self._native, sequences, tokens_per_sequence, self._kv_dtype, blocks, self._report
         )
@@ -142,15 +150,16 @@ def build_runtime(
 
     Args:
         options: None: the fastest backend, with a cache of fp32.
-        report: receives lines about compilation, and why a native engine that could be here is
-            not; None: only what takes long is said, on standard error.
+        report: receives lines about compilation, and the reason why a native engine that this
+            machine could have is not used. None: only what takes long is reported, on standard
+            error.
 
     Raises:
         DeviceError: the native engine was asked for, or is needed for the cache, and is not
             available; or this is a forked process with several threads.
     """
     options = options or DecodeOptions()
-    hint = report or silent
+    hint = report or silent  # for lines that matter to those who asked for reports
     require_own_threads(torch.get_num_threads(), FORK_HINT)
     if not options.allows_native:
         return Runtime(model, options.kv_dtype)
@@ -162,7 +171,8 @@ def build_runtime(
     if options.requires_native:
         remedy = "another kv_dtype" if options.kv_dtype == NATIVE_ONLY else "backend auto or eager"
         raise DeviceError(f"no native backend: {reason}; take {remedy}")
-    if next(model.parameters()).device.type == "cpu":  # on another device PyTorch may be faster
+    # On a GPU PyTorch may be the faster one, so that nothing is missing there.
+    if next(model.parameters()).device.type == "cpu":
         hint(f"no native backend, which is several times faster: {reason}")
     return Runtime(model, options.kv_dtype)
 
@@ -177,7 +187,8 @@ def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None
         return reason
     try:
         load_decoder(settings, report)
-    except DeviceError as error:  # only compiling it shows whether a machine can
+    except DeviceError as error:
+        # Whether this machine can compile and run the decoder shows only when it is tried.
         return str(error)
     return None
 

@@ -26,7 +26,8 @@ def next_token_probabilities(
     `torch.use_deterministic_algorithms` the distribution is on the CPU.
 
     Args:
-        sequences: the tokens so far, which penalties and `logit_bias` need; logits are then (B, V).
+        sequences: the tokens of each sequence so far, which penalties and `logit_bias` need; logits
+            must be (B, V) if there are any of these.
     """
     if logits.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
         # CUDA then refuses cumulative sums, which top-p and `sample` are made of.
@@ -38,20 +39,22 @@ def next_token_probabilities(
     logits = limit_ids(logits, params.ids)
     if params.temperature == 0:
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
+        # Among equals only the first has counted no other before it.
         first = most_likely & (most_likely.cumsum(dim=-1) == 1)
         return first.to(logits.dtype)
-    # Subtract the largest logit: 0 is the largest then, which no small temperature makes infinite.
+    # The largest logit becomes 0, so that division by a small temperature cannot make it infinite.
     logits = logits - logits.amax(dim=-1, keepdim=True)
     logits = logits / max(params.temperature, torch.finfo(logits.dtype).tiny)
     for name, part in FILTERS.items():
         value = getattr(params, name)
+        # A filter at the value that turns it off would change nothing, and takes time.
         if value != part.off:
             logits = part.apply(logits, value)
     return logits.softmax(dim=-1)
 
 
 def limit_ids(logits: Tensor, ids: int | None) -> Tensor:
-    """Return logits (..., V) with -inf from id `ids` on; None: as they are."""
+    """Return logits (..., V) with -inf from id `ids` on; without `ids` they stay as they are."""
     if ids is None or ids >= logits.size(-1):
         return logits
     return torch.cat((logits[..., :ids], torch.full_like(logits[..., ids:], -torch.inf)), dim=-1)
@@ -66,7 +69,7 @@ def repetition_penalty(
     section 4.1, with the sign rule of its later implementations). What is finite stays finite,
     however small or large the penalty.
     """
-    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    seen = torch.zeros(logits.shape, dtype=torch.bool)  # (B, V), on the CPU
     for row, sequence in zip(seen, sequences, strict=True):
         row[list(set(sequence))] = True
     seen = seen.to(logits.device, non_blocking=True)
@@ -99,9 +102,14 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     One number decides a row, so that a sequence depends on its own generator only. Probabilities
     (B, V) and uniforms (B,) float32 in [0, 1) give (B,) int64, never a token of probability 0.
     """
-    cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)
-    target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
-    found = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+    # In the widest type, so that rounding of the sums moves no border between two tokens.
+    cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)  # (B, V)
+    # The last sum may differ from 1 by rounding, so that uniforms are scaled to it.
+    target = (
+        uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
+    )  # (B, 1)
+    # Right of equal sums: tokens of probability 0 leave the sum as it is, and are skipped.
+    found = torch.searchsorted(cumulative, target, right=True).squeeze(-1)  # (B,)
     # Rounding may raise the target to the whole sum, beyond the last possible token.
     last_possible = (cumulative < cumulative[..., -1:]).sum(dim=-1)
     return torch.minimum(found, last_possible)

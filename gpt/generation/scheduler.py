@@ -73,7 +73,8 @@ class Scheduler:
             max_samples = 1  # the place of a sequence may be needed after any token
         counts = self._prefer_new(self._count_tokens())
         work = []
-        # From oldest to newest: the newest are preempted, so those have no work yet.
+        # From oldest to newest: if blocks run out, the newest sequences are preempted, which have
+        # no work planned yet. A copy of the list, since preemption changes it.
         for sequence in list(self.running):
             count = counts.get(sequence, 0)
             if count == 0:
@@ -100,11 +101,13 @@ class Scheduler:
             sequence = self.waiting[0]
             if not self._free_rows and not self._rotate_out(sequence):
                 return
+            # Blocks that are found need not be free, so they are looked up before counting.
             reused = self._match(sequence)
-            # Running sequences come first to the blocks that the rest of their windows needs.
+            # Free blocks that running sequences will need for the rest of their windows are not
+            # given away, or those sequences would be preempted soon.
             promised = sum(self._missing_blocks(other) for other in self.running)
             if self._missing_blocks(sequence) > self._pool.free - promised:
-                sequence.table.truncate(0)
+                sequence.table.truncate(0)  # it gives the blocks that were found back
                 return
             self.waiting.popleft()
             sequence.row = self._free_rows.pop()
@@ -114,10 +117,11 @@ class Scheduler:
             self.reused_tokens += reused
 
     def _rotate_out(self, waiting: SequenceState) -> bool:
-        """Queue the sequence that has had its place for most tokens; return whether one did.
+        """Free a place for a waiting sequence; return whether that was possible.
 
-        That needs its time slice to be over, and the waiting sequence to be due. A new one is due
-        at once, since its reader has seen nothing yet.
+        The sequence that has sampled most tokens in its place leaves it, and joins the end of the
+        queue. That needs its time slice to be over, and the waiting sequence to be due. A new
+        sequence is due at once, since its reader has seen nothing yet.
         """
         longest = max(self.running, key=_tokens_in_place)
         is_over = _tokens_in_place(longest) >= TIME_SLICE_TOKENS
@@ -137,6 +141,7 @@ class Scheduler:
         """
         counts: dict[SequenceState, int] = {}
         plan = _PrefillPlan(self._prefill_chunk)
+        # Sequences that have waited longest come first to the budget.
         for sequence in sorted(self.running, key=lambda each: each.waiting_since):
             if sequence.num_uncached > 1:
                 # Another sequence may have computed some of it in an earlier step.
@@ -150,7 +155,7 @@ class Scheduler:
     def _prefer_new(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
         """In every other step, leave only sequences that get their first token by it, if any.
 
-        The end of a prompt takes less time than a step of the whole batch, so that a new request
+        Alone, the end of a prompt takes less time than with the whole batch, so that a new request
         is answered sooner. The others never miss two steps in a row.
         """
         first_tokens = {
@@ -171,11 +176,12 @@ class Scheduler:
         before = sequence.num_cached
         twin = next((other for other in self.running if other.table.tokens == window), None)
         if twin is not None:
-            # All of its blocks are shared, also the last one, which is not full.
+            # All blocks of the twin are shared, even the last one, which is not full yet. Whoever
+            # writes into that one first gets a copy.
             sequence.table.truncate(0)
             sequence.table = twin.table.fork()
         elif before % self._pool.block_size == 0:
-            # Blocks of the pool can follow only full blocks.
+            # A block of the pool can follow only full blocks, as its key names all before it.
             sequence.table.match(window)
         return sequence.num_cached - before
 
@@ -193,7 +199,7 @@ class Scheduler:
 
     def _missing_blocks(self, sequence: SequenceState) -> int:
         """Return how many more blocks the window of a sequence needs."""
-        blocks = -(-len(sequence.window()) // self._pool.block_size)
+        blocks = -(-len(sequence.window()) // self._pool.block_size)  # rounded up
         missing = blocks - len(sequence.table.blocks)
         if self._shares_last_block(sequence):
             missing += 1  # it is copied before it is written
@@ -207,19 +213,21 @@ class Scheduler:
     def _reserve(self, sequence: SequenceState, count: int, samples: int) -> ScheduledWork | None:
         """Reserve blocks for the next tokens of a sequence and for samples after them.
 
-        Where none are free, fewer tokens are sampled, then the newest sequences are preempted.
-        Return None if this one was.
+        If there are too few free blocks, only one token is sampled, and if they are still too few,
+        the newest sequences are preempted. Return None if the sequence itself was preempted.
         """
         while sequence in self.running:
-            stored = sequence.num_cached + count + max(0, samples - 1)  # the last sample is not
+            # Every sampled token but the last goes through the model in this step, and is stored.
+            num_stored_samples = max(0, samples - 1)
             try:
-                copies = sequence.table.reserve(stored)
+                copies = sequence.table.reserve(sequence.num_cached + count + num_stored_samples)
             except OutOfBlocksError:
                 if samples > 1:
                     samples = 1
                 else:
                     self._preempt(self.running[-1])
                 continue
+            # The window begins at `sequence.start`, and its first positions are stored already.
             begin = sequence.start + sequence.num_cached
             tokens = sequence.tokens[begin : begin + count]
             return ScheduledWork(sequence, tokens, samples, copies)
@@ -241,16 +249,16 @@ class _PrefillPlan:
     """How many tokens of prompts, and of windows that have moved, a step computes.
 
     Attributes:
-        counts: of each sequence; 0: it waits.
+        counts: number of tokens of each sequence; 0 lets the sequence wait for the next step.
 
     Args:
-        budget: most tokens in total.
+        budget: the largest number of tokens of all sequences together.
     """
 
     def __init__(self, budget: float) -> None:
         self.counts: dict[SequenceState, int] = {}
         self._budget = budget
-        self._first_with: dict[tuple[int, ...], SequenceState] = {}
+        self._first_with: dict[tuple[int, ...], SequenceState] = {}  # by window
         self._begun: set[bytes] = set()  # keys of the blocks that the step computes
 
     def add(self, sequence: SequenceState, block: bytes | None) -> None:
@@ -261,11 +269,13 @@ class _PrefillPlan:
         """
         first = self._first_with.setdefault(tuple(sequence.window()), sequence)
         if first is not sequence:
-            # Both have the same window. The first computes it up to the last token, and the next
-            # step finds that; then each computes the last token and samples after it.
+            # Both have the same window. The first sequence computes it without its last token, and
+            # in the next step the second one finds those blocks. Then each of the two computes the
+            # last token, and samples after it by its own parameters.
             self.counts[first] = min(self.counts[first], first.num_uncached - 1)
             self.counts[sequence] = 0
         elif block is not None and block in self._begun:
+            # Another sequence computes the same block in this step: the next step finds it.
             self.counts[sequence] = 0
         else:
             count = int(min(self._budget, sequence.num_uncached))
@@ -278,7 +288,7 @@ class _PrefillPlan:
 def _samples_after(sequence: SequenceState, count: int, max_samples: int) -> int:
     """Return how many tokens a step that computes `count` tokens may sample after them."""
     if count < sequence.num_uncached:
-        return 0
+        return 0  # logits after the last token of the window are needed to sample
     if count > 1:
         return 1  # a runner samples several tokens only where all sequences need one
     return min(max_samples, sequence.tokens_before_slide)

@@ -96,7 +96,7 @@ class SequenceState:
         self.sampled_by = sampling_key(request.params)
         self._max_length = len(self.tokens) + request.params.max_new_tokens
         self._window = Window(block_size)
-        self._move_window()  # a prompt may be longer than the window
+        self._move_window()  # a prompt of ids may be longer than the window
         self._text: TextStream | None = None
         if tokenizer is not None:
             self._text = TextStream(tokenizer, request.params.stop)
@@ -110,7 +110,10 @@ class SequenceState:
 
     @property
     def num_uncached(self) -> int:
-        """Return the number of tokens to compute before the next one can be sampled; at least 1."""
+        """Return the number of tokens to compute before the next one can be sampled.
+
+        It is at least 1, since the newest token has not been through the model.
+        """
         return len(self.tokens) - self.start - self.num_cached
 
     @property
@@ -124,7 +127,8 @@ class SequenceState:
 
         One of them may lie outside the window: it is sampled from a full window, and moves it.
         """
-        room_in_window = self._window.size + 1 - (len(self.tokens) - self.start)
+        window_length = len(self.tokens) - self.start
+        room_in_window = self._window.size + 1 - window_length
         return min(room_in_window, self._max_length - len(self.tokens))
 
     def window(self) -> list[int]:
@@ -142,21 +146,23 @@ class SequenceState:
             chunks.append(chunk)
             if chunk.finish is not None:
                 break
+        # One number decides one token: those of dropped tokens are not used up.
         self.random.advance(len(chunks))
         if len(self.tokens) - self.start > self._window.size:
             self._move_window()
         return chunks
 
     def end(self, finish: FinishReason) -> TextChunk:
-        """Return the last chunk of a sequence that ends without a token.
+        """Return the last chunk of a sequence that ends without a new token.
 
-        Its text is what was held back.
+        Its text is what was held back as the possible beginning of a stop string.
         """
         return TextChunk(self.request.row, self._flush(), None, finish)
 
     def _chunk(self, token: SampledToken) -> TextChunk:
         """Return what the newest token adds to the text, and whether the sequence ends with it."""
-        if token.id == self.params.end_id:  # which has no text of its own
+        if token.id == self.params.end_id:
+            # The end token is a mark, and has no text of its own.
             return TextChunk(self.request.row, self._flush(), token, "end")
         text = ""
         if self._text is not None:
@@ -197,8 +203,8 @@ class ScheduledWork(NamedTuple):
 
     Attributes:
         tokens: the next tokens of its window that are not stored.
-        max_samples: how many tokens may be sampled after these, for which blocks are reserved; 0
-            where more of the window has to be computed first.
+        max_samples: how many tokens may be sampled after these; blocks are reserved for them. It is
+            0 where more of the window has to be computed first.
         copies: blocks to copy before any is written: pairs of a target and a source.
     """
 

@@ -23,7 +23,8 @@ def encode_prompt(
     """Return the token ids of a prompt; its line ends are read as those of a corpus.
 
     Raises:
-        GenerationError: it is no text, or too long and `params` refuses that.
+        GenerationError: the prompt is no text, or it is too long and `params.long_prompt` is
+            refuse.
         UnknownCharactersError: it has characters outside the vocabulary.
     """
     if not isinstance(prompt, str):
@@ -33,6 +34,7 @@ def encode_prompt(
     except UnknownCharactersError as error:
         remedy = "or pass --unknown drop or replace (unknown= of CharTokenizer)"
         raise UnknownCharactersError(f"the prompt has {error}, {remedy}") from None
+    # A model of items saw this id before each of them.
     if params.begin_id is not None:
         ids = [params.begin_id, *ids]
     return fit_prompt(ids, tokenizer, params, block_size)
@@ -49,6 +51,7 @@ def encode_prompts(
         except (DataError, GenerationError) as error:
             if len(prompts) == 1:
                 raise
+            # Of the same class, since callers tell the causes apart by it.
             raise type(error)(f"prompt {number} of {len(prompts)}: {error}") from None
     return encoded
 
@@ -61,6 +64,7 @@ def fit_prompt(
     Raises:
         GenerationError: the prompt is longer, and `params` refuses that.
     """
+    # A model predicts only after at least one token.
     if not ids:
         return _first_ids(tokenizer) if params.begin_id is None else [params.begin_id]
     if len(ids) <= block_size:
@@ -70,7 +74,7 @@ def fit_prompt(
             f"the prompt has {len(ids)} tokens, more than the window of {block_size}; "
             "shorten it, or continue from its end with --crop-prompt (long_prompt=crop)"
         )
-    return ids[-block_size:]
+    return ids[-block_size:]  # the text continues from its end
 
 
 def check_ids(ids: Iterable[int], vocab_size: int) -> None:
@@ -88,10 +92,10 @@ def _first_ids(tokenizer: Tokenizer) -> list[int]:
     try:
         ids = tokenizer.encode(FIRST_TEXT)
     except DataError:
-        return [0]
+        return [0]  # the vocabulary has no line end
     if tokenizer.decode(ids) != FIRST_TEXT:  # the tokenizer dropped or replaced the line end
         return [0]
-    return [int(ids[-1])]
+    return [int(ids[-1])]  # a tokenizer may write a space before the line end
 
 
 class TextStream:
@@ -127,12 +131,15 @@ class TextStream:
         if self.stopped:
             return ""
         shown = self._release(self._detokenizer.flush())
-        if not self.stopped:  # the last characters may have completed a stop string
+        # The last characters may have completed a stop string. If not, what was held back as the
+        # beginning of one is shown after all.
+        if not self.stopped:
             shown += self._held_back
         self._held_back = ""
         return shown
 
     def _decode(self, index: int) -> str:
+        """Return the text that an id completes; an id that no tokenizer has shows as `UNKNOWN`."""
         if index < self._vocab_size:
             return self._detokenizer.feed(index)
         return self._detokenizer.flush() + UNKNOWN
@@ -145,11 +152,12 @@ class TextStream:
         if found:
             self.stopped = True
             self._held_back = ""
-            return text[: min(found)]
-        held_back = max((_overlap(text, stop) for stop in self._stop), default=0)
-        shown = len(text) - held_back
-        self._held_back = text[shown:]
-        return text[:shown]
+            return text[: min(found)]  # up to the stop string that comes first
+        # The end of the text may be the beginning of a stop string: it waits for the next piece.
+        num_held_back = max((_overlap(text, stop) for stop in self._stop), default=0)
+        num_shown = len(text) - num_held_back
+        self._held_back = text[num_shown:]
+        return text[:num_shown]
 
 
 def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = ()) -> str:
@@ -164,9 +172,9 @@ def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = 
 
 
 def text_at_end(ids: Sequence[int], tokenizer: Tokenizer, params: SamplingParams) -> str | None:
-    """Return the text of new ids if sampling would end at the last of them.
+    """Return the text of new ids if sampling would end at the last of them, or None if it goes on.
 
-    Return None if it would go on.
+    Beam search asks this of each hypothesis.
     """
     if ids[-1] == params.end_id:
         return decode_text(tokenizer, ids[:-1], params.stop)
@@ -195,7 +203,7 @@ def token_name(tokenizer: Tokenizer, index: int) -> str:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that `stop` begins with, but is not."""
+    """Return the length of the longest end of `text` that is a beginning of `stop`, but not all."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):
             return length

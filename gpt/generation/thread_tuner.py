@@ -58,6 +58,7 @@ class ThreadTuner:
     def next(self) -> Split:
         """Return the split of the next call."""
         self._calls += 1
+        # After the first calls, and then at equal distances, others are tried, one a call.
         if (self._calls - self._first_calls) % TRIAL_CALLS == 1:
             self._to_try = self._alternatives()
         if self._to_try:
@@ -75,6 +76,7 @@ class ThreadTuner:
         elif seconds < self._seconds:
             self.fastest = split
             self._seconds = seconds
+            # The neighbors of the new fastest split may be faster still.
             self._to_try = self._alternatives()
 
     def _alternatives(self) -> list[Split]:

@@ -14,16 +14,17 @@ from gpt.system.errors import GenerationError
 TokenIds = Sequence[int]
 """All tokens of a sequence so far, including the prompt; at least one."""
 SamplingKey = tuple[Any, ...]
+"""The parameters that decide how a token is sampled; see `sampling_key`."""
 NOT_SAMPLING_FIELDS = frozenset(
     {"max_new_tokens", "seed", "stop", "begin_id", "end_id", "overflow", "long_prompt"}
 )
 """Parameters that say where a text begins and ends, and not how a token is sampled."""
 UNIFORMS_AT_A_TIME = 64
-"""Random numbers drawn in one call, which takes as long as drawing one."""
+"""Random numbers drawn in one call: to draw 64 takes about as long as to draw one."""
 
 
 def sampling_key(params: SamplingParams) -> SamplingKey:
-    """Return what two sequences have in common if their tokens can be sampled in one call."""
+    """Return a key that is the same for sequences whose tokens can be sampled in one call."""
     fields = [name for name in type(params).model_fields if name not in NOT_SAMPLING_FIELDS]
     return params.ids, *(getattr(params, name) for name in fields)
 
@@ -34,7 +35,7 @@ class SampledToken(NamedTuple):
     Log-probabilities are in nats, under the model's own distribution (temperature 1, no filter).
 
     Attributes:
-        logprob: None without `params.logprobs`.
+        logprob: that of the token itself; None unless `params.logprobs` asks for it.
         top: the `params.logprobs` most likely tokens with their log-probabilities, best first.
     """
 
@@ -58,7 +59,10 @@ class RandomStream:
         return self._buffer[:count]
 
     def advance(self, count: int) -> None:
-        """Use up the next numbers, which `peek` returned before."""
+        """Use up the next numbers, which `peek` has returned before.
+
+        A step may peek at more numbers than it uses: a sequence may end among its tokens.
+        """
         del self._buffer[:count]
 
 
@@ -82,6 +86,7 @@ class Window:
         """Return where the window begins in a sequence of `length` tokens."""
         if length <= self.size:
             return 0
+        # The window has moved just often enough to hold the newest token: rounded up.
         moves = -(-(length - self.size) // self.chunk)
         return moves * self.chunk
 
@@ -101,6 +106,7 @@ def sample_tokens(
     is_finite = torch.isfinite(logits).all(dim=-1).to(sampled)  # (B,)
     # Reading from a device waits for it, so tokens and flags are read together.
     ids, flags = torch.stack((sampled, is_finite)).tolist()
+    # Tokens of logits that are not finite mean nothing, and are dropped.
     described = to_sampled_tokens(ids, logits, params)
     return [token if flag else None for token, flag in zip(described, flags, strict=True)]
 
@@ -115,7 +121,8 @@ def to_sampled_tokens(
     """
     if logits is None or params.logprobs is None:
         return [SampledToken(index) for index in ids]
-    logprobs = logits.log_softmax(dim=-1).cpu()
+    logprobs = logits.log_softmax(dim=-1).cpu()  # (B, V)
+    # Ids that may not be sampled are no alternatives.
     candidates = limit_ids(logprobs, params.ids)
     possible = params.ids or logprobs.size(-1)
     count = min(params.logprobs, logprobs.size(-1), possible)
