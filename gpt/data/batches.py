@@ -12,7 +12,7 @@ from torch import Tensor
 from gpt.data.tokens import Tokens, release_pages
 
 NUM_SAVED_BLOCKS = 8
-"""First blocks of an epoch that a checkpoint keeps: other ones tell that the order is another one.
+"""How many of an epoch's first blocks a checkpoint keeps, to notice another order on a resume.
 
 By chance the first eight of a thousand blocks agree once in 10^24.
 """
@@ -27,12 +27,13 @@ def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tenso
 
 
 class Sampler:
-    """Chooses windows of `block_size + 1` tokens of a split, which may be any part of it.
+    """Chooses windows of `block_size + 1` tokens, which may lie anywhere in a split.
 
-    A state that was saved continues the same sequence of batches.
+    From a saved state the sequence of batches goes on as it would have without a break.
 
     Attributes:
-        starts: positions of the first tokens of the windows of the last batch, (B,) int64.
+        starts: positions of the first tokens of the windows of the last batch, (B,) int64; empty
+            before the first one.
     """
 
     def __init__(self, tokens: Tokens, block_size: int) -> None:
@@ -41,12 +42,14 @@ class Sampler:
         self.starts = torch.empty(0, dtype=torch.long)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Choose a batch and read it; return inputs and targets, each (B, T) int64.
+        """Choose a batch and read it; return inputs and targets, each (R, T) int64.
 
         Args:
-            rows: indices of the windows to read, (R,), where other processes read the others;
-                None: all.
+            batch_size: number B of windows to choose.
+            rows: indices of the R windows to read, where other processes read the others; None
+                means that all B are read.
         """
+        # Every process chooses the whole batch, so that all their generators stay alike.
         self.starts = self._choose(batch_size)
         starts = self.starts if rows is None else self.starts[rows]
         return read_windows(self.tokens, starts, self.block_size)
@@ -106,7 +109,7 @@ class SeveralTextsSampler(BatchSampler):
             self._lengths, batch_size, replacement=True, generator=self.generator
         )
         begin, end = self._ranges[texts].unbind(1)  # (B,) each
-        # a fraction of the positions, since torch.randint has one range for all rows
+        # A fraction of the text's positions is drawn, since torch.randint has one range for all.
         fractions = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
         num_starts = end - begin - self.block_size
         return begin + (fractions * num_starts).long()
@@ -134,6 +137,7 @@ class ShuffledSampler(Sampler):
     def _choose(self, batch_size: int) -> Tensor:
         parts: list[Tensor] = []
         missing = batch_size
+        # A batch may need blocks of several epochs.
         while missing > 0:
             blocks = self._order[self.position : self.position + missing]
             parts.append(self._offset + self.block_size * blocks)
@@ -157,8 +161,8 @@ class ShuffledSampler(Sampler):
             raise ValueError("it was saved with a different data.order")
         self.seed = int(state["seed"])
         self._begin_epoch(int(state["epoch"]))
-        # earlier versions, which had another permutation, saved no blocks; and no version of torch
-        # promises the permutations of another
+        # Versions of torch may give different permutations for the same seed. Earlier versions of
+        # this package had another permutation, and saved no blocks.
         if state.get("first_blocks") != self._first_blocks():
             raise ValueError("another version of gpt or torch shuffled its epochs in another order")
         position = int(state["position"])
@@ -172,14 +176,14 @@ class ShuffledSampler(Sampler):
 
     def _begin_epoch(self, epoch: int) -> None:
         """Draw the offset and the order of an epoch, from a generator of its own."""
-        # both are hashed: with a sum, epoch 1 of seed 0 would be epoch 0 of seed 1
+        # Seed and epoch are hashed: with their sum, epoch 1 of seed 0 would be epoch 0 of seed 1.
         epoch_seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
         generator = torch.Generator().manual_seed(epoch_seed)
-        # an offset leaves one block at least
+        # The offset must leave at least one block and the target after it.
         num_offsets = min(self.block_size, len(self.tokens) - self.block_size)
         self._offset = int(torch.randint(num_offsets, (), generator=generator))
         num_blocks = (len(self.tokens) - 1 - self._offset) // self.block_size
-        # the former order is freed before the next takes as much memory
+        # The order of the former epoch is freed before that of the next takes as much memory.
         self._order = torch.empty(0, dtype=torch.long)
         self._order = torch.randperm(num_blocks, generator=generator)
         self.epoch = epoch
@@ -205,6 +209,7 @@ def build_sampler(
 
 
 def _unchanged(batch: tuple[Tensor, Tensor], starts: Tensor) -> tuple[Tensor, ...]:
+    """Add no further targets to a batch."""
     return batch
 
 
@@ -233,11 +238,13 @@ class MicroBatches:
         Args:
             length: tokens of a sequence, into which the windows of T tokens are cut.
         """
+        # `get_batch` chooses the windows, so `starts` is read only after it.
         inputs, targets = self.sampler.get_batch(self.sequences, self.rows)  # (R, T) each
         starts = self.sampler.starts if self.rows is None else self.sampler.starts[self.rows]
         batches: list[tuple[Tensor, ...]] = []
         for first in range(0, len(inputs), self.size):
             part = slice(first, first + self.size)
+            # A teacher has predicted whole windows, so its probabilities are added before the cut.
             batch = self.add_targets((inputs[part], targets[part]), starts[part])
             batches.append(tuple(_cut(tensor, length) for tensor in batch))
         return batches

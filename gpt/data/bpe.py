@@ -29,7 +29,7 @@ class BPETokenizer(Tokenizer):
         require_library("byte pair encoding")
         from tokenizers import Tokenizer as Library
 
-        # they would change the ids of a text
+        # Truncation and padding would change the ids of a text.
         content = content | {"truncation": None, "padding": None}
         try:
             if content["model"]["type"] != "BPE":
@@ -46,7 +46,8 @@ class BPETokenizer(Tokenizer):
             added = {token["content"] for token in content.get("added_tokens") or []}
         except DataError:
             raise
-        except Exception as error:  # the content may be anything
+        except Exception as error:
+            # The content is what somebody else wrote, of any type: any key can be missing.
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
         if max(vocabulary.values()) >= MAX_TOKENS:
             raise DataError(
@@ -61,6 +62,7 @@ class BPETokenizer(Tokenizer):
         self._content = content
         self._bytes = [b""] * (max(vocabulary.values()) + 1)  # ids without a token stay empty
         for token, index in vocabulary.items():
+            # Added tokens are written as they are, the others in the spelling of the vocabulary.
             self._bytes[index] = token.encode() if token in added else spelling.to_bytes(token)
         self._leading_space = spelling.leading_space
         self._chars = np.array([count_beginning_chars(token) for token in self._bytes])
@@ -133,6 +135,8 @@ def spelling_of(decoder: Any) -> Spelling:
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return Spelling(byte_symbols(), _byte_level, leading_space=False)
+    # sentencepiece: `SPACE` becomes a space, byte tokens become bytes, and the parts are joined;
+    # at the end the space that encoding has added may be stripped.
     if kinds[:3] == ["Replace", "ByteFallback", "Fuse"]:
         writes_spaces = steps[0]["pattern"] == {"String": SPACE} and steps[0]["content"] == " "
         strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -154,7 +158,7 @@ def count_beginning_chars(token: bytes) -> int:
 def byte_symbols() -> list[str]:
     """Return the printable character that byte-level vocabularies write for each byte.
 
-    They are those of GPT-2 (Radford et al. 2019).
+    The table is that of GPT-2 (Radford et al. 2019), which all of them have taken over.
     """
     printable = [
         *range(ord("!"), ord("~") + 1),
@@ -167,13 +171,14 @@ def byte_symbols() -> list[str]:
         if byte in printable:
             symbols.append(chr(byte))
         else:
-            # control characters and spaces are written by the letters from 256 on
+            # Control characters and spaces get the letters from code point 256 on, in order.
             symbols.append(chr(256 + num_others))
             num_others += 1
     return symbols
 
 
 BYTE_OF = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
+"""The byte of each symbol of `byte_symbols`."""
 
 
 def _byte_level(token: str) -> bytes:

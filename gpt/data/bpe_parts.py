@@ -1,9 +1,7 @@
 """The known parts of a tokenizer.json that change or split a text before its merges.
 
-Only these are run.
-
-Somebody else may have written it. A regular expression can take a time that doubles with each
-character, and a replacement can make gigabytes of one line.
+Only these parts are run, since somebody else may have written the file: a regular expression can
+take a time that doubles with each character, and a replacement can make gigabytes of one line.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +14,7 @@ SPACE = "▁"
 MAX_STEPS = 8
 """Steps of a normalizer or a pre-tokenizer; published ones have five at most."""
 _END = r"|\s+(?!\S)|\s+"
+"""The end of most of the expressions: white space, of which the last goes to the next word."""
 PATTERNS = {
     # GPT-2, and as tiktoken writes it
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+" + _END,
@@ -49,15 +48,15 @@ Each takes a time linear in the text.
 
 def require_known_parts(content: Mapping[str, Any]) -> None:
     """Raise DataError where a tokenizer.json would run on a text what published ones do not."""
-    if prefix := content["model"].get(
-        "continuing_subword_prefix"
-    ):  # the library panics where it is too long
+    # The library panics where this prefix is too long.
+    prefix = content["model"].get("continuing_subword_prefix")
+    if prefix:
         raise DataError(
             f"tokens with the prefix {quoted(str(prefix), 40)} inside a word are not supported"
         )
-    if suffix := content["model"].get(
-        "end_of_word_suffix"
-    ):  # which it writes after each word of a text
+    # The library writes this suffix after each word: a long one makes gigabytes of a text.
+    suffix = content["model"].get("end_of_word_suffix")
+    if suffix:
         raise DataError(
             f"tokens with the suffix {quoted(str(suffix), 40)} at the end of a word "
             "are not supported"
@@ -66,16 +65,21 @@ def require_known_parts(content: Mapping[str, Any]) -> None:
     splitters = _require(
         content.get("pre_tokenizer"), "pretokenizers", "pre-tokenizer", _is_known_splitter
     )
-    if [step["type"] for step in splitters].count(
-        "ByteLevel"
-    ) > 1:  # each writes two characters for many of one
+    # Each of these steps may double the length of the text.
+    num_byte_level = [step["type"] for step in splitters].count("ByteLevel")
+    if num_byte_level > 1:
         raise DataError("the pre-tokenizer writes bytes as characters more than once")
 
 
 def _require(
     part: Any, inner: str, name: str, is_known: Callable[[dict[str, Any]], bool]
 ) -> list[dict[str, Any]]:
-    """Return the steps of a part; raise DataError where one is not known, or they are too many."""
+    """Return the steps of a part; raise DataError where one is not known, or they are too many.
+
+    Args:
+        inner: the key of the steps of a sequence.
+        name: what messages call the part.
+    """
     steps: list[dict[str, Any]] = []
     for step in _steps_of(part, inner):
         if not is_known(step):
@@ -90,6 +94,7 @@ def _require(
 
 
 def _steps_of(part: Any, inner: str) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a part; a sequence has further steps, by the key `inner`, at any depth."""
     if part is None:
         return
     if part["type"] == "Sequence":
@@ -117,8 +122,9 @@ def _is_known_splitter(step: dict[str, Any]) -> bool:
         case {"type": "Metaspace", "replacement": written}:
             return bool(written == SPACE)
         case {"type": "Split", "pattern": {"String": str()}}:
-            return True
+            return True  # a plain string, which is found in linear time
         case {"type": "Split", "pattern": {"Regex": pattern}}:
-            # some write them as they are
-            return pattern.replace("\r", r"\r").replace("\n", r"\n") in PATTERNS
+            # Some files have the line ends themselves where others have the escapes \r and \n.
+            escaped = pattern.replace("\r", r"\r").replace("\n", r"\n")
+            return escaped in PATTERNS
     return False

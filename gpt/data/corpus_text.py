@@ -24,25 +24,23 @@ from gpt.system.errors import DataError
 from gpt.system.files import open_file
 
 SEPARATOR = "\n\n"
-"""Text between files."""
+"""Text between files: an empty line."""
 PIECE = 1 << 20
 """Bytes read at a time."""
 BLOCK = 1 << 20
-"""Characters that are encoded at a time, wherever the text comes from.
+"""Characters that are encoded at a time.
 
-The ids are a function of the text alone.
+Blocks are counted over all files, so that the ids are a function of the text, however it is divided
+into files and pieces.
 """
 MAX_CHARACTERS = 2_000_000_000
-"""Length of the longest corpus."""
+"""Length of the longest corpus: a file that is not meant as one must not fill the disk."""
 MAX_BYTES_LEARNED_WHOLE = 64 << 20
 """Bytes on disk up to which byte pairs are learned from all of a corpus."""
 SAMPLED_BYTES = 16 << 20
 """Bytes on disk from which byte pairs of a larger corpus are learned; more would take minutes."""
 SAMPLE_CHARACTERS = 1 << 14
-"""Characters of it that are handed on at a time.
-
-The library takes 200 bytes for each while it splits them.
-"""
+"""Characters of the sample that the library gets at a time: it needs 200 bytes for each of them."""
 
 
 class CorpusText:
@@ -87,13 +85,15 @@ class CorpusText:
                             raise DataError(
                                 f"{path}: the corpus has more than {MAX_CHARACTERS:,} characters"
                             )
-                        # before the first piece of a file, so that an empty file adds none
+                        # The separator goes before the first piece of a file, and not after the
+                        # last one, so that an empty file adds none.
                         yield separator + piece
                         separator = ""
                         advance(raw.tell() - position)
                         position = raw.tell()
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+            # Empty files at the beginning leave no separator before the text.
             separator = SEPARATOR if length > 0 else ""
 
     def blocks(self, advance: Callable[[int], object] = lambda count: None) -> Iterator[str]:
@@ -103,7 +103,7 @@ class CorpusText:
         for piece in self.pieces(advance):
             held.append(piece)
             length += len(piece)
-            # pieces are joined once for a block, since joining copies all of them
+            # Pieces are joined once for a block, since each joining copies all of them.
             if length >= BLOCK:
                 text = "".join(held)
                 whole = length - length % BLOCK
@@ -115,6 +115,7 @@ class CorpusText:
 
     def characters(self) -> list[str]:
         """Return the distinct characters, sorted."""
+        # An array of flags, one for each code point, is faster than a set of characters.
         seen = np.zeros(sys.maxunicode + 1, dtype=bool)
         for piece in self.pieces():
             seen[code_points(piece)] = True
@@ -123,7 +124,7 @@ class CorpusText:
     def sample(self) -> Iterator[str]:
         """Yield what byte pairs and words are learned from.
 
-        That is all of a small text, and blocks at equal distances of a larger one.
+        That is a small text as a whole, or blocks of a larger one at equal distances.
         """
         if self.size <= MAX_BYTES_LEARNED_WHOLE:
             yield from self.pieces()
@@ -156,18 +157,19 @@ def extend_tokenizer(base: Tokenizer, corpus: CorpusText) -> Tokenizer:
     Bytes and byte pairs encode any text, and words read others as `<unk>`.
     """
     if not isinstance(base, CharTokenizer):
-        return base
+        return base  # bytes and byte pairs encode any text
     missing = [char for char in corpus.characters() if char not in base.stoi]
     return CharTokenizer([*base.itos, *missing]) if missing else base
 
 
 def has_lone_returns(path: Path) -> bool:
     """Return whether a file has CRs that no LF follows."""
-    held = b""  # a CR at the end of a piece, whose LF may come with the next
+    held = b""  # a CR at the end of a piece, whose LF may come with the next piece
     with open_file(path) as file:
         while data := file.read(PIECE):
             text = held + data
             held = b"\r" if text.endswith(b"\r") else b""
+            # The CR that is held back is not judged yet.
             if text.count(b"\r") > text.count(b"\r\n") + len(held):
                 return True
     return held != b""
@@ -180,7 +182,7 @@ def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     num_read = 0
-    held = ""  # one CR or two at the end of a piece, whose LF may come with the next
+    held = ""  # one CR or two at the end of a piece, whose LF may come with the next piece
     while data := raw.read(PIECE):
         if b"\0" in data:
             raise DataError(
@@ -191,7 +193,7 @@ def _decoded(path: Path, raw: BinaryIO) -> Iterator[str]:
         whole = text.removesuffix("\r").removesuffix("\r")
         held = text[len(whole) :]
         yield convert_newlines(whole)
-    # a character that the end of the file cuts off is told now
+    # Only now does the decoder raise for a character that the end of the file cuts off.
     yield convert_newlines(held + _decode(path, decoder, b"", num_read, final=True))
 
 
@@ -210,7 +212,7 @@ def _decode(
     try:
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
-        # the object of the error begins with the bytes that earlier pieces left undecoded
+        # `error.object` begins with the bytes that earlier pieces left undecoded.
         num_pending = len(error.object) - len(data)
         offset = num_read - num_pending + error.start
         raise DataError(

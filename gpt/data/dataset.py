@@ -68,7 +68,7 @@ class Dataset:
         validates_on_own_text = "val" in self.held_out
         other = "a longer data.val_path" if validates_on_own_text else "another data.val_fraction"
         for name, length in (("train", shortest), ("val", len(self.val))):
-            # a window has the inputs and, one later, the targets
+            # A window has `block_size` inputs, and the target of the last one after them.
             if length < block_size + 1:
                 raise DataError(
                     f"the {name} split has {length:,} tokens, fewer than block_size + 1 = "
@@ -100,7 +100,7 @@ def join_texts(datasets: Sequence[Dataset]) -> Dataset:
     first = datasets[0]
     if len(datasets) == 1:
         return first
-    ends = np.cumsum([len(each.train) for each in datasets])
+    ends = np.cumsum([len(each.train) for each in datasets])  # of each text in the joined split
     begins = np.append(0, ends[:-1])
     tests = [each.test for each in datasets if each.test is not None]
     return Dataset(
@@ -114,14 +114,17 @@ def join_texts(datasets: Sequence[Dataset]) -> Dataset:
 
 
 def token_folders(folder: Path, fingerprint: str) -> list[Path]:
-    """Return the folders of token files below `folder` that a dataset of this fingerprint has."""
+    """Return the folders of token files below `folder` that a dataset of this fingerprint has.
+
+    `join_texts` writes a + between the fingerprints of its texts.
+    """
     return [folder / name for name in fingerprint.split("+")]
 
 
 def seal(meta: dict[str, Any]) -> dict[str, Any]:
     """Return the content of `META` with its hash.
 
-    Without it a vocabulary that was changed on disk would give other texts, and no error.
+    Without the hash, a vocabulary that was damaged on disk would give other texts without an error.
     """
     return {**meta, "seal": _hash(meta)}
 
@@ -154,7 +157,8 @@ def open_dataset(folder: Path) -> Dataset:
         AttributeError,
         RecursionError,
         DataError,
-    ) as error:  # the JSON may hold anything, of any type
+    ) as error:
+        # The JSON may hold anything, of any type, which raises any of these errors.
         reason = explained(error)
         filename = getattr(error, "filename", None)
         if filename:
@@ -170,8 +174,9 @@ def _open(folder: Path) -> Dataset:
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
     tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
     borders = [0, *chain.from_iterable(meta["splits"].values()), len(tokens)]
-    # each split begins where the one before it ends: the borders come in equal pairs
-    if borders[::2] != borders[1::2] or borders != sorted(borders):
+    # Each split begins where the one before it ends, so that the borders come in equal pairs.
+    come_in_pairs = borders[::2] == borders[1::2]
+    if not come_in_pairs or borders != sorted(borders):
         raise ValueError("the splits do not follow one another from the first token to the last")
     splits = {name: tokens[begin:end] for name, (begin, end) in meta["splits"].items()}
     kind = meta.get("items", "none")
@@ -187,7 +192,7 @@ def _open(folder: Path) -> Dataset:
 
 
 def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
-    # the size is compared first, since hashing a file takes much longer
+    # The size is compared first, since hashing a file takes much longer.
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:

@@ -63,6 +63,7 @@ def fetch(
                 f"{path} {problem}, and offline it is not downloaded from {urls}: {by_hand}"
             )
         make_folder(folder)
+        # All mirrors in turn, and then all of them again.
         for url in download.urls * ATTEMPTS:
             try:
                 _transfer(url, download, path, timeout, report)
@@ -78,7 +79,7 @@ def fetch(
 
 
 def _problem(path: Path, download: Download) -> str | None:
-    """Return why a file is not what is downloaded, as part of a message, or None."""
+    """Return why a file is not the one to be downloaded, as part of a message; None if it is."""
     if not path.is_file():
         return "is missing"
     digest = sha256_of(path)
@@ -90,11 +91,11 @@ def _problem(path: Path, download: Download) -> str | None:
 def _transfer(
     url: str, download: Download, path: Path, timeout: tuple[float, float], report: Report
 ) -> None:
-    """Put the content of `url` at `path` when it is right."""
-    import requests  # opens a socket to look for IPv6
+    """Download `url` to `path`, which only complete and verified content replaces."""
+    import requests  # its import opens a socket to look for IPv6, which offline nothing may
 
-    # a unique name because two processes may download at once; the same folder because renames need
-    # one disk
+    # The temporary file has a name of its own, since two processes may download at once, and lies
+    # in the same folder, since a file cannot be renamed to another disk.
     with replacing(path) as temporary:
         try:
             with (
@@ -104,12 +105,14 @@ def _transfer(
             ):
                 response.raise_for_status()
                 for chunk in response.iter_content(CHUNK_BYTES):
-                    # a mirror must not fill the disk; another version of the text may be longer
+                    # A mirror must not fill the disk. Up to twice the size is read all the same,
+                    # so that the message about another version of the text names its hash.
                     if file.tell() + len(chunk) > 2 * download.size:
                         raise MirrorError(f"sends more than {2 * download.size} bytes")
                     file.write(chunk)
                     advance(len(chunk))
         except requests.RequestException as error:
             raise MirrorError(first_line(error)) from error
-        if problem := _problem(temporary, download):
+        problem = _problem(temporary, download)
+        if problem is not None:
             raise MirrorError(problem)

@@ -1,7 +1,4 @@
-"""Encode a corpus.
-
-Its tokenizer, its token file, where the splits begin, and the description of all of it.
-"""
+"""Encode a corpus: write its token file, and a description with its tokenizer and its splits."""
 
 import hashlib
 import json
@@ -37,7 +34,10 @@ THREADS = 8
 """Most blocks that are encoded at a time: the library of byte pairs takes 200 MB for each."""
 READABLE_FOLDER = 0o755
 READABLE_FILE = 0o644
-"""Modes of what is written: temporary files are their owner's only, and corpora may be shared."""
+"""Modes that let others read what is written, since a corpus may be shared.
+
+Temporary files and folders can be read by their owner only.
+"""
 
 
 def encode_into(
@@ -58,15 +58,16 @@ def encode_into(
     """
     try:
         make_folder(folder.parent)
+        # A folder that has lost its description is of no use, and would be in the way of the new.
         if not (folder / META).is_file():
-            shutil.rmtree(folder, ignore_errors=True)  # it has lost its description
+            shutil.rmtree(folder, ignore_errors=True)
         with temporary_folder(folder) as temporary:
             _write(temporary, corpus, config, tokenizer, report)
             temporary.chmod(READABLE_FOLDER)
             try:
                 temporary.rename(folder)
             except OSError:
-                # another process may have been faster, with the same content
+                # Another process may have been faster; its folder has the same content.
                 if not (folder / META).is_file():
                     raise
             sync_folder(folder.parent)
@@ -160,7 +161,7 @@ def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
     """Yield the ids of each block in order; NumPy and the library of byte pairs run in threads."""
     num_threads = min(THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
-        # as many blocks at a time as threads, so that no more of the text is in memory
+        # As many blocks at a time as there are threads, so that no more of the text is in memory.
         while texts := list(islice(blocks, num_threads)):
             yield from pool.map(tokenizer.encode_narrow, texts)
 
@@ -200,7 +201,7 @@ def _splits(tokens: Tokens, tokenizer: Tokenizer, config: DataConfig) -> dict[st
     if counts_characters:
         total = sum(tokenizer.count_chars(piece) for piece in in_pieces(tokens))
     test = round(total * config.test_fraction)
-    # the training split is rounded down as in nanoGPT, which has no test split
+    # Without a test split, the training split is rounded down as in nanoGPT, for comparable losses.
     val = total - int(total * (1 - config.val_fraction))
     if test > 0:
         val = round(total * config.val_fraction)
@@ -226,6 +227,7 @@ def _splits_of_items(
     splits: dict[str, tuple[int, int]] = {}
     first = 0
     for name, size in zip(("train", "val", "test"), corpus.split_sizes, strict=True):
+        # A split begins with its first item, and ends with its last one.
         if size > 0:
             splits[name] = (int(spans[first, 0]), int(spans[first + size - 1, 1]))
         first += size
@@ -238,23 +240,24 @@ def _token_at(tokens: Tokens, tokenizer: Tokenizer, character: int) -> int:
     Args:
         character: counted from the beginning of the text.
     """
-    num_before = 0
+    num_tokens_before = 0
     for piece in in_pieces(tokens):
         num_chars = tokenizer.count_chars(piece)
         if character < num_chars:
-            return num_before + _token_in_piece(piece, tokenizer, character)
-        character -= num_chars
-        num_before += len(piece)
-    return num_before
+            return num_tokens_before + _token_in_piece(piece, tokenizer, character)
+        character -= num_chars  # from here on counted from the beginning of the next piece
+        num_tokens_before += len(piece)
+    return num_tokens_before
 
 
 def _token_in_piece(piece: Tokens, tokenizer: Tokenizer, character: int) -> int:
-    """Return the same within one piece, by bisection.
+    """Return the index of the token of a piece in which a character begins.
 
-    Counting takes a time linear in its tokens.
+    It is found by bisection, since to count characters takes a time linear in the tokens.
     """
     lengths = range(len(piece) + 1)
-    longer = bisect_right(
+    # the least number of tokens in which more than `character` characters begin
+    num_tokens = bisect_right(
         lengths, character, key=lambda length: tokenizer.count_chars(piece[:length])
     )
-    return longer - 1
+    return num_tokens - 1  # the last of them has the character

@@ -31,7 +31,7 @@ SHAKESPEARE = Download(
 
 
 MAX_BYTES_PER_CHARACTER = 4
-"""In UTF-8."""
+"""Bytes of the longest characters in UTF-8."""
 
 
 def corpus_files(config: DataConfig, settings: Settings, report: Report = silent) -> list[Path]:
@@ -80,7 +80,8 @@ def _check_size(files: Sequence[Path], name: object) -> None:
 def _shakespeare(config: DataConfig, settings: Settings, report: Report) -> Path:
     """Return the file of Tiny Shakespeare, in `GPT_DATA_DIR` or `data.dir`.
 
-    It is downloaded into the first of them that is given, if neither has it.
+    If neither folder has it, it is downloaded into `GPT_DATA_DIR`, or into `data.dir` if that
+    variable is not set.
     """
     folders = [expand_home(config.dir, "data.dir")]
     if settings.data_dir is not None:
@@ -98,7 +99,10 @@ def pydocs_text() -> str:
 
 
 def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
-    """Write a text to a file that is named by its hash, unless it is there; return its path."""
+    """Write a text to a file that is named by its hash, unless it is there; return its path.
+
+    The same text is written once, and another one cannot take its place.
+    """
     content = require_characters(text)
     path = folder / f"{prefix}-{hashlib.sha256(content).hexdigest()[:16]}.txt"
     try:
@@ -125,8 +129,12 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
     Raises:
         DataError: the path names no files, or something that is no regular file.
     """
-    if text := text_for_path(path):
-        raise DataError(f"{text}; save it in a file and give that, or pass text= to gpt.train")
+    # A person may give the text itself where a path is expected.
+    text_message = text_for_path(path)
+    if text_message:
+        raise DataError(
+            f"{text_message}; save it in a file and give that, or pass text= to gpt.train"
+        )
     if path.is_dir():
         found, links = _separate_links(_below(path), path)
     elif not path.exists() and glob.has_magic(str(path)):
@@ -149,7 +157,7 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
         if not file.is_file():
             problem = "not a regular file" if file.exists() else "no such file"
             raise DataError(f"{file}: {problem}; {remedy}")
-        # such a name would steer the terminal, and break the lines of messages
+        # A control character in a name would steer the terminal that shows a message with it.
         if any(unicodedata.category(char) == "Cc" for char in str(file)):
             raise DataError(
                 f"{path} has a file with a control character in its name, {str(file)!r}; rename it"
@@ -159,16 +167,16 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
 
 def _bracket_hint(path: Path) -> str:
     """Return what to write if the brackets of a pattern are part of a file's name."""
-    escaped = str(path).replace("[", "[[]")
+    escaped = str(path).replace("[", "[[]")  # a set of one character, the bracket
     if escaped == str(path):
-        return ""
+        return ""  # the path has no brackets
     return f"; if its brackets are part of a name, write {escaped}"
 
 
 def _below(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, and the links to folders, which are not walked into."""
     for name, folders, files in os.walk(folder, onerror=_refuse_folder):
-        # os.walk descends into what is left in its list
+        # `os.walk` descends into the folders that are left in its own list.
         folders[:] = [each for each in folders if not each.startswith(".")]
         for file in files:
             if not file.startswith("."):
@@ -179,18 +187,19 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Raise where os.walk would pass over a folder that cannot be listed."""
+    """Raise DataError where `os.walk` would pass over a folder that cannot be listed."""
     raise DataError(f"cannot list {error.filename}: {error.strerror}")
 
 
 def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[Path]]:
-    """Return what is found below `top` without a link, and through one, both sorted.
+    """Return the paths below `top` that lead through no link, and those that do, both sorted.
 
-    A link to nothing counts as found, so that the message is that there is no such file.
+    A link to nothing counts as found, so that its message says that there is no such file.
     """
     found: list[Path] = []
     links: list[Path] = []
     for path in sorted(paths, key=Path.as_posix):
+        # `top` itself and what is above it may be links: the user has named them.
         below_top = [each for each in (path, *path.parents) if top in each.parents]
         goes_through_link = path.exists() and any(each.is_symlink() for each in below_top)
         if goes_through_link:
@@ -202,7 +211,7 @@ def _separate_links(paths: Iterable[Path], top: Path) -> tuple[list[Path], list[
 
 def _fixed_part(pattern: Path) -> Path:
     """Return the folder that a pattern names before its first part with a special character."""
-    for folder in reversed(pattern.parents):
+    for folder in reversed(pattern.parents):  # from the root down
         next_part = pattern.relative_to(folder).parts[0]
         if glob.has_magic(next_part):
             return folder
@@ -210,6 +219,7 @@ def _fixed_part(pattern: Path) -> Path:
 
 
 def _listed(paths: Sequence[Path]) -> str:
+    """Return the first paths for a message, and how many more there are."""
     listed = ", ".join(quoted(str(path)) for path in paths[:MAX_LISTED])
     more = len(paths) - MAX_LISTED
     return f"{listed} and {more} more" if more > 0 else listed

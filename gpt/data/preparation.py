@@ -21,14 +21,14 @@ from gpt.system.files import sha256_of
 from gpt.system.progress import Report, announced
 
 FORMAT = 1
-"""Part of the fingerprint in checkpoints.
-
-Raised when the same text gives other tokens than before.
-"""
+"""A part of every fingerprint, so that a version with other tokens for the same text differs."""
 FORMAT_WITH_LONE_RETURNS = 2
-"""The same, for texts with a CR that no LF follows: in format 1 that was a character."""
+"""The format of texts with a CR that no LF follows, which format 1 read as a character."""
 FINGERPRINT_DIGITS = 16
-"""Hexadecimal digits of a fingerprint, 64 bits: it names a folder, and nobody has 2^32 corpora."""
+"""Hexadecimal digits of a fingerprint, which names a folder.
+
+They are 64 bits: two of a person's corpora agree by chance only if there are billions of them.
+"""
 
 
 def prepare(
@@ -37,8 +37,8 @@ def prepare(
     """Locate the corpus, encode it unless that was done before, and open the token file.
 
     Args:
-        base: tokenizer of the model that is trained further; it gets the characters that it lacks.
-            None: the tokenizer is built from the corpus.
+        base: tokenizer of the model that is trained further; characters that it lacks are added.
+            None means that the tokenizer is built from the corpus.
     """
     if isinstance(config.path, tuple):
         return _prepare_several(config, settings, report, base)
@@ -64,11 +64,12 @@ def prepare(
 def _prepare_several(
     config: DataConfig, settings: Settings, report: Report, base: Tokenizer | None
 ) -> Dataset:
-    """Prepare each path by itself, with splits of its own, and the tokenizer of all of them."""
+    """Prepare each path with splits of its own, but with one tokenizer for all of them."""
     assert isinstance(config.path, tuple)
     config_of_each = [config.model_copy(update={"path": path}) for path in config.path]
     files: list[Path] = []
     for each in config_of_each:
+        # Silent here: `prepare` below reports about each path.
         files += corpus_files(each, settings)
     corpus = CorpusText(files)
     with announced(report, f"reading {corpus.name}"):
@@ -86,6 +87,7 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     """Return a hash of everything that the tokens depend on."""
     held_out_hashes: dict[str, list[str]] = {}
     try:
+        # In threads, since hashing releases Python's lock.
         with ThreadPoolExecutor() as pool:
             hashes = list(pool.map(sha256_of, corpus.files))
             has_returns = any(pool.map(has_lone_returns, corpus.files))
@@ -94,8 +96,9 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
     except OSError as error:
         name = error.filename or corpus.name
         raise DataError(f"cannot read {name}: {error.strerror}") from None
-    # texts without such a CR have the same tokens in both formats, and keep their token files
+    # Texts without such a CR have the same tokens in both formats, and keep their token files.
     version = FORMAT_WITH_LONE_RETURNS if has_returns else FORMAT
+    # The size of a block is a part, since no token of byte pairs reaches over the end of a block.
     parts: list[Any] = [version, corpus_text.BLOCK, hashes]
     parts += [config.tokenizer, config.val_fraction, config.test_fraction]
     if config.items != "none":

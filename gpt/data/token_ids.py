@@ -22,7 +22,7 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
     """Return token ids (B, T) int64 on a device; one text, or ids (T,), is a batch of 1.
 
     Raises:
-        InputError: a text without a tokenizer, or what is no ids of these shapes.
+        InputError: a text is given without a tokenizer, or something else than ids of these shapes.
         DataError: the text has characters outside the vocabulary.
     """
     if isinstance(given, str):
@@ -30,6 +30,7 @@ def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device
             raise InputError("a text needs its tokenizer; pass tokenizer=...")
         given = tokenizer.encode(convert_newlines(given))
     elif hasattr(given, "encode"):
+        # The arguments of a call are easily swapped.
         raise InputError(
             "expected a text or token ids, got a tokenizer; swap the two, or pass tokenizer=..."
         )
@@ -54,7 +55,7 @@ def _to_tensor(given: Any) -> Tensor:
             "token ids must be a list of numbers, or lists of the same length"
         ) from None
     is_integer = array.dtype.kind in "iu"
-    # an empty list has no numbers, and NumPy makes floats of it
+    # NumPy makes an array of floats of an empty list, which has no number of another type.
     if array.size > 0 and not is_integer:
         raise InputError(
             f"expected a text or token ids, which are integers, got {type(given).__name__}"
@@ -65,7 +66,11 @@ def _to_tensor(given: Any) -> Tensor:
 def to_list(given: TextOrIds, tokenizer: Tokenizer | None, reader: str) -> list[int]:
     """Return the ids of one text.
 
-    Errors are those of `to_batch`, and of a batch of several, which `reader` refuses.
+    Args:
+        reader: the function that takes one text only, for the message about several.
+
+    Raises:
+        InputError, DataError: see `to_batch`; or there are several texts.
     """
     ids = to_batch(given, tokenizer, torch.device("cpu"))
     if len(ids) != 1:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from gpt.system.errors import DataError, UnknownCharactersError
 
 Ids = NDArray[np.integer[Any]]
+"""Token ids, (N,)."""
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
-"""CR CR LF is what a program on Windows makes of CRLF that it takes for LF."""
+"""A line end: LF, CRLF, CR, or the CR CR LF that Windows makes of a CRLF written as a text."""
 NO_ID = -1
 """Stands for a code point without an id."""
 MAX_LISTED = 10
@@ -79,11 +80,13 @@ class Tokenizer(Protocol):
 class CharTokenizer(Tokenizer):
     """One id per character of a vocabulary, in sorted order.
 
-    `itos[i]` is the character of id i, `stoi` the inverse.
+    `itos[i]` is the character of id i, and `stoi` maps each character to its id.
 
-    What `encode` does with other characters: with `unknown` "error" it lists them with their
-    positions, with "replace" it writes `replacement` ("?" where the vocabulary has one, else a
-    space, else its first), with "drop" nothing.
+    Args:
+        unknown: what `encode` does with characters outside the vocabulary. "error" raises
+            UnknownCharactersError, which lists them with their positions; "replace" writes
+            `replacement` for each (a question mark, or else a space, or else the first character of
+            the vocabulary); "drop" leaves them out.
     """
 
     def __init__(self, chars: Iterable[str], unknown: str = "error") -> None:
@@ -96,9 +99,12 @@ class CharTokenizer(Tokenizer):
         if unknown not in ("error", "replace", "drop"):
             raise DataError(f"unknown characters: got {unknown!r}, expected error, replace or drop")
         self.unknown = unknown
-        self.replacement = next((char for char in "? " if char in self.stoi), self.itos[0])
+        # What stands for an unknown character: a question mark if the vocabulary has one, else a
+        # space, else the first character.
+        replacements = [char for char in ("?", " ", self.itos[0]) if char in self.stoi]
+        self.replacement = replacements[0]
         codes = np.array([ord(char) for char in self.itos])
-        # the id of each code point up to the last that has one: encoding is a lookup in it
+        # A table with the id of each code point up to the largest one: encoding is one lookup.
         self._ids = np.full(codes[-1] + 1, NO_ID, dtype=np.int32)
         self._ids[codes] = np.arange(len(codes))
 
@@ -137,7 +143,7 @@ class CharTokenizer(Tokenizer):
         return IncrementalDecoder(self.token_bytes, "surrogatepass")
 
     def token_bytes(self, index: int) -> bytes:
-        # an imported vocabulary may have half of a surrogate pair
+        # An imported vocabulary may have half of a surrogate pair, which UTF-8 has no bytes for.
         return self.itos[index].encode(errors="surrogatepass")
 
     def count_chars(self, ids: Ids) -> int:
@@ -147,6 +153,7 @@ class CharTokenizer(Tokenizer):
         return {"type": "char", "chars": self.itos}
 
     def _unknown_message(self, text: str, positions: NDArray[np.intp]) -> str:
+        """Return a message with the unknown characters, each with its first position."""
         first_position: dict[str, int] = {}
         for position in positions:
             first_position.setdefault(text[position], int(position))
@@ -204,7 +211,9 @@ def convert_newlines(text: str) -> str:
 
     CRLF, CR and CR CR LF are read as LF.
     """
-    return _LINE_END.sub("\n", text) if "\r" in text else text
+    if "\r" not in text:
+        return text  # most texts, which a regular expression would copy slowly
+    return _LINE_END.sub("\n", text)
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

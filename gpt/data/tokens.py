@@ -13,7 +13,7 @@ KEEP_RESIDENT = 16 << 20
 The pages of a larger one are released after reading.
 """
 PIECE = 1 << 20
-"""Tokens that are read at a time where all of them are read."""
+"""Tokens that are read at a time where a whole split is read."""
 
 IGNORE = -100
 """Targets with this value, as padding, are excluded from the loss and from its mean."""
@@ -30,7 +30,10 @@ def in_pieces(tokens: Tokens) -> Iterator[Tokens]:
 
 
 def release_pages(tokens: Tokens) -> None:
-    """Release the resident pages of a large memory-mapped file, which grow with every read."""
+    """Release the pages of a large memory-mapped file that are in memory.
+
+    Every read adds some, and they would count as the process's own memory.
+    """
     mapping = getattr(tokens, "_mmap", None)
     if mapping is not None and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
