@@ -92,7 +92,7 @@ def test_tests_stay_green_after_a_change(change: str, checkout: Path) -> None:
 
 @needs_compiler
 @pytest.mark.compiler
-def test_recorded_changes_are_the_code_that_the_kernels_stand_for(checkout: Path) -> None:
+def test_fingerprint_records_the_code_that_the_kernels_replace(checkout: Path) -> None:
     for change in FINGERPRINTED:
         make_change(checkout, change)
     run_in(checkout, "-m", "gpt.native.trial")

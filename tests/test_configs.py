@@ -15,7 +15,7 @@ CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_recipe_points_to_the_schema_is_named_after_its_file_and_trains_two_steps(
+def test_recipe_names_the_schema_and_itself_and_trains(
     path: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert path.read_text(encoding="utf-8").startswith(
@@ -45,7 +45,7 @@ def test_shakespeare_is_a_textbook_gpt() -> None:
     assert (train.logit_temperature, train.teacher) == (1.0, None)
 
 
-def test_ladder_leads_from_the_textbook_to_the_modern_recipe_in_equal_arithmetic() -> None:
+def test_ladder_leads_to_the_modern_recipe_in_equal_arithmetic() -> None:
     """Its steps are the rows of a table of docs/training.md."""
     configs = CONFIGS[0].parent
     page = (configs.parent / "docs" / "training.md").read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(name): version.strip() for name, version in pairs}
 
 
-def test_every_package_is_pinned_as_installed_and_every_pin_is_needed() -> None:
+def test_packages_are_pinned_as_installed_and_pins_are_needed() -> None:
     pinned, found = pins(), needed()
     assert [name for name, is_exact in found.items() if name not in pinned and not is_exact] == []
     here = {name: installed(name) for name in found}

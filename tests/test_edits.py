@@ -284,7 +284,7 @@ def test_without_an_edit_everything_is_native(unedited: dict[str, Any]) -> None:
     assert unedited["export"]["code"] == 0
 
 
-def test_a_diff_of_the_document_is_in_one_file_and_as_short_as_promised() -> None:
+def test_diff_of_the_document_is_in_one_file_and_short() -> None:
     assert {
         name: len(re.findall(r"^\+(?!\+\+)", diff, re.MULTILINE)) for name, diff in DIFFS.items()
     } == MAX_LINES

@@ -241,9 +241,7 @@ def mode_of(call: ast.Call) -> object:
     return modes[0] if modes else None
 
 
-def test_files_of_runs_corpora_and_caches_are_opened_by_one_bounded_reader_of_regular_files() -> (
-    None
-):
+def test_files_of_users_are_opened_by_one_bounded_reader() -> None:
     """Others may have made them: a pipe, a link to a device or a huge file must not hold up or fill a process."""
     ours = [
         module for module in MODULES if part_of(module) != "native" and module != "gpt.system.files"
@@ -313,7 +311,7 @@ def test_extras_and_files_that_texts_name_are_there() -> None:
             assert near is not None, name
 
 
-def test_every_public_name_is_there_documented_and_seen_by_type_checkers() -> None:
+def test_public_names_are_documented_and_seen_by_type_checkers() -> None:
     assert all(getattr(gpt, name).__doc__ for name in gpt.__all__)
     imports = [
         node for block in tree_of("gpt").body if isinstance(block, ast.If) for node in block.body

@@ -51,9 +51,7 @@ def test_a_configuration_names_the_parts_of_a_plugin(tmp_path: Path) -> None:
     assert (config.model.mlp, config.model.norm) == ("own_mish", "double")
 
 
-def test_a_file_is_loaded_again_when_it_has_changed_and_refused_when_missing(
-    tmp_path: Path,
-) -> None:
+def test_plugin_is_loaded_anew_when_changed_refused_if_missing(tmp_path: Path) -> None:
     known = set(names_of("model.mlp"))
     first = plugin_of(tmp_path, MISH)
     load_plugins([str(tmp_path / "my_parts.py")])
@@ -135,9 +133,7 @@ def test_a_part_is_tried_when_the_model_is_built(tmp_path: Path, code: str, mess
         GPT(tiny_config(**{"position" if "POSITIONS" in code else "mlp": "odd"}))
 
 
-def test_parts_of_plugins_are_counted_and_seen_and_leave_the_code_of_kernels(
-    tmp_path: Path,
-) -> None:
+def test_components_of_plugins_are_counted_and_run_in_pytorch(tmp_path: Path) -> None:
     plugin_of(tmp_path)
     assert (changed_code(TRAINING), changed_code(DECODING)) == (None, None)
     config = tiny_config(mlp="bilinear", norm="double", position="own_alibi")
@@ -155,7 +151,7 @@ def test_parts_of_plugins_are_counted_and_seen_and_leave_the_code_of_kernels(
     assert "hook_pos_embed" not in cache
 
 
-def test_a_checkpoint_needs_its_plugin_with_which_it_is_resumed_and_sampled(
+def test_checkpoint_needs_its_plugin_to_be_resumed_and_sampled(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin = ("--plugin", "my_parts.py")

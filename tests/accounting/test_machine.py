@@ -36,7 +36,7 @@ def test_storage_counts_once_until_it_is_freed() -> None:
         assert (mode.live, mode.peak) == (0, 20)
 
 
-def test_allocated_bytes_are_those_of_new_storages_with_their_gaps() -> None:
+def test_allocated_bytes_count_new_storages_and_their_gaps() -> None:
     before = torch.ones(100)
     with AllocationMode() as mode:
         before.add_(1)
@@ -64,7 +64,7 @@ def test_rehearsal_counts_what_real_tensors_take_in_both_passes() -> None:
     assert fake.live == real.live == kept.nbytes * 2 == kept_fake.nbytes * 2
 
 
-def test_rehearsal_allocates_nothing_and_ends_where_an_error_leaves_it() -> None:
+def test_rehearsal_allocates_nothing_and_ends_at_an_error() -> None:
     with rehearsal() as allocations:
         huge = torch.zeros(1 << 40, dtype=torch.float64)  # 8 TiB
         assert int(huge.max()) == 0

@@ -84,7 +84,7 @@ def test_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
 )
-def test_metrics_that_are_no_file_are_refused_and_no_training_waits_for_them(
+def test_metrics_that_are_no_regular_file_are_refused(
     make: Callable[[Path], object], tmp_path: Path, run: gpt.Run
 ) -> None:
     make(tmp_path / "metrics.jsonl")
@@ -135,7 +135,7 @@ def test_saved_model_is_loaded_again(tmp_path: Path) -> None:
     assert "<svg" not in run._repr_html_()
 
 
-def test_commands_read_it_and_a_training_begins_with_it_but_does_not_resume_from_it(
+def test_saved_model_serves_commands_and_init_from_but_no_resume(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpt.save(own_model(), TOKENIZER, "runs/mine")

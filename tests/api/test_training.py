@@ -17,7 +17,7 @@ TINY: dict[str, Any] = {"config": "tiny.yaml", "report": None}
 """Keywords for a training in `workplace`."""
 
 
-def test_result_is_that_of_the_command_and_either_resumes_the_other(
+def test_function_trains_what_the_command_trains_and_resumes_it(
     workplace: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = gpt.train(**TINY)
@@ -143,7 +143,7 @@ def interrupt(event: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_saves_and_returns_the_run_at_a_prompt_and_ends_a_program(
+def test_ctrl_c_saves_and_returns_the_run_only_at_a_prompt(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)

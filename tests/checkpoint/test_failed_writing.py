@@ -17,7 +17,7 @@ from gpt.system.errors import CheckpointError
 
 @pytest.mark.parametrize("call", range(6))
 @pytest.mark.parametrize("replaced", [True, False])
-def test_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
+def test_full_disk_keeps_the_old_checkpoint_and_leaves_no_files(
     folder: Path,
     make_checkpoint: Callable[..., Checkpoint],
     monkeypatch: pytest.MonkeyPatch,
@@ -39,7 +39,7 @@ def test_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_failed_rename_keeps_the_old_checkpoint_also_where_a_crash_left_it_aside(
+def test_failed_rename_keeps_the_old_checkpoint_after_a_crash(
     folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename, aside = Path.rename, folder.with_name(folder.name + ".old")
@@ -86,7 +86,7 @@ def save_again(path: Path, step: int) -> int:
 @pytest.mark.parametrize(
     "step", [5, 7], ids=["replacing the only checkpoint", "after another checkpoint"]
 )
-def test_kill_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
+def test_kill_anywhere_in_a_save_leaves_a_whole_checkpoint(
     run: RunFolder, step: int, tmp_path: Path
 ) -> None:
     seen, path = set(), tmp_path / "killed"

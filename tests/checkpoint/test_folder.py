@@ -71,7 +71,7 @@ def test_read_gives_back_what_was_written_bit_by_bit(
     assert ("lm_head.weight" in read.model) is not tie_weights
 
 
-def test_every_file_is_flushed_before_the_folder_gets_its_name_and_then_the_name_is(
+def test_files_are_flushed_before_the_folder_is_renamed(
     tmp_path: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Renaming first would, after a power cut, leave a checkpoint of empty files."""
@@ -245,9 +245,7 @@ def zipped_anew(
     ],
     ids=["compressed", "bytearray", "nested", "nested in pairs", "nested by memo"],
 )
-def test_archive_that_takes_more_than_its_bytes_is_refused_and_no_reader_of_weights_opens_it(
-    folder: Path, content: bytes
-) -> None:
+def test_archive_that_expands_beyond_its_bytes_is_refused(folder: Path, content: bytes) -> None:
     rewrite(folder, optimizer_pt=content)
     with pytest.raises(CheckpointError, match=r"optimizer\.pt cannot be read: it is damaged"):
         read_checkpoint(folder)
@@ -299,9 +297,7 @@ def test_file_of_another_kind_is_named(folder: Path, name: str, content: bytes) 
         read_checkpoint(folder)
 
 
-def test_training_of_an_absurd_size_is_refused_unread_and_no_reader_of_weights_opens_it(
-    folder: Path,
-) -> None:
+def test_training_state_of_an_absurd_size_is_refused_unread(folder: Path) -> None:
     os.truncate(folder / "optimizer.pt", 9 << 30)
     manifest = json.loads((folder / MANIFEST).read_bytes())
     manifest["files"]["optimizer.pt"]["size"] = 9 << 30
@@ -332,7 +328,7 @@ FOLDER = Path("runs/x/checkpoints/step-000005")
 
 
 @pytest.mark.parametrize("tie_weights", [True, False])
-def test_model_has_the_weights_and_leaves_the_generator_of_torch_alone(
+def test_loaded_model_leaves_the_random_state_of_torch_alone(
     make_checkpoint: Callable[..., Checkpoint], tie_weights: bool
 ) -> None:
     checkpoint, before = make_checkpoint(tie_weights=tie_weights), torch.get_rng_state()
@@ -346,7 +342,7 @@ def test_model_has_the_weights_and_leaves_the_generator_of_torch_alone(
     assert ("lm_head.weight" in weights) is not tie_weights
 
 
-def test_weights_are_copied_into_the_same_parameters_or_not_at_all(
+def test_weights_are_copied_into_the_same_parameters_or_refused(
     checkpoint: Checkpoint, make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
     model = GPT(checkpoint.config.model)
@@ -410,7 +406,7 @@ def test_weight_that_does_not_fit_is_named(
     ],
 )
 @pytest.mark.parametrize("weights", ["float32", "int8"])
-def test_sizes_that_the_weights_do_not_have_are_noticed_before_anything_is_allocated(
+def test_sizes_unlike_the_weights_are_refused_before_allocating(
     make_checkpoint: Callable[..., Checkpoint], changes: dict[str, object], words: str, weights: str
 ) -> None:
     checkpoint = make_checkpoint(position=changes.get("position", "learned"))
@@ -427,7 +423,7 @@ def test_sizes_that_the_weights_do_not_have_are_noticed_before_anything_is_alloc
     assert "\n" not in str(caught.value)
 
 
-def test_vocabulary_may_be_larger_than_the_tokenizers_and_not_smaller(
+def test_vocabulary_may_be_larger_than_the_tokenizer_not_smaller(
     checkpoint: Checkpoint, make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
     assert build_model(make_checkpoint(vocab_size=64), FOLDER).vocab_size == 64

@@ -57,7 +57,7 @@ def test_rotation_keeps_the_last_ones_and_the_best(
     assert names(run) == [f"step-{step:06d}" for step in sorted(expected, reverse=True)]
 
 
-def test_steps_of_seven_digits_are_newer_and_what_is_no_checkpoint_is_neither_listed_nor_removed(
+def test_steps_of_seven_digits_are_newer_and_other_files_stay(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
     others = [
@@ -91,7 +91,7 @@ def test_damaged_pointer_is_named_and_nothing_is_removed(
     assert (name, step, len(damaged)) == ("step-000009", 9, 1)
 
 
-def test_best_checkpoint_that_is_deleted_in_a_run_does_not_keep_the_others(
+def test_deleted_best_checkpoint_does_not_keep_the_others(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
     shutil.rmtree(run.save(make_checkpoint(1), best=True, keep_last=1))
@@ -100,7 +100,7 @@ def test_best_checkpoint_that_is_deleted_in_a_run_does_not_keep_the_others(
     assert names(run) == ["step-000003"]
 
 
-def test_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
+def test_newest_readable_checkpoint_is_taken_past_damaged_ones(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
     assert run.newest_valid() is None
@@ -122,7 +122,7 @@ def test_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
     )
 
 
-def test_run_that_is_killed_while_it_goes_back_makes_again_what_it_has_dropped(
+def test_run_killed_while_rewinding_repeats_the_dropped_steps(
     run: RunFolder, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [run.save(make_checkpoint(step), best=False, keep_last=9) for step in (2, 4)]
@@ -143,14 +143,14 @@ def test_run_that_is_killed_while_it_goes_back_makes_again_what_it_has_dropped(
     assert newest(run) == ("step-000002", 2, [])
 
 
-def test_run_that_goes_on_removes_what_a_killed_process_was_writing(run: RunFolder) -> None:
+def test_resumed_run_removes_what_a_killed_process_was_writing(run: RunFolder) -> None:
     for folder in (run.path, run.path / "checkpoints", run.samples, run.snapshots):
         (folder / ".step-000002.a1b2c3d4.tmp").mkdir(parents=True)
     run.create(Config())
     assert list(run.path.rglob(".*.tmp")) == []
 
 
-def test_replaced_folder_comes_after_its_replacement_and_before_older_ones(
+def test_replaced_folder_is_listed_after_its_replacement(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
     for step in (1, 2):
@@ -183,7 +183,7 @@ def test_path_means_a_checkpoint(tmp_path: Path, make_checkpoint: MakeCheckpoint
         assert find_checkpoint(run, runs).name == "step-000003"
 
 
-def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
+def test_run_is_found_by_its_name_or_suggested_when_misspelt(
     tmp_path: Path, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -217,7 +217,7 @@ def test_run_is_found_by_its_name_and_one_that_is_misspelt_is_suggested(
         configuration_around(find_checkpoint(Path("alone"), runs))
 
 
-def test_folder_of_something_else_hides_no_run_and_a_file_means_the_folder_that_it_lies_in(
+def test_path_of_a_file_means_its_folder_and_others_hide_no_run(
     tmp_path: Path, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def test_text_file_is_scored_character_by_character(here: Path, tmp_path: Path, 
     assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
 
 
-def test_corpus_that_a_checkpoint_names_is_neither_read_nor_written(
+def test_corpus_of_a_checkpoint_is_neither_read_nor_written(
     workplace: Path, trained: Path, refuse: Refuse
 ) -> None:
     before = sorted(workplace.rglob("*"))

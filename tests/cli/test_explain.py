@@ -54,7 +54,7 @@ def rows_of(out: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("chosen", [[], [0], [0, 1]], ids=str)
-def test_attention_has_weights_and_figures_of_the_heads_that_are_shown(
+def test_attention_has_weights_and_figures_of_the_shown_heads(
     run: Call, loaded: Loaded, ids: torch.Tensor, chosen: list[int]
 ) -> None:
     options = [

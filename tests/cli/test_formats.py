@@ -146,9 +146,7 @@ def test_what_is_written_without_output_is_named_after_the_run(
     assert run(line, "runs/tiny-hf").out == run(line, "runs/tiny").out
 
 
-def test_export_names_the_sampling_defaults_that_it_does_not_hold(
-    workplace: Path, run: Call
-) -> None:
+def test_export_names_the_sampling_defaults_that_it_lacks(workplace: Path, run: Call) -> None:
     keys = "sample.stop=[door] sample.end_id=3 sample.repetition_penalty=1.2 sample.temperature=0.5"
     run(f"train --config tiny.yaml train.max_steps=1 {keys}")
     stop, penalty, heat = (

@@ -41,7 +41,7 @@ def script(name: str) -> str:
     return shlex.join([sys.executable, str(ROOT / "scripts" / f"{name}.py")])
 
 
-def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: Path) -> None:
+def test_help_and_mistakes_import_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
     """Its OpenMP library reads the environment when it is loaded, which the command sets first."""
     views = ("shapes", "attention", "lens", "params", "flops", "memory")
     configs = shlex.quote(str(ROOT / "configs"))
@@ -164,7 +164,7 @@ def after(words: str, printed: str) -> str:
     return found[1]
 
 
-def test_printed_commands_lead_from_a_text_to_a_sample_and_an_extra(terminal: Terminal) -> None:
+def test_printed_commands_lead_from_a_text_to_a_sample(terminal: Terminal) -> None:
     sample = after(
         "sample with:",
         terminal.paste(terminal.paste(f"gpt new 'my text.txt' {SMALLER}").splitlines()[0]),
@@ -179,7 +179,7 @@ def test_printed_commands_lead_from_a_text_to_a_sample_and_an_extra(terminal: Te
     assert "Install Options" in terminal.paste(f"{install} --help")
 
 
-def test_interrupted_training_goes_on_with_the_command_that_is_told(terminal: Terminal) -> None:
+def test_interrupted_training_goes_on_with_the_printed_command(terminal: Terminal) -> None:
     terminal.paste(f"gpt new 'my text.txt' --output 'long one.yaml' {SMALLER} train.log_interval=1")
     line = "exec gpt train --config 'long one.yaml' train.max_steps=100000"
     with subprocess.Popen(
@@ -209,9 +209,7 @@ def streaming(
         yield process, client, lines
 
 
-def test_run_is_served_as_sample_says_it_and_sigterm_lets_a_stream_finish(
-    here: Path, run: Call
-) -> None:
+def test_server_answers_as_sample_and_sigterm_ends_streams_whole(here: Path, run: Call) -> None:
     with streaming(here, 1000, "--drain-seconds", "600") as (process, client, lines):
         body = {"prompt": "It was", "max_tokens": 20, "seed": 3}
         text = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
@@ -237,7 +235,7 @@ def test_access_log_has_a_line_for_each_request(trained: Path) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "interrupts"), [("0.1", 1), ("600", 2)])
-def test_deadline_or_a_second_ctrl_c_ends_what_runs_without_a_word(
+def test_deadline_or_a_second_ctrl_c_ends_the_server_silently(
     seconds: str, interrupts: int, trained: Path
 ) -> None:
     endless = 4_000_000

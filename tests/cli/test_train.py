@@ -26,7 +26,7 @@ RUN = Path("runs/tiny")
 @pytest.mark.parametrize(
     "place", ["runs/renamed", "runs/tiny (copy)", "elsewhere/tiny", "elsewhere/checkpoints"]
 )
-def test_configuration_of_a_run_is_that_run_wherever_its_folder_is(
+def test_configuration_of_a_run_names_it_wherever_its_folder_is(
     workplace: Path, run: Call, refuse: Refuse, place: str
 ) -> None:
     """Whether the folder was moved, or is a copy of one that stays as it was."""
@@ -82,9 +82,7 @@ def test_run_goes_on_when_the_run_that_it_names_was_moved_too(
     assert Path("elsewhere-2/last.json").is_file()
 
 
-def test_finished_run_is_found_when_its_base_was_moved_which_alone_tells_the_model(
-    workplace: Path, run: Call
-) -> None:
+def test_finished_run_is_found_after_its_base_was_moved(workplace: Path, run: Call) -> None:
     run(f"{TRAIN} train.max_steps=2")
     lines = Path("tiny.yaml").read_text(encoding="utf-8").splitlines()
     Path("tuned.yaml").write_text(
@@ -97,7 +95,7 @@ def test_finished_run_is_found_when_its_base_was_moved_which_alone_tells_the_mod
     assert {path.name for path in Path("runs").iterdir()} == {"moved", "tuned"}
 
 
-def test_numbered_run_stays_one_of_its_name_when_its_own_configuration_continues_it(
+def test_numbered_run_keeps_its_name_when_it_is_continued(
     workplace: Path, run: Call, refuse: Refuse
 ) -> None:
     run(f"{TRAIN} train.max_steps=3")
@@ -164,7 +162,7 @@ def test_finished_run_goes_on_only_where_that_is_allowed(
     assert (RUN / "checkpoints/step-000008").is_dir()
 
 
-def test_checkpoint_that_cannot_be_continued_is_refused_and_auto_falls_back(
+def test_unusable_checkpoint_is_refused_and_auto_falls_back(
     own: Path, run: Call, refuse: Refuse
 ) -> None:
     (own / "other.txt").write_text("Entirely different letters: zxq!\n" * 60, encoding="utf-8")
@@ -223,7 +221,7 @@ def test_resume_needs_no_more_than_the_name_of_a_run(
     assert Path("runs/other/last.json").is_file()
 
 
-def test_word_after_resume_is_looked_up_once_and_where_the_command_says_that_runs_are(
+def test_resume_looks_its_name_up_once_and_in_run_dir(
     workplace: Path, run: Call, refuse: Refuse
 ) -> None:
     run(f"{TRAIN} run.dir={workplace}/own train.max_steps=2")
@@ -270,7 +268,7 @@ def test_key_that_nothing_reads_is_named(workplace: Path, run: Call) -> None:
 
 
 @pytest.mark.parametrize("gone", ["checkpoint", "pointer", "both", "damaged pointer"])
-def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
+def test_run_that_lost_its_best_checkpoint_keeps_as_few(
     workplace: Path, run: Call, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     losses = itertools.count(1)
@@ -302,7 +300,7 @@ def test_run_that_has_lost_its_best_checkpoint_goes_on_and_keeps_as_few(
 
 
 @pytest.mark.parametrize("steps", [1, 20])
-def test_run_shorter_than_its_warmup_shrinks_it_and_goes_on_exactly(
+def test_run_shorter_than_its_warmup_shrinks_it_and_resumes(
     workplace: Path, run: Call, steps: int
 ) -> None:
     short = f"{TRAIN} train.max_steps={steps} optim.warmup_steps=100"

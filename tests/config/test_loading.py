@@ -92,9 +92,7 @@ def test_wrong_line_is_told_in_one_line_with_its_number_and_key(
         ("model:\n  n_layer: [1\n", "some.yaml:3: expected ',' or ']', but got '<stream end>'"),
     ],
 )
-def test_file_of_another_shape_or_that_contradicts_itself_is_refused(
-    text: str, problem: str
-) -> None:
+def test_file_that_is_misshapen_or_contradicts_itself_is_refused(text: str, problem: str) -> None:
     assert complaint(text) == problem
 
 
@@ -143,7 +141,7 @@ def test_override_is_read_like_the_file(override: str, section: str, key: str, v
     assert getattr(getattr(config, section), key) == value
 
 
-def test_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> None:
+def test_override_wins_over_the_file_and_over_earlier_ones() -> None:
     text = "train:\n  max_steps: bad\nmodel:\n#  n_layer: 3\n"
     overrides = ["train.max_steps=500", "train.max_steps=700", "model.n_layer=2"]
     config = parse_config(text, "some.yaml", overrides)
@@ -346,7 +344,7 @@ def is_taken_or_refused_in_words(text: str, overrides: list[str]) -> bool:
 
 
 @given(data=st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
-def test_any_value_of_any_key_gives_a_configuration_or_a_config_error(data: dict[str, Any]) -> None:
+def test_any_value_of_any_key_gives_a_config_or_a_config_error(data: dict[str, Any]) -> None:
     sections: dict[str, dict[str, Any]] = {}
     for name, value in data.items():
         section, key = name.split(".")
@@ -355,7 +353,7 @@ def test_any_value_of_any_key_gives_a_configuration_or_a_config_error(data: dict
 
 
 @given(key=st.sampled_from([*KEYS, "modle.x", "model"]), text=yamlish, parts=yamlish)
-def test_any_text_and_override_give_a_configuration_or_a_config_error(
+def test_any_text_and_override_give_a_config_or_a_config_error(
     key: str, text: list[str], parts: list[str]
 ) -> None:
     assert is_taken_or_refused_in_words("".join(text), [])
@@ -395,7 +393,7 @@ def test_derived_shapes(
 @pytest.mark.parametrize(
     ("size", "shares", "is_cut"), [(32, 2, True), (24, 2, False), (34, 2, False), (1, 0, True)]
 )
-def test_windows_are_cut_into_whole_sequences_of_eight_tokens_or_more(
+def test_windows_are_cut_into_sequences_of_at_least_8_tokens(
     size: int, shares: int, is_cut: bool
 ) -> None:
     values = {"model": {"block_size": size}, "train": {"length_warmup": shares * [0.1]}}

@@ -185,7 +185,7 @@ def test_tokens_are_those_of_the_cpu_whatever_the_other_rows(
 @pytest.mark.parametrize(
     ("kv_dtype", "tolerance"), [("fp32", 1e-4), ("bf16", 5e-2), ("fp16", 1e-2)]
 )
-def test_log_probabilities_through_a_cache_are_near_those_of_the_cpu(
+def test_log_probabilities_through_a_cache_are_near_the_cpus(
     kv_dtype: str, tolerance: float
 ) -> None:
     params, found = SamplingParams(temperature=0, max_new_tokens=1, logprobs=23), []

@@ -34,7 +34,7 @@ def test_batch_holds_the_windows_at_its_starts(order: str) -> None:
 
 
 @EVERY_ORDER
-def test_seed_alone_decides_the_batches_and_a_saved_state_continues_them(order: str) -> None:
+def test_batches_depend_on_the_seed_and_resume_from_a_state(order: str) -> None:
     before = torch.get_rng_state()
     one, other, same = (build_sampler(order, TOKENS, 16, seed) for seed in (1, 2, 1))
     turns = [[draws(sampler, 1) for sampler in (one, other, same)] for _ in range(30)]
@@ -136,7 +136,7 @@ def test_order_takes_eight_bytes_for_each_block() -> None:
     assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) <= 8 * 250_000
 
 
-def test_several_texts_are_sampled_by_length_with_windows_inside_one() -> None:
+def test_texts_are_sampled_by_length_with_each_window_inside_one() -> None:
     texts = np.concatenate([np.arange(40), 1000 + np.arange(200), 2000 + np.arange(100)])
     ranges = np.array([[0, 40], [40, 240], [240, 340]])
     sampler = build_sampler("random", texts, 16, 5, ranges)

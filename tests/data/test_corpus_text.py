@@ -111,7 +111,7 @@ def test_file_with_nul_bytes_is_no_text(file: Path, content: bytes, size: int) -
         reading(file, content, size)
 
 
-def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
+def test_byte_pairs_are_learned_from_blocks_all_over_a_corpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_text, "BLOCK", 1000)
@@ -137,14 +137,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_folder_or_pattern_names_files_in_the_order_of_their_paths(folder: Path) -> None:
+def test_folder_or_pattern_names_files_in_order_of_their_paths(folder: Path) -> None:
     assert find_files(folder) == [folder / name for name in ("a/c.md", "a/z.txt", "b.txt")]
     assert find_files(folder / "a" / "[a-z]*.txt") == [folder / "a/z.txt"]
     (folder / "really[1].txt").write_text("x")
     assert find_files(folder / "really[1].txt") == [folder / "really[1].txt"]
 
 
-def test_links_below_a_folder_or_a_pattern_are_left_out_and_named(folder: Path) -> None:
+def test_links_below_a_folder_or_pattern_are_left_out_and_named(folder: Path) -> None:
     secret = folder.parent / f"{folder.name}.secret"
     secret.write_text("of another folder")
     (folder / "a/z2.txt").symlink_to(secret)

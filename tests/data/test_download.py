@@ -125,7 +125,7 @@ def failure(get: Fetch, tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("page", ["/good", "/gzip", "/cut-once", "/nonsense"])
-def test_good_file_arrives_alone_from_the_first_mirror_that_has_it(
+def test_good_file_comes_alone_from_the_first_mirror_with_it(
     server: Server, get: Fetch, tmp_path: Path, page: str
 ) -> None:
     folder = tmp_path / "new" / "folder"
@@ -220,7 +220,7 @@ def refusal(settings: Settings = OFFLINE, **keys: Any) -> str:
 
 
 @pytest.mark.usefixtures("no_socket")
-def test_own_file_is_taken_where_it_is_unless_it_is_empty_or_absurdly_large(
+def test_own_file_is_used_in_place_unless_empty_or_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = tmp_path / "text.txt"
@@ -245,7 +245,7 @@ def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_socket")
-def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(
+def test_shakespeare_comes_from_the_environment_before_data_dir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the real one is not here to test with

@@ -175,9 +175,7 @@ def test_text_changed_while_it_is_read_is_refused(
     assert text.is_empty()
 
 
-def test_files_are_joined_in_order_by_an_empty_line_and_a_bad_one_leaves_nothing(
-    place: Place,
-) -> None:
+def test_files_are_joined_by_an_empty_line_or_not_at_all(place: Place) -> None:
     texts = ["".join(LINES[number::3]) for number in range(3)]
     for number, content in enumerate(texts):
         (place.files / f"{number}.txt").write_text(content, encoding="utf-8")
@@ -192,7 +190,7 @@ def test_files_are_joined_in_order_by_an_empty_line_and_a_bad_one_leaves_nothing
     assert whole(place.prepare(path=str(place.files / "[01].*"))) == "\n\n".join(texts[:2])
 
 
-def test_several_paths_are_split_each_and_have_the_tokenizer_of_all(place: Place) -> None:
+def test_several_paths_are_split_each_and_share_one_tokenizer(place: Place) -> None:
     texts = {
         str(place.files / name): text
         for name, text in (("b.txt", "".join(LINES[::2])), ("c.txt", "xyz" * 200))
@@ -225,7 +223,7 @@ def test_several_paths_are_split_each_and_have_the_tokenizer_of_all(place: Place
     val=st.floats(0.1, 0.9),
 )
 @examples(0.25)
-def test_any_pieces_and_blocks_give_the_text_split_at_the_same_place(
+def test_text_is_split_at_one_place_for_any_pieces_and_blocks(
     text: str, keys: dict[str, Any], block: int, piece: int, val: float
 ) -> None:
     with (
@@ -268,9 +266,7 @@ def test_prepared_text_is_not_encoded_again(text: Place) -> None:
     assert whole(text.prepare(path=str(text.files / "moved.txt"))) == TEXT
 
 
-def test_token_files_of_before_are_kept_unless_the_text_has_a_return_without_a_line_end(
-    place: Place,
-) -> None:
+def test_older_token_files_are_kept_unless_returns_stand_alone(place: Place) -> None:
     """In their time such a return was a character."""
     place.write(TEXT.replace("\n", "\r\n"))
     lines = place.prepare()
@@ -304,7 +300,7 @@ def test_another_text_or_option_gets_other_token_files(text: Place) -> None:
         ("a" * 260 + "€" * 10, "byte", 1.0, 9 / 29),  # a character across the border
     ],
 )
-def test_characters_per_token_are_those_of_the_tokens_that_are_read(
+def test_characters_per_token_count_only_the_tokens_read(
     text: str, tokenizer: str, train: float, val: float, place: Place
 ) -> None:
     place.write(text)
@@ -327,7 +323,7 @@ def test_characters_per_token_are_those_of_the_tokens_that_are_read(
         (b"caf\xe9" * 500, {"tokenizer": "byte"}, "is not UTF-8: byte 3"),
     ],
 )
-def test_text_without_anything_to_learn_is_refused_and_leaves_nothing(
+def test_text_without_anything_to_learn_is_refused(
     content: bytes, keys: dict[str, Any], problem: str, place: Place
 ) -> None:
     place.text.write_bytes(content)

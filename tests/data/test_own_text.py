@@ -24,7 +24,7 @@ AMOUNTS = (
 
 
 @pytest.mark.parametrize("characters", AMOUNTS)
-def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: int) -> None:
+def test_own_text_gets_a_config_whose_validation_fills_a_block(characters: int) -> None:
     config = Config.model_validate(recipe_for(characters, characters // 10, 65))
     assert config.model.block_size < characters // 10
     tokens = config.model.block_size * config.train.batch_size

@@ -33,7 +33,7 @@ def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 @given(text=st.text(min_size=1))
-def test_text_comes_back_from_its_ids_and_the_tokenizer_from_its_json(text: str) -> None:
+def test_tokenizer_round_trips_texts_and_its_own_json(text: str) -> None:
     chars, data = CharTokenizer(text), ByteTokenizer()
     assert bytes(data.encode(text).tolist()) == text.encode("utf-8")
     assert chars.itos == sorted(set(text))
@@ -61,7 +61,7 @@ def test_ids_have_the_smallest_unsigned_type_that_holds_them(vocab_size: int, dt
     assert ids.tolist() == [vocab_size - 1]
 
 
-def test_unknown_characters_are_each_told_once_with_their_first_place() -> None:
+def test_unknown_characters_are_named_once_with_first_place() -> None:
     with pytest.raises(DataError, match="at least one character"):
         CharTokenizer("")
     with pytest.raises(DataError, match="got 'ignore', expected error, replace or drop"):
@@ -83,7 +83,7 @@ def test_unknown_characters_are_each_told_once_with_their_first_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["\x00", "`", "b", "é", "\uffff", "𝄞", "\U0010ffff", "\ud800"])
-def test_character_below_between_or_above_the_vocabulary_is_unknown(text: str) -> None:
+def test_character_outside_the_vocabulary_is_unknown(text: str) -> None:
     with pytest.raises(DataError, match=r"outside the vocabulary of 2: .* at 1;"):
         CharTokenizer("ac").encode(f"a{text}c")
     assert CharTokenizer("ac", unknown="drop").encode(f"a{text}c").tolist() == [0, 1]
@@ -368,7 +368,7 @@ def test_what_a_text_could_take_hours_or_gigabytes_in_is_not_run(
     assert len(str(caught.value)) < 400
 
 
-def test_token_that_is_added_around_a_text_is_kept_for_exports_and_never_run() -> None:
+def test_added_special_token_is_exported_and_never_encoded() -> None:
     often = {
         "type": "TemplateProcessing",
         "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 1000,

@@ -143,9 +143,7 @@ def test_each_process_reads_its_own_half_of_every_micro_batch(facts: Facts) -> N
         assert [row for part in parts for row in part] == fact["whole"]
 
 
-def test_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(
-    folder: Path, facts: Facts
-) -> None:
+def test_signal_to_one_process_stops_both_and_resume_is_exact(folder: Path, facts: Facts) -> None:
     assert [fact["signal_to_one"] for fact in facts] == [[STOPPED_AT + 1, 143]] * 2
     stopped, straight = (folder / name / "runs/run" for name in ("stopped", "straight"))
     assert metrics(stopped) == metrics(straight)

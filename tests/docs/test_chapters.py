@@ -65,7 +65,7 @@ def test_every_block_runs(path: Path, executed, work: Path) -> None:  # type: ig
 
 
 @pytest.mark.slow
-def test_check_must_fail_after_the_stub_and_a_failing_cell_is_named(tmp_path: Path) -> None:
+def test_check_fails_after_the_stub_and_names_the_failing_cell(tmp_path: Path) -> None:
     cells = execute(chapter(tmp_path, EXERCISE.format("answer = ...")), tmp_path).cells
     assert not any(cell.get("outputs") for cell in cells)
     with pytest.raises(ChapterError, match=r"1_sample\.md:4: the check passes with the stub"):
@@ -86,7 +86,7 @@ def test_notebooks_are_those_of_the_chapters_without_outputs() -> None:
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
-def test_chapter_opens_in_colab_once_the_repository_has_an_address(
+def test_chapter_opens_in_colab_if_the_repository_has_an_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = read(CHAPTERS[0])

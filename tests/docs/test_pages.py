@@ -82,7 +82,7 @@ def test_reference_has_every_public_name_and_key_once() -> None:
     assert "| `model.n_layer` | integer at least 1 at most 10000 | `6` | Blocks. |" in rows
 
 
-def test_page_of_a_command_is_its_help_without_anything_of_this_machine() -> None:
+def test_page_of_a_command_is_its_help_without_local_paths() -> None:
     for name in COMMANDS:
         text = reference.command(name)
         assert text.startswith(f"# gpt {name}\n\n")

@@ -32,7 +32,7 @@ def site(work: Path, executed) -> Path:  # type: ignore[no-untyped-def]
         )
 
 
-def test_everything_has_its_page_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path) -> None:
     assert all((site / "commands" / f"{name}.html").is_file() for name in COMMANDS)
     assert all(
         (site / "book" / f"{path.stem}.{kind}").is_file()

@@ -149,7 +149,7 @@ def test_page_refuses_weights_and_words_that_it_cannot_hold(
         page_of(sharp_model(n_embd=128))
 
 
-def test_page_is_one_file_that_asks_nothing_of_anyone_and_keeps_hostile_text_as_data() -> None:
+def test_page_is_one_offline_file_and_hostile_text_stays_data() -> None:
     tokenizer = CharTokenizer("</script>&\u2028ab")
     page = page_of(sharp_model(), tokenizer=tokenizer)
     assert page.count("<script") == page.count("</script>") == 3
@@ -222,9 +222,7 @@ def open_view(page: Page, name: str) -> None:
     page.wait_for(f"document.querySelector('.view-{name}') !== null")
 
 
-def test_page_writes_what_pytorch_writes_by_webassembly_after_plain_forms_of_unknown_characters(
-    open_page: Open, model: GPT
-) -> None:
+def test_page_generates_in_webassembly_what_pytorch_generates(open_page: Open, model: GPT) -> None:
     page = open_page()
     assert page.run("document.getElementById('prompt').value") == "ab"
     text = write(page, "caf\u00e9\u2019s #1\u2014", count=1)
@@ -254,9 +252,7 @@ def test_program_that_the_page_shows_writes_its_text(
     assert capsys.readouterr().out == f"{text}\n"
 
 
-def test_model_view_goes_on_by_what_it_samples_at_the_temperature(
-    open_page: Open, model: GPT
-) -> None:
+def test_model_view_continues_with_what_it_samples(open_page: Open, model: GPT) -> None:
     page = open_page()
     open_view(page, "picture")
     bars = "[...document.querySelectorAll('.bars .value')].map((item) => item.textContent)"

@@ -174,7 +174,7 @@ ENDS: list[tuple[Tokenizer, int, str | None]] = [
 
 
 @pytest.mark.parametrize(("tokenizer", "end_id", "end"), ENDS)
-def test_tokenizer_knows_the_end_of_a_text_where_that_changes_no_ids(
+def test_tokenizer_has_an_end_of_text_where_it_changes_no_ids(
     tokenizer: Tokenizer, end_id: int, end: str | None, tmp_path: Path
 ) -> None:
     save(sharp_model(vocab_size=256), tmp_path, tokenizer, end_id=end_id)
@@ -192,7 +192,7 @@ def test_tokenizer_knows_the_end_of_a_text_where_that_changes_no_ids(
     assert import_folder(tmp_path)[1].to_dict() == tokenizer.to_dict()
 
 
-def test_token_that_was_added_to_merged_bytes_is_the_end_of_a_text(tmp_path: Path) -> None:
+def test_token_added_to_merged_bytes_is_the_end_of_text(tmp_path: Path) -> None:
     content = learn_bpe([TEXT[:10_000]], 300).to_dict()["tokenizer"]
     library = LibraryTokenizer.from_str(json.dumps(content))
     library.add_special_tokens(["<|end|>"])
@@ -333,9 +333,7 @@ def test_missing_or_damaged_file_is_named(
         (LLAMA | {"qk_norm": True, "bias": True}, "model.qk_norm=false or with model.bias=false"),
     ],
 )
-def test_model_without_an_architecture_in_transformers_is_refused(
-    changes: dict[str, object], remedy: str
-) -> None:
+def test_model_unknown_to_transformers_is_refused(changes: dict[str, object], remedy: str) -> None:
     with pytest.raises(InputError) as error:
         export_files(sharp_model(**changes), CHARS, SamplingParams())
     assert str(error.value) == (
@@ -357,9 +355,7 @@ def in_library(tokenizer: Tokenizer) -> Any:
     return LibraryTokenizer.from_str(json.dumps(to_tokenizer_json(tokenizer)))
 
 
-def test_tokenizer_of_merged_bytes_is_byte_pair_encoding_and_an_unknown_character_is_replaced() -> (
-    None
-):
+def test_tokenizer_of_merged_bytes_is_exported_as_byte_pairs() -> None:
     content = to_tokenizer_json(ByteTokenizer())
     content["model"]["vocab"]["th"] = 256
     content["model"]["merges"] = [["t", "h"]]

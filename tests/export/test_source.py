@@ -160,7 +160,7 @@ def test_text_that_the_model_cannot_read_is_refused() -> None:
     assert bits == pytest.approx(400 / math.log(2))  # finite where a probability is zero
 
 
-def test_text_without_a_head_is_another_and_the_next_one_is_whole_again() -> None:
+def test_head_left_out_changes_only_the_text_that_asks_for_it() -> None:
     code = """
     const request = { prompt: "the ", count: 40 };
     const without = { ...request, ablate: [[0, 0], [1, 2]] };
@@ -175,9 +175,7 @@ def test_text_without_a_head_is_another_and_the_next_one_is_whole_again() -> Non
 @pytest.mark.parametrize(
     ("count", "kept", "most"), [(8, 9, 6), (40, 24, 40)], ids=["in the window", "beyond it"]
 )
-def test_branch_is_what_the_text_would_have_been_and_does_not_compute_its_prompt_again(
-    count: int, kept: int, most: int
-) -> None:
+def test_branch_continues_the_text_and_reuses_its_prompt(count: int, kept: int, most: int) -> None:
     code = f"""
     let steps = 0;
     const step = source.model.step;

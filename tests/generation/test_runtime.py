@@ -23,7 +23,7 @@ def mixed_model() -> Any:
 
 
 @needs_compiler
-def test_question_has_no_answer_for_a_model_that_the_decoder_computes() -> None:
+def test_question_has_no_answer_for_a_model_of_the_decoder() -> None:
     assert why_not_native(sharp_model(), read_settings(), silent) is None
 
 

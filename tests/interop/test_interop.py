@@ -69,7 +69,7 @@ def exported_models() -> list[tuple[GPT, Tokenizer, str]]:
 
 
 @pytest.mark.parametrize(("version", "environment"), [("4.", "elsewhere"), ("5.", "here")])
-def test_transformers_gives_our_ids_logits_and_texts_of_every_export(
+def test_transformers_gives_our_ids_logits_and_texts(
     version: str, environment: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Its model reads what its tokenizer returns, without any change."""

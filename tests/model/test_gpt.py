@@ -54,7 +54,7 @@ def test_any_two_choices_meet_in_a_variant() -> None:
         )
 
 
-def test_logits_depend_on_their_token_and_those_before_and_on_their_order(model: GPT) -> None:
+def test_logits_depend_on_earlier_tokens_and_their_order(model: GPT) -> None:
     embedded: list[Tensor] = []
     model.wte.register_forward_hook(lambda _, __, x: embedded.append(x))
     idx = torch.arange(LENGTH)[None]
@@ -181,7 +181,7 @@ def test_pass_can_be_traced_and_takes_other_ids_then(model: GPT) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_model_of_the_meta_device_gets_its_tables_with_its_memory(
+def test_model_of_the_meta_device_gets_its_tables_with_memory(
     model: GPT, dtype: torch.dtype
 ) -> None:
     with torch.device("meta"):
@@ -195,7 +195,7 @@ def test_model_of_the_meta_device_gets_its_tables_with_its_memory(
     assert torch.equal(empty(idx), model(idx))
 
 
-def test_logits_are_float32_under_bfloat16_and_close_in_it_and_in_float64(model: GPT) -> None:
+def test_logits_are_float32_and_close_in_all_types(model: GPT) -> None:
     idx = random_ids(2)
     expected = model(idx)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -213,7 +213,7 @@ def test_logits_are_float32_under_bfloat16_and_close_in_it_and_in_float64(model:
     assert blocks[0].dtype == torch.float64
 
 
-def test_tied_weights_share_storage_also_after_loading_converting_and_stepping() -> None:
+def test_tied_weights_share_storage_after_loading_and_stepping() -> None:
     tied, untied = GPT(tiny_config(tie_weights=True)), GPT(tiny_config(tie_weights=False))
     assert untied.lm_head.weight.data_ptr() != untied.wte.weight.data_ptr()
     assert parameters(untied) - parameters(tied) == 23 * 32
@@ -228,7 +228,7 @@ def parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def test_parameters_are_those_of_llama_3_under_the_names_of_gpt_2() -> None:
+def test_parameters_are_llama_3s_under_the_names_of_gpt_2() -> None:
     shape = {
         "vocab_size": 128256,
         "mlp_width": 14336,
@@ -263,7 +263,7 @@ def test_parameters_are_those_of_llama_3_under_the_names_of_gpt_2() -> None:
     [{}, {"mlp": "swiglu", "norm": "rmsnorm", "position": "rope", "qk_norm": True}],
     ids=["gpt2", "llama"],
 )
-def test_weights_begin_with_gpt2s_deviations_biases_zero_and_gains_one(
+def test_weights_begin_with_the_deviations_of_gpt2(
     kind: dict[str, Any], n_layer: int, tie_weights: bool
 ) -> None:
     sizes = {"n_layer": n_layer, "n_embd": 128, "vocab_size": 150, "block_size": 100}
@@ -335,7 +335,7 @@ def test_vector_math_is_first_called_on_one_element() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_configuration_tells_other_programs_whether_the_head_is_tied(tied: bool) -> None:
+def test_configuration_tells_whether_the_head_is_tied(tied: bool) -> None:
     """peft takes the configuration for a dict, or has `to_dict` make one, and reads these two keys."""
     config = GPT(tiny_config(tie_weights=tied)).config
     fields = config.to_dict()

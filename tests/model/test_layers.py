@@ -57,7 +57,7 @@ def test_cores_agree_on_values_and_gradients(
         (torch.float32, False, True, "sdpa"),
     ],
 )
-def test_auto_takes_the_reference_only_where_training_on_a_cpu_is_faster_so(
+def test_auto_takes_the_reference_only_to_train_faster_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, grad: bool, compiling: bool, used: str
 ) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
@@ -81,7 +81,7 @@ def test_attention_dropout_acts_in_training_only(core: type[nn.Module]) -> None:
     assert not torch.allclose(dropping.train()(q, k, v, None), expected, atol=1e-3)
 
 
-def test_query_and_key_norms_see_each_head_on_its_own_and_leave_values_alone() -> None:
+def test_query_and_key_norms_see_each_head_alone_and_no_values() -> None:
     attention = Attention(tiny_config(qk_norm=True, n_kv_head=2))
     seen: list[Tensor] = []
     attention.core.register_forward_pre_hook(lambda _, args: seen.extend(args[:3]))

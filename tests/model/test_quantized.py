@@ -26,9 +26,7 @@ def linear(outputs: int = 24, inputs: int = 64, bias: bool = True) -> nn.Linear:
 
 @pytest.mark.parametrize("weights", sorted(FORMATS))
 @pytest.mark.parametrize("bias", [True, False])
-def test_quantized_layer_multiplies_by_weights_off_by_clipping_and_half_a_step(
-    weights: str, bias: bool
-) -> None:
+def test_quantized_weights_are_off_by_clipping_and_half_a_step(weights: str, bias: bool) -> None:
     layer, x, largest = linear(bias=bias), torch.randn(2, 5, 64), 2 ** (FORMATS[weights][0] - 1) - 1
     nn.init.zeros_(layer.weight[0])
     quantized = QuantizedLinear(layer, *FORMATS[weights])
@@ -61,7 +59,7 @@ def test_packing_keeps_every_number_of_four_bits() -> None:
 @pytest.mark.parametrize(
     "changes", [{}, {"mlp": "swiglu", "n_kv_head": 2}, {"bias": True, "tie_weights": True}], ids=str
 )
-def test_quantized_model_has_logits_near_its_own_and_leaves_it_alone(
+def test_quantized_model_has_logits_near_the_original(
     weights: str, near: float, changes: dict[str, object]
 ) -> None:
     model = sharp_model(**changes)
@@ -85,7 +83,7 @@ def test_weights_in_bfloat16_are_rounded_and_nothing_else() -> None:
     assert BFloat16Linear(layer).bias is layer.bias
 
 
-def test_unknown_formats_odd_widths_and_quantized_models_are_refused() -> None:
+def test_quantize_refuses_unknown_formats_and_quantized_models() -> None:
     with pytest.raises(InputError, match=r"^weights 'int2': expected one of bf16, int8, int4$"):
         gpt.quantize(sharp_model(), "int2")
     with pytest.raises(

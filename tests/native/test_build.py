@@ -73,7 +73,7 @@ def answer(cache: Path, **options: Any) -> int:
     return open_library(find_library("room/answer.cpp", GENERIC, cache, **options)).answer()
 
 
-def test_source_is_compiled_once_into_a_whole_library_of_its_interface(
+def test_source_is_compiled_once_into_a_whole_library(
     cache: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[tuple[int, str]] = []
@@ -95,9 +95,7 @@ def test_source_is_compiled_once_into_a_whole_library_of_its_interface(
     assert answer(cache, report=pytest.fail) == 42
 
 
-def test_changed_source_header_macro_class_or_compiler_is_compiled_anew(
-    cache: Path, sources: Path
-) -> None:
+def test_changed_source_macro_class_or_compiler_compiles_anew(cache: Path, sources: Path) -> None:
     """Each beside those that were there: another checkout may still want them."""
     answer(cache)
     (sources / "room" / "answer.cpp").write_text(
@@ -112,7 +110,7 @@ def test_changed_source_header_macro_class_or_compiler_is_compiled_anew(
     assert len(list((cache / "kernels").iterdir())) == 6
 
 
-def test_failed_compilations_are_errors_of_one_line_and_tried_again(
+def test_failed_compilations_are_one_line_and_tried_again(
     cache: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object, **options: object) -> None:

@@ -204,9 +204,7 @@ def gcc() -> Compiler:
     return Compiler((find_program("g++", "g++"),), "")
 
 
-def test_trapped_tiles_fault_where_stores_of_a_configuration_were_dropped(
-    trap: str, tmp_path: Path
-) -> None:
+def test_trapped_tiles_fault_where_a_configuration_was_lost(trap: str, tmp_path: Path) -> None:
     shutil.copytree(SOURCES, tmp_path / "src")
     header = tmp_path / "src/amx.h"
     text = header.read_text(encoding="utf-8").replace("load_config(whole);", FORGETFUL)

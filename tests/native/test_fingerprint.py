@@ -355,7 +355,7 @@ class Watching(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_hooks_of_all_modules_and_modes_of_all_functions_are_named() -> None:
+def test_hooks_of_all_modules_and_function_modes_are_named() -> None:
     handle = nn.modules.module.register_module_forward_hook(lambda module, args, y: None)
     assert changed_code(TRAINING) == "torch has _global_forward_hooks"
     handle.remove()
@@ -498,7 +498,7 @@ def test_blocks_inside_a_mode_are_by_pytorch() -> None:
 
 
 @pytest.mark.usefixtures("no_plugins")
-def test_plugin_in_the_place_of_a_shipped_activation_is_by_pytorch(
+def test_plugin_replacing_a_shipped_activation_runs_in_pytorch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(MLPS, "gelu", MLPS["swiglu"])

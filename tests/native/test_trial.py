@@ -131,7 +131,7 @@ def records(cache: Path) -> list[str]:
         ("", ""),
     ],
 )
-def test_faulty_library_gives_way_to_the_next_class_and_is_tried_once(
+def test_faulty_library_is_tried_once_and_the_next_class_is_used(
     fault: str, said: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPT_FAULT", fault)
@@ -161,7 +161,7 @@ def test_faulty_library_gives_way_to_the_next_class_and_is_tried_once(
             loaded(cache)
 
 
-def test_spinning_threads_have_a_verdict_and_waiting_ones_have_none(
+def test_spinning_threads_have_a_verdict_waiting_ones_have_none(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import resource
@@ -210,7 +210,7 @@ def losses(folder: Path) -> list[float]:
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-def test_library_of_a_wheel_is_tried_once_where_the_cache_is_empty(
+def test_library_of_a_wheel_is_tried_once_for_an_empty_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     best = candidates()[0]

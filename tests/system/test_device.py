@@ -30,7 +30,7 @@ def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # no
     return compute
 
 
-def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(
+def test_device_that_is_missing_is_refused_and_auto_is_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -45,7 +45,7 @@ def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(
             choose_device(name)
 
 
-def test_auto_dtype_has_instructions_and_another_is_said_to_be_slow() -> None:
+def test_auto_dtype_has_instructions_and_others_are_called_slow() -> None:
     lines: list[str] = []
     for processor in PROCESSORS.values():
         compute = choose_compute("cpu", "auto", lines.append, processor)
@@ -164,7 +164,7 @@ def _precision() -> Iterator[None]:
         (device.Compute(CPU, torch.float32, torch.bfloat16), "highest", "cpu, 1 threads, float32"),
     ],
 )
-def test_float32_training_on_cuda_alone_is_in_tf32_says_so_and_restores_the_setting(
+def test_tf32_is_for_float32_training_on_cuda_and_is_restored(
     compute: device.Compute, within: str, name: str
 ) -> None:
     assert str(compute) == name

@@ -32,9 +32,7 @@ def old(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("content", [b"", b"new", bytes(range(256)) * 10_000])
-def test_the_new_content_replaces_the_old_and_nothing_else_is_left(
-    content: bytes, old: Path
-) -> None:
+def test_new_content_replaces_the_old_and_leaves_nothing_else(content: bytes, old: Path) -> None:
     with old.open("rb") as file:
         assert file.read(1) == b"o"
         write_atomic(old, content)
@@ -88,7 +86,7 @@ def test_a_disk_that_fills_up_halfway_leaves_the_old_content(old: Path) -> None:
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr
 )
-def test_a_failure_or_an_interrupt_at_any_step_leaves_the_old_content(
+def test_failure_or_interrupt_at_any_step_leaves_the_old_content(
     step: str, error: BaseException, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, step, Mock(side_effect=error))
@@ -133,9 +131,7 @@ def test_a_pipe_a_device_or_a_file_that_is_too_long_is_not_read(tmp_path: Path) 
                 function(path)
 
 
-def test_no_more_than_the_end_of_a_file_is_read_and_nothing_that_is_added_meanwhile(
-    tmp_path: Path,
-) -> None:
+def test_tail_reads_only_the_end_of_a_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert (read_end(path, 3), read_end(path, 9), read_end(path, 0)) == (b"345", b"12345", b"")

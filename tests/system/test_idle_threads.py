@@ -77,7 +77,7 @@ def test_system_that_does_not_tell_is_quiet(content: str | None, tmp_path: Path)
         (2.0, "LOCAL_WORLD_SIZE", None),
     ],
 )
-def test_polls_are_few_only_beside_others_and_unless_the_user_says_otherwise(
+def test_polls_are_few_only_beside_others_or_as_the_user_says(
     others: float, variable: str | None, polls: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if variable is not None:

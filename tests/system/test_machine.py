@@ -56,7 +56,7 @@ def test_settings_are_read_anew_each_time(
     assert read_settings() == replace(EMPTY, **settings)
 
 
-def test_user_who_is_only_a_number_has_a_cache_of_temporary_files(
+def test_user_without_a_name_has_a_cache_of_temporary_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("XDG_CACHE_HOME", "HOME"):
@@ -130,7 +130,7 @@ def test_classes_follow_from_features(
     assert supported() == [each for each in classes if each is not AMX]
 
 
-def test_bfloat16_without_tiles_comes_after_float32_on_processors_of_intel(
+def test_bfloat16_without_tiles_comes_after_float32_on_intel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pretend(monkeypatch, "x86_64", HAS_AMX)

@@ -22,7 +22,7 @@ NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 
 
 @needs_compiler
-def test_run_by_native_kernels_says_so_learns_and_goes_on_without_them(tmp_path: Path) -> None:
+def test_run_by_native_kernels_says_so_and_resumes_without_them(tmp_path: Path) -> None:
     lines: list[str] = []
     trainer = start(tmp_path, *NATIVE, "run.kernels=auto", report=lines.append)
     best = PROCESSORS_HERE[0]
@@ -87,7 +87,7 @@ def test_native_step_that_is_not_finite_changes_nothing(
         ),
     ],
 )
-def test_where_native_kernels_do_not_apply_auto_says_why_and_native_refuses(
+def test_auto_says_why_kernels_do_not_apply_and_native_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], reason: str
 ) -> None:
     if "generic" in reason:

@@ -32,7 +32,7 @@ TOKENS = np.random.default_rng(0).integers(23, size=100).astype(np.uint8)
 )
 @example(length=50, block_size=8, batch_size=3, share=0.0)
 @example(length=50, block_size=8, batch_size=3, share=1.0)
-def test_windows_predict_every_token_once_with_the_context_that_the_stride_leaves(
+def test_windows_predict_every_token_once(
     length: int, block_size: int, batch_size: int, share: float
 ) -> None:
     stride = max(1, round(share * block_size))
@@ -70,7 +70,7 @@ def test_loss_is_the_mean_of_a_loop_over_single_tokens(tiny_model: GPT, stride: 
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_evaluation_is_in_eval_mode_without_gradients_and_restores_the_mode(training: bool) -> None:
+def test_evaluation_is_in_eval_mode_and_restores_the_mode(training: bool) -> None:
     model = GPT(tiny_config(dropout=0.5)).train(training)
     seen: set[tuple[bool, bool]] = set()
     model.register_forward_hook(
@@ -93,9 +93,7 @@ def small_model(**changes: object) -> GPT:
 @examples(0.25)
 @given(length=st.integers(2, 30), stride=st.integers(1, WIDTH))
 @torch.no_grad()
-def test_each_token_is_scored_once_by_the_first_window_that_reaches_it(
-    length: int, stride: int
-) -> None:
+def test_token_is_scored_by_the_first_window_that_reaches_it(length: int, stride: int) -> None:
     model, ids, expected, begin = small_model(), LETTERS.encode(TEXT[:length]).tolist(), [], 0
     for place in range(1, length):
         begin += stride * (begin + WIDTH < place)

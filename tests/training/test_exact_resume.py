@@ -119,7 +119,7 @@ def test_interrupted_run_goes_on_as_if_nothing_had_been(
         assert differing(finish(Path(name), RECIPE), uninterrupted) == []
 
 
-def test_resume_by_path_that_crashes_before_it_saves_goes_on_from_there(
+def test_resume_that_crashed_before_a_save_repeats_its_start(
     tmp_path: Path, uninterrupted: Leftovers
 ) -> None:
     """The metrics of later steps are gone already."""

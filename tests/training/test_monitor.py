@@ -39,7 +39,7 @@ EVALUATION = b'{"step": 3, "val/loss": 1e-09}\n'
         ),
     ],
 )
-def test_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
+def test_resume_keeps_the_whole_lines_up_to_its_step(
     tmp_path: Path, found: list[bytes], step: int, evaluated: bool, kept: list[bytes]
 ) -> None:
     path, files = tmp_path / "metrics.jsonl", RunFiles(RunFolder(tmp_path))
@@ -53,7 +53,7 @@ def test_resume_keeps_the_whole_lines_up_to_its_step_as_they_were(
 
 
 @pytest.mark.parametrize("resume_step", [0, 3, 6])
-def test_resumed_events_can_be_read_back_without_the_points_after_its_step(
+def test_resumed_events_are_without_the_points_after_its_step(
     tmp_path: Path, resume_step: int
 ) -> None:
     """Also where it resumes from a checkpoint of step 0."""
@@ -118,9 +118,7 @@ def failing(error: Exception | None = None) -> Mock:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
-def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_once(
-    number: int,
-) -> None:
+def test_monitors_hear_everything_although_one_cannot_write(number: int) -> None:
     lines: list[str] = []
     full, whole = failing(OSError(number, "it is full")), failing()
     group = MonitorGroup([full, whole], lines.append)
@@ -133,7 +131,7 @@ def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_
     assert lines == ["warning: NonCallableMagicMock cannot write: it is full; training continues"]
 
 
-def test_speed_counts_steps_since_the_last_reading_or_restart_and_seconds_of_the_whole_run(
+def test_speed_counts_steps_since_the_last_reading_or_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """1000 tokens a step of two processes; the machine computes four steps a second; 50 s into its run."""

@@ -51,7 +51,7 @@ def finished(tmp_path: Path) -> dict[str, bytes]:
     return files(tmp_path / "runs/run")
 
 
-def test_other_configurations_take_the_next_names_and_each_is_found_again(
+def test_configurations_take_the_next_names_and_are_found_again(
     tmp_path: Path, finished: dict[str, bytes]
 ) -> None:
     runs, lines = tmp_path / "runs", list[str]()
@@ -83,7 +83,7 @@ def test_other_configurations_take_the_next_names_and_each_is_found_again(
     assert all_runs(tmp_path).keys() == {"run", "run-2", "run-3"}
 
 
-def test_run_that_a_person_numbered_and_a_model_that_was_saved_stay_as_they_are(
+def test_run_numbered_by_a_person_and_a_saved_model_stay(
     tmp_path: Path, finished: dict[str, bytes]
 ) -> None:
     runs = tmp_path / "runs"
@@ -106,7 +106,7 @@ def test_run_that_a_person_numbered_and_a_model_that_was_saved_stay_as_they_are(
     } == others
 
 
-def test_change_that_is_allowed_continues_the_run_that_was_refused(
+def test_allowed_change_continues_the_run_that_was_refused(
     tmp_path: Path, finished: dict[str, bytes]
 ) -> None:
     with stopped_after(1), pytest.raises(Interrupted):
@@ -197,7 +197,7 @@ def test_refused_run_leaves_nothing(tmp_path: Path, finished: dict[str, bytes]) 
     assert not list((tmp_path / "runs").glob(".*"))
 
 
-def test_edited_text_is_another_run_and_the_command_that_goes_on_from_the_first_is_printed(
+def test_edited_text_is_another_run_and_prints_how_to_continue(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train.main(COMMAND) == 0
@@ -291,9 +291,7 @@ def test_name_of_a_run_that_another_process_trains(
     assert last_of(tmp_path / "runs/run") == "step-000003"
 
 
-def test_name_that_another_process_took_before_the_lock_is_refused_in_one_line(
-    tmp_path: Path,
-) -> None:
+def test_name_taken_by_another_process_is_refused_in_one_line(tmp_path: Path) -> None:
     lock = RunFolder.lock
 
     def late(run: RunFolder) -> None:

@@ -103,7 +103,7 @@ def test_objective_and_its_gradient_follow_the_definition(
     }
 
 
-def test_objective_of_configuration_looks_ahead_in_two_thirds_of_the_steps() -> None:
+def test_objective_looks_ahead_in_two_thirds_of_the_steps() -> None:
     train = TrainConfig(
         logit_temperature=0.9, mtp_weights=(0.5,), max_steps=300, teacher_weight=0.2
     )
@@ -204,7 +204,7 @@ def test_term_that_is_no_sum_is_refused_before_a_training_begins(
 @pytest.mark.parametrize(
     ("length", "rows"), [(2, [1, 2, 5, 6]), (8, None), (8, [1, 2, 5, 6]), (16, None)]
 )
-def test_micro_batches_cut_windows_into_sequences_with_their_soft_targets(
+def test_micro_batches_cut_windows_along_with_their_soft_targets(
     length: int, rows: list[int] | None
 ) -> None:
     following = torch.as_tensor(TOKENS.astype("int64")).roll(-1)
@@ -261,9 +261,7 @@ def taught(school: Path, name: str = "teacher") -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("count", "temperature"), [(16, 1.0), (50, 0.7), (64, 1.0)])
-def test_teacher_predicts_every_position_once_in_adjacent_windows(
-    count: int, temperature: float
-) -> None:
+def test_teacher_predicts_every_position_once(count: int, temperature: float) -> None:
     model, tokens = sharp_model(), np.arange(count) * 7 % 23
     found = predict(
         model, tokens.astype(np.uint16), batch_size=2, compute=COMPUTE, temperature=temperature
@@ -276,9 +274,7 @@ def test_teacher_predicts_every_position_once_in_adjacent_windows(
     torch.testing.assert_close(found.float(), expected, atol=1e-3, rtol=1e-3)
 
 
-def test_student_learns_what_its_teacher_predicts_and_resumes_exactly(
-    school: Path, tmp_path: Path
-) -> None:
+def test_student_learns_from_its_teacher_and_resumes_exactly(school: Path, tmp_path: Path) -> None:
     with patch("gpt.training.distillation.predict", wraps=predict) as predicted:
         whole = start(tmp_path / "whole", *taught(school))
     assert predicted.call_args.args[-1] == 0.5  # the temperature of the teacher's training

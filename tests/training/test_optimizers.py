@@ -114,7 +114,7 @@ def rounding(values: Tensor) -> float:
 )
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e15])
 @pytest.mark.parametrize("dtype", SPACING, ids=str)
-def test_orthogonalization_brings_singular_values_near_one_and_keeps_singular_vectors(
+def test_orthogonalization_brings_singular_values_near_one(
     dtype: torch.dtype, rows: int, columns: int, scale: float
 ) -> None:
     given = torch.linspace(1, 0.2, min(rows, columns), dtype=torch.float64)
@@ -136,7 +136,7 @@ def test_orthogonalization_brings_singular_values_near_one_and_keeps_singular_ve
     assert (result - expected).norm() < spacings * rounding(given) * expected.norm()
 
 
-def test_orthogonalization_does_not_blow_up_zeros_or_what_is_too_small_to_matter() -> None:
+def test_orthogonalization_does_not_blow_up_tiny_values() -> None:
     assert torch.equal(orthogonalize(torch.zeros(2, 4, 6), steps=5), torch.zeros(2, 4, 6))
     x = torch.randn(1, 16, 16)
     assert orthogonalize(1e-12 * x, steps=5).norm() < 0.1 * orthogonalize(x, steps=5).norm()
@@ -222,7 +222,7 @@ def test_state_continues_exactly(name: str, frozen: bool) -> None:
     assert all(map(torch.equal, model.parameters(), other.parameters()))
 
 
-def test_loaded_state_brings_its_moments_but_not_its_hyper_parameters() -> None:
+def test_loaded_state_brings_moments_but_no_hyperparameters() -> None:
     state = state_after_steps(name="muon", muon_rate=0.04, weight_decay=0.1)
     _, other = build(name="muon", muon_rate=0.01, weight_decay=0.3)
 
@@ -265,7 +265,7 @@ def test_moments_that_do_not_fit_their_parameter_are_refused(
 
 
 @NAMES
-def test_state_of_another_optimizer_or_of_other_parameters_is_refused(name: str) -> None:
+def test_state_of_another_optimizer_or_model_is_refused(name: str) -> None:
     state = state_after_steps(name=name)
     for present in (
         {"name": "adamw" if name == "muon" else "muon"},

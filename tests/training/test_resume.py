@@ -69,9 +69,7 @@ def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
             find_start(CONFIG, run, resume, pytest.fail)
 
 
-def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warning_each(
-    tmp_path: Path,
-) -> None:
+def test_path_means_one_checkpoint_and_auto_skips_damaged_ones(tmp_path: Path) -> None:
     run, new, lines = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "new"), list[str]()
     folders = [save(run, step, best=step == 5) for step in (5, 10, 15)]
 
@@ -95,7 +93,7 @@ def test_path_means_one_checkpoint_and_auto_passes_over_damaged_ones_with_a_warn
         step_of(new, str(run.path))
 
 
-def test_checkpoint_fits_its_tokenizer_and_what_is_allowed_to_change(tmp_path: Path) -> None:
+def test_checkpoint_allows_only_some_changes_of_configuration(tmp_path: Path) -> None:
     """With another tokenizer the same ids would mean other characters."""
     point = Resume(Path("step-000005"), read_checkpoint(save(RunFolder(tmp_path), 5)))
     rate, foreign = (
@@ -155,9 +153,7 @@ def test_training_state_of_other_kinds_is_refused_in_one_line(tmp_path: Path) ->
             start(tmp_path, "train.max_steps=3", resume="auto")
 
 
-def test_checkpoint_of_another_shape_or_optimizer_is_refused_and_the_folder_left_as_it_was(
-    tmp_path: Path,
-) -> None:
+def test_checkpoint_of_another_shape_or_optimizer_is_refused(tmp_path: Path) -> None:
     """Even where changes are allowed."""
     for optimizer in ("muon", "adamw"):
         run = start(tmp_path / optimizer, f"optim.name={optimizer}", "train.max_steps=3")
@@ -185,7 +181,7 @@ def test_checkpoint_of_another_shape_or_optimizer_is_refused_and_the_folder_left
     assert files() == before
 
 
-def test_allowed_change_of_the_configuration_is_used_from_the_resume_on(tmp_path: Path) -> None:
+def test_allowed_change_of_configuration_holds_after_the_resume(tmp_path: Path) -> None:
     first = start(tmp_path, "train.max_steps=3").run().seconds
     trainer = start(
         tmp_path,
@@ -238,9 +234,7 @@ def test_run_begins_with_weights_architecture_and_tokenizer(
     assert logits(trainer, f"{added}k").isfinite().all()
 
 
-def test_run_with_a_base_resumes_exactly_even_when_the_base_is_gone(
-    tmp_path: Path, base: Path
-) -> None:
+def test_run_with_a_base_resumes_exactly_without_the_base(tmp_path: Path, base: Path) -> None:
     gone = base.rename(tmp_path / "gone")
     whole, stopped = (
         start(tmp_path / name, f"train.init_from={gone}", text="é the key\n" * 60) for name in "ab"

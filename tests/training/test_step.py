@@ -160,7 +160,7 @@ def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
 
 @pytest.mark.parametrize(("grad_clip", "most"), [(0.01, 0.01), (1e6, None), (0.0, None)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_step_gives_loss_and_norm_before_the_update_and_clips_only_above_it(
+def test_step_gives_loss_and_norm_before_the_update(
     dtype: torch.dtype, grad_clip: float, most: float | None
 ) -> None:
     """The scale that keeps float16 gradients from vanishing is out of them before they are clipped."""
@@ -184,7 +184,7 @@ def test_step_gives_loss_and_norm_before_the_update_and_clips_only_above_it(
     assert all(parameter.dtype == torch.float32 for parameter in stepper.model.parameters())
 
 
-def test_every_group_has_its_share_of_the_learning_rate_of_the_call() -> None:
+def test_groups_have_their_shares_of_the_learning_rate() -> None:
     """The schedule is one, in units of the peak; the matrices of Muon have a peak of their own."""
     stepper = build_stepper(learning_rate=0.01, name="muon", muon_rate=0.3)
     before = [weight.detach().clone() for weight in stepper.model.parameters()]
@@ -200,9 +200,7 @@ def test_every_group_has_its_share_of_the_learning_rate_of_the_call() -> None:
 
 
 @OPTIMIZERS
-def test_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_for_good(
-    name: str,
-) -> None:
+def test_overflow_of_a_scaled_gradient_skips_the_step(name: str) -> None:
     stepper = build_stepper(torch.float16, name=name)
     stepper.step(0, RATE, batches())
     before, scale = held(stepper), stepper.scaler.get_scale()
@@ -270,7 +268,7 @@ def test_rates_worked_out_by_hand(
     decay=st.none() | st.integers(1, 200),
     max_steps=st.integers(1, 150),
 )
-def test_rate_stays_within_its_bounds_and_only_falls_after_the_warmup(
+def test_rate_is_within_bounds_and_only_falls_after_the_warmup(
     schedule: str, peak: float, share: float, warmup: int, decay: int | None, max_steps: int
 ) -> None:
     values = {
@@ -308,9 +306,7 @@ def test_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(
 
 
 @given(shares=st.lists(st.floats(0.01, 0.24), max_size=4), max_steps=st.integers(1, 300))
-def test_length_doubles_after_each_share_of_the_steps_to_within_one(
-    shares: list[float], max_steps: int
-) -> None:
+def test_length_doubles_after_each_share_of_the_steps(shares: list[float], max_steps: int) -> None:
     values = {
         "model": {"block_size": 128},
         "train": {"max_steps": max_steps, "length_warmup": shares},

@@ -51,7 +51,7 @@ def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path) -> Non
         )
 
 
-def test_evaluations_logs_and_checkpoints_come_when_and_where_the_configuration_says(
+def test_evaluations_logs_and_checkpoints_come_as_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -96,7 +96,7 @@ def test_run_that_is_refused_leaves_the_process_as_it_was(tmp_path: Path) -> Non
     keep_freed_memory.assert_not_called()
 
 
-def test_full_disk_costs_checkpoints_but_not_the_run_until_its_end(
+def test_full_disk_costs_checkpoints_but_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is full at steps 3, 6 and 12; the loss of step 3 is the lowest."""
@@ -179,7 +179,7 @@ def test_steps_are_not_lost_if_the_last_evaluation_fails(
 
 
 @pytest.mark.parametrize("changes", range(1, 4))
-def test_run_that_is_killed_before_its_last_pointers_has_them_after_a_resume(
+def test_run_killed_before_its_last_pointers_gets_them_on_resume(
     tmp_path: Path, changes: int
 ) -> None:
     """The last step is saved twice, and a pointer to its folder may be that of the first time."""
@@ -209,9 +209,7 @@ def stop_after_five(event: StepEvent) -> None:
 
 
 @pytest.mark.parametrize("stops", ["signal", "callback"])
-def test_stop_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
-    tmp_path: Path, stops: str
-) -> None:
+def test_stop_after_an_unread_bad_step_does_not_save_it(tmp_path: Path, stops: str) -> None:
     """As on a GPU, where the bad step would only be noticed at the next log line."""
     callbacks = as_callbacks([stop_after_five] if stops == "callback" else [])
     options = ("train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
@@ -256,9 +254,7 @@ def handlers() -> list[object]:
 
 
 @pytest.mark.parametrize("size", [4, 1], ids=["evaluating", "sampling"])
-def test_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_pass(
-    tmp_path: Path, size: int
-) -> None:
+def test_signal_while_evaluating_or_sampling_is_obeyed_at_once(tmp_path: Path, size: int) -> None:
     trainer = start(tmp_path)
     monitor = create_autospec(Monitor, instance=True)
     trainer.monitor = MonitorGroup([monitor], print)
@@ -280,9 +276,7 @@ def test_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_p
 
 
 @SIGNALS
-def test_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(
-    former: list[int], number: int
-) -> None:
+def test_first_signal_is_raised_once_and_echoes_are_not(former: list[int], number: int) -> None:
     lines: list[str] = []
     before = handlers()
     with suppress(ZeroDivisionError), SignalWatch(lines.append) as watch:
@@ -358,9 +352,7 @@ class Recorder(Callback):
         self.events["end"].append((event.step, last.name))
 
 
-def test_callbacks_see_what_the_metrics_and_the_folder_hold_and_log_beside_it(
-    tmp_path: Path,
-) -> None:
+def test_callbacks_see_the_metrics_and_log_beside_them(tmp_path: Path) -> None:
     recorder, lengths = Recorder(), list[int]()
     logs = as_callbacks([lambda event: event.log("mine/double", 2 * event.step)])
     prints = as_callbacks([lambda event: lengths.append(len(repr(event)))])
@@ -467,7 +459,7 @@ class Noise(Callback):
             parameter.grad += 0.01 * torch.randn(parameter.shape, generator=event.generator)
 
 
-def test_gradient_noise_is_the_same_in_every_rank_and_after_a_resume(tmp_path: Path) -> None:
+def test_gradient_noise_is_equal_in_all_ranks_and_after_a_resume(tmp_path: Path) -> None:
     plain, whole = (start(tmp_path / str(len(given)), callbacks=given) for given in ([], [Noise()]))
     plain.run()
     whole.run()
@@ -523,7 +515,7 @@ def test_hook_that_there_is_not_is_refused(name: str, hint: str) -> None:
         as_callbacks([plain])
 
 
-def test_attributes_and_functions_with_methods_of_their_own_are_no_hooks() -> None:
+def test_attributes_and_functions_with_methods_are_no_hooks() -> None:
     on_gpu = type("OnGPU", (Callback,), {"on_gpu": True})()
     function = type(
         "Function", (), {"__call__": lambda self, event: None, "on_message": lambda self: None}

@@ -33,7 +33,7 @@ def test_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
     assert committed == made, "gpt/extras/web/built is stale: make web"
 
 
-def test_every_style_sheet_is_applied_and_all_that_pages_are_made_of_is_packaged() -> None:
+def test_style_sheets_are_applied_and_files_of_pages_packaged() -> None:
     assert sorted(STYLES) == sorted(path.stem for path in (WEB / "styles").iterdir())
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["gpt"]

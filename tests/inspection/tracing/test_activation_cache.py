@@ -147,9 +147,7 @@ def test_captured_activations_follow_the_formulas(
 
 
 @every_variant
-def test_gradient_of_every_activation_predicts_the_loss_after_a_small_edit(
-    variant: dict[str, object],
-) -> None:
+def test_gradient_of_an_activation_predicts_the_loss_of_an_edit(variant: dict[str, object]) -> None:
     model, idx = sharp_model(**variant).double(), some_ids()
     logits, cache = run_with_cache(model, idx)
     captured = {name: x for name, x in cache.items() if x.requires_grad}  # a sinusoid does not
@@ -202,7 +200,7 @@ def test_cache_refuses_a_key_that_it_lacks(key: Key, words: str) -> None:
         assert str(error.value) == error.value.args[0]
 
 
-def test_capture_refuses_more_than_the_memory_limit_before_anything_runs() -> None:
+def test_capture_beyond_the_memory_limit_is_refused_unrun() -> None:
     model, calls = sharp_model(), []
     model.wte.register_forward_hook(lambda *_: calls.append(1))
     with pytest.raises(

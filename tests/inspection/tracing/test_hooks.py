@@ -35,9 +35,7 @@ def everything(model: GPT) -> list[str]:
 
 
 @every_variant
-def test_hooks_visit_every_name_once_in_order_and_leave_the_model_alone(
-    variant: dict[str, object],
-) -> None:
+def test_hooks_visit_every_name_once_in_order(variant: dict[str, object]) -> None:
     """Not even touched while its copy runs, so that others can use it at the same time."""
     model, idx, visited = sharp_model(**variant), some_ids(), []
     before, cores, logits = state_of(model), [block.attn.core for block in model.h], model(idx)
@@ -80,7 +78,7 @@ def test_wrappers_of_a_forward_are_left_out(path: str) -> None:
     assert "forward" in vars(module)
 
 
-def test_replaced_forward_is_shown_as_far_as_it_goes_and_refused_beyond() -> None:
+def test_replaced_forward_is_traced_as_far_as_it_goes() -> None:
     model, idx = sharp_model(), some_ids()
     mlp = model.get_submodule("h.0.mlp")
     mlp.forward = lambda x: 0 * x  # type: ignore[method-assign]
@@ -193,7 +191,7 @@ def edited_logits(model: GPT, edits: Edits) -> Tensor:
         ("blocks.1.hook_attn_out", scale(0.5), "h.1.attn.c_proj", ..., 0.5),
     ],
 )
-def test_edit_equals_a_change_of_the_weights_that_make_the_activation(
+def test_edit_equals_a_change_of_the_weights_that_made_it(
     variant: dict[str, object], name: str, edit: Edit, weights: str, part: Any, factor: float
 ) -> None:
     model = sharp_model(**{**variant, "tie_weights": False})

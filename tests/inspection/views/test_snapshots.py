@@ -93,7 +93,7 @@ def test_damaged_snapshot_is_refused(tmp_path: Path, bad: dict[str, Any] | bytes
         read_snapshot(tmp_path / "snapshot")
 
 
-def test_maps_of_all_steps_have_the_plane_and_the_scale_of_the_last() -> None:
+def test_maps_of_all_steps_share_the_plane_and_scale_of_the_last() -> None:
     """Three axes of deviation 3, 2 and 1, turned anyhow: the first two are those of the map."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.randn(200, 3, generator=generator).abs() * torch.tensor([3.0, 2.0, 0.1])

@@ -140,7 +140,7 @@ def test_matmul(kernels: Kernels, rows: int, depth: int, columns: int) -> None:
             assert all(torch.equal(results[0], other) for other in results[1:])
 
 
-def test_weights_are_rounded_to_the_nearest_number_of_the_kernels_type(kernels: Kernels) -> None:
+def test_weights_are_rounded_to_the_nearest_number_of_the_type(kernels: Kernels) -> None:
     x, weight = narrow(kernels, 7, 32), wide(48, 32)
     nearest = weight.detach().to(kernels.dtype).float()
     assert torch.equal(linear(kernels, x, weight), linear(kernels, x, nearest))
@@ -175,7 +175,7 @@ def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) ->
     assert error(normed, right) < 2**-8  # of the mean, which is a thousand times the deviation
 
 
-def test_gradients_that_do_not_lie_in_order_are_taken_as_they_are_meant(kernels: Kernels) -> None:
+def test_gradients_that_are_not_contiguous_are_read_by_strides(kernels: Kernels) -> None:
     x, y, gain = wide(32, 32), narrow(kernels, 32, 32), wide(32)
     turned = torch.randn(32, 32).t()
     for function in (
@@ -320,9 +320,7 @@ def test_attention(
 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 63])
-def test_what_comes_later_does_not_change_a_bit_of_what_came_before(
-    kernels: Kernels, cut: int
-) -> None:
+def test_later_tokens_do_not_change_a_bit_of_earlier_results(kernels: Kernels, cut: int) -> None:
     inputs = attention_inputs(kernels, 2, 64, 2, 32, gains=True)
     turning = rotation(64, 32)
     y = attend(kernels, inputs, 2, turning)
@@ -413,9 +411,7 @@ def correlation(one: Tensor, other: Tensor) -> float:
     return float(abs(one @ other) / (one.norm() * other.norm()) * math.sqrt(one.numel()))
 
 
-def test_masks_of_rows_columns_heads_and_seeds_have_nothing_to_do_with_each_other(
-    kernels: Kernels,
-) -> None:
+def test_masks_of_rows_columns_heads_and_seeds_are_independent(kernels: Kernels) -> None:
     mask = stream_mask(kernels, 256, 512, Dropout(0.5, 3)).double() - 1
     for matrix, among in (
         (mask @ mask.T, 512),
@@ -483,7 +479,7 @@ def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
 
 
 @pytest.mark.parametrize("dropout", [NONE, Dropout(0.2, 5)])
-def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(
+def test_results_are_equal_in_every_call_and_number_of_threads(
     kernels: Kernels, dropout: Dropout
 ) -> None:
     """But for the sums over rows, which are added up in another order."""

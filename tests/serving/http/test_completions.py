@@ -220,7 +220,7 @@ def test_stop_string_ends_text_and_is_left_out(
     assert choice.finish_reason == "stop"
 
 
-def test_window_crops_a_prompt_that_is_echoed_whole_and_ends_text_on_request(
+def test_window_crops_a_prompt_that_is_still_echoed_whole(
     server: Served, char_model: CharModel
 ) -> None:
     prompt = CORPUS[:80]

@@ -72,7 +72,7 @@ def test_only_pages_of_this_server_may_post(server: Served, origin: str | None) 
     assert not any(name.startswith("access-control") for name in preflight.headers)
 
 
-def test_page_of_an_allowed_name_may_come_through_a_proxy_with_tls(serve: Serve) -> None:
+def test_page_of_an_allowed_name_may_come_through_a_tls_proxy(serve: Serve) -> None:
     with serve(hosts=["Chat.lan"]) as served:
         for origin, status in (
             ("https://chat.lan", 200),
@@ -86,7 +86,7 @@ def test_page_of_an_allowed_name_may_come_through_a_proxy_with_tls(serve: Serve)
             )
 
 
-def test_key_is_needed_for_all_but_page_and_health_and_a_host_can_be_allowed(serve: Serve) -> None:
+def test_key_is_needed_for_all_but_the_page_and_health(serve: Serve) -> None:
     wrong = (
         "sesame",
         "Basic sesame",
@@ -301,7 +301,7 @@ def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
     assert_is_error(server.send(b" " * 65536 for _ in range(20)), 413)  # without a Content-Length
 
 
-def test_protocol_is_documented_and_health_is_ok_until_an_engine_fails(manual: Served) -> None:
+def test_protocol_is_documented_and_health_tells_of_failures(manual: Served) -> None:
     document = manual.get("/openapi.json").json()
     # the rest is the playground's
     protocol = {path for path in document["paths"] if not path.startswith("/api/")}

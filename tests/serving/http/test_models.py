@@ -46,7 +46,7 @@ def test_models_are_listed_and_described(server: Served) -> None:
     assert model.created > 1_600_000_000
 
 
-def test_window_and_vocabulary_are_told_of_a_model_that_is_not_loaded(tmp_path: Path) -> None:
+def test_models_tell_window_and_vocabulary_before_loading(tmp_path: Path) -> None:
     add_run(tmp_path, "run")
     models, folder = make_models(tmp_path), tmp_path / "run" / "checkpoints" / "step-000001"
     assert models.sizes("run") == {}
@@ -168,7 +168,7 @@ def test_unused_and_failed_models_give_way(runs: Path, monkeypatch: pytest.Monke
     asyncio.run(ask())
 
 
-def test_changed_checkpoint_is_loaded_anew_and_its_users_keep_the_old_one(tmp_path: Path) -> None:
+def test_changed_checkpoint_is_loaded_anew_beside_the_old_one(tmp_path: Path) -> None:
     add_run(tmp_path, "run")
     closed: list[str] = []
 

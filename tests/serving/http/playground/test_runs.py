@@ -101,7 +101,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_whatever_a_foreign_run_consists_of_the_others_are_listed_at_once(
+def test_foreign_run_of_any_content_does_not_delay_the_list(
     kind: str, site: Served, folder: Path
 ) -> None:
     checkpoint = next((folder / "tiny/checkpoints").iterdir()).relative_to(folder / "tiny")

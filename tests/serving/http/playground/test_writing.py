@@ -58,7 +58,7 @@ def complete(served: Served, prompt: str, **settings: object) -> dict[str, Any]:
     return served.post(prompt=prompt, **{**fixed, **settings}).json()["choices"][0]
 
 
-def test_any_model_writes_its_completion_and_a_reload_keeps_the_form(
+def test_page_writes_the_completion_and_a_reload_keeps_the_form(
     open_page: Open, server: Served
 ) -> None:
     page = open_page()
