@@ -1,4 +1,6 @@
-"""Pages of the site: their place, links and formulas, executed chapters, and what the program fills in."""
+"""Pages of the site: their place, links and formulas, executed chapters, and what the program fills
+in.
+"""
 
 import json
 import re
@@ -12,19 +14,6 @@ from docs.site.chapters import CHAPTERS, ROOT
 from docs.site.links import adapt
 from gpt.cli.commands import COMMANDS
 from gpt.cli.explain import VIEWS
-
-FOREIGN = (
-    r"\bby heart\b|\boneself\b|\bone's own\b|\banother one\b|\bone (may|can|sees|says|wants|needs)\b|\bsuffices?\b"
-    r"|\bcame to grief\b|\bholds possible\b|\bin the place of\b|\bby way of\b|\bnone the worse\b|\bfrom afar\b"
-)
-"""What a translation would say, and a native would not: patterns that were everywhere once."""
-
-
-def test_no_text_says_what_a_native_would_not() -> None:
-    texts = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "notebooks" / "README.md"]
-    found = {path.name: re.search(FOREIGN, path.read_text(encoding="utf-8")) for path in texts}
-    assert len(found) > 20
-    assert [f"{name}: {match[0]}" for name, match in found.items() if match] == []
 
 
 def test_every_document_has_its_place() -> None:
