@@ -1,4 +1,6 @@
-"""Check a wheel by the tools of its platform: what it contains, what its libraries need, and what the index shows."""
+"""Check a wheel by the tools of its platform: what it contains, what its libraries need, and what
+the index shows.
+"""
 
 import subprocess
 import sys
@@ -23,7 +25,9 @@ MACOS_LIBRARIES = (b"/usr/lib/", b"/System/Library/")
 
 
 def check_wheel(wheel: Path, tag: str) -> list[str]:
-    """Return what is wrong with a wheel for a platform, given by its tag; nothing if it is fit to be published."""
+    """Return what is wrong with a wheel for a platform, given by its tag; nothing if it is fit to
+    be published.
+    """
     problems = [*check_contents(wheel), *_run("twine", "check", "--strict", str(wheel))]
     if "linux" in tag:
         problems += _run("auditwheel", "show", str(wheel), expected=f'platform tag: "{tag}"')
@@ -68,7 +72,9 @@ def check_dll(library: Path) -> Iterator[str]:
 
 
 def check_dylib(library: Path, tag: str) -> Iterator[str]:
-    """Yield what keeps a library from being loaded by the macOS of a tag, as far as its headers tell."""
+    """Yield what keeps a library from being loaded by the macOS of a tag, as far as its headers
+    tell.
+    """
     from macholib.mach_o import CPU_TYPE_NAMES, LC_BUILD_VERSION, LC_CODE_SIGNATURE, LC_LOAD_DYLIB
     from macholib.MachO import MachO
 

@@ -16,7 +16,9 @@ ZIG = (sys.executable, "-m", "ziglang", "c++")
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform by its name in a wheel, in Zig, and in `sys.platform`, and the processor classes found there."""
+    """A platform by its name in a wheel, in Zig, and in `sys.platform`, and the processor classes
+    found there.
+    """
 
     tag: str
     target: str

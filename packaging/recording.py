@@ -1,4 +1,5 @@
-"""Record calls of the kernels on this machine, for `replay.cpp`, which repeats them where there is no Python.
+"""Record calls of the kernels on this machine, for `replay.cpp`, which repeats them where there is
+no Python.
 
 A recording holds the arguments of each call, and all memory that it reaches, before and after.
 """
@@ -88,7 +89,9 @@ def _number(argument: Any) -> int:
 
 
 def _reachable(values: list[int]) -> dict[int, tuple[int, int]]:
-    """Return the size in bytes and the kind of each region of memory that numbers and what they point to point to."""
+    """Return the size in bytes and the kind of each region of memory that numbers and what they
+    point to point to.
+    """
     known, values = _live_regions(), list(values)  # which grow
     found: dict[int, tuple[int, int]] = {}
     for address in values:
@@ -100,7 +103,9 @@ def _reachable(values: list[int]) -> dict[int, tuple[int, int]]:
 
 
 def _live_regions() -> dict[int, tuple[int, int]]:
-    """Return the size and kind of all tensors, and arrays and structures of ctypes, by their addresses."""
+    """Return the size and kind of all tensors, and arrays and structures of ctypes, by their
+    addresses.
+    """
     regions: dict[int, tuple[int, int]] = {}
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor) and thing.device.type == "cpu":

@@ -1,4 +1,6 @@
-"""Repeat recorded calls of the kernels with the libraries of a wheel, if this machine can run them or emulate it."""
+"""Repeat recorded calls of the kernels with the libraries of a wheel, if this machine can run them
+or emulate it.
+"""
 
 import os
 import shutil
@@ -26,7 +28,8 @@ WINE = "/usr/lib/wine/wine64"
 
 
 def replay_wheel(wheel: Path, platform: Platform) -> list[str]:
-    """Repeat the calls with every library that can run here, print what was and was not run, and return what differs.
+    """Repeat the calls with every library that can run here, print what was and was not run, and
+    return what differs.
 
     Raises:
         subprocess.CalledProcessError: the program that repeats them cannot be compiled.
@@ -64,7 +67,10 @@ def replay_wheel(wheel: Path, platform: Platform) -> list[str]:
 
 
 def replay(platform: Platform, folder: Path, library: Path) -> tuple[bool, str]:
-    """Run `replay.exe` of a folder with a library and the recording there; return whether all agrees, and its words."""
+    """Run `replay.exe` of a folder with a library and the recording there.
+
+    Return whether all agrees, and its words.
+    """
     command = [*runner(platform), "./replay.exe", library, "recording"]
     environment = {**os.environ, "WINEPREFIX": str(BUILD / "wine"), "WINEDEBUG": "-all"}
     try:
@@ -80,7 +86,7 @@ def replay(platform: Platform, folder: Path, library: Path) -> tuple[bool, str]:
 
 
 def why_not_run(platform: Platform, processor: Processor) -> str | None:
-    """Return why a library for a processor class of a platform cannot be run here; None if it can."""
+    """Return why a library for a processor class of a platform cannot run here, None if it can."""
     if platform.system == "darwin":
         return "which only macOS can"
     program, *arguments = runner(platform) or [sys.executable]
@@ -92,7 +98,9 @@ def why_not_run(platform: Platform, processor: Processor) -> str | None:
 
 
 def runner(platform: Platform) -> list[str]:
-    """Return the program, and its arguments, that runs those of a platform; nothing where this machine itself does."""
+    """Return the program, and its arguments, that runs those of a platform; nothing where this
+    machine itself does.
+    """
     if platform.system == "win32":
         return [shutil.which("wine64") or WINE]
     if platform.processors == (NEON,):
@@ -102,7 +110,9 @@ def runner(platform: Platform) -> list[str]:
 
 @cache
 def recorded(source: str, dtype: torch.dtype) -> Path:
-    """Return a recording of the library of a source, from calls of this machine's own library for a type of matmuls."""
+    """Return a recording of the library of a source, from calls of this machine's own library for a
+    type of matmuls.
+    """
     settings, path = read_settings(), BUILD / f"{Path(source).stem}-{str(dtype)[6:]}.recording"
     # tiles want another layout of the weights than all other classes have
     processor = next(p for p in supported_processors() if p is not AMX and p.matmul_dtype == dtype)

@@ -1,11 +1,13 @@
-"""`make wheels`: a wheel per platform with the kernels of all its processor classes, so that users need no compiler.
+"""`make wheels`: a wheel per platform with the kernels of all its processor classes, so that users
+need no compiler.
 
-Zig is the compiler: it brings the C and C++ libraries of every platform. A wheel holds the sources too; what they are
-compiled for is chosen at run time, and whoever edits them compiles them again.
+Zig is the compiler: it brings the C and C++ libraries of every platform. A wheel holds the sources
+too; what they are compiled for is chosen at run time, and whoever edits them compiles them again.
 
-Each wheel is checked by the tools of its platform (`checks.py`). Recorded calls of the kernels are repeated with its
-libraries wherever this machine can run them (`replaying.py`): natively, for Windows in Wine, for aarch64 in QEMU.
-Nothing of it has run on macOS, on a real Windows or on a real aarch64.
+Each wheel is checked by the tools of its platform (`checks.py`). Recorded calls of the kernels are
+repeated with its libraries wherever this machine can run them (`replaying.py`): natively, for
+Windows in Wine, for aarch64 in QEMU. Nothing of it has run on macOS, on a real Windows or on a real
+aarch64.
 """
 
 import argparse
@@ -34,7 +36,8 @@ LINK = ("-O3", "-shared", "-s")
 
 
 def compiled_library(platform: Platform, source: str, processor: Processor) -> Path:
-    """Return the library of a source for a processor class of a platform, compiled once, in `build/wheels`.
+    """Return the library of a source for a processor class of a platform, compiled once, in
+    `build/wheels`.
 
     Raises:
         subprocess.CalledProcessError: the compiler fails.
@@ -61,7 +64,8 @@ def compiled_library(platform: Platform, source: str, processor: Processor) -> P
 
 
 def build_wheel(platform: Platform, output: Path) -> Path:
-    """Build the wheel of a platform from the tracked files, and return it; the same files make the same wheel.
+    """Build the wheel of a platform from the tracked files, and return it; the same files make the
+    same wheel.
 
     Raises:
         subprocess.CalledProcessError: git, the compiler or pip fails.

@@ -60,7 +60,9 @@ MARKED = {
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no test file of which `-m` excludes every test: it may need packages that only its extra has."""
+    """Import no test file of which `-m` excludes every test: it may need packages that only its
+    extra has.
+    """
     conditions = config.option.markexpr.split(" and ")
     relative = collection_path.relative_to(TESTS).as_posix()
     for mark, places in MARKED.items():

@@ -61,7 +61,9 @@ NORMS["double"] = lambda config: torch.nn.Sequential(
 )
 POSITIONS["own_alibi"] = ALiBi
 OPTIMIZERS["momentum"] = Momentum
-LOSS_TERMS["own_confidence"] = lambda logits, targets: -logits.float().log_softmax(-1).mean(-1).sum()
+LOSS_TERMS["own_confidence"] = (
+    lambda logits, targets: -logits.float().log_softmax(-1).mean(-1).sum()
+)
 SCHEDULES["own_linear"] = lambda step, config, max_steps: 1 - step / max_steps
 """
 """A plugin with a component of every kind."""

@@ -1,4 +1,4 @@
-"""The pages for whoever changes the package: the functions and files that they link to are there."""
+"""Pages for whoever changes the package: the functions and files that they link to exist."""
 
 import ast
 import re
@@ -30,7 +30,9 @@ def anchors_of(text: str) -> set[str]:
 
 
 def is_broken(page: str, link: re.Match[str]) -> bool:
-    """Return whether the file, the heading or the function that a link of a page names is not there."""
+    """Return whether the file, the heading or the function that a link of a page names is not
+    there.
+    """
     if link["target"].startswith("https:"):
         return False
     target = (ROOT / page).parent / link["target"] if link["target"] else ROOT / page

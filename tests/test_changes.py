@@ -1,4 +1,4 @@
-"""Each change of docs/changing.md, made in a plain checkout, leaves the package's own tests green."""
+"""Each change of docs/changing.md, made in a plain checkout, leaves the package's tests green."""
 
 import os
 import shutil

@@ -22,7 +22,9 @@ def installed(name: str) -> str | None:
 
 
 def needed() -> dict[str, bool]:
-    """Everything that the package and its extras need, directly or not: whether who needs it says which version."""
+    """Everything that the package and its extras need, directly or not: whether who needs it says
+    which version.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {CORE: project["dependencies"], **project["optional-dependencies"]}
     waiting = {line for lines in required.values() for line in lines}

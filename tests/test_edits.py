@@ -1,6 +1,8 @@
-"""Edits of a copy of the package, as a reader makes them: every command computes them, or says in a line why not.
+"""Edits of a copy of the package, as a reader makes them: every command computes them, or says in a
+line why not.
 
-One edit of each kind, and the diffs of docs/changing.md; `planted_edits` has more of the model, for each fast path.
+One edit of each kind, and the diffs of docs/changing.md; `planted_edits` has more of the model, for
+each fast path.
 """
 
 import json
@@ -32,7 +34,9 @@ MAX_LINES |= {"schedule": 1, "loss term": 7, "metric": 1}
 RECIPE = """
 run: {name: tiny, device: cpu, dtype: float32, threads: 1}
 data: {source: file, path: corpus.txt}
-model: {n_layer: 2, n_head: 1, n_embd: 32, block_size: 32, norm: rmsnorm, position: rope, qk_norm: true}
+model:
+  {n_layer: 2, n_head: 1, n_embd: 32, block_size: 32, norm: rmsnorm, position: rope,
+   qk_norm: true}
 optim: {name: muon, warmup_steps: 2, grad_clip: 0.1}
 train: {batch_size: 4, max_steps: 6, eval_interval: 3, log_interval: 1, sample_tokens: 10}
 sample: {temperature: 0.9, top_k: 5, max_new_tokens: 40}
@@ -132,8 +136,9 @@ def traced():
         return str(error)
 
 
+tiny = ["--config", "tiny.yaml"]
 found = {
-    name: run(train, "--config", "tiny.yaml", f"run.name={name}", f"run.kernels={kernels}", *overrides)
+    name: run(train, *tiny, f"run.name={name}", f"run.kernels={kernels}", *overrides)
     for name, kernels in (("default", "auto"), ("torch", "torch"))
 }
 resume = ["--config", "tiny.yaml", "--resume", "runs/default/checkpoints/step-000003"]
@@ -143,10 +148,12 @@ for backend in ("auto", "eager", "native"):
     words = ["--checkpoint", "runs/default", "--prompt", "The", "--seed", "3", "--backend", backend]
     found[f"sample {backend}"] = run(sample, *words)
 found["evaluate"] = run(evaluate, "--checkpoint", "runs/default/last")
-found["val"] = json.loads(Path("runs/default/metrics.jsonl").read_text().splitlines()[-1])["val/loss"]
+last_line = Path("runs/default/metrics.jsonl").read_text().splitlines()[-1]
+found["val"] = json.loads(last_line)["val/loss"]
 found["served"], found["traced"] = served(), traced()
-found["explain"] = run(explain, "attention", "--checkpoint", "runs/default", "--prompt", "The keeper")
-found["export"] = run(export, "--to", "html", "--checkpoint", "runs/default", "--output", "page.html")
+checkpoint = ["--checkpoint", "runs/default"]
+found["explain"] = run(explain, "attention", *checkpoint, "--prompt", "The keeper")
+found["export"] = run(export, *checkpoint, "--to", "html", "--output", "page.html")
 print(json.dumps(found))
 """
 
@@ -196,7 +203,9 @@ def apply_if_missing(folder: Path, diff: str) -> None:
 
 
 def run_copy(folder: Path, name: str, script: str) -> str:
-    """Return what a script prints in a folder with a copy of the package that has an edit, one of `EDITS` if any."""
+    """Return what a script prints in a folder with a copy of the package that has an edit, one of
+    `EDITS` if any.
+    """
     shutil.copytree(
         PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__", "node_modules")
     )

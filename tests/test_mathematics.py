@@ -40,7 +40,9 @@ def normal(*shape: int, scale: float = 1.0) -> Tensor:
 def assert_pair(
     ours: Callable[..., Tensor], backward: Callable[..., Any], theirs: Any, *inputs: Tensor
 ) -> None:
-    """Compare a function of some inputs with torch's, and its backward, given a gradient, with autograd's."""
+    """Compare a function of some inputs with torch's, and its backward, given a gradient, with
+    autograd's.
+    """
     result = theirs(*inputs)
     assert_equal(ours(*inputs), result)
     grad = normal(*result.shape)

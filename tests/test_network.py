@@ -56,7 +56,10 @@ ASKED_FOR = {
     for file in ("config/plugins.py", "native/source_file.py")
     for call in ("compile", "exec")
 }
-"""A plugin is code that its user names; a fingerprint computes tables of this package again, beside those in memory."""
+"""A plugin is code that its user names.
+
+A fingerprint computes tables of this package again, beside those in memory.
+"""
 OUTSIDE = re.compile(
     r"""(?:src|href)\s*=\s*["']https?:|url\(\s*["']?https?:|fetch\(\s*["'`]https?:|@import\s+["']https?:"""
 )
@@ -134,7 +137,8 @@ COMMANDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     *((0, ("explain", view, *TEXT)) for view in ("attention", "lens")),
     (2, ("serve", "--checkpoint", "runs/none", "--port", "0")),
 )
-"""Exit code and command line of each, in an order in which one may read what another has written."""
+"""Exit code and command line of each, in an order in which one may read what another has written.
+"""
 LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.connect", "socket.sendto")
 
 
@@ -149,7 +153,10 @@ def test_offline_no_command_opens_a_socket(
     opened: list[str] | None = None
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        """Note what would leave this machine, and refuse it, whichever library asks; a hook cannot be removed."""
+        """Note what would leave this machine, and refuse it, whichever library asks.
+
+        A hook cannot be removed.
+        """
         is_new = event == "socket.__new__" and arguments[1] != socket.AF_UNIX
         leaves = event in LOOKUPS and not (
             event == "socket.connect" and isinstance(arguments[1], str | bytes)

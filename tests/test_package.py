@@ -1,4 +1,4 @@
-"""The package as a whole: its public face, which part may import which, and what an import costs."""
+"""The package as a whole: its public names, which part may import which, what an import costs."""
 
 import ast
 import os
@@ -59,7 +59,8 @@ REACH = {
 LOADED_EXTRAS = {"gpt.cli.train": {"gpt.extras", "gpt.extras.snapshots"}}
 """Modules of extras that a command can load nevertheless.
 
-A training is watched by snapshots unless they are switched off, and the trainer itself knows nothing of them.
+A training is watched by snapshots unless they are switched off, and the trainer itself knows
+nothing of them.
 """
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -81,7 +82,8 @@ from gpt.model import GPT
 from gpt.system.device import meta_device
 
 for position in ("learned", "sinusoidal", "rope"):
-    config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5, position=position)
+    sizes = dict(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5)
+    config = ModelConfig(**sizes, position=position)
     with meta_device():
         GPT(config)
     assert "torch._dynamo" not in sys.modules, "built without memory"
@@ -193,7 +195,9 @@ OTHER_READERS = {
     "gpt.system.idle_threads: read_text": "the kernel's own file below /proc",
     "gpt.system.machine: read_text": "the kernel's own files below /proc",
     "gpt.system.processor: read_text": "the kernel's own files below /proc",
-    "gpt.checkpoint.pickles: PyTorchFileReader": "bytes in memory, or a file that `open_file` opened",
+    "gpt.checkpoint.pickles: PyTorchFileReader": (
+        "bytes in memory, or a file that `open_file` opened"
+    ),
     "gpt.checkpoint.pickles: load": "bytes in memory, or a file that `open_file` opened",
     "gpt.checkpoint.folder: load": "bytes in memory",
     "gpt.extras.inspection.views.snapshots: load": "bytes in memory",
@@ -201,13 +205,20 @@ OTHER_READERS = {
     "gpt.config.strict_yaml: load": "a text",
     "gpt.data.dataset: memmap": "a file that `open_file` opened",
     "gpt.data.encoding: memmap": "a file that `open_file` opened",
-    "gpt.extras.export.hugging_face: load_file": "weights of an import, mapped, in files seen to be regular",
+    "gpt.extras.export.hugging_face: load_file": (
+        "weights of an import, mapped, in files seen to be regular"
+    ),
     "gpt.extras.web.document: read_text": "files of the package",
     "gpt.cli.command: open": "the null device",
     "gpt.cli.serve: open": "a page in a browser",
-    "gpt.cli.shared_options: read_bytes": "a text that a user names, which a shell may hand over as a pipe",
+    "gpt.cli.shared_options: read_bytes": (
+        "a text that a user names, which a shell may hand over as a pipe"
+    ),
 }
-"""What may open files beside `gpt.system.files`, and why; the kernels' sources, libraries and verdicts are not data."""
+"""What may open files beside `gpt.system.files`, and why.
+
+The kernels' sources, libraries and verdicts are not data.
+"""
 
 
 def openers_in(module: str) -> set[str]:
@@ -242,7 +253,9 @@ def mode_of(call: ast.Call) -> object:
 
 
 def test_files_of_users_are_opened_by_one_bounded_reader() -> None:
-    """Others may have made them: a pipe, a link to a device or a huge file must not hold up or fill a process."""
+    """Others may have made them: a pipe, a link to a device or a huge file must not hold up or fill
+    a process.
+    """
     ours = [
         module for module in MODULES if part_of(module) != "native" and module != "gpt.system.files"
     ]

@@ -31,11 +31,16 @@ CHOSEN = (
     "run.kernels=torch",
 )
 TERMS = "train.loss_terms={own_confidence: 0.1}"
-MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['own_mish'] = F.mish\n"
+MISH = (
+    "import torch.nn.functional as F\nfrom gpt.model.layers import "
+    "ACTIVATIONS\nACTIVATIONS['own_mish'] = F.mish\n"
+)
 
 
 def test_every_shipped_name_is_in_its_table() -> None:
-    """A table may have more: a part that a reader of docs/changing.md tries has no place in `SHIPPED` yet."""
+    """A table may have more: a part that a reader of docs/changing.md tries has no place in
+    `SHIPPED` yet.
+    """
     assert SHIPPED.keys() == TABLES.keys()
     for key, names in SHIPPED.items():
         assert set(names) <= set(names_of(key))

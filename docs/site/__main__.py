@@ -1,4 +1,4 @@
-"""`python -m docs.site`: build the site in build/site, check one chapter, or write the notebooks."""
+"""`python -m docs.site`: build the site in build/site, check a chapter, or write the notebooks."""
 
 import argparse
 import subprocess
@@ -15,7 +15,8 @@ FOLDER = Path("build").absolute()
 
 
 def check(paths: list[Path], output: Path | None) -> None:
-    """Check and execute chapters, in folders whose runs are kept between calls; write the page if asked to.
+    """Check and execute chapters, in folders whose runs are kept between calls; write the page if
+    asked to.
 
     Raises:
         ChapterError: what is wrong, a line each.

@@ -1,4 +1,4 @@
-"""The whole site: chapters executed side by side, pages collected below build/pages, then MkDocs."""
+"""Build the site: chapters executed side by side, pages gathered in build/pages, then MkDocs."""
 
 import os
 import re
@@ -27,10 +27,12 @@ GUIDES = {
 
 
 def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
-    """Build the site of executed chapters below a folder that has their working folders, and return where it is.
+    """Build the site of executed chapters below a folder that has their working folders, and return
+    where it is.
 
     Raises:
-        subprocess.CalledProcessError: MkDocs refuses the pages, as with a link that leads nowhere; it has said why.
+        subprocess.CalledProcessError: MkDocs refuses the pages, as with a link that leads nowhere;
+        it has said why.
     """
     pages = folder / "pages"
     for old in (pages, folder / "site"):
@@ -55,7 +57,8 @@ def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
 
 
 def execute_all(chapters: Sequence[Path], work: Path) -> dict[Path, nbformat.NotebookNode]:
-    """Execute chapters, two at a time, in fresh folders below `work`; return them with their outputs, in order.
+    """Execute chapters, two at a time, in fresh folders below `work`; return them with their
+    outputs, in order.
 
     Raises:
         ChapterError: a cell failed.
@@ -111,7 +114,10 @@ def _write_documents(pages: Path) -> None:
 
 
 def _write_linked(files: set[str], pages: Path) -> None:
-    """Write the page of each file, and of those that it links to; what is no Markdown is shown as it is."""
+    """Write the page of each file, and of those that it links to.
+
+    What is no Markdown is shown as it is.
+    """
     for name in sorted(files):
         path, target = ROOT / name, pages / place(name)
         if target.exists() or not path.is_file():
@@ -120,7 +126,10 @@ def _write_linked(files: set[str], pages: Path) -> None:
         if path.suffix != ".md":
             _write(
                 target,
-                f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n````{_language(path)}\n{text}\n````\n",
+                (
+                    "---\nsearch:\n  exclude: true\n---\n\n# "
+                    f"{name}\n\n````{_language(path)}\n{text}\n````\n"
+                ),
             )
             continue
         adapted, linked = adapt(text.replace("<!-- chapters -->", _contents()), name)

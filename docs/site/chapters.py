@@ -1,4 +1,6 @@
-"""The chapters of the book: read from Jupytext Markdown, checked, executed in a kernel, written as notebooks."""
+"""The chapters of the book: read from Jupytext Markdown, checked, executed in a kernel, written as
+notebooks.
+"""
 
 import copy
 import os
@@ -21,16 +23,22 @@ NOTEBOOKS = ROOT / "notebooks"
 EXERCISE = ["exercise", "solution", "check"]
 LAST = "## What you have read"
 REPOSITORY = ""
-"""`owner/name` on GitHub, once there is one: pages link to each chapter in Colab, which installs from it."""
-INSTALL = """GPT = "{}"  # where gpt is not installed, as in Colab: "git+" and the address of its repository, or a wheel
-if GPT:
-    %pip install --quiet {{GPT}}"""
+"""`owner/name` on GitHub, once there is one: pages link to each chapter in Colab, which installs
+from it.
+"""
+INSTALL = (
+    'GPT = "{}"  # where gpt is not installed, as in Colab: "git+" and the address of its '
+    "repository, or a wheel\n"
+    "if GPT:\n"
+    "    %pip install --quiet {{GPT}}"
+)
 _NOTEBOOK_LINKS = {
     r"\]\(\.\./(?!\.\./)": "](../docs/",
     r"\]\(\.\./\.\./": "](../",
     r"\]\((\d_\w+)\.md": r"](\1.ipynb",
 }
-_HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"  # else it is what most blocks are written in
+# Without this header, Jupytext takes the language that most blocks are written in.
+_HEADER = "---\njupyter:\n  jupytext:\n    main_language: python\n---\n\n"
 _DECIMAL = re.compile(r"(?<!Python )(?<![\w.])\d+\.\d+(?![.\w]*\w*\()")
 _CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
 
@@ -69,7 +77,9 @@ def problems(path: Path) -> Iterator[str]:
             yield f"{_place(path, cells[number])}: unknown tag {name!r}"
         start = number - EXERCISE.index(name) if name in EXERCISE else number
         if name in EXERCISE and tags[max(start, 0) : start + 3] != EXERCISE:
-            yield f"{_place(path, cells[number])}: an exercise is three cells: {', '.join(EXERCISE)}"
+            yield (
+                f"{_place(path, cells[number])}: an exercise is three cells: {', '.join(EXERCISE)}"
+            )
     for cell in prose:
         for found in _DECIMAL.findall(_CODE.sub("", cell.source)):
             yield f"{_place(path, cell, found)}: {found} in the text; numbers come from outputs"
@@ -82,10 +92,12 @@ def _place(path: Path, cell: NotebookNode, within: str = "") -> str:
 
 
 def execute(path: Path, folder: Path) -> NotebookNode:
-    """Execute a chapter in a kernel, in a fresh folder below `folder`, and return it with its outputs.
+    """Execute a chapter in a kernel, in a fresh folder below `folder`, and return it with its
+    outputs.
 
-    A run called `book` is kept in `folder`, from where the next chapter gets a copy, since a run is locked while a
-    chapter uses it. The check of an exercise must fail after the stub, and pass after the solution.
+    A run called `book` is kept in `folder`, from where the next chapter gets a copy, since a run is
+    locked while a chapter uses it. The check of an exercise must fail after the stub, and pass
+    after the solution.
 
     Raises:
         ChapterError: a cell failed, or a check passed with the stub.
@@ -112,7 +124,9 @@ def execute(path: Path, folder: Path) -> NotebookNode:
 
 
 def _environment() -> dict[str, str]:
-    """Return what a kernel sees: this checkout, its `gpt`, no network, one core, since chapters run side by side."""
+    """Return what a kernel sees: this checkout, its `gpt`, no network, one core, since chapters run
+    side by side.
+    """
     first = {"PYTHONPATH": ROOT, "PATH": Path(sys.executable).parent}
     joined = {
         name: os.pathsep.join([str(value), os.environ.get(name, "")])
@@ -144,12 +158,16 @@ def _run(client: NotebookClient, path: Path, number: int) -> None:
 
 
 def _plain(error: CellExecutionError) -> str:
-    """Return an error with its traceback, or what a shell printed, without the colors of a terminal."""
+    """Return an error with its traceback, or what a shell printed, without the colors of a
+    terminal.
+    """
     return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
 
 
 def notebook(path: Path) -> NotebookNode:
-    """Return the notebook of a chapter: first what installs the package, no outputs, the solutions folded."""
+    """Return the notebook of a chapter: first what installs the package, no outputs, the solutions
+    folded.
+    """
     cells = read(path).cells
     address = REPOSITORY and f"git+https://github.com/{REPOSITORY}"
     cells.insert(1, new_code_cell(INSTALL.format(address), id="install"))
@@ -158,7 +176,8 @@ def notebook(path: Path) -> NotebookNode:
             for link, there in _NOTEBOOK_LINKS.items():
                 cell.source = re.sub(link, there, cell.source)
         elif tag(cell) == "solution":
-            folded = f"<details><summary>Solution</summary>\n\n```python\n{cell.source}\n```\n\n</details>"
+            code = f"```python\n{cell.source}\n```"
+            folded = f"<details><summary>Solution</summary>\n\n{code}\n\n</details>"
             cells[number] = new_markdown_cell(folded, id=cell.id)
         elif tag(cell) == "hide-input":
             cell.metadata["jupyter"] = {"source_hidden": True}

@@ -1,4 +1,6 @@
-"""What Markdown for a site needs: links to where a file is in the site, and formulas that need no script."""
+"""What Markdown for a site needs: links to where a file is in the site, and formulas that need no
+script.
+"""
 
 import posixpath
 import re
@@ -16,7 +18,10 @@ _PARTS = re.compile(
 
 
 def place(path: str) -> str:
-    """Return where a file of the checkout is among the site's pages; a file outside docs/ becomes a page of its own."""
+    """Return where a file of the checkout is among the site's pages.
+
+    A file outside docs/ becomes a page of its own.
+    """
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if path.startswith("notebooks/") and path.endswith(".ipynb"):
@@ -27,7 +32,9 @@ def place(path: str) -> str:
 
 
 def adapt(text: str, path: str) -> tuple[str, set[str]]:
-    """Return the Markdown of a file of the checkout for the site, and the files outside docs/ that it links to."""
+    """Return the Markdown of a file of the checkout for the site, and the files outside docs/ that
+    it links to.
+    """
     found = set[str]()
 
     def replaced(match: re.Match[str]) -> str:

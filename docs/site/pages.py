@@ -1,4 +1,4 @@
-"""An executed chapter as a page in Markdown: its code, its outputs as HTML, its solutions folded."""
+"""Write an executed chapter as Markdown: its code, its outputs as HTML, its solutions folded."""
 
 import html
 import re
@@ -15,7 +15,10 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 def page(notebook: NotebookNode, name: str) -> str:
-    """Return the page of a chapter; what it wrote into `shown/` is beside the page in a folder called `name`."""
+    """Return the page of a chapter.
+
+    What it wrote into `shown/` is beside the page in a folder called `name`.
+    """
     parts = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -42,7 +45,9 @@ def _code(cell: NotebookNode) -> str:
 
 
 def _outputs(cell: NotebookNode, name: str) -> list[str]:
-    """Return the outputs of a cell: source that it printed as code, all else as HTML that Markdown leaves alone."""
+    """Return the outputs of a cell: source that it printed as code, all else as HTML that Markdown
+    leaves alone.
+    """
     outputs = cell.get("outputs", [])
     if "inspect.getsource(" in cell.source and all(
         output.get("name") == "stdout" for output in outputs
@@ -66,12 +71,17 @@ def _output(output: NotebookNode) -> str:
             kept = _FRAMED.sub(lambda page: page[0].replace("\n", "&#10;"), data[kind])
             return _BLANK_LINES.sub("\n", kept)
     if "image/png" in data:
-        return f'<img alt="What the code above draws" src="data:image/png;base64,{data["image/png"].strip()}">'
+        return (
+            '<img alt="What the code above draws" '
+            f'src="data:image/png;base64,{data["image/png"].strip()}">'
+        )
     return _text(data.get("text/plain", ""))
 
 
 def _text(text: str) -> str:
-    """Return printed text as HTML: of a line that was written over, as by a progress bar, what was there at last."""
+    """Return printed text as HTML: of a line that was written over, as by a progress bar, what was
+    there at last.
+    """
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in _ESCAPES.sub("", text).split("\n")]
     escaped = html.escape("\n".join(lines).strip("\n")).replace("\n", "&#10;")
     return f'<pre tabindex="0">{escaped}</pre>' if escaped else ""

@@ -1,4 +1,6 @@
-"""Pages made of the program itself: its commands, the keys of a configuration, and its names in Python."""
+"""Pages made of the program itself: its commands, the keys of a configuration, and its names in
+Python.
+"""
 
 import contextlib
 import io
@@ -20,7 +22,10 @@ NAMES = {
     ),
     "inspect": (
         "Look inside",
-        "attention_patterns logit_lens surprisal trace_shapes run_with_cache ActivationCache show edits",
+        (
+            "attention_patterns logit_lens surprisal trace_shapes run_with_cache "
+            "ActivationCache show edits"
+        ),
     ),
     "data": ("Data", "CharTokenizer ByteTokenizer"),
     "configuration": ("Configuration", "load_config Config ModelConfig"),
@@ -37,7 +42,7 @@ def names(page: str) -> str:
 
 
 def command(name: str) -> str:
-    """Return the page of a command: what `--help` prints, and for `explain` also that of each view."""
+    """Return the page of a command: what `--help` prints, for `explain` also that of each view."""
     sections = [f"# gpt {name}\n\n{_help(name)}"]
     if name == "explain":
         views = (view.__name__.rpartition(".")[2] for view in VIEWS)

@@ -1,4 +1,6 @@
-"""Every block of Python in docs/python.md and the README runs, in order, on any text, with tiny recipes."""
+"""Every block of Python in docs/python.md and the README runs, in order, on any text, with tiny
+recipes.
+"""
 
 import re
 import sys

@@ -1,4 +1,6 @@
-"""A run, a model of one's own loop that is saved like one, and the display of a notebook, without one."""
+"""A run, a model of one's own loop that is saved like one, and the display of a notebook, without
+one.
+"""
 
 import json
 import os

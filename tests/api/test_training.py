@@ -150,7 +150,8 @@ def test_ctrl_c_saves_and_returns_the_run_only_at_a_prompt(
     lines: list[str] = []
     run = gpt.train(config="tiny.yaml", callbacks=[interrupt], report=lines.append)
     assert lines[-1] == (
-        'stopped by SIGINT at step 2, saved in runs/tiny; continue with the same call and resume="auto"'
+        "stopped by SIGINT at step 2, saved in runs/tiny; continue with the same call and "
+        'resume="auto"'
     )
     assert [row["step"] for row in run.metrics if "train/loss" in row] == [1, 2]
     assert gpt.train(resume="auto", **TINY).metrics[-1]["step"] == 6

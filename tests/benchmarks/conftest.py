@@ -57,7 +57,8 @@ from model import GPT, GPTConfig
 assert "--max_iters=3" in sys.argv
 shape = {"n_embd": 8, "vocab_size": 40, "block_size": 64}
 Path("out-shakespeare-char").mkdir()
-torch.save({"model": GPT(GPTConfig(**shape)).state_dict(), "model_args": shape}, "out-shakespeare-char/ckpt.pt")
+saved = {"model": GPT(GPTConfig(**shape)).state_dict(), "model_args": shape}
+torch.save(saved, "out-shakespeare-char/ckpt.pt")
 """
 
 

@@ -1,4 +1,6 @@
-"""The command line: mistakes, then each measurement once, at a size that costs seconds; what `make cuda` runs."""
+"""The command line: mistakes, then each measurement once, at a size that costs seconds; what `make
+cuda` runs.
+"""
 
 import json
 from argparse import Namespace
@@ -17,7 +19,10 @@ from benchmarks.serve import Run
 from benchmarks.training_step import start_workers
 
 HF = ["--hf"] if find_spec("transformers") else []
-MISH = "import torch.nn.functional as F\nfrom gpt.model.layers import ACTIVATIONS\nACTIVATIONS['own_mish'] = F.mish\n"
+MISH = (
+    "import torch.nn.functional as F\nfrom gpt.model.layers import "
+    "ACTIVATIONS\nACTIVATIONS['own_mish'] = F.mish\n"
+)
 PARTS = ["model.mlp=own_mish", "run.kernels=torch"]
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
 

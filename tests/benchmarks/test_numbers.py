@@ -1,4 +1,6 @@
-"""What is made of times, by hand: statistics, rows of decoding and training steps, what nanoGPT prints."""
+"""What is made of times, by hand: statistics, rows of decoding and training steps, what nanoGPT
+prints.
+"""
 
 import argparse
 import json

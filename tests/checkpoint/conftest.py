@@ -18,7 +18,10 @@ MakeCheckpoint = Callable[..., Checkpoint]
 
 @pytest.fixture(scope="session")
 def make_checkpoint() -> MakeCheckpoint:
-    """A function of the step, the validation loss and keys of `model`; another step gives other weights."""
+    """A function of the step, the validation loss and keys of `model`.
+
+    Another step gives other weights.
+    """
 
     def make(step: int = 5, val_loss: float | None = 1.5, **model: object) -> Checkpoint:
         sizes = {

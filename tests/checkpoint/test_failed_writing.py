@@ -1,4 +1,6 @@
-"""Writing a checkpoint: an existing one is never lost to a full disk, a failed rename or a killed process."""
+"""Writing a checkpoint: an existing one is never lost to a full disk, a failed rename or a killed
+process.
+"""
 
 import errno
 import shutil

@@ -1,4 +1,6 @@
-"""One checkpoint folder: exact when whole, refused by name when not; and the model that is built from it."""
+"""One checkpoint folder: exact when whole, refused by name when not; and the model that is built
+from it.
+"""
 
 import io
 import json
@@ -214,7 +216,9 @@ def zipped_anew(
     compression: int = zipfile.ZIP_STORED,
     pickled: bytes | None = None,
 ) -> bytes:
-    """optimizer.pt with bytes of its pickle changed, if anything draws them, in an archive that is otherwise whole."""
+    """optimizer.pt with bytes of its pickle changed, if anything draws them, in an archive that is
+    otherwise whole.
+    """
     result = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(content)) as source,

@@ -69,7 +69,9 @@ def run(call: Call) -> Call:
 
 @pytest.fixture
 def refuse(call: Call) -> Refuse:
-    """The same; it ends with 2, one line about a mistake after whatever it reported before, and no other output."""
+    """The same; it ends with 2, one line about a mistake after whatever it reported before, and no
+    other output.
+    """
 
     def refuse(line: str, *options: str) -> str:
         code, out, err = call(line, *options)

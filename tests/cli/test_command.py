@@ -1,4 +1,4 @@
-"""The command `gpt`, and what all commands share: exit codes, messages, numbers, texts and tables."""
+"""The command `gpt`, and what all commands share: exit codes, messages, texts and tables."""
 
 import ast
 import gc
@@ -181,7 +181,10 @@ def test_bugs_keep_their_traceback_and_lists_their_lines(tmp_path: Path, call: C
 
 
 def test_python_without_the_packages_is_told_in_one_line(tmp_path: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpt.cli.start import start; start('gpt.cli.train')"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpt.cli.start import start; "
+        "start('gpt.cli.train')"
+    )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=PATIENCE
     )

@@ -79,7 +79,8 @@ def test_test_split_is_evaluated_where_there_is_one(
     fraction: float, tokens: int, workplace: Path, run: Call, refuse: Refuse
 ) -> None:
     run(
-        f"train --config tiny.yaml data.test_fraction={fraction} train.max_steps=1 train.sample_tokens=0"
+        f"train --config tiny.yaml data.test_fraction={fraction} train.max_steps=1 "
+        "train.sample_tokens=0"
     )
     for protocol in ("full", "sliding"):
         evaluate = f"evaluate --checkpoint runs/tiny --split test --protocol {protocol}"

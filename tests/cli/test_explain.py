@@ -183,7 +183,9 @@ LLAMA = "explain flops --published llama-2-7b"
 
 
 def test_flops_are_those_by_hand(run: Call) -> None:
-    """Of a training step of 3 x 100 tokens; and of 100 tokens after 100: 32 blocks attend over 4096 numbers."""
+    """Of a training step of 3 x 100 tokens; and of 100 tokens after 100: 32 blocks attend over 4096
+    numbers.
+    """
     found = run(f"{LLAMA} --batch 3 --seq 100 --prompt-tokens 100 --new-tokens 100 --json").json
     blocks, head, attention = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 4096 * 32000, 4 * 4096 * 32
     parts = {

@@ -1,4 +1,6 @@
-"""Quantized copies of a run, its exports, and models of other programs: what the commands make of each other's work."""
+"""Quantized copies of a run, its exports, and models of other programs: what the commands make of
+each other's work.
+"""
 
 import json
 import pickle
@@ -34,7 +36,8 @@ def test_quantized_checkpoint_holds_integers_and_no_training(
 def test_folders_that_a_name_needs_are_made(here: Path, tmp_path: Path, run: Call) -> None:
     run(f"quantize --checkpoint runs/tiny --output {tmp_path / 'new' / 'int8'}")
     run(
-        f"export --to html --checkpoint runs/tiny --output {tmp_path / 'other' / 'new' / 'tiny.html'}"
+        "export --to html --checkpoint runs/tiny --output "
+        f"{tmp_path / 'other' / 'new' / 'tiny.html'}"
     )
     assert (tmp_path / "other" / "new" / "tiny.html").is_file()
 
@@ -119,7 +122,8 @@ def test_run_of_nanogpt_is_imported(tmp_path: Path, run: Call) -> None:
     torch.save({"model": weights, "model_args": sizes}, tmp_path / "ckpt.pt")
     (tmp_path / "elsewhere.pkl").write_bytes(pickle.dumps({"itos": dict(enumerate("\nItx"))}))
     run(
-        f"import_model --from nanogpt --input {tmp_path}/ckpt.pt --meta {tmp_path}/elsewhere.pkl --output {tmp_path}/a"
+        f"import_model --from nanogpt --input {tmp_path}/ckpt.pt --meta "
+        f"{tmp_path}/elsewhere.pkl --output {tmp_path}/a"
     )
     assert read_checkpoint(tmp_path / "a").config.model.vocab_size == 4
     assert run(f"sample --checkpoint {tmp_path}/a --prompt It --max-new-tokens 40").out.startswith(

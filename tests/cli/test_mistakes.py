@@ -1,4 +1,6 @@
-"""Every command: a mistake ends with 2 and one line that names it, prints nothing else and writes nothing."""
+"""Every command: a mistake ends with 2 and one line that names it, prints nothing else and writes
+nothing.
+"""
 
 import json
 import os
@@ -14,11 +16,17 @@ from gpt.cli import export, quantize, serve
 LONG = "a" * 17
 NO_NAME = "x" * 300
 STEERING = "'a\nerror: all is well\x1b[2J'"
-LARGE = "error: out of memory; lower train.batch_size or --batch-size, model.block_size or the size of the model ("
+LARGE = (
+    "error: out of memory; lower train.batch_size or --batch-size, model.block_size or the "
+    "size of the model ("
+)
 NEW = "train --config tiny.yaml run.name=new"
 IN8 = "--checkpoint int8"
 POEM = "To be, or not to be, that is the question: " * 50
-SHORT = "error: 'To be, or not to be, that is the questio...' looks like the text itself, not like a path; "
+SHORT = (
+    "error: 'To be, or not to be, that is the questio...' looks "
+    "like the text itself, not like a path; "
+)
 LINES = [
     *(
         (f"{line} '{POEM}'", f"{SHORT}{remedy}")
@@ -112,7 +120,10 @@ LINES = [
     ),
     (
         "sample ROMEO:",
-        "unrecognized arguments: ROMEO:; a prompt is given by --prompt; a run is given by --checkpoint;",
+        (
+            "unrecognized arguments: ROMEO:; a prompt is given by --prompt; a run is given by "
+            "--checkpoint;"
+        ),
     ),
     (
         "evaluate runs/tiny",
@@ -283,7 +294,9 @@ LINES = [
 
 @pytest.fixture(scope="module")
 def place(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the trained run, with an export, a quantized checkpoint, damaged files, and files in the way."""
+    """A copy of the trained run, with an export, a quantized checkpoint, damaged files, and files
+    in the way.
+    """
     folder = tmp_path_factory.mktemp("mistakes") / "place"
     shutil.copytree(trained, folder)
     with pytest.MonkeyPatch.context() as patch:

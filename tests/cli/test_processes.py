@@ -1,4 +1,6 @@
-"""Scripts and commands as a person starts, pastes, interrupts and serves them: other processes, in other folders."""
+"""Scripts and commands as a person starts, pastes, interrupts and serves them: other processes, in
+other folders.
+"""
 
 import json
 import os
@@ -99,7 +101,10 @@ def test_training_goes_on_without_a_reader_or_any_stream(
     [
         ("sample --backend quantum", 2, "error: argument --backend: "),
         (
-            "sample --prompt It --seed 1 --checkpoint runs/tiny/checkpoints/step-000006 > /dev/full",
+            (
+                "sample --prompt It --seed 1 --checkpoint "
+                "runs/tiny/checkpoints/step-000006 > /dev/full"
+            ),
             2,
             "error: cannot write the output: No space",
         ),
@@ -197,7 +202,10 @@ def test_interrupted_training_goes_on_with_the_printed_command(terminal: Termina
 def streaming(
     folder: Path, length: int, *options: str
 ) -> Iterator[tuple[subprocess.Popen[str], httpx2.Client, Iterator[str]]]:
-    """Start a server of the runs in a folder; yield its process, a client, and the lines of a text that has begun."""
+    """Start a server of the runs in a folder.
+
+    Yield its process, a client, and the lines of a text that has begun.
+    """
     body = {"prompt": "It", "max_tokens": length, "stream": True}
     with (
         serve_process(folder, "--backend", "eager", *options) as (process, url),

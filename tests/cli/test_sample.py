@@ -49,7 +49,9 @@ def test_options_decide_what_is_sampled_and_not_how(run: Call) -> None:
 def test_prompts_are_taken_as_they_are(
     own: Path, run: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From standard input and files, whose lines end only where they do; with the line ends of the corpus."""
+    """From standard input and files, whose lines end only where they do; with the line ends of the
+    corpus.
+    """
     expected = run("sample --prompt 'The keeper' --max-new-tokens 9").out
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"The keeper")))
     assert run("sample --prompt - --max-new-tokens 9").out == expected
@@ -74,7 +76,9 @@ def test_prompts_are_taken_as_they_are(
 
 
 def test_texts_are_printed_whole_and_in_order(tmp_path: Path, run: Call) -> None:
-    """Of several prompts, each with every seed; of rows that end at different times; of more than one group."""
+    """Of several prompts, each with every seed; of rows that end at different times; of more than
+    one group.
+    """
     (tmp_path / "prompts.txt").write_text("It was\n\nTom\nseven keys\n", encoding="utf-8")
     together = run(
         f"sample --prompts-file {tmp_path}/prompts.txt --num-samples 2 --max-new-tokens 8 --seed 5"
@@ -141,7 +145,10 @@ def test_beam_prints_the_hypotheses_best_first(tmp_path: Path, run: Call) -> Non
     )
     assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
     assert run(f"{TEXT} 5 --beam 3").out == "".join(
-        f"It{row['text']}\n[log-probability {row['logprob']:.3f} nats, score {row['score']:.4f}]\n\n"
+        (
+            f"It{row['text']}\n[log-probability {row['logprob']:.3f} nats, score "
+            f"{row['score']:.4f}]\n\n"
+        )
         for row in rows
     )
     (tmp_path / "prompts.txt").write_text("It\nTom\n", encoding="utf-8")
@@ -204,7 +211,9 @@ FIVE = "sample --max-new-tokens 5 --prompt"
 
 @pytest.fixture
 def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """Output and messages of an interactive session in which these lines are typed, at a terminal or not."""
+    """Output and messages of an interactive session in which these lines are typed, at a terminal
+    or not.
+    """
 
     def session(typed: bytes, options: str = "", terminal: bool = False) -> tuple[str, str]:
         stdin = io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8")

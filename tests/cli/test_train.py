@@ -254,7 +254,10 @@ def test_file_of_a_run_after_resume_means_the_run(workplace: Path, run: Call, fi
 
 
 def test_key_that_nothing_reads_is_named(workplace: Path, run: Call) -> None:
-    keys = "optim.schedule=constant optim.min_lr=2e-4 optim.decay_steps=3 train.teacher_weight=0.2 model.rope_theta=500"
+    keys = (
+        "optim.schedule=constant optim.min_lr=2e-4 optim.decay_steps=3 "
+        "train.teacher_weight=0.2 model.rope_theta=500"
+    )
     said = run(f"{TRAIN} train.max_steps=1 {keys}").err.splitlines()
     for line in (
         "optim.min_lr: 0.0002 has no effect with optim.schedule: constant",
@@ -263,7 +266,10 @@ def test_key_that_nothing_reads_is_named(workplace: Path, run: Call) -> None:
         "model.rope_theta: 500 has no effect with model.position: learned",
     ):
         assert line in said
-    keys = "optim.schedule=wsd train.teacher=tiny model.position=rope optim.min_lr=2e-4 train.teacher_weight=0.2"
+    keys = (
+        "optim.schedule=wsd train.teacher=tiny model.position=rope optim.min_lr=2e-4 "
+        "train.teacher_weight=0.2"
+    )
     assert "no effect" not in run(f"{TRAIN} train.max_steps=2 {keys} run.name=used").err
 
 
@@ -338,7 +344,8 @@ def test_recipe_of_a_text_trains_from_wherever_it_stands(
         encoding="utf-8"
     )
     run(
-        "train --config Mein-Text.v2.yaml train.max_steps=2 train.batch_size=2 train.sample_tokens=0"
+        "train --config Mein-Text.v2.yaml train.max_steps=2 train.batch_size=2 "
+        "train.sample_tokens=0"
     )
     assert Path("runs/Mein-Text.v2/last.json").is_file()
     overrides = "model.n_layer=1 data.val_fraction=0.05 run.device=cuda:99"  # of another machine
@@ -364,9 +371,9 @@ def test_text_trains_at_once_for_a_try_and_then_again(
     said = run(f"train 日本.txt {SMALL} train.max_steps=2").err
     length = len(CORPUS) * 30
     assert (
-        f"日本.yaml: 1 layers of 128, 128 positions, 2 steps of 2 sequences; {length:,} characters, each"
-        in said
-    )
+        f"日本.yaml: 1 layers of 128, 128 positions, 2 steps of 2 sequences; {length:,} "
+        "characters, each"
+    ) in said
     recipe = Path("日本.yaml").read_text(encoding="utf-8")
     run("make_config 日本.txt --output same.yaml")
     assert Path("same.yaml").read_text(encoding="utf-8") == recipe  # without what was for the try

@@ -1,4 +1,6 @@
-"""From files, recipes, keywords and overrides to a configuration, or to a list of everything that is wrong."""
+"""From files, recipes, keywords and overrides to a configuration, or to a list of everything that
+is wrong.
+"""
 
 import os
 from pathlib import Path
@@ -35,9 +37,17 @@ def complaint(text: str, *overrides: str) -> str:
     [
         # unknown keys
         ("model", "n_layers: 4", "model.n_layers: unknown key; did you mean n_layer?"),
-        ("model", "learning_rate: 1e-3", "model.learning_rate: unknown key; did you mean optim.learning_rate?"),
+        (
+            "model",
+            "learning_rate: 1e-3",
+            ("model.learning_rate: unknown key; did you mean optim.learning_rate?"),
+        ),
         ("train", "max_iters: 5", "train.max_iters: unknown key; did you mean max_steps?"),
-        ("train", "loss_terms.a: 1", "train.loss_terms.a: unknown key; did you mean 'train.loss_terms={a: ...}'?"),
+        (
+            "train",
+            "loss_terms.a: 1",
+            ("train.loss_terms.a: unknown key; did you mean 'train.loss_terms={a: ...}'?"),
+        ),
         ("model", "n_layer.a: 1", "model.n_layer.a: unknown key; did you mean n_layer?"),
         ("model", "4: 4", "model.4: got 4, keys should be strings"),
         # another type
@@ -49,26 +59,66 @@ def complaint(text: str, *overrides: str) -> str:
         # out of range, or none of the choices
         ("model", "n_layer: 0", "model.n_layer: got 0, expected greater than or equal to 1"),
         ("model", "dropout: 1", "model.dropout: got 1, expected less than 1"),
-        ("model", "norm: batchnorm", "model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
+        (
+            "model",
+            "norm: batchnorm",
+            ("model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
+        ),
         ("optim", "learning_rate: .inf", "optim.learning_rate: got inf, expected a finite number"),
-        ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, file"),
+        (
+            "data",
+            "source: web",
+            ("data.source: got 'web', expected one of shakespeare, pydocs, file"),
+        ),
         ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
-        ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
-        ("run", "name: a/../b", "run.name: got 'a/../b', expected letters, digits, points, - and _, of which"),
-        ("run", "device: gpu", "run.device: got 'gpu', expected auto, cpu, cuda, cuda:N or mps; did you mean cuda?"),
+        (
+            "run",
+            "name: ../up",
+            ("run.name: got '../up', expected letters, digits, points, - and _, of which"),
+        ),
+        (
+            "run",
+            "name: a/../b",
+            ("run.name: got 'a/../b', expected letters, digits, points, - and _, of which"),
+        ),
+        (
+            "run",
+            "device: gpu",
+            ("run.device: got 'gpu', expected auto, cpu, cuda, cuda:N or mps; did you mean cuda?"),
+        ),
         ("run", "device: cpu1", "run.device: got 'cpu1', expected auto, cpu, cuda, cuda:N or mps"),
         # keys that contradict each other
-        ("model", "{n_embd: 6, n_head: 2, position: rope}", "model.n_head: rope needs an even head_dim; n_embd 6"),
-        ("model", "{n_embd: 3, n_head: 1, position: sinusoidal}", "model.n_embd: sinusoidal positions need an even"),
+        (
+            "model",
+            "{n_embd: 6, n_head: 2, position: rope}",
+            ("model.n_head: rope needs an even head_dim; n_embd 6"),
+        ),
+        (
+            "model",
+            ("{n_embd: 3, n_head: 1, position: sinusoidal}"),
+            ("model.n_embd: sinusoidal positions need an even"),
+        ),
         ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),
         ("model", "n_kv_head: 4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
         ("optim", "min_lr: 0.01", "optim.min_lr: 0.01 is above learning_rate 0.001"),
-        ("data", "path: a.txt", "data.path: is only read with source: file, and source is shakespeare"),
-        ("optim", "muon_rate: 0.03", "optim.muon_rate: is only read with name: muon, and name is adamw"),
-        ("data", "bpe_vocab_size: 999", "data.bpe_vocab_size: is only read with tokenizer: bpe, and tokenizer is char"),
+        (
+            "data",
+            "path: a.txt",
+            ("data.path: is only read with source: file, and source is shakespeare"),
+        ),
+        (
+            "optim",
+            "muon_rate: 0.03",
+            ("optim.muon_rate: is only read with name: muon, and name is adamw"),
+        ),
+        (
+            "data",
+            "bpe_vocab_size: 999",
+            ("data.bpe_vocab_size: is only read with tokenizer: bpe, and tokenizer is char"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_line_is_told_in_one_line_with_its_number_and_key(
     section: str, line: str, problem: str
 ) -> None:
@@ -118,7 +168,10 @@ def test_all_problems_of_file_and_overrides_are_told_at_once() -> None:
             "  some.yaml:10: data.source: is given twice, first on line 9",
             "  command line: train.max_step: unknown key; did you mean max_steps?",
             "  command line: run.seed: got -1, expected greater than or equal to 0",
-            "  command line: 'oops' is not of the form section.key=value, for example train.max_steps=500",
+            (
+                "  command line: 'oops' is not of the form section.key=value, for example "
+                "train.max_steps=500"
+            ),
             "  command line: train.batch_size: expected the node content, but found '<stream end>'",
         ]
     )
@@ -234,7 +287,7 @@ def test_unreadable_file_is_refused(path: str, message: str, tmp_path: Path) -> 
 
 @st.composite
 def valid_configs(draw: st.DrawFn) -> Config:
-    """Configurations with values of every type: texts that are anything, and numbers of any size."""
+    """Configurations with values of every type: texts of any characters, numbers of any size."""
     anything, small = st.text(min_size=1, max_size=20), st.floats(0, 1, exclude_max=True)
     path = anything.filter(lambda text: "\0" not in text)
     like_other_types = st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])
@@ -400,7 +453,10 @@ def test_windows_are_cut_into_sequences_of_at_least_8_tokens(
     if is_cut:
         assert Config.model_validate(values).sequence_lengths()[0][0] == (8 if shares else size)
     else:
-        message = f"train.length_warmup: cannot cut model.block_size {size} into 4 sequences of 8 tokens or more; make "
+        message = (
+            f"train.length_warmup: cannot cut model.block_size {size} into 4 sequences of 8 "
+            "tokens or more; make "
+        )
         with pytest.raises(
             ValidationError,
             match=message + "block_size a multiple of 4, 32 or more, or leave out shares",

@@ -112,8 +112,9 @@ def test_python_tag_is_refused_and_runs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["3e-4", "1e5", "08", "007", "1_0", ".5", "yes", "true", "null", "~", "", "0x1F", "0o7", "1:30", "2024-01-01", "=",
-     "<<", "a: b", "# a", " a ", "\n", "\r\n", "\x85", "\u2028", "\ufeff", "é𝄞", "*a", "!a", "- a", "x" * 300,
+    ["3e-4", "1e5", "08", "007", "1_0", ".5", "yes", "true", "null", "~", "",
+     "0x1F", "0o7", "1:30", "2024-01-01", "=", "<<", "a: b", "# a", " a ",
+     "\n", "\r\n", "\x85", "\u2028", "\ufeff", "é𝄞", "*a", "!a", "- a", "x" * 300,
      1e-5, 1e22, 1e-300, 0.1, 10**18, 0, True, None, ["a", "1e5"], []],
 )  # fmt: skip
 def test_dumped_value_reads_as_the_same_of_the_same_type(value: Any) -> None:

@@ -121,7 +121,9 @@ def test_state_outside_the_epoch_is_refused() -> None:
 
 
 def test_state_of_another_permutation_is_refused() -> None:
-    """Before November 2026 the order was another function of seed and epoch, of which nothing was saved."""
+    """Before November 2026 the order was another function of seed and epoch, of which nothing was
+    saved.
+    """
     former = {"seed": 3, "epoch": 0, "position": 5}
     of_another_torch = shuffled().state_dict() | {"first_blocks": [7, 6, 5, 4, 3, 2, 1, 0]}
     for state in (former, of_another_torch):
@@ -150,7 +152,9 @@ def test_texts_are_sampled_by_length_with_each_window_inside_one() -> None:
 
 @pytest.mark.parametrize("num_blocks", [3, 4])
 def test_all_orders_of_a_few_blocks_are_equally_frequent(num_blocks: int) -> None:
-    """The chi-square statistic of 23 degrees of freedom is above 49.7 once in a thousand seeds, of 5 above 20.5."""
+    """The chi-square statistic of 23 degrees of freedom is above 49.7 once in a thousand seeds, of
+    5 above 20.5.
+    """
     kinds = list(permutations(range(num_blocks)))
     tokens = np.arange(num_blocks * 2 + 2)  # an epoch has as many blocks of two at either offset
     counts: Counter[tuple[int, ...]] = Counter()

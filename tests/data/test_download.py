@@ -1,4 +1,7 @@
-"""Every source of text ends in good files, or in a sentence that says what to do; downloads are from 127.0.0.1."""
+"""Every source of text ends in good files, or in a sentence that says what to do.
+
+Downloads are from 127.0.0.1.
+"""
 
 import errno
 import gzip

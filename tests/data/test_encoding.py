@@ -1,4 +1,7 @@
-"""A corpus is encoded once, as one stream, and split in order; what ends meanwhile leaves nothing."""
+"""A corpus is encoded once, as one stream, and split in order.
+
+What ends meanwhile leaves nothing.
+"""
 
 import json
 import os
@@ -32,7 +35,7 @@ BLOCK = 700
 
 
 class Place:
-    """A folder of texts, of which one is prepared unless another path is given, and a data folder."""
+    """A folder of texts, of which one is prepared by default, and a data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.files, self.data = folder / "files", folder / "data"
@@ -338,7 +341,10 @@ def test_split_shorter_than_one_window_is_refused(place: Place) -> None:
     for block_size, problem in (
         (
             5,
-            "the val split has 5 tokens, fewer than block_size + 1 = 6; use more text, a smaller model.block_size",
+            (
+                "the val split has 5 tokens, fewer than block_size + 1 = 6; use more text, a "
+                "smaller model.block_size"
+            ),
         ),
         (1999, "the train split has 45 tokens, fewer than block_size + 1 = 2,000; "),
     ):
@@ -389,7 +395,9 @@ def test_damaged_token_files_are_refused_with_what_to_do(
 def test_work_of_another_process_is_taken(
     place_of: Any, name: str, text: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether that ends before this one has written or just before it would move its own into place."""
+    """Whether that ends before this one has written or just before it would move its own into
+    place.
+    """
     written, call = set[int](), getattr(place_of, name)
 
     def overtaken(*arguments: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Text to ids and back, whatever the text and whatever holds the ids; byte pairs are compared with their library."""
+"""Text to ids and back, whatever the text and whatever holds the ids.
+
+Byte pairs are compared with their library.
+"""
 
 import json
 import time
@@ -190,7 +193,9 @@ LLAMA3 = (
 
 
 def trained(pre_tokenizer: Any, normalizer: Any = None) -> Any:
-    """The library's own tokenizer with byte-level tokens: 300 of a small corpus, and two that are added."""
+    """The library's own tokenizer with byte-level tokens: 300 of a small corpus, and two that are
+    added.
+    """
     library = LibraryTokenizer(BPE())
     library.normalizer, library.pre_tokenizer, library.decoder = (
         normalizer,
@@ -206,7 +211,9 @@ def trained(pre_tokenizer: Any, normalizer: Any = None) -> Any:
 
 
 def sentencepiece(normalizer: Any, pre_tokenizer: Any, strips: bool) -> Any:
-    """The library's own tokenizer as those of Llama 2, Mistral and Gemma: bytes only where no token has a character."""
+    """The library's own tokenizer as those of Llama 2, Mistral and Gemma: bytes only where no token
+    has a character.
+    """
     learning = LibraryTokenizer(BPE(unk_token="<unk>"))
     learning.pre_tokenizer = pre_tokenizers.Metaspace()
     first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]

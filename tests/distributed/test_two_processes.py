@@ -1,4 +1,5 @@
-"""Two processes of torchrun that train together, over gloo, against one that trains alone; one pair runs all scenarios.
+"""Two processes of torchrun that train together, over gloo, against one that trains alone; one pair
+runs all scenarios.
 
 And two of which one is killed.
 """
@@ -29,7 +30,9 @@ Facts = list[dict[str, Any]]
 
 
 def run_pair(*arguments: str, restarts: int = 0) -> str:
-    """Run `two_processes.py` in two processes, all of which may be started again; return what they say."""
+    """Run `two_processes.py` in two processes, all of which may be started again; return what they
+    say.
+    """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
     command = [
         sys.executable,
@@ -174,7 +177,9 @@ def test_another_number_of_processes_continues(folder: Path, facts: Facts) -> No
 
 
 def test_failure_of_one_process_is_one_outcome_for_all(facts: Facts) -> None:
-    """A checkpoint that cannot be written, a loss that is not finite, and an error, which that process tells."""
+    """A checkpoint that cannot be written, a loss that is not finite, and an error, which that
+    process tells.
+    """
     assert [fact["failed_saves"] for fact in facts] == [
         [6, -1, "CheckpointError", 2],
         [6, -1, "PeerError", 2],

@@ -1,7 +1,9 @@
-"""What two processes do that train together: `two_processes.py FOLDER`, by torchrun, runs every scenario in each.
+"""What two processes do that train together: `two_processes.py FOLDER`, by torchrun, runs every
+scenario in each.
 
-Rank R writes FOLDER/facts-R.json: what each rank has to say of each scenario. With other arguments it is
-`scripts/train.py`, whose rank 1 is killed in the middle of a step, unless torchrun has started it again.
+Rank R writes FOLDER/facts-R.json: what each rank has to say of each scenario. With other arguments
+it is `scripts/train.py`, whose rank 1 is killed in the middle of a step, unless torchrun has
+started it again.
 """
 
 import json
@@ -38,7 +40,9 @@ VARIANTS = {
 }
 """Runs that are compared with those of one process."""
 HALVES = ("train.batch_size=16", "train.grad_accum_steps=2")
-"""How one process computes the gradients of `muon` as two do: those of half a batch each, and then their sum."""
+"""How one process computes the gradients of `muon` as two do: those of half a batch each, and then
+their sum.
+"""
 NATIVE = (
     *EQUAL,
     "run.kernels=native",
@@ -51,7 +55,10 @@ STOPPED_AT = 4
 
 
 def equal_runs(folder: Path, world: World) -> dict[str, Any]:
-    """Train every variant; return what this rank reads in the first step, and what there is to read."""
+    """Train every variant.
+
+    Return what this rank reads in the first step, and what there is to read.
+    """
     read = {}
     for variant, overrides in VARIANTS.items():
         trainer = start_session(folder / f"{variant}-pair", *overrides, world=world)
@@ -71,7 +78,10 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
 
 
 def signal_to_one(folder: Path, world: World) -> list[int]:
-    """Stop by a signal to rank 1 in the middle of a step; go on here, and leave another run to the parent."""
+    """Stop by a signal to rank 1 in the middle of a step.
+
+    Go on here, and leave another run to the parent.
+    """
     stopped: list[int] = []
     start_session(folder / "straight", *DROPOUT, world=world).run()
     trainer = start_session(folder / "stopped", *DROPOUT, world=world)
@@ -101,7 +111,9 @@ def from_one_to_two(folder: Path, world: World) -> list[str]:
 
 
 def failed_saves(folder: Path, world: World) -> list[Any]:
-    """A checkpoint that cannot be written is no reason to stop, or for ranks to differ; at the end it is one."""
+    """A checkpoint that cannot be written is no reason to stop, or for ranks to differ; at the end
+    it is one.
+    """
     trainer = start_session(folder / "full", world=world)
     if world.is_main:
         (trainer.run_folder.path / "checkpoints").write_text(

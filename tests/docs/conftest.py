@@ -24,7 +24,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def executed(work: Path) -> Executed:
-    """Execute a chapter, after the one that trains its run; or return what came of it in another test."""
+    """Execute a chapter, after the one that trains its run; or return what came of it in another
+    test.
+    """
 
     def run(path: Path) -> nbformat.NotebookNode:
         sharing = sharing_a_run(CHAPTERS)

@@ -1,4 +1,6 @@
-"""The book and the notebooks beside it: what all chapters have in common, and every block and cell, executed."""
+"""The book and the notebooks beside it: what all chapters have in common, and every block and cell,
+executed.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The built site: what it has, that it needs nothing from elsewhere, and how it is read from a folder."""
+"""The built site: what it has, that it needs nothing from elsewhere, and how it is read from a
+folder.
+"""
 
 import re
 from collections.abc import Callable
@@ -18,7 +20,9 @@ LOADED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?(https?:)?//[^>]*"
 )
 THEME = ("landmark-unique: #__code_", "scrollable-region-focusable: #__code_")
-"""The theme's own: each button that copies has a landmark, and code can be scrolled by keyboard once it is in sight."""
+"""The theme's own: each button that copies has a landmark, and code can be scrolled by keyboard
+once it is in sight.
+"""
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,6 @@
-"""The modules that an exported page's script is bundled from, under Node, on the page as it was written."""
+"""The modules that an exported page's script is bundled from, under Node, on the page as it was
+written.
+"""
 
 import json
 import subprocess
@@ -34,7 +36,9 @@ const newSource = () => new LocalSource(newModel(), new Tokenizer(data.tokenizer
 
 
 def run_page(page: str, code: str) -> Any:
-    """Return what `code`, which sees the constants above and what the modules export, makes of a page."""
+    """Return what `code`, which sees the constants above and what the modules export, makes of a
+    page.
+    """
     imports = [
         f"import {{ {', '.join(names)} }} from '{(SOURCES / file).as_uri()}';"
         for file, names in MODULES.items()

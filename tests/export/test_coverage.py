@@ -1,4 +1,7 @@
-"""What a format does not cover and what an edit changes is refused; the recipes that the guide says can be exported."""
+"""What a format does not cover and what an edit changes is refused.
+
+The recipes that the guide says can be exported.
+"""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""GGUF files: read back by the library of the format, and run by llama.cpp where it is installed."""
+"""GGUF files: read by the library of the format, and run by llama.cpp where it is installed."""
 
 import copy
 import json
@@ -160,7 +160,10 @@ def test_tokens_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None
 def test_file_is_refused_without_the_library_or_an_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = r"^llama\.cpp has .* with model\.mlp=gelu_tanh model\.qk_norm=false, as .*, or export it --to html$"
+    message = (
+        r"^llama\.cpp has .* with model\.mlp=gelu_tanh model\.qk_norm=false, as .*, or export "
+        r"it --to html$"
+    )
     with pytest.raises(InputError, match=message):
         write_gguf(
             tmp_path / "x.gguf", sharp_model(mlp="relu2", qk_norm=True), CHARS, "float32", "x"

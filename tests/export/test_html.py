@@ -1,4 +1,6 @@
-"""An exported page: under Node against PyTorch, and in a browser, opened from disk, used by mouse and by keyboard."""
+"""An exported page: under Node against PyTorch, and in a browser, opened from disk, used by mouse
+and by keyboard.
+"""
 
 import copy
 import json
@@ -264,7 +266,8 @@ def test_model_view_continues_with_what_it_samples(open_page: Open, model: GPT) 
     page.wait_for(f"{bars}.join() === '100%'")
     before = page.run("document.querySelector('.picture-line').textContent")
     place = page.run(
-        "[...document.querySelectorAll('.picture-line .token')].findIndex((each) => each.ariaCurrent)"
+        "[...document.querySelectorAll('.picture-line .token')].findIndex((each) => "
+        "each.ariaCurrent)"
     )
     page.point("document.querySelector('.ending button')", click=True)
     page.wait_for(f"document.querySelector('.picture-line')?.textContent !== {json.dumps(before)}")
@@ -299,7 +302,8 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
     for view in ("write", "picture", "attention", "lens"):
         open_view(page, view)
         page.wait_for(
-            "document.querySelector('.view .text, .view .head canvas, .view #lens-table .cell') !== null"
+            "document.querySelector('.view .text, .view .head canvas, .view #lens-table "
+            ".cell') !== null"
         )
         assert (view, page.violations()) == (view, [])
         assert page.run("document.documentElement.scrollWidth") <= width

@@ -337,8 +337,8 @@ def test_model_unknown_to_transformers_is_refused(changes: dict[str, object], re
     with pytest.raises(InputError) as error:
         export_files(sharp_model(**changes), CHARS, SamplingParams())
     assert str(error.value) == (
-        f"transformers has no architecture that computes this model; train one with {remedy}, as the recipe "
-        "shakespeare_modern does, or export it --to html"
+        f"transformers has no architecture that computes this model; train one with {remedy}, "
+        "as the recipe shakespeare_modern does, or export it --to html"
     )
 
 

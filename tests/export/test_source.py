@@ -1,4 +1,6 @@
-"""What the views of an exported page ask of the model in it, against gpt/extras/inspection's own views."""
+"""What the views of an exported page ask of the model in it, against gpt/extras/inspection's own
+views.
+"""
 
 import json
 import math
@@ -39,7 +41,10 @@ KNOWN = f"""
 const [source, text] = [newSource(), {json.dumps(TEXT)}];
 const write = async (source, request, notice) => {{
   const tokens = [];
-  await source.write({{ seed: 1, temperature: 0, ...request }}, (more) => {{ tokens.push(...more); notice?.(); }});
+  await source.write({{ seed: 1, temperature: 0, ...request }}, (more) => {{
+    tokens.push(...more);
+    notice?.();
+  }});
   return tokens;
 }};
 """
@@ -82,7 +87,9 @@ def test_views_are_those_of_the_package(name: str, ablate: list[list[int]]) -> N
     const {{ weights, ...attention }} = await source.attention(request);
     const rest = [await source.lens(request), await source.surprisal(request)];
     const picture = await source.picture(request);
-    for (const key of ["added", "queries", "keys", "hidden", "weights"]) picture[key] = [...picture[key]];
+    for (const key of ["added", "queries", "keys", "hidden", "weights"]) {{
+      picture[key] = [...picture[key]];
+    }}
     const continuation = await source.continuation({{ ...request, count: 7 }});
     const summary = new Heads(await source.attention(request)).summarize(2);
     return [[...weights], attention, summary, ...rest, continuation, picture];
@@ -148,7 +155,9 @@ def test_text_that_the_model_cannot_read_is_refused() -> None:
     messages = {
         "surprisal({ text: 'a' })": "The text is too short; this view takes at least 2 tokens.",
         "attention({ text: 'a'.repeat(17) })": "The text has 17 tokens; the model reads 16.",
-        "continuation({ text, count: 16 })": "A window of 16 tokens has no room for 16 new ones after a text.",
+        "continuation({ text, count: 16 })": (
+            "A window of 16 tokens has no room for 16 new ones after a text."
+        ),
     }
     requests = ", ".join(
         f"source.{request}.catch((error) => error.message)" for request in messages
@@ -164,8 +173,12 @@ def test_head_left_out_changes_only_the_text_that_asks_for_it() -> None:
     code = """
     const request = { prompt: "the ", count: 40 };
     const without = { ...request, ablate: [[0, 0], [1, 2]] };
-    return [await write(source, request), await write(source, without), await write(source, request),
-            await write(newSource(), without)];
+    return [
+      await write(source, request),
+      await write(source, without),
+      await write(source, request),
+      await write(newSource(), without),
+    ];
     """
     whole, without, again, anew = ask(sharp_model(std=0.1), code)
     assert whole == again
@@ -187,7 +200,8 @@ def test_branch_continues_the_text_and_reuses_its_prompt(count: int, kept: int, 
     const branchedSteps = steps;
     const expected = await write(newSource(), {{ prompt, count: 3 }});
     const ids = expected.map((token) => token.id).slice(0, prompt.length);
-    return [branched, branchedSteps, expected, await write(source, {{ prompt: ids, count: 3, known: {kept} }})];
+    const continued = await write(source, {{ prompt: ids, count: 3, known: {kept} }});
+    return [branched, branchedSteps, expected, continued];
     """
     branched, steps, expected, rest = ask(sharp_model(std=0.1), code)
     assert branched == expected

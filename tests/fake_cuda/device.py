@@ -1,8 +1,8 @@
 """Two CUDA devices that have shapes and types but no numbers, beside a CPU that works as always.
 
-Tensors on it are torch's fake tensors, which raise where operands are on different devices. Whatever is read back is
-1, be it a loss, a token or whether all is finite. On a real device that waits for it, which is noted, or refused
-within `FakeCuda.refusing`.
+Tensors on it are torch's fake tensors, which raise where operands are on different devices.
+Whatever is read back is 1, be it a loss, a token or whether all is finite. On a real device that
+waits for it, which is noted, or refused within `FakeCuda.refusing`.
 """
 
 import sys
@@ -54,7 +54,8 @@ class FakeCuda(TorchDispatchMode):
     """The device, while it is entered.
 
     Attributes:
-        waits: functions of the package that made the CPU wait, "" where none is on the stack, in order.
+        waits: functions of the package that made the CPU wait, "" where none is on the stack, in
+            order.
         pageable: functions that copied to it from memory that is not pinned, which may wait too.
         matmuls: type, place and torch's float32 precision of every matmul on the device, in order.
         streams: of every matmul, in order.
@@ -186,7 +187,10 @@ class Graph:
         self.stream: Stream | None = None
 
     def add(self, operation: Any, devices: list[torch.device]) -> None:
-        """Record an operation; one on another device would run at once, and be missing in the graph."""
+        """Record an operation.
+
+        One on another device would run at once, and be missing in the graph.
+        """
         assert self.stream is not None
         other = [device for device in devices if device != self.stream.device]
         assert not other, f"{operation} runs on {other[0]} while {self.stream.device} is captured"
@@ -317,7 +321,9 @@ class Generator(torch.Generator):
 
 
 def move(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """`nn.Module._apply` with parameters made anew, since a fake tensor cannot take the place of a real one's data."""
+    """`nn.Module._apply` with parameters made anew, since a fake tensor cannot take the place of a
+    real one's data.
+    """
     moved: dict[Tensor, nn.Parameter] = {}  # a tied weight stays one
     for part in module.modules():
         for name, parameter in part._parameters.items():
@@ -351,8 +357,8 @@ def pin(tensor: Tensor) -> Tensor:
 def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """`scaled_dot_product_attention` by CUDA's flash kernel where torch would take it.
 
-    A torch without CUDA knows the kernel's shapes, and would still choose the written-out form, which turns half
-    precision into float32.
+    A torch without CUDA knows the kernel's shapes, and would still choose the written-out form,
+    which turns half precision into float32.
     """
     if q.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
         q, k, v = (x.to(torch.get_autocast_dtype("cuda")) for x in (q, k, v))

@@ -1,8 +1,10 @@
-"""A process with two fake CUDA devices: runs scenarios in order, and prints as JSON what was wrong with each.
+"""A process with two fake CUDA devices: runs scenarios in order, and prints as JSON what was wrong
+with each.
 
     python -m fake_cuda.scenarios FOLDER LIBRARY...
 
-The scenarios run in FOLDER; the libraries, of torch's core and of the no-op CUDA backend, are loaded first.
+The scenarios run in FOLDER; the libraries, of torch's core and of the no-op CUDA backend, are
+loaded first.
 """
 
 import contextlib
@@ -47,9 +49,13 @@ from variants import VARIANTS, keys_of
 CONFIG = """
 run: {name: tiny, device: cuda, snapshots: false}
 data: {source: file, path: corpus.txt}
-model: {n_layer: 2, n_head: 4, n_kv_head: 2, n_embd: 32, block_size: 16, position: rope, norm: rmsnorm, qk_norm: true}
+model:
+  {n_layer: 2, n_head: 4, n_kv_head: 2, n_embd: 32, block_size: 16,
+   position: rope, norm: rmsnorm, qk_norm: true}
 optim: {warmup_steps: 1}
-train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_tokens: 2, eval_max_tokens: 50}
+train:
+  {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_tokens: 2,
+   eval_max_tokens: 50}
 """
 EVERYTHING = (
     "model.dropout=0.1",
@@ -125,7 +131,9 @@ def train(
 
 
 def capture(device: FakeCuda, name: str) -> None:
-    """Capture a step, also on a device that is not the current one: all of it is in the graph, no memory twice."""
+    """Capture a step, also on a device that is not the current one: all of it is in the graph, no
+    memory twice.
+    """
     held: list[bool] = []
     plain = torch.cuda.graph
 
@@ -170,7 +178,9 @@ def evaluate_run(device: FakeCuda) -> None:
 
 
 def move(device: FakeCuda) -> None:
-    """Go on with two visible devices, then on the CPU: only the generator of the run's device counts."""
+    """Go on with two visible devices, then on the CPU: only the generator of the run's device
+    counts.
+    """
     restored: list[str] = []
     said: list[list[str]] = [[], []]
     change = ("train.max_steps=4", "run.name=bfloat16", "run.dtype=bfloat16", *EVERYTHING)
@@ -191,7 +201,9 @@ def move(device: FakeCuda) -> None:
 
 
 def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
-    """Write texts past the edge of the window, of which no forward pass waits, and a token once, for itself."""
+    """Write texts past the edge of the window, of which no forward pass waits, and a token once,
+    for itself.
+    """
     runtime = build_runtime(GPT(tiny_config(n_layer=1, **model)).eval().to(DEVICE), options)
     prompts = ["abc", "a", "abcdefgh"]
     params = SamplingParams.model_validate(

@@ -1,4 +1,6 @@
-"""Training and decoding on a device without numbers: what is refused on CUDA is not done, and no step waits for it."""
+"""Training and decoding on a device without numbers: what is refused on CUDA is not done, and no
+step waits for it.
+"""
 
 import json
 import os

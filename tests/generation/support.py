@@ -1,4 +1,6 @@
-"""What the tests of generation share: texts and what came beside them, an engine driven by hand, given logits."""
+"""What the tests of generation share: texts and what came beside them, an engine driven by hand,
+given logits.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,6 @@
-"""Caches: one of a batch, and block tables beside a plain model, a list of tokens and what each block holds."""
+"""Caches: one of a batch, and block tables beside a plain model, a list of tokens and what each
+block holds.
+"""
 
 import hypothesis.strategies as st
 import pytest
@@ -67,7 +69,9 @@ texts = st.lists(st.integers(0, 1), max_size=2 * SIZE + 1)
 
 
 class PagedCache(RuleBasedStateMachine):
-    """Sequences that come, grow, shrink, multiply and go; `memory` holds for each position all tokens up to it."""
+    """Sequences that come, grow, shrink, multiply and go; `memory` holds for each position all
+    tokens up to it.
+    """
 
     def __init__(self) -> None:
         super().__init__()

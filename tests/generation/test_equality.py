@@ -1,4 +1,6 @@
-"""Logits of every runner are those of the whole window without a cache, and answers those of a request alone."""
+"""Logits of every runner are those of the whole window without a cache, and answers those of a
+request alone.
+"""
 
 import math
 from collections.abc import Iterable
@@ -46,7 +48,9 @@ def random_prompts(model: GPT, lengths: Any, seed: int = 0) -> list[list[int]]:
 
 @torch.inference_mode()
 def largest_error(runtime: Runtime, prompts: list[list[int]], steps: int, **params: Any) -> float:
-    """How far log-probabilities are from the uncached ones, over the deviation of these, while a batch grows."""
+    """How far log-probabilities are from the uncached ones, over the deviation of these, while a
+    batch grows.
+    """
     model, rows, errors = runtime.model, [list(prompt) for prompt in prompts], []
     window = Window(model.config.block_size)
     sampling = SamplingParams(
@@ -228,7 +232,9 @@ def engine_of(runtime: Runtime, blocks: int | None = None) -> Engine:
 
 
 def finish(drive: Drive, runtime: Runtime, answers: Iterable[Text]) -> None:
-    """Answers are those given alone: the text, the reason to end, and the log-probabilities, natively to the bit."""
+    """Answers are those given alone: the text, the reason to end, and the log-probabilities,
+    natively to the bit.
+    """
     drive.finish()
     for answer in answers:
         assert answer.request is not None

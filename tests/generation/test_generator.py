@@ -168,7 +168,8 @@ def test_calls_refuse_what_they_cannot_generate(tiny_model: GPT) -> None:
     with pytest.raises(GenerationError) as caught:
         generate(tiny_model, LETTERS, "a", max_tokens=3, top_p=7)
     assert str(caught.value) == (
-        "top_p: got 7, expected less than or equal to 1; max_tokens: unknown key; did you mean max_new_tokens?"
+        "top_p: got 7, expected less than or equal to 1; max_tokens: unknown key; did you "
+        "mean max_new_tokens?"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which requests run, what they share, and who gives way, with tokens in place of keys and values."""
+"""Which requests run, what they share, and who gives way; tokens stand for keys and values."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,8 @@ PROMPTS = [
 
 
 class MemoryRunner(Runner):
-    """Stores tokens where keys and values would lie, and samples from all that a sequence finds in its blocks.
+    """Stores tokens where keys and values would lie, and samples from all that a sequence finds in
+    its blocks.
 
     Attributes:
         computed: tokens of each step.
@@ -82,7 +83,7 @@ class MemoryRunner(Runner):
 
 
 def token_after(window: Sequence[int], uniform: float) -> int:
-    """What the model in memory says next: anything that depends on every token and on the number."""
+    """Return the next token: any function of every token before it and of their number."""
     return hash((*window, uniform)) % 23
 
 
@@ -188,7 +189,7 @@ def test_request_waits_for_blocks_for_its_whole_prompt() -> None:
 
 
 def test_new_request_comes_first_in_every_other_step() -> None:
-    """A batch of 32 takes several times as long as a short prompt, which would wait for all of it."""
+    """A batch of 32 takes several times as long as a short prompt, which must not wait for it."""
     drive, computed = drive_of(200, max_sequences=64, prefill_chunk=64)
     others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(20)]
     drive.step(4)
@@ -213,7 +214,8 @@ def test_sequences_whose_windows_move_share_the_budget() -> None:
 @pytest.mark.parametrize(
     ("prompts", "computed", "reused", "held"),
     [
-        # full blocks of a common beginning are there once, and so is all of the same prompt but its last token
+        # full blocks of a common beginning are there once, and so is all of the same prompt but its
+        # last token
         (
             ["abcdefghij" * 18 + letter * 2 for letter in "klmnopqr"] * 4,
             181 + 7 * 53,

@@ -46,7 +46,10 @@ def test_empty_prompt_starts_after_a_line_end_or_the_first_id(
         (
             "€abcdefgh",
             {"long_prompt": "crop"},
-            r"^the prompt has characters outside the vocabulary of 9: '€' at 0; leave them out, or pass --unknown drop",
+            (
+                r"^the prompt has characters outside the vocabulary of 9: '€' at 0; leave them "
+                r"out, or pass --unknown drop"
+            ),
         ),
         (b"abc", {}, "^the prompt is a bytes, expected a text$"),
     ],
@@ -120,7 +123,9 @@ stops = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=3)
 def test_stream_shows_text_as_soon_as_no_stop_can_begin_in_it(
     data: st.DataObject, text: str, stop: list[str], tokenizer: Tokenizer
 ) -> None:
-    """At every moment it could still be the whole answer, and nothing is held back that cannot begin a stop."""
+    """At every moment it could still be the whole answer, and nothing is held back that cannot
+    begin a stop.
+    """
     text += data.draw(st.sampled_from(["", *stop])) + data.draw(texts)
     expected, so_far = up_to_the_earliest_stop(text, stop), ""
     *pieces, last = shown(text, stop, tokenizer)

@@ -1,4 +1,6 @@
-"""How many positions go through the model, or a call of the native engine, and which weights they meet."""
+"""How many positions go through the model, or a call of the native engine, and which weights they
+meet.
+"""
 
 import copy
 from collections.abc import Callable

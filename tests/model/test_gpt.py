@@ -336,7 +336,7 @@ def test_vector_math_is_first_called_on_one_element() -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_configuration_tells_whether_the_head_is_tied(tied: bool) -> None:
-    """peft takes the configuration for a dict, or has `to_dict` make one, and reads these two keys."""
+    """peft takes the configuration as a dict, or calls `to_dict`, and reads these two keys."""
     config = GPT(tiny_config(tie_weights=tied)).config
     fields = config.to_dict()
     assert (fields["tie_word_embeddings"], fields["model_type"]) == (tied, "glassgpt")

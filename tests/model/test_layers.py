@@ -1,4 +1,7 @@
-"""Attention, norms and positions; a test of `run_with_cache` has the formulas of the whole model."""
+"""Attention, norms and positions.
+
+A test of `run_with_cache` has the formulas of the whole model.
+"""
 
 import math
 

@@ -1,8 +1,8 @@
 """`make mutants`: plant small faults in the core, one at a time, and list those that no test finds.
 
-Of each part of the core some faults are drawn, always the same ones. The tests that run the changed line are run, those
-that run the least code first, until one fails. The result, a line of JSON for each fault, is for `--before`: after a
-change, the tests must find what they found.
+Of each part of the core some faults are drawn, always the same ones. The tests that run the changed
+line are run, those that run the least code first, until one fails. The result, a line of JSON for
+each fault, is for `--before`: after a change, the tests must find what they found.
 """
 
 import argparse
@@ -101,7 +101,8 @@ def environment(root: Path) -> dict[str, str]:
 def failing(root: Path, tests: list[str], first: bool, seconds: int) -> list[str]:
     """Return the tests that fail in a copy of the project: the first, or all.
 
-    Few are tried before many, since collecting the files of a thousand takes longer than what most faults need.
+    Few are tried before many, since collecting the files of a thousand takes longer than what most
+    faults need.
     """
     command = [
         sys.executable,
@@ -228,7 +229,8 @@ def main() -> int:
                 print(json.dumps(result), file=lines, flush=True)
                 if not result["found"]:
                     print(
-                        f"not found ({result['tests']} tests): {result['file']}:{result['line']} {result['name']}"
+                        f"not found ({result['tests']} tests): "
+                        f"{result['file']}:{result['line']} {result['name']}"
                     )
     found = {(row["file"], row["name"]) for row in results if row["found"]}
     print(f"{len(found)} of {len(results)} faults were found")

@@ -1,4 +1,6 @@
-"""Small faults in a Python file: another comparison, operator, number or condition, or a statement that is missing."""
+"""Small faults in a Python file: another comparison, operator, number or condition, or a statement
+that is missing.
+"""
 
 import ast
 import copy
@@ -43,7 +45,7 @@ class Edit:
 
     @property
     def rank(self) -> str:
-        """A digest by which edits are drawn: another edit of the file does not change who is drawn."""
+        """Digest by which edits are drawn: other edits of the file do not change which are."""
         return hashlib.sha256(f"{self.file} {self.name}".encode()).hexdigest()
 
 
@@ -82,7 +84,9 @@ def edits_of(file: str, source: str) -> list[Edit]:
 def _changes(
     node: ast.AST, scope: str
 ) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.expr | str]]:
-    """Yield each node that can be changed, the function that it is in, and what is put in its place."""
+    """Yield each node that can be changed, the function that it is in, and what is put in its
+    place.
+    """
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_params") or isinstance(
             node, WORDS

@@ -57,7 +57,8 @@ FAULTS = [
     ("training/matmul_avx512_bf16.h", "row / 16 * next_a + row % 16 * 32", "row / 16 * next_a"),
     ("training/matmul_large.h", "if (j < width) memcpy", "if (j + 1 < width) memcpy"),
     ("training/matmul_amx.h", "LOAD_TILE(3, across,", "LOAD_TILE(3, below,"),
-    # the last part of what threads share; the gate for what it is multiplied by; the last vector of a row
+    # the last part of what threads share; the gate for what it is multiplied by; the last vector of
+    # a row
     (
         "training/feed_forward.h",
         "vectors * (w.index + 1) / w.count",
@@ -65,7 +66,8 @@ FAULTS = [
     ),
     ("training/feed_forward.h", "d * load(x + at + width) * s", "d * load(x + at) * s"),
     ("training/feed_forward.h", "c < a.width", "c + simd::LANES < a.width"),
-    # a gradient that is overwritten; RMSNorm as if it were centered; dropout that depends on the threads
+    # a gradient that is overwritten; RMSNorm as if it were centered; dropout that depends on the
+    # threads
     ("training/norms.h", "fma(d, unit, load(dgain + c))", "d * unit"),
     (
         "training/norms.h",
@@ -73,11 +75,13 @@ FAULTS = [
         "reduce_add(total) / width",
     ),
     ("training/norms.h", "drop.stream(n)", "drop.stream(n - w.first(a.rows))"),
-    # by the probability of being dropped; rows that two seeds share; elements that two vectors share
+    # by the probability of being dropped; rows that two seeds share; elements that two vectors
+    # share
     ("training/dropout.h", "scale(1.0f / (1.0f - p))", "scale(1.0f / p)"),
     ("training/dropout.h", "hash(seed ^ hash(s))", "hash(seed ^ s)"),
     ("training/dropout.h", "stream + (uint32_t)i)", "stream + (uint32_t)(i / simd::LANES))"),
-    # the last position, if it is the second of a pair; the last tile of an odd number; dropout twice
+    # the last position, if it is the second of a pair; the last tile of an odd number; dropout
+    # twice
     (
         "training/weight_gradient.h",
         "row + 1 < rows ? even + stride",

@@ -1,4 +1,6 @@
-"""Compiled libraries: when they are made, that what is kept is what was made, and what they are checked for."""
+"""Compiled libraries: when they are made, that what is kept is what was made, and what they are
+checked for.
+"""
 
 import ctypes
 import errno
@@ -147,7 +149,7 @@ def test_failed_compilations_are_one_line_and_tried_again(
 
 
 def test_damaged_library_is_made_anew_before_it_is_loaded(cache: Path) -> None:
-    """It is not loaded here: a process that has loaded one that is cut later ends by a bus error."""
+    """The library is not loaded here: a process whose library is cut later ends by a bus error."""
     lines: list[str] = []
 
     def load() -> Path:

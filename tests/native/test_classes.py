@@ -1,4 +1,6 @@
-"""Processor classes that this machine may not be: their machine code is read, and run where something emulates it."""
+"""Processor classes that this machine may not be: their machine code is read, and run where
+something emulates it.
+"""
 
 import os
 import platform
@@ -51,14 +53,19 @@ MARKS = {
     "avx2": r"%ymm|\tv",
     "others": r"vpdp[bw]|\t(?:andn|bextr|bls\w+|pdep|pext|mulx|rorx|sarx|shlx|shrx|lzcnt)\s",
 }
-"""What machine code of an instruction set looks like; no class names the others, VNNI, BMI and BMI2."""
+"""What machine code of an instruction set looks like.
+
+No class names the others, VNNI, BMI and BMI2.
+"""
 CLASSES = (AMX, AVX512_BF16, AVX512, AVX2, GENERIC)
 TURNS = [(source, level) for level in ("-O3", "-O2") for source in FLAGS]
 """Every compiler meets every class, and each of them all of these, in turns."""
 
 
 def _compilers() -> list[Any]:
-    """Return numbered compilers as parameters: those of the machine, and the others, skipped where they are missing."""
+    """Return numbered compilers as parameters: those of the machine, and the others, skipped where
+    they are missing.
+    """
     found = {Path(shutil.which(each.command[0]) or "").resolve(): each for each in find_compilers()}
     for name in OTHERS:
         found.setdefault(Path(shutil.which(name) or name).resolve(), Compiler((name,), ""))
@@ -173,7 +180,9 @@ COMPARED = {bindings.SOURCE: "logits and gradients", decoder.SOURCE: "logits and
 
 
 def tried(source: str, library: Path, processor: Processor, preload: str = "") -> tuple[int, str]:
-    """Return how a process ended that compared a library with PyTorch, and what was compared, or differs."""
+    """Return how a process ended that compared a library with PyTorch, and what was compared, or
+    differs.
+    """
     command = [sys.executable, "-m", "gpt.native.trial", source, processor.name, library]
     environment = {**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -197,7 +206,8 @@ FORGETFUL = """TileConfig mine;
     for (int i = 0; i < 8; i++) mine.row_bytes[i] = 64, mine.rows[i] = 16;
     __asm__ volatile("ldtilecfg %0" : : "m"(*(const void* const*)&mine));
 """
-"""As GCC before 12.4 and 13.3 loads a configuration: only its first 8 bytes are declared as read."""
+"""As GCC before 12.4 and 13.3 loads a configuration: only its first 8 bytes are declared as read.
+"""
 
 
 def gcc() -> Compiler:
@@ -236,7 +246,8 @@ def test_packing_before_a_tile_is_loaded_stays(tmp_path: Path) -> None:
 def test_native_class_agrees_with_pytorch(source: str, processor: Processor) -> None:
     if processor not in supported_processors():
         pytest.skip(
-            f"this processor is not of class {processor.name}, whose code was compiled and read only"
+            f"this processor is not of class {processor.name}, "
+            "whose code was compiled and read only"
         )
     library = open_library(
         find_library(source, processor, read_settings().cache_dir, flags=FLAGS[source])

@@ -1,4 +1,6 @@
-"""Edits of the model and of sampling, on disk and at run time: one line names each, and PyTorch computes it."""
+"""Edits of the model and of sampling, on disk and at run time: one line names each, and PyTorch
+computes it.
+"""
 
 import os
 import re
@@ -307,7 +309,9 @@ for later in LATER:
 
 
 def said_after_import(folder: Path, former: str, later: list[str]) -> list[str]:
-    """What is said of `gpt/model/gpt.py` once its former text was imported, and others lie on the disk."""
+    """What is said of `gpt/model/gpt.py` once its former text was imported, and others lie on the
+    disk.
+    """
     shutil.copytree(
         fingerprint.PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__")
     )

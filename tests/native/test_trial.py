@@ -1,4 +1,6 @@
-"""Libraries that crash, hang or compute something else: no run ends by them, and one line says what is used instead."""
+"""Libraries that crash, hang or compute something else: no run ends by them, and one line says what
+is used instead.
+"""
 
 import json
 import os
@@ -36,7 +38,10 @@ FAULTY = """
 #include "training/training.cpp"
 #undef gpt_activation_forward
 
-static bool is(const char* fault) { return getenv("GPT_FAULT") && !strcmp(getenv("GPT_FAULT"), fault); }
+static bool is(const char* fault) {
+    const char* planted = getenv("GPT_FAULT");
+    return planted && !strcmp(planted, fault);
+}
 __attribute__((constructor)) static void load() { if (is("load")) raise(SIGSEGV); }
 GPT_API int gpt_activation_forward(const ActivationArguments* a) {
     while (is("spin")) {}
@@ -77,7 +82,9 @@ def candidates() -> list[Processor]:
 
 @pytest.fixture(scope="session")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of compiled kernels: those of the best float32 class are faulty, those of the next whole."""
+    """A cache of compiled kernels: those of the best float32 class are faulty, those of the next
+    whole.
+    """
     folder, settings = tmp_path_factory.mktemp("faulty"), read_settings()
     place = folder / "gpt/kernels"
     place.mkdir(parents=True)
@@ -278,7 +285,10 @@ def test_edited_copy_writes_no_record(tmp_path: Path) -> None:
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    said = "no compiled kernels: gpt/model/layers.py was edited, so that the kernels cannot be compared with it"
+    said = (
+        "no compiled kernels: gpt/model/layers.py was edited, so that the kernels cannot be "
+        "compared with it"
+    )
     assert done.stderr.splitlines() == [said]
     assert list((tmp_path / "cache/gpt/kernels").glob("*.trial")) == []
 
@@ -371,5 +381,6 @@ def test_cache_that_cannot_be_written_is_named(
     (line,) = lines
     assert line.startswith("the AVX2 kernels are tried at every start, which takes seconds: ")
     assert line.endswith(
-        f"{tmp_path / 'missing'} cannot be written (No such file or directory); XDG_CACHE_HOME may name another folder"
+        f"{tmp_path / 'missing'} cannot be written (No such file or directory); "
+        "XDG_CACHE_HOME may name another folder"
     )

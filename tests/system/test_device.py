@@ -86,7 +86,10 @@ def test_processes_of_a_machine_share_its_cores(threads: list[int]) -> None:
 
 @pytest.fixture
 def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Those of two CUDA devices, which a test may change; this torch is built for 8.0, 9.0 and, as PTX, 12.0."""
+    """Those of two CUDA devices, which a test may change.
+
+    This torch is built for 8.0, 9.0 and, as PTX, 12.0.
+    """
     of_devices, current = [(8, 0), (8, 0)], [0]
 
     @contextmanager
@@ -114,7 +117,10 @@ def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_a_cuda_device_has_its_own_type_and_kernels(capabilities: list[tuple[int, int]]) -> None:
     capabilities[:] = [(8, 0), (7, 5)]
     assert choose(device="cuda").dtype == torch.bfloat16
-    message = r"^device cuda:1: torch .* is built for sm_80, sm_90a, compute_120, and Card 1 is sm_75; use device cpu"
+    message = (
+        r"^device cuda:1: torch .* is built for sm_80, sm_90a, compute_120, and Card 1 is "
+        r"sm_75; use device cpu"
+    )
     with pytest.raises(DeviceError, match=message):
         choose(device="cuda:1")
     capabilities[:] = [(7, 5), (12, 1)]

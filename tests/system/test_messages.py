@@ -1,4 +1,4 @@
-"""Messages: what a library's error says in one of ours, and what is said of work that takes long."""
+"""Messages: what ours say of a library's error, and what is said of work that takes long."""
 
 import json
 import re

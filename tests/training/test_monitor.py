@@ -88,7 +88,10 @@ TRAINED = {
 
 
 def test_pipe_gets_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 20 of 80 steps in 40 seconds, 60 steps take 120 more; steps before the resume do not count."""
+    """After 20 of 80 steps in 40 seconds, 60 steps take 120 more.
+
+    Steps before the resume do not count.
+    """
     clock = iter([1000.0, 1040.0])
     monkeypatch.setattr("gpt.training.monitor.time", SimpleNamespace(monotonic=lambda: next(clock)))
     pipe = io.StringIO()
@@ -134,7 +137,9 @@ def test_monitors_hear_everything_although_one_cannot_write(number: int) -> None
 def test_speed_counts_steps_since_the_last_reading_or_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """1000 tokens a step of two processes; the machine computes four steps a second; 50 s into its run."""
+    """1000 tokens a step of two processes; the machine computes four steps a second; 50 s into its
+    run.
+    """
     model = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=16, vocab_size=5)
     config = Config(model=model, train=TrainConfig(batch_size=125, grad_accum_steps=1))
     whole, short = training_flops(model, 125, 16), training_flops(model, 250, 8)

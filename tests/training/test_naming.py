@@ -1,4 +1,6 @@
-"""A run of another configuration takes the next free name, and the run that has the name stays as it is."""
+"""A run of another configuration takes the next free name, and the run that has the name stays as
+it is.
+"""
 
 import re
 import shlex
@@ -57,8 +59,8 @@ def test_configurations_take_the_next_names_and_are_found_again(
     runs, lines = tmp_path / "runs", list[str]()
     start(tmp_path, LONG, report=lines.append).run()
     assert (
-        f"{runs / 'run'} is a run of another configuration (train.max_steps: 3 -> 6), and stays; this run is "
-        f"{runs / 'run-2'}" in lines
+        f"{runs / 'run'} is a run of another configuration (train.max_steps: 3 -> 6), and stays; "
+        f"this run is {runs / 'run-2'}" in lines
     )
     with stopped_after(1), pytest.raises(Interrupted):
         start(tmp_path, "run.seed=5", resume="auto").run()
@@ -170,7 +172,10 @@ def test_run_of_the_same_configuration_is_refused_without_resume(
 def test_unfinished_run_of_another_configuration_is_not_resumed(tmp_path: Path) -> None:
     with stopped_after(1), pytest.raises(Interrupted):
         start(tmp_path, LONG).run()
-    ways = "train.max_steps: 6 -> 3.*--allow-config-change to continue.*leave --resume out to begin a new run"
+    ways = (
+        "train.max_steps: 6 -> 3.*--allow-config-change to continue.*leave --resume out to "
+        "begin a new run"
+    )
     with pytest.raises(CheckpointError, match=ways):
         start(tmp_path, SHORT, resume="auto")
     start(tmp_path, SHORT).run()
@@ -244,9 +249,9 @@ def test_run_with_a_plugin_does_not_block_its_name(
     assert train.main([*COMMAND, *([] if stopped else ["--resume", "auto"])]) == 0
     said = capsys.readouterr().err
     assert (
-        "runs/tiny is a run of another configuration (it cannot be read here: runs/tiny/config.yaml:"
-        in said
-    )
+        "runs/tiny is a run of another configuration (it cannot be read here: "
+        "runs/tiny/config.yaml:"
+    ) in said
     assert gpt.train(
         config="tiny.yaml", sample_tokens=0, resume="auto", report=None
     ).folder == Path("runs/tiny-2")

@@ -1,4 +1,7 @@
-"""What a step minimizes, against its definition; short sequences, and a teacher that a run learns from."""
+"""What a step minimizes, against its definition.
+
+Short sequences, and a teacher that a run learns from.
+"""
 
 import json
 import math

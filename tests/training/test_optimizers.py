@@ -1,4 +1,6 @@
-"""The optimizers: who goes where, Muon against its definition and torch's own, and what a saved state may hold."""
+"""The optimizers: who goes where, Muon against its definition and torch's own, and what a saved
+state may hold.
+"""
 
 import copy
 import math
@@ -80,7 +82,8 @@ def test_matrices_are_decayed_and_those_of_blocks_go_to_muon(
 
 
 SPACING = {torch.bfloat16: 2**-8, torch.float32: 2**-23, torch.float64: 2**-52}
-"""Relative spacing of the types that the iteration runs in; in float64 rounding hides no mistake."""
+"""Relative spacing of the types that the iteration runs in; in float64 rounding hides no mistake.
+"""
 
 
 def iterate(values: Tensor, steps: int = 5) -> Tensor:
@@ -92,11 +95,12 @@ def iterate(values: Tensor, steps: int = 5) -> Tensor:
 
 
 def rounding(values: Tensor) -> float:
-    """Most that rounding changes in the result for singular values, in spacings and relative to its norm; some 50.
+    """Most that rounding changes in the result for singular values, in spacings and relative to its
+    norm; some 50.
 
-    The matrix is rounded when it is normalized. A step rounds its three terms, which are larger than their sum: half a
-    spacing each, at the size of the largest singular value. It also turns an error of the step before into one that is
-    as much larger as it is steep.
+    The matrix is rounded when it is normalized. A step rounds its three terms, which are larger
+    than their sum: half a spacing each, at the size of the largest singular value. It also turns an
+    error of the step before into one that is as much larger as it is steep.
     """
     a, b, c = COEFFICIENTS
     values = values / values.norm()
@@ -157,7 +161,9 @@ def give_gradients(*lists: list[nn.Parameter]) -> None:
 
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.0, 0.5), (0.95, 0.5)])
 def test_ten_steps_of_muon_are_those_of_torch(momentum: float, weight_decay: float) -> None:
-    """torch averages gradients too (`lerp`, unlike its documented formula) and iterates in bfloat16."""
+    """torch averages gradients too (`lerp`, unlike its documented formula) and iterates in
+    bfloat16.
+    """
     shapes = ((16, 16), (48, 16), (16, 48), (16, 48), (16, 16), (7, 5))
     ours, theirs, begin = matrices(*shapes), matrices(*shapes), matrices(*shapes)
     optimizer = Muon(

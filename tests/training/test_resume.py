@@ -1,4 +1,6 @@
-"""Where a run continues (`resume`) or begins (`train.init_from`), and what may differ from the checkpoint's."""
+"""Where a run continues (`resume`) or begins (`train.init_from`), and what may differ from the
+checkpoint's.
+"""
 
 import math
 import re

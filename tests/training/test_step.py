@@ -104,7 +104,7 @@ def gradients_of(model: GPT) -> list[Tensor]:
 def test_micro_batches_have_the_mean_and_the_gradients_of_torch(
     sizes: list[int], padded: bool
 ) -> None:
-    """Also where the last is smaller, and where padding leaves some of them fewer targets or none."""
+    """Also where the last is smaller, and where padding leaves some with fewer targets or none."""
     inputs, targets = torch.randint(23, (2, 9, 16))
     if padded:
         targets[0, 5:] = IGNORE
@@ -135,7 +135,10 @@ def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
     micro_batch: int,
     checks_each_step: bool,
 ) -> None:
-    """On a GPU nothing is read at the bad step, and good ones follow. One bad micro-batch is enough."""
+    """On a GPU nothing is read at the bad step, and good ones follow.
+
+    One bad micro-batch is enough.
+    """
     stepper, on_cpu = (build_stepper(grad_clip=grad_clip, name=name) for _ in range(2))
     stepper.guard.checks_each_step = checks_each_step
     for number in range(2):
@@ -163,7 +166,7 @@ def test_bad_step_is_named_and_nothing_moves_in_it_or_after_it(
 def test_step_gives_loss_and_norm_before_the_update(
     dtype: torch.dtype, grad_clip: float, most: float | None
 ) -> None:
-    """The scale that keeps float16 gradients from vanishing is out of them before they are clipped."""
+    """The scale that keeps float16 gradients from vanishing is removed before they are clipped."""
     stepper, reference, data = (
         build_stepper(dtype, grad_clip=grad_clip),
         build_stepper().model,

@@ -1,4 +1,4 @@
-"""The training loop: what is done when, what stops it, and what a run keeps when something fails."""
+"""The training loop: what is done when, what stops it, what a run keeps when something fails."""
 
 import errno
 import math
@@ -556,10 +556,21 @@ def train(folder: Path) -> gpt.Run:
         "qk_norm": True,
     }
     return gpt.train(
-        text=CORPUS * 30, name=None, model=small, max_steps=4, eval_interval=2, batch_size=2,
-        warmup_steps=1, device="cpu", compile=False, dtype="float32", config={}, sample_tokens=5, report=None,
+        text=CORPUS * 30,
+        name=None,
+        model=small,
+        max_steps=4,
+        eval_interval=2,
+        batch_size=2,
+        warmup_steps=1,
+        device="cpu",
+        compile=False,
+        dtype="float32",
+        config={},
+        sample_tokens=5,
+        report=None,
         run={"dir": str(folder)},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

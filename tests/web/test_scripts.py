@@ -44,7 +44,9 @@ HEADS: dict[str, Keys] = {
 
 
 def head(keys: Keys, strength: float = 1.0) -> Tensor:
-    """Weights (T, T) of which so much is on these keys, and the rest, or all where there are none, spread evenly."""
+    """Weights (T, T) of which so much is on these keys, and the rest, or all where there are none,
+    spread evenly.
+    """
     even = torch.ones(len(TEXT), len(TEXT)).tril() / torch.arange(1.0, len(TEXT) + 1)[:, None]
     weights = even.clone()
     for query in range(1, len(TEXT)):

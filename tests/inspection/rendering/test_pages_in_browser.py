@@ -1,4 +1,6 @@
-"""The pages as a browser shows them: by keyboard, mouse and finger, at every width, and in the frame of a notebook."""
+"""The pages as a browser shows them: by keyboard, mouse and finger, at every width, and in the
+frame of a notebook.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,10 @@ CHARS = CharTokenizer(TEXT)
 
 
 def attention() -> View:
-    """Two layers of three heads; head 1 of layer 1 gives the token before 0.75 and the first 0.25."""
+    """Two layers of three heads.
+
+    Head 1 of layer 1 gives the token before 0.75 and the first 0.25.
+    """
     weights = torch.eye(SIZE).expand(2, 3, SIZE, SIZE).clone()
     before = torch.diag(torch.full((SIZE - 1,), 0.75), -1)
     before[:, 0] += 0.25
@@ -67,7 +72,8 @@ const read = (id) => document.getElementById(id).textContent;
 const press = (key) => document.activeElement.dispatchEvent(
   new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })
 );
-const hover = (item) => item.dispatchEvent(new PointerEvent("pointerover", { bubbles: true, pointerType: "mouse" }));
+const overByMouse = { bubbles: true, pointerType: "mouse" };
+const hover = (item) => item.dispatchEvent(new PointerEvent("pointerover", overByMouse));
 const entries = (id) => [...document.getElementById(id).children].map((item) => [
   item.querySelector(".name").textContent, item.querySelector(".value").textContent, item.className,
 ]);
@@ -103,7 +109,8 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
     found.start = [read("matrix-title"), read("readout"), read("summary")];
     found.pixels = inks(document.getElementById("canvas"), [4, 5], [0, 5], [5, 4], [5, 5]);
     found.thumbnail = inks(document.querySelectorAll(".thumbnail canvas")[4], [4, 5])[0];
-    const [one, other, below] = [0, 1, 3].map((head) => document.querySelectorAll(".thumbnail")[head].offsetTop);
+    const thumbnails = document.querySelectorAll(".thumbnail");
+    const [one, other, below] = [0, 1, 3].map((head) => thumbnails[head].offsetTop);
     found.grid = [one === other, below > one];
     found.names = [...document.querySelectorAll(".thumbnail")].map((button) => button.textContent);
     const tokens = [...document.querySelectorAll(".token")];
@@ -116,7 +123,8 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
     const frame = document.getElementById("plot").getBoundingClientRect();
     const at = (column, row) => ({
       bubbles: true, pointerType: "mouse",
-      clientX: frame.left + ((column + 0.5) * frame.width) / 6, clientY: frame.top + ((row + 0.5) * frame.height) / 6,
+      clientX: frame.left + ((column + 0.5) * frame.width) / 6,
+      clientY: frame.top + ((row + 0.5) * frame.height) / 6,
     });
     document.getElementById("plot").dispatchEvent(new PointerEvent("pointermove", at(4, 2)));
     found.pointed = read("readout");
@@ -138,7 +146,8 @@ def test_attention_shows_every_head_and_the_chosen_row(show: Show) -> None:
         "From 'z' at 5 to '</script>' at 4: 75.0%",
     ]
     assert found["start"][2].startswith(
-        "On average 80.0% of its weight is on the previous token; uniform attention would have 29.0%"
+        "On average 80.0% of its weight is on the previous token; "
+        "uniform attention would have 29.0%"
     )
     assert found["names"] == [*["itself\n0.0 back"] * 4, "previous\n1.5 back", "itself\n0.0 back"]
     strong, weak, hidden, nothing = found["pixels"]

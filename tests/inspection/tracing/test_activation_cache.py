@@ -102,7 +102,10 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
 
 
 def turned(x: Tensor, config: ModelConfig) -> Tensor:
-    """Pairs (i, i + D/2) as complex numbers, turned; angles as exact as the model's float32 tables."""
+    """Pairs (i, i + D/2) as complex numbers, turned.
+
+    Angles as exact as the model's float32 tables.
+    """
     half = config.head_dim // 2
     by = torch.arange(x.size(1)).double()[:, None, None] / config.rope_theta ** (
         torch.arange(half).double() / half
@@ -127,7 +130,10 @@ def sines(config: ModelConfig) -> Tensor:
 def test_captured_activations_follow_the_formulas(
     variant: dict[str, object], batch: int, length: int
 ) -> None:
-    """In order, of the sizes that were predicted; the model stays as it was, and computes the same."""
+    """In order, of the sizes that were predicted.
+
+    The model stays as it was, and computes the same.
+    """
     model, idx = sharp_model(**variant).double(), some_ids(batch, length)
     plain, before = model(idx), state_of(model)
     logits, cache = run_with_cache(model, idx)

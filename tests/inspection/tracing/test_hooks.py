@@ -87,7 +87,10 @@ def test_replaced_forward_is_traced_as_far_as_it_goes() -> None:
     )
     torch.testing.assert_close(logits, model(idx))
     assert not cache["blocks.0.hook_mlp_out"].any()
-    message = r"^blocks\.0\.mlp\.hook_p(re|ost) cannot be seen: .* was replaced; restore that \(del module\.forward\)$"
+    message = (
+        r"^blocks\.0\.mlp\.hook_p(re|ost) cannot be seen: .* was replaced; restore that \(del "
+        r"module\.forward\)$"
+    )
     with pytest.raises(InputError, match=message):
         run_with_cache(model, idx)
     with pytest.raises(InputError, match=message):  # an edit is not ignored either
@@ -114,7 +117,10 @@ def test_hooks_draw_no_dropout_of_a_model_that_trains() -> None:
     "name", ["blocks.0.attn.hook_z", "blocks.1.hook_attn_out", "blocks.0.attn.hook_pattern"]
 )
 def test_hooks_reach_a_compiled_model(name: str, whole: bool) -> None:
-    """Each name once, and what the hook gives reaches the logits; the compiled one itself stays as it is."""
+    """Each name once, and what the hook gives reaches the logits.
+
+    The compiled one itself stays as it is.
+    """
     model, idx, visited = sharp_model(), some_ids(), []
     plain = model(idx)
     for block in [] if whole else model.h:
@@ -129,7 +135,10 @@ def test_hooks_reach_a_compiled_model(name: str, whole: bool) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_hooks_reach_a_model_that_trains_by_native_kernels(training: bool) -> None:
-    """With gradients its blocks do not call the modules inside, which the hooks are on; no kernel is called here."""
+    """With gradients its blocks do not call the modules inside, which the hooks are on.
+
+    No kernel is called here.
+    """
     model = sharp_model(dropout=0.1).train(training)
     names, idx = everything(model), some_ids()
     torch.manual_seed(1)  # of the dropout

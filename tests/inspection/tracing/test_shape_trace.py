@@ -1,4 +1,6 @@
-"""The shapes of a forward pass against a specification and formulas, and the recorder that they come from."""
+"""The shapes of a forward pass against a specification and formulas, and the recorder that they
+come from.
+"""
 
 import math
 from pathlib import Path
@@ -91,10 +93,20 @@ def test_rows_agree_with_the_model(variant: dict[str, object], length: int) -> N
         expected + tied
     )
     sizes = {
-        "B": 2, "T": length, "S": length, "C": c.n_embd, "H": c.n_head, "K": c.kv_heads, "D": c.head_dim,
-        "D/2": c.head_dim // 2, "K*D": c.kv_heads * c.head_dim, "F": c.mlp_hidden, "V": c.vocab_size,
-        "block_size": c.block_size, "1": 1,
-    }  # fmt: skip
+        "B": 2,
+        "T": length,
+        "S": length,
+        "C": c.n_embd,
+        "H": c.n_head,
+        "K": c.kv_heads,
+        "D": c.head_dim,
+        "D/2": c.head_dim // 2,
+        "K*D": c.kv_heads * c.head_dim,
+        "F": c.mlp_hidden,
+        "V": c.vocab_size,
+        "block_size": c.block_size,
+        "1": 1,
+    }
     for row in rows:
         for symbols, shape in (
             (row.symbols, row.shape),

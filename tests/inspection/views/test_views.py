@@ -1,4 +1,6 @@
-"""Attention, surprisal, continuations and labels, as numbers; what all views refuse; the text that they open on."""
+"""Attention, surprisal, continuations and labels, as numbers; what all views refuse; the text that
+they open on.
+"""
 
 import math
 from collections.abc import Callable

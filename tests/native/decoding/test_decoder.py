@@ -1,4 +1,6 @@
-"""The decoder, for every class of processors that this one is of, against the model in float64, and its promises."""
+"""The decoder, for every class of processors that this one is of, against the model in float64, and
+its promises.
+"""
 
 import copy
 import math
@@ -132,7 +134,8 @@ MIXED = [
     for row in range(max(len(PROCESSORS), len(FORMATS)))
     for column, changes in enumerate(VARIANTS)
 ]
-"""Each two of a class of processors, a model, and a format of weights and of keys and values meet."""
+"""Each two of a class of processors, a model, and a format of weights and of keys and values meet.
+"""
 
 
 @torch.inference_mode()

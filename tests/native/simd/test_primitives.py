@@ -1,7 +1,9 @@
-"""Every operation on vectors against torch in float64, for every back end that this machine can run.
+"""Every operation on vectors against torch in float64, for every back end that this machine can
+run.
 
-The plain back end runs at the width of each of the others, so that what is built on `simd.h` is tested at all widths
-on any processor. Each is compiled with every compiler that is there, for they make instructions of it in their own way.
+The plain back end runs at the width of each of the others, so that what is built on `simd.h` is
+tested at all widths on any processor. Each is compiled with every compiler that is there, for they
+make instructions of it in their own way.
 """
 
 import ctypes
@@ -23,7 +25,9 @@ WIDTHS = {"AMX": 16, "AVX-512 bf16": 16, "AVX-512": 16, "AVX2": 8, "NEON": 4}
 NAN, INF = float("nan"), float("inf")
 COUNT = 4096
 UNFUSED = 8e-8
-"""Growth of the relative error of e^x with |x| where x / ln 2 is rounded before its whole part is taken off."""
+"""Growth of the relative error of e^x with |x| where x / ln 2 is rounded before its whole part is
+taken off.
+"""
 # zig, which is clang, would compile a C++ library of its own for each class, a minute for each
 CASES = [(p, c) for c in find_compilers() if not c.is_zig for p in PROCESSORS_HERE]
 

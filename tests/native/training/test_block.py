@@ -1,4 +1,6 @@
-"""Models with native blocks against the same models with torch's, in the kernels' type and in float32."""
+"""Models with native blocks against the same models with torch's, in the kernels' type and in
+float32.
+"""
 
 import copy
 import pickle
@@ -99,8 +101,8 @@ def test_gradients_are_as_near_to_float32_as_those_of_torch(
     torchs = gradients(build_stepper(None, compute_of(kernels), **changes), data)
     native = gradients(build_stepper(kernels, compute_of(kernels), **changes), data)
     assert difference(native, right) < of_gradients(kernels.dtype)
-    # A tenth: both errors are norms over tens of thousands of roundings, which chance hardly moves. Torch's own is
-    # nothing in float32, where `right` is its result.
+    # A tenth: both errors are norms over tens of thousands of roundings, which chance hardly moves.
+    # Torch's own is nothing in float32, where `right` is its result.
     least = of_gradients(torch.float32)
     assert difference(native, right) < 1.1 * difference(torchs, right) + least
     # None is wrong that the others outweigh. Twice: a norm's weight has some tens of entries.

@@ -1,8 +1,10 @@
-"""Every kernel, for every class of processor, against the same written out in float64 from the same rounded inputs.
+"""Every kernel, for every class of processor, against the same written out in float64 from the same
+rounded inputs.
 
-Tolerances are of the error's norm relative to the norm of what is right, unless said otherwise. What
-leaves a kernel in bfloat16 is off by 2^-8 at most and by less than 2^-9 on the whole; what goes through
-two matmuls of bfloat16 by a few times as much. In float32 all is within a few roundings.
+Tolerances are of the error's norm relative to the norm of what is right, unless said otherwise.
+What leaves a kernel in bfloat16 is off by 2^-8 at most and by less than 2^-9 on the whole; what
+goes through two matmuls of bfloat16 by a few times as much. In float32 all is within a few
+roundings.
 """
 
 import math
@@ -77,7 +79,9 @@ def gradients(
 def check(
     native: Function, right: Function, inputs: Sequence[Tensor], limits: Sequence[float]
 ) -> None:
-    """Compare results, and their gradients by the inputs, with those in float64; `limits` are their largest errors."""
+    """Compare results, and their gradients by the inputs, with those in float64; `limits` are their
+    largest errors.
+    """
     exact = [double(x) for x in inputs]
     found, expected = (
         y if isinstance(y, tuple) else (y,) for y in (native(*inputs), right(*exact))
@@ -120,7 +124,10 @@ def test_linear(kernels: Kernels, outputs: int, inputs: int) -> None:
 
 
 MATMULS = [(1, 1, 16), (5, 1000, 16), (7, 33, 48), (49, 513, 80), (301, 512, 112), (12, 1100, 272)]
-"""Rows, depth, columns: fewer rows than a tile, more than a block; depths of a block, one more, and of several."""
+"""Rows, depth, columns: fewer rows than a tile, more than a block.
+
+Depths of a block, one more, and of several.
+"""
 
 
 @pytest.mark.parametrize(
@@ -283,14 +290,20 @@ ATTENDED = [
     *((256, 40, "gains", 0), (32, 1000, "gains", 0)),
     *((32, 20, "both", 0.3), (64, 33, "plain", 0.3), (128, 128, "both", 0.3)),
 ]
-"""Each two of a length, a width and what is done to queries and keys meet; the widest head, a long row, and dropout."""
+"""Each two of a length, a width and what is done to queries and keys meet.
+
+The widest head, a long row, and dropout.
+"""
 
 
 @pytest.mark.parametrize(("width", "length", "prepared", "probability"), ATTENDED)
 def test_attention(
     kernels: Kernels, width: int, length: int, prepared: str, probability: float
 ) -> None:
-    """Result, gradients of q, k and v, and of the gains; dropout drops the same weights on the way back."""
+    """Result, gradients of q, k and v, and of the gains.
+
+    Dropout drops the same weights on the way back.
+    """
     batch, heads = (1, 1) if (length + width // 32) % 2 else (3, 4)
     turning = rotation(length, width) if prepared in ("rotated", "both") else None
     dropout = Dropout(probability, 2**32 - 5)

@@ -1,4 +1,6 @@
-"""Servers with the real engine for a whole session, one per test whose engine the test moves by hand, and the page."""
+"""Servers with the real engine for a whole session, one per test whose engine the test moves by
+hand, and the page.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -69,7 +71,9 @@ def manual(serve: Serve) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def server(runs: Path, char_model: CharModel) -> Iterator[Served]:
-    """A server with the real engine, whose default is `first`, with `char_model`; `second` has another model."""
+    """A server with the real engine, whose default is `first`, with `char_model`; `second` has
+    another model.
+    """
     model, tokenizer = char_model
     other = sharp_model(std=0.15, vocab_size=tokenizer.vocab_size, block_size=64)
 

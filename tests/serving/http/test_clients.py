@@ -72,7 +72,9 @@ def test_chat_that_a_program_asks_for_is_written(server: Served, program: str) -
 
 
 def test_lm_eval_gets_the_log_likelihood_of_a_text(server: Served, char_model: CharModel) -> None:
-    """Its loglikelihood and loglikelihood_rolling: of texts given as ids, after `custom_prefix_token_id`."""
+    """Its loglikelihood and loglikelihood_rolling: of texts given as ids, after
+    `custom_prefix_token_id`.
+    """
     text = "It was the worst of rooms"
     asked = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
     (prefix,) = server.post("/tokenize", prompt="\n").json()["tokens"]

@@ -36,7 +36,10 @@ def create(served: Served, **options: Any) -> Any:
 
 
 def joined(chunks: list[Any]) -> list[dict[str, Any]]:
-    """Return the choices of a stream, each put together from its parts; only its last part says why it ends."""
+    """Return the choices of a stream, each put together from its parts.
+
+    Only its last part says why it ends.
+    """
     assert len({chunk.id for chunk in chunks}) == 1
     choices: dict[int, dict[str, Any]] = {}
     for part in (part for chunk in chunks for part in chunk.choices):

@@ -1,4 +1,6 @@
-"""What the server refuses: every answer has OpenAI's shape, and the next honest request is answered."""
+"""What the server refuses: every answer has OpenAI's shape, and the next honest request is
+answered.
+"""
 
 import gzip
 import json

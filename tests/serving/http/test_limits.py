@@ -1,5 +1,5 @@
-"""Who may ask and for how much: pages of other sites, requests without the key, and what is too large; the server's own
-word: health, its document.
+"""Who may ask and for how much: pages of other sites, requests without the key, and what is too
+large; the server's own word: health, its document.
 """
 
 import json
@@ -151,7 +151,9 @@ def test_prompt_that_is_shown_is_counted_for_each_completion(serve: Serve) -> No
 def test_long_request_is_read_and_answered_beside_the_event_loop(
     serve: Serve, char_model: CharModel
 ) -> None:
-    """A thread lets the others in, at the latest after the call that it is in; the event loop does not."""
+    """A thread lets the others in, at the latest after the call that it is in; the event loop does
+    not.
+    """
     model, tokenizer = char_model
     used: set[str] = set()
 
@@ -264,7 +266,9 @@ def test_every_failure_of_the_server_is_logged_with_its_cause(
 
 
 def test_no_get_loads_a_model(manual: Served) -> None:
-    """A page of another site can send one without a header that says so, where it is sent to a name by plain http."""
+    """A page of another site can send one without a header that says so, where it is sent to a name
+    by plain http.
+    """
     paths = manual.get("/openapi.json").json()["paths"]
     values = {"{name}": "second", "{step}": "1"}
     read = [path for path, methods in paths.items() if "get" in methods]

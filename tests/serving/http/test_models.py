@@ -1,4 +1,6 @@
-"""Several checkpoints: listed, loaded when they are first asked for, unloaded when memory is needed."""
+"""Several checkpoints: listed, loaded when they are first asked for, unloaded when memory is
+needed.
+"""
 
 import asyncio
 import json

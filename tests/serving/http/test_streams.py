@@ -1,4 +1,6 @@
-"""Streams whose every token the test decides: what is sent when, how they end, and who goes away in the middle."""
+"""Streams whose every token the test decides: what is sent when, how they end, and who goes away in
+the middle.
+"""
 
 import json
 import socket

@@ -1,4 +1,6 @@
-"""What the page asks of a model: what it is, a text with what else was possible at each token, and its readings."""
+"""What the page asks of a model: what it is, a text with what else was possible at each token, and
+its readings.
+"""
 
 import json
 from typing import Any

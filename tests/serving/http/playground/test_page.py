@@ -1,4 +1,6 @@
-"""The document at `/`: what it may do, where its views are found, and the rules of axe-core for each, in any window."""
+"""The document at `/`: what it may do, where its views are found, and the rules of axe-core for
+each, in any window.
+"""
 
 import base64
 import hashlib
@@ -55,7 +57,10 @@ def test_address_opens_its_view_at_the_top(open_page: Callable[..., Page]) -> No
 def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
     trained: Path, runs: Path, tmp_path: Path, serve: Serve, visit: Callable[..., Page]
 ) -> None:
-    """On a desk, on a phone in the dark, and magnified twice; colors do not depend on the size of the window."""
+    """On a desk, on a phone in the dark, and magnified twice.
+
+    Colors do not depend on the size of the window.
+    """
     for name in (trained / "runs" / "tiny", runs / "first"):
         shutil.copytree(name, tmp_path / name.name)
     with serve(real_engine, folder=tmp_path) as site:

@@ -1,4 +1,6 @@
-"""The playground's other views in a browser: what a model does with a text, how a run learned, and one that trains."""
+"""The playground's other views in a browser: what a model does with a text, how a run learned, and
+one that trains.
+"""
 
 import json
 import shutil
@@ -46,7 +48,10 @@ def choose_model(page: Page, name: str) -> None:
 
 
 def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model: CharModel) -> None:
-    """What is shown beside each other is what both models give; giving all heads back shows the first one again."""
+    """What is shown beside each other is what both models give.
+
+    Giving all heads back shows the first one again.
+    """
     model, tokenizer = char_model
     ids = torch.tensor(tokenizer.encode(TEXT).tolist())
     page = open_page("attention")

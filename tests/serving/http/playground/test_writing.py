@@ -62,7 +62,8 @@ def test_page_writes_the_completion_and_a_reload_keeps_the_form(
     open_page: Open, server: Served
 ) -> None:
     page = open_page()
-    assert page.run("[...document.getElementById('model').options].map((option) => option.value)") == [
+    options = "document.getElementById('model').options"
+    assert page.run(f"Array.from({options}, (option) => option.value)") == [
         "first", "second"
     ]  # fmt: skip
     assert write(page, prompt="It was \u00e9\u2019\u03a9", count=1)[:-1] == "It was e"
@@ -84,7 +85,8 @@ def test_page_writes_the_completion_and_a_reload_keeps_the_form(
     assert float(said) == pytest.approx(bits, abs=0.006)
     page.send("Page.reload")
     page.wait_for(
-        "document.readyState === 'complete' && document.getElementById('prompt')?.value === 'It was'"
+        "document.readyState === 'complete' && document.getElementById('prompt')?.value "
+        "=== 'It was'"
     )
     assert [page.run(VALUE.format(name)) for name in ("temperature", "seed")] == ["0.8", "11"]
 
