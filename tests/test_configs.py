@@ -1,11 +1,13 @@
 """Every recipe that ships loads, and trains."""
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
 
+import gpt
 from gpt.cli import train
 from gpt.config import Config
 from gpt.config.sources import load_config
@@ -22,11 +24,25 @@ def test_recipe_names_the_schema_and_itself_and_trains(
         "# yaml-language-server: $schema=schema.json\n"
     )
     monkeypatch.chdir(tmp_path)
+    recipe = load_config(path).config
     smaller = ["train.max_steps=2", "train.batch_size=2", "train.teacher=null", "model.n_layer=1"]
     cheaper = ["train.eval_max_tokens=100", "train.sample_tokens=2"]
     text = ["data.source=file", f"data.path={corpus}"]
-    assert train.main(["--config", str(path), *smaller, *cheaper, *text]) == 0
-    assert (tmp_path / "runs" / path.stem / "checkpoints" / "step-000002").is_dir()
+    options = [*smaller, *cheaper, *text, "train.log_interval=1"]
+    assert train.main(["--config", str(path), *options]) == 0
+    folder = tmp_path / "runs" / path.stem
+    assert (folder / "checkpoints" / "step-000002").is_dir()
+    run = gpt.Run(folder, device="cpu")
+    # Of the recipe, only what is given here may change, and what must fit two steps and the text.
+    allowed = {option.partition("=")[0] for option in options}
+    allowed |= {"optim.warmup_steps", "optim.decay_steps", "model.vocab_size"}
+    trained = run.config.leaves()
+    expected = recipe.leaves()
+    assert {key for key in expected if trained[key] != expected[key]} <= allowed
+    # The first loss is that of a guess among all characters, and two steps lower it.
+    first = run.metrics[0]["train/loss"]
+    assert first == pytest.approx(math.log(run.model.config.vocab_size), rel=0.1)
+    assert run.metrics[-1]["val/loss"] < first
 
 
 def test_shakespeare_is_a_textbook_gpt() -> None:

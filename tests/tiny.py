@@ -1,7 +1,8 @@
 """A text, a recipe and models for many tests, so small that a step takes a millisecond."""
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.model import GPT
@@ -45,3 +46,23 @@ def sharp_model(std: float = 0.2, seed: int = 0, **changes: object) -> GPT:
         is_vector = parameter.dim() == 1  # the weight of a norm, which is about 1, or a bias
         nn.init.normal_(parameter, mean=1.0 if is_vector else 0.0, std=std)
     return model
+
+
+@torch.no_grad()
+def loss_by_definition(model: GPT, ids: Tensor, stride: int) -> float:
+    """Return the mean loss in nats of all tokens but the first, by one forward pass a window.
+
+    Windows of `block_size` tokens begin `stride` apart; each token is scored by the first window
+    that predicts it.
+    """
+    losses: list[Tensor] = []
+    start = 0
+    scored = 0  # tokens that earlier windows have predicted
+    while scored < len(ids) - 1:
+        end = min(start + model.config.block_size, len(ids) - 1)
+        logits = model(ids[None, start:end])[0]  # (T, V)
+        window = F.cross_entropy(logits, ids[start + 1 : end + 1], reduction="none")  # (T,)
+        losses.append(window[scored - start :])
+        scored = end
+        start += stride
+    return torch.cat(losses).mean().item()

@@ -16,7 +16,7 @@ import gpt
 from gpt.api.scoring import score_text
 from gpt.checkpoint import RunFolder
 from gpt.cli import evaluate, explain, export, sample, train
-from tiny import CORPUS, tiny_config
+from tiny import CORPUS, loss_by_definition, tiny_config
 
 
 @pytest.fixture
@@ -52,6 +52,7 @@ def test_sample_and_evaluation_are_those_of_the_commands(
     assert run.sample("Who", max_new_tokens=9, seed=3) + "\n" == capsys.readouterr().out
     assert evaluate.main(["--checkpoint", "runs/tiny", "--device", "cpu", "--split", "train"]) == 0
     assert run.evaluate("train") == json.loads(capsys.readouterr().out)
+    _assert_sample_and_loss_are_those_of_the_model(run)
     ends = [run.sample(f"Who{end}", max_new_tokens=9, seed=3) for end in ("\n", "\r\n", "\r")]
     assert ends[0] == ends[1] == ends[2]
     scores = [
@@ -62,6 +63,20 @@ def test_sample_and_evaluation_are_those_of_the_commands(
         run.sample(tmperature=1)
     with pytest.raises(gpt.GPTError, match="split is 'vall', expected one of train, val, test"):
         run.evaluate("vall")
+
+
+def _assert_sample_and_loss_are_those_of_the_model(run: gpt.Run) -> None:
+    """Compare with plain forward passes, since the commands use what `Run` uses."""
+    ids = torch.from_numpy(run.tokenizer.encode("Who"))
+    for _ in range(9):
+        next_id = run.model(ids[None])[0, -1].argmax()  # (), of logits (1, T, V)
+        ids = torch.cat([ids, next_id[None]])
+    written = run.tokenizer.decode(ids.tolist()).removeprefix("Who")
+    assert run.sample("Who", max_new_tokens=9, temperature=0.0) in (written, "Who" + written)
+    text = Path("corpus.txt").read_text(encoding="utf-8")
+    train_split = torch.from_numpy(run.tokenizer.encode(text[: int(0.9 * len(text))]))
+    loss = loss_by_definition(run.model, train_split, run.model.config.block_size)
+    assert run.evaluate("train")["loss"] == pytest.approx(loss, abs=1e-5)
 
 
 def test_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) -> None:

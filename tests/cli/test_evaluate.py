@@ -5,9 +5,14 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
+import gpt
 from cli.conftest import Call, Refuse
-from tiny import CORPUS
+from tiny import CORPUS, loss_by_definition
+
+PROTOCOLS = {"full": 16, "sliding --stride 3": 3}
+"""Tokens between the windows of a protocol; 16 is block_size, so that windows are adjacent."""
 
 
 def test_full_and_sliding_protocols_score_what_training_did(here: Path, run: Call) -> None:
@@ -16,7 +21,14 @@ def test_full_and_sliding_protocols_score_what_training_did(here: Path, run: Cal
     full = run("evaluate --checkpoint runs/tiny/last --device cpu").json
     # float32 both, whatever else the CPU has
     assert full["loss"] == pytest.approx(logged, abs=1e-6)
-    assert full["tokens"] == run("evaluate --protocol sliding --stride 3").json["tokens"]
+    model, tokenizer = gpt.load("runs/tiny/last", "cpu")
+    text = Path("corpus.txt").read_text(encoding="utf-8")
+    ids = torch.from_numpy(tokenizer.encode(text[int(0.9 * len(text)) :]))
+    sliding = run("evaluate --checkpoint runs/tiny/last --protocol sliding --stride 3").json
+    for found, stride in ((full, 16), (sliding, 3)):
+        assert found["tokens"] == len(ids) - 1
+        assert found["loss"] == pytest.approx(loss_by_definition(model, ids, stride), abs=1e-5)
+    assert sliding["loss"] != pytest.approx(full["loss"], abs=1e-4)
 
 
 def test_all_of_several_texts_are_evaluated(workplace: Path, run: Call) -> None:
@@ -82,12 +94,19 @@ def test_test_split_is_evaluated_where_there_is_one(
         f"train --config tiny.yaml data.test_fraction={fraction} train.max_steps=1 "
         "train.sample_tokens=0"
     )
-    for protocol in ("full", "sliding"):
-        evaluate = f"evaluate --checkpoint runs/tiny --split test --protocol {protocol}"
-        if tokens:
-            assert run(evaluate).json["tokens"] == tokens
-        else:
+    model, tokenizer = gpt.load("runs/tiny", "cpu")
+    ids = torch.from_numpy(tokenizer.encode(Path("corpus.txt").read_text(encoding="utf-8")))
+    for protocol, stride in PROTOCOLS.items():
+        options = f"--checkpoint runs/tiny --device cpu --split test --protocol {protocol}"
+        evaluate = f"evaluate {options}"
+        if tokens == 0:
             assert "the test split has 0 tokens, too few to predict one;" in refuse(evaluate)
+            continue
+        found = run(evaluate).json
+        assert found["tokens"] == tokens
+        end_of_text = ids[-tokens - 1 :]
+        expected = loss_by_definition(model, end_of_text, stride)
+        assert found["loss"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_prepare_data_encodes_once_and_says_what_there_is(
