@@ -66,13 +66,13 @@ class Dataset:
         if self.text_ranges is not None:
             shortest = int(np.diff(self.text_ranges).min())
         validates_on_own_text = "val" in self.held_out
-        other = "a longer data.val_path" if validates_on_own_text else "another data.val_fraction"
+        remedy = "a longer data.val_path" if validates_on_own_text else "another data.val_fraction"
         for name, length in (("train", shortest), ("val", len(self.val))):
             # A window has `block_size` inputs, and the target of the last one after them.
             if length < block_size + 1:
                 raise DataError(
                     f"the {name} split has {length:,} tokens, fewer than block_size + 1 = "
-                    f"{block_size + 1:,}; use more text, a smaller model.block_size or {other}"
+                    f"{block_size + 1:,}; use more text, a smaller model.block_size or {remedy}"
                 )
 
     def _check_answers(self, block_size: int) -> None:

@@ -19,6 +19,7 @@ from gpt.data.held_out import held_out_tokenizer
 from gpt.data.items import ItemCorpus, item_ids, item_spans
 from gpt.data.tokenizers import Ids, Tokenizer, smallest_dtype
 from gpt.data.tokens import Tokens, in_pieces
+from gpt.data.words import WordTokenizer, whole_words
 from gpt.system.errors import DataError
 from gpt.system.files import (
     make_folder,
@@ -159,6 +160,8 @@ def _ids_of(
 
 def _encoded(tokenizer: Tokenizer, blocks: Iterator[str]) -> Iterator[Ids]:
     """Yield the ids of each block in order; NumPy and the library of byte pairs run in threads."""
+    if isinstance(tokenizer, WordTokenizer):
+        blocks = whole_words(blocks)
     num_threads = min(THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
         # As many blocks at a time as there are threads, so that no more of the text is in memory.

@@ -1,7 +1,7 @@
 """Words as tokens: what stands between white space, by the `tokenizers` library."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class WordTokenizer(Tokenizer):
             DataError: the library is missing, or the content is of another kind.
         """
         require_library("a tokenizer of words")
+        # Here and not above, since a vocabulary of characters or bytes does without the library.
         from tokenizers import Tokenizer as Library
 
         _require_words(content)
@@ -55,8 +56,8 @@ class WordTokenizer(Tokenizer):
             self._tokenizer = Library.from_str(json.dumps(content))
             vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         self._content = content
-        self._words = sorted(vocabulary, key=vocabulary.__getitem__)
-        # Another number would be missing, or be a token that `decode` has no word for.
+        self._words = sorted(vocabulary, key=lambda word: vocabulary[word])  # by their ids
+        # `decode` takes an id for the place of its word in this list.
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise DataError("the ids of the words are not numbered from 0 without a gap")
         self.unknown_id = vocabulary[UNKNOWN]
@@ -104,6 +105,23 @@ class WordTokenizer(Tokenizer):
         }
 
 
+def whole_words(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield a text that comes in pieces in other pieces, whose ends cut no word in two.
+
+    A word that is longer than a piece is cut all the same, since it may be as long as the text.
+    """
+    held = ""
+    for piece in pieces:
+        text = held + piece
+        end = max(text.rfind(" "), text.rfind("\n")) + 1
+        if end == 0:
+            end = len(text)
+        yield text[:end]
+        held = text[end:]
+    if held:
+        yield held
+
+
 def learn_words(read: Callable[[], Iterable[str]], vocab_size: int) -> WordTokenizer:
     """Return the tokenizer of the most frequent words and white space characters of a text.
 
@@ -122,17 +140,17 @@ def learn_words(read: Callable[[], Iterable[str]], vocab_size: int) -> WordToken
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size, special_tokens=[UNKNOWN], show_progress=False
     )
-    library.train_from_iterator(read(), trainer)
+    library.train_from_iterator(whole_words(read()), trainer)
     content = json.loads(library.to_str())
     # As an added token it would be cut out of longer words, such as "<unk>,".
     content["added_tokens"] = []
     counted = library.get_vocab()
-    by_count = sorted(counted, key=counted.__getitem__)
+    by_count = sorted(counted, key=lambda word: counted[word])
     # The library leaves a gap in the ids where the text itself has the word "<unk>".
     words = [UNKNOWN, *(word for word in by_count if word != UNKNOWN)]
     content["model"]["vocab"] = {word: index for index, word in enumerate(words)}
     tokenizer = WordTokenizer(content)
-    return WordTokenizer(content, _mean_unknown_length(tokenizer, read()))
+    return WordTokenizer(content, _mean_unknown_length(tokenizer, whole_words(read())))
 
 
 def _mean_unknown_length(tokenizer: WordTokenizer, pieces: Iterable[str]) -> float | None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpt.config import DataConfig
+from gpt.data import corpus_text
 from gpt.data.preparation import prepare
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.words import WordTokenizer, learn_words
+from gpt.data.words import WordTokenizer, learn_words, whole_words
 from gpt.system.environment import Settings
 from gpt.system.errors import DataError
 from gpt.system.progress import silent
@@ -113,6 +114,26 @@ def test_splits_have_the_same_characters_as_those_of_characters(tmp_path: Path) 
     by_word = prepare(config_of(path, tokenizer="word"), OFFLINE, silent)
     val = by_char.tokenizer.decode(by_char.val)
     assert by_word.tokenizer.decode(by_word.val) == val
+
+
+def test_words_are_whole_however_the_text_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_text, "PIECE", 16)
+    monkeypatch.setattr(corpus_text, "BLOCK", 16)
+    path = tmp_path / "a.txt"
+    text = "one two\tthree\nfour five six\n" * 20
+    path.write_text(text, encoding="utf-8")
+    data = prepare(config_of(path, tokenizer="word"), OFFLINE, silent)
+    assert data.tokenizer.vocab_size == 1 + 3 + 6  # <unk>, white space and words
+    tokens = np.concatenate([data.train, data.val])
+    assert data.tokenizer.decode(tokens) == text
+    assert len(tokens) == 2 * 6 * 20
+
+
+def test_word_longer_than_a_piece_is_cut() -> None:
+    pieces = list(whole_words(["a b", "cc", "dddd", "d e", "f"]))
+    assert pieces == ["a ", "bcc", "dddd", "d ", "ef"]
 
 
 def test_characters_of_a_split_are_counted_with_those_of_unk(tmp_path: Path) -> None:
