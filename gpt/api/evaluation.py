@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt.api.item_samples import NUM_SAMPLES, count_new
+from gpt.api.pair_answers import count_exact
 from gpt.checkpoint import Loaded
 from gpt.checkpoint.corpus import training_dataset
 from gpt.data.dataset import Dataset
@@ -67,6 +68,8 @@ def evaluate_corpus(
         `split`; `loss` in nats per token; `bits_per_char`; `tokens`, the number of those that were
         predicted; `block_size`. Of a corpus of items also `items`, their number; `loss_per_item`,
         in nats; `samples`, and `new_samples`, how many of them are no item of the training split.
+        Of questions and answers, `loss` is over the answers; `answers`, how many were written, and
+        `exact_answers`, how many of them are right to the last character.
 
     Raises:
         ConfigError: the token files are not there, or have no such split or one that is too short.
@@ -127,12 +130,15 @@ def _evaluate_items(
         result = evaluate(loaded.model, _counted(batches, advance), compute)
     summary = _summary(loaded, split, result, dataset.chars_per_token(tokens))
     num_items = len(item_spans(tokens, dataset.items.end))
+    summary |= {"items": num_items, "loss_per_item": result.loss * result.tokens / num_items}
+    if dataset.items.answer is not None:
+        with announced(report, "answering questions"):
+            num_exact, num_answers = count_exact(loaded, dataset, tokens)
+        return {**summary, "answers": num_answers, "exact_answers": num_exact}
     with announced(report, f"writing {NUM_SAMPLES:,} samples"):
         num_new = count_new(loaded, dataset)
     return {
         **summary,
-        "items": num_items,
-        "loss_per_item": result.loss * result.tokens / num_items,
         "samples": NUM_SAMPLES,
         "new_samples": num_new,
     }

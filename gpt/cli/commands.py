@@ -21,6 +21,7 @@ COMMANDS = {
     "new": Command("make_config", "write a configuration that fits your own text"),
     "train": Command("train", "train a model, or resume a run"),
     "sample": Command("sample", "generate text from a trained model"),
+    "chat": Command("chat", "talk with a model that was trained on questions and answers"),
     "evaluate": Command("evaluate", "compute the loss of a trained model on held-out text"),
     "explain": Command(
         "explain", "look inside a model: shapes, attention, predictions, FLOPs, memory"

@@ -93,6 +93,12 @@ def main(arguments: argparse.Namespace) -> int:
 def _of_items(summary: dict[str, Any]) -> str:
     """Return the line about a corpus of items."""
     per_item = summary["loss_per_item"]
+    if "answers" in summary:
+        num_exact = summary["exact_answers"]
+        return (
+            f"{per_item:.4f} nats per answer; {num_exact:,} of {summary['answers']:,} answers are "
+            "right to the last character"
+        )
     num_new = summary["new_samples"]
     samples = summary["samples"]
     return (

@@ -19,6 +19,7 @@ from gpt.cli.shared_options import STANDARD_INPUT, command, read_text, standard_
 from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.system.errors import GenerationError, GPTError, quoted
+from gpt.system.invocation import command_line
 from gpt.system.progress import announced
 from gpt.system.signals import handling
 
@@ -83,7 +84,13 @@ def main(arguments: argparse.Namespace) -> int:
     options = DecodeOptions(arguments.backend, arguments.kv_dtype)
     runtime = build_runtime(loaded.model, options, report)
     # All prompts are encoded before anything is written: a bad one may be in a later batch.
-    ids = encode_prompts(tokenizer, texts, params, loaded.config.model.block_size)
+    block_size = loaded.config.model.block_size
+    if loaded.config.data.items == "pairs":
+        ids = _encode_questions(arguments, tokenizer, texts, params, block_size)
+        if not arguments.json:
+            texts = [f"{text}\n" for text in texts]  # the answer stands in a line of its own
+    else:
+        ids = encode_prompts(tokenizer, texts, params, block_size)
     if isinstance(tokenizer, WordTokenizer):
         _report_unknown_words(tokenizer, texts)
     prompts = [Prompt(*pair) for pair in zip(texts, ids, strict=True)]
@@ -91,7 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
         report(f"using {loaded.folder}")
     if arguments.interactive:
         _converse(runtime, tokenizer, params)
-    elif loaded.config.data.items != "none" and _writes_items(arguments):
+    elif loaded.config.data.items in ("lines", "paragraphs") and _writes_items(arguments):
         from gpt.cli.sample_items import known_items, write_items
 
         known = known_items(loaded, arguments.new)
@@ -101,6 +108,30 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         _sample(arguments, runtime, tokenizer, prompts, params)
     return 0
+
+
+def _encode_questions(
+    arguments: argparse.Namespace,
+    tokenizer: "Tokenizer",
+    texts: list[str],
+    params: SamplingParams,
+    block_size: int,
+) -> list[list[int]]:
+    """Return the ids of prompts that are questions to a model of questions and answers.
+
+    Raises:
+        GenerationError: there is no question.
+    """
+    from gpt.data.pairs import Message
+    from gpt.generation.conversation import encode_conversation
+
+    if arguments.interactive or texts == [""]:
+        chat = command_line("chat", "--checkpoint", str(arguments.checkpoint))
+        raise GenerationError(
+            f"this model answers questions: ask one with --prompt, or talk with it: {chat}"
+        )
+    questions = [[Message("user", text)] for text in texts]
+    return [encode_conversation(tokenizer, each, params, block_size) for each in questions]
 
 
 def _report_unknown_words(tokenizer: "WordTokenizer", texts: Sequence[str]) -> None:

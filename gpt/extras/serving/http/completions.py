@@ -5,7 +5,7 @@ events.
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, NamedTuple
 
@@ -13,6 +13,8 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import Response as HTTPResponse
 from fastapi.responses import StreamingResponse
 
+from gpt.config import Config
+from gpt.data.pairs import Message
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.extras.serving.http.prompts import (
     DescribedToken,
@@ -29,6 +31,7 @@ from gpt.extras.serving.http.protocol import (
     StreamOptions,
     log_failure,
 )
+from gpt.extras.serving.http.protocol import Message as ChatMessage
 from gpt.extras.serving.http.responses import (
     CLIENT_GONE,
     Choice,
@@ -37,8 +40,10 @@ from gpt.extras.serving.http.responses import (
     Services,
     until_answered,
 )
+from gpt.generation.conversation import encode_conversation
 from gpt.generation.text import TextStream
 from gpt.generation.tokens import SampledToken
+from gpt.system.errors import GPTError
 
 EVENT_STREAM = "text/event-stream"
 UNBUFFERED_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -145,11 +150,27 @@ def add_completions(app: FastAPI, services: Services) -> None:
         return await answer(services, request, body, cleanup, COMPLETIONS)
 
     async def chat(request: Request, body: ChatRequest, cleanup: Cleanup) -> HTTPResponse:
-        """Continue the last message of a chat; characters outside the vocabulary are dropped."""
-        return await answer(services, request, body.to_completion(), cleanup, CHAT)
+        """Answer the last message of a chat; characters outside the vocabulary are dropped."""
+        completion = body.to_completion()
+        return await answer(services, request, completion, cleanup, CHAT, body.messages)
 
     app.add_api_route("/v1/completions", create, methods=["POST"], response_model=None)
     app.add_api_route("/v1/chat/completions", chat, methods=["POST"], response_model=None)
+
+
+def _encode_chat(
+    messages: Sequence[ChatMessage], tokenizer: Tokenizer, config: Config
+) -> list[int]:
+    """Return the ids of a chat as a model of questions and answers reads it; raise APIError."""
+    params = config.sample.params()
+    read = []
+    for message in messages:
+        role = "system" if message.role == "developer" else message.role
+        read.append(Message(role, message.text))
+    try:
+        return encode_conversation(tokenizer, read, params, config.model.block_size)
+    except GPTError as error:
+        raise APIError(400, f"messages: {error}", "messages") from None
 
 
 async def answer(
@@ -158,9 +179,11 @@ async def answer(
     body: CompletionRequest,
     cleanup: AsyncExitStack,
     protocol: Protocol,
+    messages: Sequence[ChatMessage] = (),
 ) -> HTTPResponse:
     """Answer a request by one of the protocols; a chat drops characters outside the vocabulary.
 
+    A model that was trained on questions and answers reads `messages` as it has read those.
     What `cleanup` is given, the model and the response, is held until the answer was sent.
     """
     worker = services.worker
@@ -169,6 +192,9 @@ async def answer(
     tokenizer = served.loaded.tokenizer
     if protocol is CHAT and isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, "drop")
+    if messages and served.loaded.config.data.items == "pairs":
+        ids = _encode_chat(messages, tokenizer, served.loaded.config)
+        body = body.model_copy(update={"prompt": ids})
     reading = (body, services.limits, model, tokenizer, served.loaded.config.sample)
     prompts = await worker.run(length_of(body.prompt), read_prompts, *reading)
     prompt_tokens = sum(len(prompt.ids) for prompt in prompts)

@@ -104,6 +104,9 @@ def read_prompts(
     for given in given_prompts:
         try:
             ids = _encode(given, tokenizer)
+            # an echo shows the prompt and its tokens, and nothing else
+            if isinstance(given, str) and params.begin_id is not None and not request.echo:
+                ids = [params.begin_id, *ids]
             window = fit_prompt(ids, tokenizer, params, model.config.block_size)
         except GPTError as error:
             # of a prompt that is not empty, whose ids the model has, only the length can be wrong
