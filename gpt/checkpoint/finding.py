@@ -23,7 +23,8 @@ def run_around(folder: Path) -> RunFolder | None:
     The folder may be the run's own folder or that of one of its checkpoints.
     """
     if folder.name in ("", ".."):
-        # `.` and `..` do not say the folder's name; Path.absolute would keep the `..`.
+        # `.` and `..` do not tell the folder's name. Path.absolute would keep the `..`, and
+        # Path.resolve would follow links.
         folder = Path(os.path.abspath(folder))  # noqa: PTH100
     places = [folder]
     if folder.parent.name == "checkpoints":
@@ -55,7 +56,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if (place / MANIFEST).is_file():
         return place
 
-    # `find_place` returns a path that does not exist only for `best` or `last` in a run folder.
+    # What is left is a run folder, or `best` or `last` in one, for which alone `find_place` returns
+    # a path that does not exist.
     is_pointer = not place.exists()
     run = RunFolder(place.parent if is_pointer else place)
     pointer = place.name if is_pointer else prefer
@@ -64,7 +66,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         raise CheckpointError(f"{damaged}; give a folder in {run.path / 'checkpoints'} instead")
     found = run.pointed(pointer)
     if found is None and not is_pointer:
-        # The user named the run only, so that any of its checkpoints will do.
+        # The user named the run only, so that any of its checkpoints will do: there is no best one
+        # before the first evaluation.
         found = run.pointed("last") or next(iter(run.checkpoints()), None)
     if found is None:
         raise CheckpointError(f"{place} holds no checkpoint; train first, or give another run")
@@ -103,13 +106,16 @@ def configuration_around(checkpoint: Path) -> Path:
     Raises:
         CheckpointError: the checkpoint belongs to no run, or the run has no configuration.
     """
+    remedy = "give a configuration by --config FILE (in Python config=FILE)"
     run = run_around(checkpoint)
-    if run is None or not (run.path / "config.yaml").is_file():
+    if run is None:
         raise CheckpointError(
-            f"{checkpoint} is not of a run, whose configuration there would be; "
-            "give a configuration too, by --config FILE (in Python config=FILE)"
+            f"{checkpoint} belongs to no run, which has a configuration; {remedy}"
         )
-    return run.path / "config.yaml"
+    file = run.path / "config.yaml"
+    if not file.is_file():
+        raise CheckpointError(f"the run {run.path} has lost its config.yaml; {remedy}")
+    return file
 
 
 def name_of_model(checkpoint: Path, config: Config) -> str:
@@ -128,9 +134,10 @@ def find_place(path: Path, runs: Path) -> Path | None:
     """Return the path of a run, a checkpoint, `best` or `last`: as given, or else in `runs`.
 
     A file in the folder of a run or a checkpoint means that folder. A path that leads to anything
-    else, such as a folder of the same name, is taken only if there is no such run in `runs`.
+    else, such as a folder of the same name, is taken only if there is no such run in `runs`. None
+    means that there is nothing at either path.
     """
-    places = [path, runs / path]
+    places = [path, runs / path]  # an absolute path stays as it is below `runs` too
     for place in places:
         folder = _folder_of(place)
         if holds_model(folder):
@@ -165,11 +172,13 @@ def similar_run(path: Path, runs: Path) -> str:
 
     It suggests a folder with a similar name, or else lists the newest runs.
     """
+    # A path that begins with the name of a run is meant below `runs`.
     if path.parts and (runs / path.parts[0]).is_dir():
         path = runs / path
     # The first missing part of the path is the one that is misspelled.
     while not path.parent.exists():
         path = path.parent
+    # A name without a folder is looked for among the runs, and not in the current folder.
     place = path.parent if path.parent != Path() else runs
     folders = [entry.name for entry in place.glob("*") if entry.is_dir()]
     suggestion = nearest(path.name, folders)
@@ -180,7 +189,10 @@ def similar_run(path: Path, runs: Path) -> str:
 
 
 def _newest_first(runs: Path) -> list[Path]:
-    """Return the folders of all runs that have saved a checkpoint, the latest save first."""
+    """Return the folders of all runs that have saved a checkpoint, the latest save first.
+
+    A training writes last.json anew at each save, so that its time is that of the save.
+    """
     pointers = [file for file in runs.glob("*/last.json") if file.is_file()]
     pointers.sort(key=lambda file: file.stat().st_mtime, reverse=True)
     return [pointer.parent for pointer in pointers]

@@ -31,6 +31,10 @@ from gpt.system.errors import CheckpointError, GPTError, explained
 from gpt.system.files import make_folder, parse_json, sync_file, sync_folder, temporary_folder
 
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "config.yaml", "tokenizer.json")
+"""The files of a checkpoint, beside the manifest."""
+READABLE_FOLDER = 0o755
+READABLE_FILE = 0o644
+"""Modes by which others may read a checkpoint, but only its owner may write it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     try:
         make_folder(folder.parent)
         with temporary_folder(folder) as temporary:
-            # Other users may read the checkpoint, which a temporary folder does not allow.
-            temporary.chmod(0o755)
+            # A temporary folder is for its owner only.
+            temporary.chmod(READABLE_FOLDER)
             _write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -71,7 +75,7 @@ def read_checkpoint(folder: Path, training: bool = True) -> Checkpoint:
         CheckpointError: a file is missing, damaged or not of this format, or a plugin is missing;
             the message names the file or the plugin.
     """
-    check_sizes(folder)
+    check_sizes(folder)  # before the files are read, which takes memory
     names = [name for name in FILES if training or name != "optimizer.pt"]
     files = read_files(folder, names)
     with _parsing(folder, "model.safetensors", files) as content:
@@ -127,7 +131,10 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files and then their manifest, each flushed to disk."""
+    """Write files and then their manifest, each flushed to disk.
+
+    The manifest comes last: a folder without it is no checkpoint.
+    """
     entries = {}
     for name, content in files.items():
         entries[name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -135,9 +142,9 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in {**files, MANIFEST: manifest}.items():
         path = folder / name
         path.write_bytes(content)
-        path.chmod(0o644)  # other users may read it, whatever the umask
+        path.chmod(READABLE_FILE)  # whatever the umask is
         sync_file(path)
-    sync_folder(folder)
+    sync_folder(folder)  # its entries, so that no file is missing after a loss of power
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
@@ -147,14 +154,15 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
     a name at which readers look too, so that a crash between the two renames loses nothing.
     """
     aside = folder.with_name(folder.name + ".old")
-    # If there is no `folder`, `aside` may be the only copy, which such a crash left: it stays until
-    # the new folder is in place.
+    # If there is no `folder`, such a crash may have left `aside` as the only copy, which stays
+    # until the new folder is in place.
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     try:
         temporary.rename(folder)
     except OSError:
+        # The former checkpoint goes back to its place.
         if aside.exists():
             aside.rename(folder)
         raise

@@ -19,9 +19,12 @@ from gpt.system.errors import CheckpointError
 from gpt.system.progress import Report, announced, print_line
 
 MAX_POSITION_TABLE_BYTES = 128 << 20
-"""Bytes that the position tables of a model may have, however small its weights are."""
+"""Size of the position tables that every model may have, however small its weights are."""
 MAX_TABLE_BYTES_PER_WEIGHT_BYTE = 8
-"""Larger models may have larger tables; no sensible configuration comes near this ratio."""
+"""How many times larger than the weights the position tables may be, beyond that size.
+
+No sensible configuration comes near this ratio.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
     A training may remove the checkpoint between finding and reading it. Then the run has a newer
     one; the search is repeated until the same error comes twice.
     """
+    # The same error twice means that the checkpoint is not there, or damaged.
     last_message = None
     while True:
         try:
@@ -134,7 +138,7 @@ def check_tables(model: GPT, weights: Mapping[str, Tensor], source: str | Path) 
         weights: the saved weights.
         source: the name of the configuration, for the message.
     """
-    table_bytes = sum(table.nbytes for table in model.buffers())
+    table_bytes = sum(table.nbytes for table in model.buffers())  # of shapes, also without memory
     weight_bytes = sum(weight.nbytes for weight in weights.values())
     limit = max(MAX_POSITION_TABLE_BYTES, MAX_TABLE_BYTES_PER_WEIGHT_BYTE * weight_bytes)
     if table_bytes > limit:
@@ -170,12 +174,15 @@ def bare_checkpoint(
     data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"]})
     config = Config(model=model.config, data=data, sample=SampleConfig(end_id=end_id))
     weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
-    return Checkpoint(weights, {}, {"step": 0, **(state or {})}, config, tokenizer)
+    progress = {"step": 0, **(state or {})}
+    # There is no training state: no optimizer has made these weights here.
+    return Checkpoint(weights, training={}, state=progress, config=config, tokenizer=tokenizer)
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
     """Copy saved weights into a model, in place; raise CheckpointError if they do not fit it."""
     check_weights(model, weights, folder)
+    # Not strict, because the weights leave out a tied head; `check_weights` compared all names.
     model.load_state_dict(weights, strict=False)
 
 
@@ -183,6 +190,7 @@ def check_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
     """Raise CheckpointError unless saved weights have a model's names, shapes and types."""
     expected = {name: _shape_and_type(value) for name, value in weights_of(model).items()}
     actual = {name: _shape_and_type(value) for name, value in weights.items()}
+    # Names of both, since a weight may be missing in either.
     for name in [*expected, *actual]:
         if expected.get(name) != actual.get(name):
             raise CheckpointError(

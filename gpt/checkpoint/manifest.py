@@ -45,7 +45,8 @@ def verify_checkpoint(folder: Path) -> None:
 def check_sizes(folder: Path) -> None:
     """Raise CheckpointError unless every file has the size that the manifest states.
 
-    The sizes also have to fit into memory, and that of optimizer.pt has to be plausible.
+    The files together also have to fit into memory, and the size of optimizer.pt has to be
+    plausible: a checkpoint that a stranger made must not exhaust the memory when it is read.
     """
     entries = _read_manifest(folder)
     _require_memory(folder, entries)
@@ -73,6 +74,7 @@ def _path_of(folder: Path, name: str) -> Path:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """Return each file's entry by its name: a size and a sha256, unless the manifest is damaged."""
     try:
+        # The JSON may hold anything: `int` and `dict` raise errors for other values.
         manifest = parse_json(read_file(folder / MANIFEST, MAX_SMALL_JSON_BYTES))
         version = int(manifest["format"])
         entries = dict(manifest["files"])
@@ -117,9 +119,9 @@ def _require_plausible_optimizer(folder: Path, entries: dict[str, Any]) -> None:
 def _read_verified(path: Path, entry: Any) -> bytes:
     """Return the content of a file, after its size and its hash are compared with its entry."""
     size = _check_size(path, entry)
-    most_bytes = min(size, MAX_PARSED_BYTES.get(path.name, size))
+    max_bytes = min(size, MAX_PARSED_BYTES.get(path.name, size))
     try:
-        content = read_file(path, most_bytes)
+        content = read_file(path, max_bytes)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
     _check_hash(path, entry, hashlib.sha256(content).hexdigest())

@@ -53,13 +53,14 @@ def load_pickle(file: BinaryIO) -> Any:
 def deepest_tuple(pickled: bytes) -> int:
     """Return how deeply tuples are nested in a pickle, without building its values.
 
-    A pickle is a program for a stack machine with a memo. This function runs it with the depth of
-    each value in the place of the value.
+    A pickle is a program for a stack machine with a memo, from which it takes values again. This
+    function runs the program with the depth of each value in the place of the value.
     """
     deepest = 0
     stack: list[int | None] = []  # a depth for each value, and None for each mark
     memo: dict[Any, int | None] = {}
     for operation, argument, _ in pickletools.genops(pickled):
+        # PUT and MEMOIZE store the top of the stack, by a given number or by the next free one.
         if "PUT" in operation.name:
             memo[argument] = stack[-1]
         elif operation.name == "MEMOIZE":
@@ -95,5 +96,5 @@ def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -
             popped.append(value)
             value = stack.pop()
     for _ in range(num_fixed):
-        popped.append(stack.pop() or 0)
+        popped.append(stack.pop() or 0)  # a damaged pickle may take a mark for a value
     return popped

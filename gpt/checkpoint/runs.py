@@ -38,7 +38,7 @@ Nobody could read a map of more tokens, and their embeddings would take much of 
 PROBE_SECONDS = 0.5
 """How long `RunFolder.lock` retries.
 
-Another process may hold the lock for an instant only, to find out whether the run is being trained.
+`RunFolder.is_being_trained` in another process may hold the lock for an instant.
 """
 
 
@@ -162,6 +162,7 @@ class RunFolder:
             if match and folder.is_dir():
                 is_replacement = match[2] is None
                 found.append((int(match[1]), is_replacement, folder))
+        # By step, and of one step the replacement before the folder that was moved aside.
         found.sort(reverse=True)
         return [folder for _, _, folder in found]
 
@@ -178,7 +179,7 @@ class RunFolder:
             The folder of the new checkpoint.
         """
         if not (self.path / "config.yaml").is_file():
-            # The user deleted the folder during the run.
+            # The user has deleted the folder during the run: the training goes on in a new one.
             self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / _folder_name(step)
@@ -188,6 +189,7 @@ class RunFolder:
         if best:
             self._point("best", checkpoint.state)
         self._point("last", checkpoint.state)
+        # Last, so that a crash before leaves a checkpoint too many, and never one too few.
         self._remove_old(step, keep_last)
         return folder
 
@@ -333,7 +335,10 @@ class RunFolder:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _remove_unfinished(self) -> None:
-        """Remove temporary folders, which a killed process left: only one process writes here."""
+        """Remove temporary folders that a killed process has left.
+
+        None of them is in use, since only the process that holds the lock writes here.
+        """
         for parent in (self.path, self.path / "checkpoints", self.samples, self.snapshots):
             for folder in parent.glob(".*.tmp"):
                 shutil.rmtree(folder, ignore_errors=True)

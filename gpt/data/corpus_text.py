@@ -34,7 +34,7 @@ Blocks are counted over all files, so that the ids are a function of the text, h
 into files and pieces.
 """
 MAX_CHARACTERS = 2_000_000_000
-"""Length of the longest corpus: a file that is not meant as one must not fill the disk."""
+"""Length of the longest corpus that is read."""
 MAX_BYTES_LEARNED_WHOLE = 64 << 20
 """Bytes on disk up to which byte pairs are learned from all of a corpus."""
 SAMPLED_BYTES = 16 << 20

@@ -212,7 +212,7 @@ def test_run_is_found_by_its_name_or_suggested_when_misspelt(
     checkpoint.rename("alone")
     with pytest.raises(
         CheckpointError,
-        match=r"^alone is not of a run, .* by --config FILE \(in Python config=FILE\)$",
+        match=r"^alone belongs to no run, .* by --config FILE \(in Python config=FILE\)$",
     ):
         configuration_around(find_checkpoint(Path("alone"), runs))
 
