@@ -1,6 +1,6 @@
 """What replaces torch's own functions and modules, or is called around them.
 
-Kernels would leave it out.
+Kernels call neither, so that they are used only where there is nothing of that kind.
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ def changed_torch() -> str | None:
 def around_torch() -> str | None:
     """Return what torch calls around every module or function, as part of a message, or None.
 
-    This is asked in each step of a training: hooks and modes come and go.
+    Each step of a training asks this anew, since hooks and modes come and go.
     """
     for name, value in vars(nn.modules.module).items():
         is_table_of_hooks = name.startswith("_global_") and "hooks" in name

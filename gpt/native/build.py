@@ -30,7 +30,10 @@ from gpt.system.processor import Processor
 from gpt.system.progress import Report, announced, silent
 
 NAMES = ("clang++",) if sys.platform == "win32" else ("c++", "g++", "clang++")
-"""GCC on Windows spills wide registers to a stack that is not aligned for them (bug 54412)."""
+"""Names of compilers, the preferred one first.
+
+Not GCC on Windows, which spills wide registers to a stack that is not aligned for them (bug 54412).
+"""
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-fvisibility=hidden", "-Wno-psabi")
 """Flags of every library.
 
@@ -42,9 +45,12 @@ processors, would be merged.
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler that runs: how to call it, and its own description.
+    """A compiler that runs.
 
-    Zig spells base architectures in its own way.
+    Attributes:
+        command: the words that call it.
+        version: what it says of itself, by which libraries of different versions are told apart.
+        is_zig: whether it is the Clang of Zig, which spells base architectures in its own way.
     """
 
     command: tuple[str, ...]
@@ -56,9 +62,10 @@ class Compiler:
         return "zig" if self.is_zig else Path(self.command[0]).stem
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
-        """Return the command for a shared library, up to its source.
+        """Return the command that compiles a shared library, without its source and output.
 
-        `flags` are added to those of every library.
+        Args:
+            flags: those of the library, beside `FLAGS`, which every library has.
         """
         if self.is_zig:
             flags = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags]
@@ -68,7 +75,7 @@ class Compiler:
 def system_flags(platform: str, is_zig: bool) -> tuple[str, ...]:
     if platform != "win32":
         return ("-fPIC", "-pthread")
-    # the libraries of other compilers are not where Windows looks for DLLs
+    # Windows would not find the runtime libraries of other compilers, so they are linked in.
     return () if is_zig else ("-static",)
 
 
@@ -77,7 +84,7 @@ def find_compilers() -> Iterator[Compiler]:
     seen: set[Path] = set()
     for name in NAMES:
         path = shutil.which(name)
-        # `c++` is a link to one of the others on most systems
+        # On most systems `c++` is a link to one of the others, which is not to be tried again.
         if path is None or Path(path).resolve() in seen:
             continue
         seen.add(Path(path).resolve())
@@ -88,7 +95,7 @@ def find_compilers() -> Iterator[Compiler]:
     if version is not None:
         # -P: no `ziglang.py` of the current folder is run
         command = (sys.executable, "-P", "-m", "ziglang", "c++")
-        yield Compiler(command, f"ziglang {version}", is_zig=True)
+        yield Compiler(command, f"ziglang {zig_version}", is_zig=True)
 
 
 def find_compiler() -> Compiler | None:
@@ -118,9 +125,11 @@ SOURCES = Path(__file__).parent / "src"
 PREBUILT = Path(__file__).parent / "prebuilt"
 """Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
 SECONDS = 1800
-"""Longest compilation; Zig's first takes minutes on a busy machine."""
+"""Longest time of a compilation; the first one by Zig takes minutes on a busy machine."""
 CHECKSUM_DIGITS = 16
-"""Hexadecimal digits of a checksum in a file's name; it tells damage, and no attack."""
+"""Hexadecimal digits of a checksum in a file's name: it shows damage, and is no defence."""
+KEY_DIGITS = 16
+"""Hexadecimal digits of a key in a file's name: 64 bits tell apart all libraries of a machine."""
 READABLE = 0o644
 """Mode of a library, since linkers leave a temporary file unreadable to others."""
 _LOADED: dict[tuple[object, ...], tuple[ctypes.CDLL, Processor]] = {}
@@ -147,12 +156,13 @@ def load_usable(
         return _LOADED[key]
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
-        # for the result of the trial; where it cannot be made, every start tries anew
+        # The result of the trial is kept in this folder. Without it every start tries the library.
         with suppress(OSError):
             make_kernels_folder(settings.cache_dir)
         trial = Trial(library, source, processor.name, kernels_folder(settings.cache_dir))
         reason = trial.unusable_reason(report)
         if reason is None:
+            # A crash while the library is in use is noted, and the library tried again.
             trial.watch()
             _LOADED[key] = open_library(library), processor
             return _LOADED[key]
@@ -172,8 +182,8 @@ def find_library(
 ) -> Path:
     """Return the library built from a source: that of the wheel, or of the cache, or a new one.
 
-    That of a wheel is passed over once a source has been edited, or if a compiler is given. Two
-    processes may compile at once: each writes its own file and renames it.
+    A library of a wheel is passed over if a source was edited, or if a compiler is given. Two
+    processes may compile at once: each writes a file of its own and renames it.
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
@@ -185,6 +195,7 @@ def find_library(
     folder = kernels_folder(cache)
     require_own(cache, folder)
     if compiler is None:
+        # The key has a hash of the sources, so that edited ones have no library in the wheel.
         prebuilt = CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
         if prebuilt is not None:
             return prebuilt
@@ -219,7 +230,8 @@ def open_library(library: Path) -> ctypes.CDLL:
         *torch_folder.parent.glob("torch.libs/libgomp*.so*"),
     ]
     try:
-        # libraries loaded from now on use torch's OpenMP library, on Linux; see `parallel.h`
+        # Libraries loaded from now on find the symbols of torch's OpenMP library, on Linux, and so
+        # share its threads; see `parallel.h`.
         for path in openmp:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(library))
@@ -233,10 +245,9 @@ def open_library(library: Path) -> ctypes.CDLL:
 class CachedLibrary:
     """The place of a library in a folder, by a key of everything it is built from.
 
-    The library may be missing.
-
-    Its file is named by the key and by its checksum: loading a truncated one would end the process
-    with a bus error, and of two processes that store different ones neither can damage the other's.
+    The library may be missing. Its file is named by the key and by its own checksum. So a truncated
+    file is noticed, which would end the process with a bus error when it is loaded; and of two
+    processes that store different libraries, neither can damage the other's.
     """
 
     folder: Path
@@ -251,7 +262,8 @@ class CachedLibrary:
     def store(self, built: Path) -> Path:
         """Move a library here and return its path."""
         library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM_DIGITS]}{self.suffix}"
-        if not _is_whole(library):  # Windows does not replace a library in use
+        # Windows does not replace a file in use, and another process may use the same library.
+        if not _is_whole(library):
             built.chmod(READABLE)
             os.replace(built, library)
         return library
@@ -270,28 +282,43 @@ def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -
 
 
 def _key(source: str, *parts: str) -> str:
-    """Return a name with a hash of the parts, the source and every file that it may include."""
-    # null characters and sizes part what is hashed, so that no two lists give the same bytes
+    """Return a name with a hash of the parts, the source and every file that it may include.
+
+    Null characters and sizes separate what is hashed, so that no two lists give the same bytes.
+    """
     digest = hashlib.sha256("\0".join((*parts, source)).encode())
+    # Editors leave temporary files whose names begin with a dot.
     included = sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))
     for path in (SOURCES / source, *included):
-        is_ours = path.is_relative_to(SOURCES)
-        name = path.relative_to(SOURCES).as_posix() if is_ours else path.name
+        # A name is hashed without the folder of the package, which differs between machines. An
+        # absolute `source`, as tests give it, lies elsewhere.
+        name = path.name
+        if path.is_relative_to(SOURCES):
+            name = path.relative_to(SOURCES).as_posix()
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
-    return f"{Path(source).stem}-{digest.hexdigest()[:16]}"
+    return f"{Path(source).stem}-{digest.hexdigest()[:KEY_DIGITS]}"
 
 
 def _compile(
-    command: list[str], by: str, source: str, title: str, cached: CachedLibrary, report: Report
+    command: list[str],
+    compiler_name: str,
+    source: str,
+    title: str,
+    cached: CachedLibrary,
+    report: Report,
 ) -> Path:
-    """Run the compiler, and keep the library under its key and hash.
+    """Run the compiler, and keep the library under its key and checksum.
 
-    What the compiler said of an error is kept too.
+    If it fails, its messages are kept in a log beside the libraries.
+
+    Args:
+        title: what messages call the library.
     """
     log = cached.folder / f"{cached.key}.log"
     start = time.monotonic()
-    report(f"compiling {title}: once, by {by}, in ten seconds to two minutes")
+    report(f"compiling {title}: once, by {compiler_name}, in ten seconds to two minutes")
+    # `temporary_file` gives a name in the folder of the log, from which the library can be renamed.
     with announced(report, f"still compiling {title}", seconds=10), temporary_file(log) as built:
         command = [*command, str(SOURCES / source), "-o", str(built)]
         try:
@@ -306,6 +333,7 @@ def _compile(
             log.write_text(result.stdout + result.stderr, encoding="utf-8")
             raise DeviceError(f"the C++ compiler failed on {source}; its messages are in {log}")
         library = cached.store(built)
+    # The log of an earlier failure would mislead.
     log.unlink(missing_ok=True)
     report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
     return library

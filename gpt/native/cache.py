@@ -9,7 +9,7 @@ from pathlib import Path
 from gpt.system.errors import DeviceError
 
 ROOT_USER = 0
-"""May write everywhere, and may have prepared a cache for all."""
+"""The user id of root, who may write everywhere, and may have prepared a cache for all."""
 OWNER_ONLY = 0o700
 """Mode of a folder that nobody else can list, read or write."""
 WRITABLE_BY_OTHERS = 0o022
@@ -30,7 +30,7 @@ def make_kernels_folder(cache: Path) -> Path:
     folder = kernels_folder(cache)
     cache.parent.mkdir(parents=True, exist_ok=True)
     for each in (cache, folder):
-        # what is loaded runs as code, so the umask of the user does not decide
+        # The mode is given here, and not left to the umask, since libraries run as code.
         each.mkdir(mode=OWNER_ONLY, exist_ok=True)
     return folder
 

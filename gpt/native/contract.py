@@ -7,30 +7,36 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-"""Outputs of a matrix, or positions of keys and values, that lie side by side: as in
-`src/decoding/model.h`."""
+"""How many outputs of a matrix, or positions of keys and values, lie side by side in memory.
+
+`src/decoding/model.h` has the same number.
+"""
 Kind = IntEnum("Kind", "FLOAT32 BFLOAT16 INT8 INT4 INT8_TILES", start=0)
-"""Types of weights, and of keys and values, in memory: as in `src/kinds.h`."""
+"""Types of weights, and of keys and values, in memory; `src/kinds.h` has the same numbers."""
 Activation = IntEnum("Activation", "GELU GELU_TANH RELU RELU_SQUARED GATED_SILU", start=0)
-"""Activations of a feed-forward network: as in `src/kinds.h`."""
+"""Activations of a feed-forward network; `src/kinds.h` has the same numbers."""
 
 
 class _Fact(ctypes.Structure):
+    """A number that a library was compiled with, and its name."""
+
     _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_int32)]
 
 
 def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> None:
-    """Check that a library was compiled with the choices and structures of this file.
+    """Check that a library was compiled with the enumerations of this file and some structures.
+
+    With other ones, C++ would read and write the wrong memory.
 
     Raises:
-        RuntimeError: a number of a choice, or the size of a structure, is another one.
+        RuntimeError: a number of an enumeration, or the size of a structure, differs.
     """
     found = _facts_of(library)
     expected: dict[str, int] = {}
-    for choices in (Kind, Activation):
-        expected |= {member.name: member.value for member in choices}
+    for enumeration in (Kind, Activation):
+        expected |= {member.name: member.value for member in enumeration}
     for structure in structures:
-        # a structure's name in C++ is that in Python without its `C`
+        # The name of a structure in C++ is that in Python without its first `C`.
         name = structure.__name__.removeprefix("C")
         expected[f"sizeof({name})"] = ctypes.sizeof(structure)
     for name in sorted(found.keys() | expected.keys()):
@@ -41,7 +47,10 @@ def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> No
 
 
 def _facts_of(library: ctypes.CDLL) -> dict[str, int]:
-    """Return the numbers that a library was compiled with, from its array, which a null ends."""
+    """Return the numbers that a library was compiled with, by name.
+
+    They are in an array of the library, which ends with a null pointer in the place of a name.
+    """
     library.gpt_facts.restype = ctypes.POINTER(_Fact)
     facts = library.gpt_facts()
     found: dict[str, int] = {}
@@ -53,11 +62,15 @@ def _facts_of(library: ctypes.CDLL) -> dict[str, int]:
 
 
 def fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
-    """Return the fields of a structure from types, each with the names of its fields."""
-    found: list[tuple[str, type]] = []
+    """Return the fields of a structure, as ctypes wants them.
+
+    Args:
+        groups: in the order of the structure, a type and the names of its fields in one string.
+    """
+    pairs: list[tuple[str, type]] = []
     for kind, names in groups:
-        found += [(name, kind) for name in names.split()]
-    return found
+        pairs += [(name, kind) for name in names.split()]
+    return pairs
 
 
 def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:

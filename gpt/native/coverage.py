@@ -1,4 +1,4 @@
-"""What the C++ sources know of a model. Whatever is not listed here is computed by PyTorch."""
+"""What the C++ sources know of a model; PyTorch computes models with anything else."""
 
 from collections.abc import Collection
 from functools import lru_cache
@@ -26,7 +26,7 @@ TENSORS = ("weight", "bias", "cos", "sin", "table")
 SET_AFTER_BUILDING = frozenset({"training"})
 """Attributes that every caller may set: the mode of a module is read when it is used."""
 WITHOUT_EFFECT_IN_DECODING = frozenset({"p", "dropout", "_compiled_call_impl"})
-"""Attributes that decoding does not read: it drops nothing, and calls no compiled module."""
+"""Attributes that decoding does not read: it has no dropout, and calls no compiled module."""
 
 
 def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
@@ -35,6 +35,7 @@ def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
     Args:
         mlps: the known values of `model.mlp`.
     """
+    # Parts that plugins can add: only those are known that the sources have.
     for key, known in (("position", POSITIONS), ("norm", NORMS), ("mlp", mlps)):
         value = getattr(config, key)
         if value not in known:
@@ -53,12 +54,14 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
     """Return the first module, hook or attribute that the configuration would not build, or None.
 
     Args:
-        trains: only the blocks matter, dropout too; otherwise the whole model, without dropout.
-        built: what the configuration builds; None: it is built here.
+        trains: whether the training kernels ask, which compute the blocks with their dropout. The
+            decoder computes the whole model, without dropout.
+        built: the model that the configuration builds; None means that it is built here.
     """
     expected_modules = dict((built or _configured(model.config)).named_modules())
     modules = dict(model.named_modules())
     for name in sorted(expected_modules.keys() | modules.keys()):
+        # In training PyTorch computes all but the blocks and the dropout before them.
         if trains and not name.startswith(("drop", "h.")):
             continue
         if name not in expected_modules:
@@ -72,7 +75,10 @@ def changed_module(model: GPT, trains: bool = False, built: GPT | None = None) -
 
 
 def changed_tensor(model: nn.Module) -> str | None:
-    """Return the first parameter or buffer of a class that may compute something else, or None."""
+    """Return the first parameter or buffer of a class that may compute something else, or None.
+
+    A subclass of Tensor can replace every operation, which kernels would not notice.
+    """
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if type(tensor) not in (nn.Parameter, Tensor):
             return f"{name}, a {type(tensor).__name__}"
@@ -134,7 +140,8 @@ def _changed_attribute(module: nn.Module, expected: nn.Module, trains: bool) -> 
 def _computes_the_same(module: nn.Module, kind: type[nn.Module], trains: bool) -> bool:
     """Return whether a module computes what one of class `kind` does.
 
-    In eval mode native and quantized modules do.
+    In eval mode native and quantized modules compute what the modules that they replace do. A
+    subclass is not enough, since it may override any method.
     """
     if type(module) is kind:
         return True

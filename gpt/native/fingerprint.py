@@ -39,7 +39,8 @@ def changed_code(files: tuple[str, ...]) -> str | None:
     for file in files:
         try:
             source = read_source(PACKAGE / file)
-        except Exception as error:  # an edit is under way: this is no Python, or no text
+        except Exception as error:
+            # An edit is under way: the file is no Python yet, or no text.
             return f"gpt/{file} raises {type(error).__name__}"
         if source.hash != recorded().get(file):
             return f"gpt/{file} was edited"

@@ -19,6 +19,7 @@ HASH_DIGITS = 16
 """Hexadecimal digits of a hash: 64 bits are enough, since nobody looks for two files that agree."""
 REPLACED = "was replaced"
 EDITED_LATER = "was edited after it was imported; start again"
+"""What a message says of a name in memory that the file on disk does not have like that."""
 ADDED_TO_CLASS = frozenset(
     {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate_func__"}
     | {"__static_attributes__", "__firstlineno__", "__abstractmethods__", "_abc_impl"}
@@ -28,10 +29,12 @@ ADDED_TO_DATACLASS = frozenset(
     {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__init__", "__repr__"}
     | {"__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__"}
 )
+"""Attributes that `dataclass` gives to a class."""
 ADDED_TO_NAMED_TUPLE = frozenset(
     {"__slots__", "__match_args__", "__orig_bases__", "__new__", "__repr__", "__getnewargs__"}
     | {"_fields", "_field_defaults", "_make", "_replace", "_asdict", "__replace__"}
 )
+"""Attributes that `NamedTuple` gives to a class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +117,9 @@ class _Comparison:
                 case ast.Assign(value=expression) | ast.AnnAssign(value=ast.expr() as expression):
                     expected = self._value_of(expression)
                 case _:
-                    return None
-        except Exception:  # whatever stands there now, the statement does not work with it
+                    return None  # other statements, such as docstrings, give no name a value
+        except Exception:
+            # The statement does not even run with what is in memory now.
             return REPLACED
         return None if is_same(found, expected) else REPLACED
 
@@ -127,6 +131,7 @@ class _Comparison:
             return REPLACED
         code = function.__code__
         if not _is_same_code(code, self._source.codes[qualified_name]):
+            # Code of the same file and name is that of an earlier version of the file.
             is_from_file = code.co_filename == str(self._source.path)
             is_former = is_from_file and code.co_qualname == qualified_name
             return EDITED_LATER if is_former else REPLACED
@@ -152,7 +157,8 @@ class _Comparison:
             allowed |= ADDED_TO_DATACLASS
         fields: tuple[str, ...] = getattr(found, "_fields", ())
         if fields:
-            # fields became descriptors, and their defaults those of the constructor
+            # The fields of a named tuple became descriptors, and their defaults those of its
+            # constructor, so that the class has no longer what its body gave them.
             allowed |= ADDED_TO_NAMED_TUPLE.union(fields)
         attributes = vars(found)
         for part in statement.body:
@@ -171,8 +177,8 @@ class _Comparison:
         """Compute an expression of the file again, from the functions and classes in memory."""
         assignment = ast.Assign([ast.Name("__value__", ast.Store())], expression)
         ast.fix_missing_locations(assignment)
-        # with the imports: CPython calls a function of an imported module by other instructions,
-        # and lambdas are compared by theirs
+        # The imports are compiled with it: CPython calls a function of an imported module by other
+        # instructions, and lambdas are compared by their instructions.
         statements = [*self._source.imports, assignment]
         code = compile(
             ast.Module(statements, type_ignores=[]),
@@ -194,13 +200,13 @@ def is_same(found: Any, expected: Any) -> bool:
     if isinstance(expected, FunctionType):
         return _is_same_code(found.__code__, expected.__code__)
     if isinstance(expected, dict):
-        # a plugin may have added entries; filters are applied in the order of their table
+        # A plugin may have added entries. The order matters too, since filters are applied in it.
         order = [key for key in found if key in expected]
         same_values = all(is_same(found.get(key), value) for key, value in expected.items())
         return order == list(expected) and same_values
     if is_dataclass(expected):
         return is_same(vars(found), vars(expected))
-    # fields of pydantic have no equality, and say all that they hold
+    # Fields of pydantic have no equality, but their `repr` has all that they hold.
     return bool(found == expected) or repr(found) == repr(expected)
 
 
@@ -212,7 +218,8 @@ def _as_tuples(node: Any) -> Any:
     """
     if isinstance(node, ast.AST):
         fields = [(name, _as_tuples(value)) for name, value in ast.iter_fields(node)]
-        return type(node).__name__, *(field for field in fields if field[1] not in (None, ()))
+        filled = [(name, value) for name, value in fields if value not in (None, ())]
+        return type(node).__name__, *filled
     if isinstance(node, list):
         return tuple(_as_tuples(each) for each in node if not _is_docstring(each))
     return node
@@ -266,7 +273,7 @@ def _is_same_code(code: CodeType, expected: CodeType) -> bool:
 
 
 def _without_lines(code: CodeType) -> CodeType:
-    """Return code that knows no lines, since a comment above it changes nothing."""
+    """Return code without line numbers, which a comment above it changes."""
     constants = [
         _without_lines(each) if isinstance(each, CodeType) else each for each in code.co_consts
     ]

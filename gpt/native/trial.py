@@ -45,9 +45,9 @@ from gpt.system.environment import read_settings
 from gpt.system.processor import PROCESSORS, Processor, supported_processors
 
 CPU_SECONDS = 120
-"""Most processor time of a trial, which takes 5 s; more means that threads wait for ever."""
+"""Limit of a trial's processor time: a trial takes 5 s, and much more if threads wait forever."""
 NUM_THREADS = 2
-"""Threads of a trial: work is shared among them, and other processes want the cores too."""
+"""Threads of a trial: enough to share work, and few, since other processes want the cores too."""
 PR_SET_DUMPABLE = 4
 """Operation of prctl(2) on Linux that decides whether a crash writes a core."""
 BASE_MODEL = {"n_layer": 2, "n_head": 3, "n_embd": 96, "block_size": 70, "vocab_size": 67}
@@ -82,13 +82,14 @@ SAMPLING_PARAMS = (
 TRAINING_TOLERANCES = {torch.float32: (2e-4, 2e-4), torch.bfloat16: (1.5, 0.2)}
 """Largest differences from PyTorch's numbers in float32, by the type of the kernels.
 
-First that of an element, in standard deviations of all, then the relative norm of the difference of
-all. Rounding brings 2e-5 of an element; in bfloat16 0.59, at ReLU's kink, and 0.09 of the norm.
+The first number is for the largest difference of an element, in standard deviations of all
+elements, and the second for the norm of the difference relative to that of the tensor. In float32
+rounding makes 2e-5 of an element; in bfloat16 it makes 0.59, at ReLU's kink, and 0.09 of the norm.
 """
 KV_TOLERANCES = {"fp32": 1e-4, "bf16": 0.1, "int8": 0.1}
-"""Largest difference of a logit, in standard deviations of all, by type of keys and values.
+"""Largest difference of a logit, in standard deviations of all, by the type of keys and values.
 
-Rounding brings 2e-6, 0.01 and 0.05.
+Rounding makes 2e-6, 0.01 and 0.05.
 """
 ROUNDING = 1e-6
 """Difference of a cumulative probability by which a sampled token may miss its interval."""
@@ -109,21 +110,22 @@ def training_difference(kernels: Kernels) -> str | None:
     """Return where logits or gradients by the kernels differ from PyTorch's, or None."""
     in_type_of_kernels = Compute(torch.device("cpu"), kernels.dtype)
     in_float32 = Compute(torch.device("cpu"), torch.float32)
-    most_of_element, most_of_norm = TRAINING_TOLERANCES[kernels.dtype]
+    max_of_element, max_of_norm = TRAINING_TOLERANCES[kernels.dtype]
     for name, model in models():
         idx = torch.randint(model.vocab_size, (3, model.config.block_size + 1))
         native = copy.deepcopy(model)
         replace_blocks(native, kernels)
-        # first with dropout: a kernel may crash or hang there, though its random numbers are its
-        # own and cannot be compared
+        # The first pass has dropout. Its result cannot be compared, since kernels have random
+        # numbers of their own, but it shows whether a kernel crashes or hangs.
         _forward_and_backward(native, idx, in_type_of_kernels)
         found = _forward_and_backward(native.eval(), idx, in_type_of_kernels)
         expected = _forward_and_backward(model.eval(), idx, in_float32)
         for part, tensor in expected.items():
             of_element = _largest_difference(found[part], tensor)
             of_norm = float((found[part] - tensor).norm() / tensor.norm())
-            # `not`, so that NaN is a difference
-            if not (of_element <= most_of_element and of_norm <= most_of_norm):
+            # Comparisons with NaN are false, so that NaN is a difference too.
+            is_close = of_element <= max_of_element and of_norm <= max_of_norm
+            if not is_close:
                 return (
                     f"{part} of {name} differed by {of_element:.2g} (norm {of_norm:.2g}) "
                     "from PyTorch's"
@@ -159,18 +161,22 @@ def decoding_difference(
     Args:
         samples: compare the tokens that it samples too.
     """
-    # C++ has functions of their own for each format of weights, and for each of keys and values
-    formats = [*product(("float32", *NAMES), ("fp32",)), *product(("float32",), KV_KINDS)]
+    # C++ has other functions for each format of weights, and for each type of keys and values. No
+    # function has both, so that not all pairs are compared.
+    formats = [(weights, "fp32") for weights in ("float32", *NAMES)]
+    formats += [("float32", kv_dtype) for kv_dtype in KV_KINDS]
     for (name, model), (weights, kv_dtype) in product(models(), formats):
         model.eval()
         decoded = model if weights == "float32" else quantize(model, weights)
         decoder = Decoder(library, lay_out_weights(decoded, processor), 2, kv_dtype=kv_dtype)
         difference = _logits_difference(decoder, decoded)
-        if not difference <= KV_TOLERANCES[kv_dtype]:  # `not`, so that NaN is a difference
+        # Comparisons with NaN are false: with `not`, NaN is a difference too.
+        if not difference <= KV_TOLERANCES[kv_dtype]:
             return (
                 f"the logits of {name} ({weights}, {kv_dtype} cache) differed by "
                 f"{difference:.2g} from PyTorch's"
             )
+        # Sampling reads logits only, on which the type of keys and values has no other effect.
         if samples and kv_dtype == "fp32":
             reason = _sampling_difference(decoder, model.vocab_size)
             if reason is not None:
@@ -184,6 +190,7 @@ def _logits_difference(decoder: Decoder, model: GPT) -> float:
     The text goes through the decoder as a prefill, a few tokens and a step; then the step is taken
     again, by a second sequence with a copy of the blocks of the first.
     """
+    # 66 tokens take two blocks of 64 positions, and the last part begins in the second one.
     idx = torch.randint(model.vocab_size, (1, 66))
     with torch.inference_mode():
         expected = model(idx)[0]  # (T, V)
@@ -213,14 +220,15 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
         params = SamplingParams.model_validate(keys)
         uniforms = torch.rand(2, 8)  # of two sequences and eight steps
         seen = torch.zeros(2, vocab_size, dtype=torch.uint8)
-        seen[:, :9] = 1
-        # the decoder marks the tokens that it samples in the tensor that it is given
+        seen[:, :9] = 1  # some tokens, so that the repetition penalty has an effect
+        # A copy, since the decoder marks the tokens that it samples in the tensor that it is given.
         seen_before = seen.clone()
         newest = TokenBatch(tokens=[1, 2], sequences=[0, 1], positions=[0, 0])
         sampled, logits = decoder.generate(newest, uniforms, params, seen, keep_logits=True)
         assert logits is not None
         for step, rows in enumerate(logits):
             tokens = torch.tensor([each[step] for each in sampled]).unsqueeze(1)  # (2, 1)
+            # The interval of a token ends at the sum of probabilities up to it.
             probabilities = _probabilities(rows, seen_before.bool(), params).double()  # (2, V)
             ends = probabilities.cumsum(dim=-1)
             begins = torch.cat((torch.zeros(2, 1), ends), dim=-1)
@@ -236,7 +244,7 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
 def _probabilities(logits: Tensor, seen: Tensor, params: SamplingParams) -> Tensor:
     """Return the distributions (B, V) that tokens are sampled from.
 
-    They are computed as in `gpt.generation.sampling`, which stands on a higher floor.
+    They are computed as in `gpt.generation.sampling`, which this package may not import.
     """
     penalty = params.repetition_penalty
     penalized = torch.where(logits > 0, logits / penalty, logits * penalty)
@@ -259,6 +267,7 @@ def write_fingerprint() -> int:
     """
     settings = read_settings()
     for processor in supported_processors(settings.processor):
+        # With a processor given, libraries are loaded without the trial that this is itself.
         kernels = load_kernels(processor.matmul_dtype, settings, print, processor)
         difference = training_difference(kernels)
         if difference is None:
@@ -272,7 +281,13 @@ def write_fingerprint() -> int:
 
 
 def main(source: str, name: str, library: str, rounds: str = "1") -> int:
-    """Try a library for the class of processors of a name; return the exit code."""
+    """Try a library for the class of processors of a name; return the exit code.
+
+    Args:
+        source: the library's source, whose folder says whether it trains or decodes.
+        name: name of the class of processors.
+        rounds: how often everything is compared.
+    """
     _limit_this_process()
     torch.set_num_threads(NUM_THREADS)
     trains = source.startswith("training")
@@ -300,17 +315,19 @@ def main(source: str, name: str, library: str, rounds: str = "1") -> int:
 
 def _limit_this_process() -> None:
     """End this process when it has taken too much processor time, and let a crash leave no core."""
-    with suppress(ImportError, OSError, ValueError):  # some systems have no such limits
+    # Some systems have no such limits, and Windows no module for them.
+    with suppress(ImportError, OSError, ValueError):
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
         if soft == resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, hard))
-        # no core, also where a program collects them
+        # A limit of 0 bytes would not do: a program of the system may collect cores all the same.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 if __name__ == "__main__":
     code = main(*sys.argv[1:]) if sys.argv[1:] else write_fingerprint()
-    gc.freeze()  # objects are not collected at exit, which takes longer than ending the process
+    # Objects are not collected at exit, which would take longer than ending the process.
+    gc.freeze()
     sys.exit(code)

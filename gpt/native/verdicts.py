@@ -28,9 +28,9 @@ from gpt.system.files import parse_json, read_file, write_atomic
 from gpt.system.progress import Report, announced
 
 SECONDS = 600
-"""Longest trial.
+"""Longest time of a trial.
 
-One takes 5 s of processor time, and several minutes where many processes want the cores.
+A trial takes 5 s of processor time, but several minutes where many processes want the cores.
 """
 FATAL_SIGNALS = frozenset(
     {"SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU"}
@@ -51,14 +51,14 @@ ROUNDS_AFTER_CRASH = 3
 The crash may come at a later call, or need memory that was used before.
 """
 MAX_BYTES = 1 << 20
-"""Size of the largest result that is read; one has some hundred bytes."""
+"""Size of the largest result that is read; a result has some hundred bytes."""
 LOGITS_ONLY = "logits"
 """What a trial of the decoding engine compares if the code of sampling was edited."""
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What came of a trial.
+    """The result of a trial.
 
     Attributes:
         library: the file's name, with its checksum.
@@ -104,7 +104,7 @@ class Trial:
         with announced(report, title):
             result = self._try()
         if isinstance(result, str):
-            return result
+            return result  # why it failed now; the next start tries again
         try:
             write_atomic(self.path, json.dumps(asdict(result)).encode())
         except OSError as error:
@@ -118,9 +118,11 @@ class Trial:
     def watch(self) -> None:
         """Let a crash of this process write its stacks, so that the next start tries again.
 
-        Pytest and notebooks have their own fault handlers, which stay.
+        Pytest and notebooks have enabled fault handlers of their own, which stay. Commands have one
+        too, which this replaces.
         """
-        if "gpt.cli.start" in sys.modules or not faulthandler.is_enabled():
+        is_command = "gpt.cli.start" in sys.modules
+        if is_command or not faulthandler.is_enabled():
             with suppress(OSError):
                 faulthandler.enable(self.stacks.open("a"))
 
@@ -128,20 +130,25 @@ class Trial:
         """Return whether a result is about this library, and about all that it is used for now."""
         if (known.library, known.processor) != (self._library.name, self._processor):
             return False
-        # sampling was edited at the time of the trial, and the edit was undone
+        # At the time of the trial the code of sampling was edited, and that edit was undone since.
         if known.compared == LOGITS_ONLY and changed_code(SAMPLING) is None:
             return False
-        # otherwise a process has crashed since
+        # If the file of stacks has grown, a process has crashed since the trial.
         return known.crash_bytes == self._crash_bytes()
 
     def _crash_bytes(self) -> int:
+        """Return the size of the file of stacks; 0 if no process has crashed."""
         try:
             return self.stacks.stat().st_size
         except OSError:
             return 0
 
     def _try(self) -> TrialResult | str:
-        """Return the result of a trial; only why it failed if the next one may end otherwise."""
+        """Try the library and return the result.
+
+        If the trial failed but the next one may end otherwise, as for want of memory, only the
+        reason is returned, which is not to be kept.
+        """
         crash_bytes = self._crash_bytes()
         rounds = ROUNDS_AFTER_CRASH if crash_bytes else 1
         code, lines = self._run_trial(rounds)
@@ -159,7 +166,8 @@ class Trial:
 
     def _run_trial(self, rounds: int) -> tuple[int | None, list[str]]:
         """Return the exit code of a trial and what it printed; None if it did not end by itself."""
-        # -P: no file of the current folder takes the place of a module
+        # With -P Python does not look for modules in the current folder, where a file may have the
+        # name of one.
         command = [sys.executable, "-P", "-m", "gpt.native.trial"]
         command += [self._source, self._processor, str(self._library), str(rounds)]
         try:
@@ -176,11 +184,12 @@ class Trial:
             return None, [f"did not end within {SECONDS} s"]
         except OSError as error:
             return None, [str(error)]
+        # The last line is the one that the trial has printed as its result.
         return done.returncode, [*done.stderr.splitlines(), *done.stdout.splitlines()]
 
 
 def read_result(path: Path) -> TrialResult | None:
-    """Return the result in a file; None where there is none, or it says nothing."""
+    """Return the result in a file; None where there is no file, or it is damaged or empty."""
     try:
         result = TrialResult(**parse_json(read_file(path, MAX_BYTES)))
     except (OSError, ValueError, TypeError):
@@ -209,10 +218,10 @@ def _why_trial_failed(code: int | None, lines: list[str]) -> str:
 
 
 def _is_final(code: int | None) -> bool:
-    """Return whether the next trial would end alike."""
+    """Return whether the next trial would end with the same code."""
     if code is None:
-        return False
-    if code < 0:
+        return False  # it was too slow, or could not be started
+    if code < 0:  # Python's code for a signal
         return signal.Signals(-code).name in FATAL_SIGNALS
     return code == MISMATCH or code >= WINDOWS_EXCEPTION
 
@@ -221,14 +230,15 @@ def _is_final(code: int | None) -> bool:
 def machine() -> str:
     """Return a hash of what decides how a trial ends, beside the library.
 
-    That is the processor, the kernel's release and torch's OpenMP, by which it may crash, and the
-    code that it is compared with.
+    That is the processor, the release of the system's kernel and torch, by whose OpenMP the library
+    may crash, and the code that the library is compared with.
     """
     about = [platform.machine(), platform.processor(), platform.release(), version("torch")]
     about.append(FINGERPRINT.read_text(encoding="utf-8"))
+    # Only Linux has this file, and an empty line between its cores.
     with suppress(OSError):
         first_core, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
         pattern = r"^(?:model name|microcode|flags|Features)\s*:.*$"
         about += re.findall(pattern, first_core, re.MULTILINE)
-    # it ends a file's name: eight digits tell the few machines apart that share a cache
+    # The hash ends a file's name: eight digits tell apart the few machines that share a cache.
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:8]

@@ -13,6 +13,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.native.contract import Activation, fields, floats, pointer
 
+# The ranges to which parameters, which are Python's float64 and unbounded integers, are clipped.
 SMALLEST_FLOAT = torch.finfo(torch.float32).tiny
 LARGEST_FLOAT = torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1

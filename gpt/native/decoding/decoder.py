@@ -39,13 +39,17 @@ RESULTS = {
 }
 """Return types of the library's functions, by their names without `gpt_decoder_`."""
 FLAGS = ("-ffp-contract=off",)
-"""The source says where to fuse a multiplication and an addition, so that every instantiation of a
-template rounds alike."""
+"""Keeps the compiler from fusing multiplications and additions by itself.
+
+The source says where to fuse them, so that every instantiation of a template rounds alike.
+"""
 KV_KINDS = {"fp32": Kind.FLOAT32, "bf16": Kind.BFLOAT16, "int8": Kind.INT8}
 """Types of keys and values."""
-MAX_TOKENS = 64
-"""Least number of tokens that fit into one pass. More would read the weights less often, but need
-more memory for activations."""
+MIN_PASS_TOKENS = 64
+"""Least number of tokens that fit into one pass.
+
+More tokens would read the weights less often, but need more memory for activations.
+"""
 ERROR_BYTES = 200
 """Room for the message of a decoder that cannot be created."""
 
@@ -96,7 +100,7 @@ def load_decoder(
 def with_results(library: ctypes.CDLL) -> ctypes.CDLL:
     """Return a decoder's library with the return types of its functions declared to ctypes.
 
-    First compare its structures with those of `c_structs`: a difference would corrupt memory.
+    Its structures are compared with those of `c_structs` first: a difference would corrupt memory.
     """
     check_facts(library, *STRUCTURES)
     for name, result in RESULTS.items():
@@ -128,15 +132,15 @@ class Decoder:
         self._library = library
         self._weights = weights  # kept alive: the decoder reads the weights where they lie
         self.sequences = sequences
-        self.max_tokens = max(MAX_TOKENS, sequences * tokens_per_sequence)
+        self.max_tokens = max(MIN_PASS_TOKENS, sequences * tokens_per_sequence)
         self.threads = torch.get_num_threads()
-        self.blocks_per_sequence = -(-weights.model.block_size // BLOCK)
-        entries = sequences * self.blocks_per_sequence
+        self.blocks_per_sequence = -(-weights.model.block_size // BLOCK)  # rounded up
+        entries = sequences * self.blocks_per_sequence  # of all block tables
         self.blocks = entries if blocks is None else blocks
         # C++ reads the block tables here in every pass, so `set_blocks` writes into this memory.
         self._tables = (ctypes.c_int32 * entries)(*range(min(entries, self.blocks)))
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
-        error = ctypes.create_string_buffer(ERROR_BYTES)
+        error = ctypes.create_string_buffer(ERROR_BYTES)  # C++ writes a message into it
         address = library.gpt_decoder_create(
             ctypes.byref(weights.model),
             weights.layers,
@@ -146,12 +150,13 @@ class Decoder:
             error,
             len(error),
         )
-        if not address:
+        if not address:  # a null pointer, as for want of memory
             raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
         self._decoder = ctypes.c_void_p(address)
 
     def __del__(self) -> None:
-        if hasattr(self, "_decoder"):  # the constructor may have raised before
+        # The constructor may have raised before it had anything to free.
+        if hasattr(self, "_decoder"):
             self._library.gpt_decoder_free(self._decoder)
 
     @property
@@ -170,6 +175,7 @@ class Decoder:
         assert sequence < self.sequences
         assert len(blocks) <= self.blocks_per_sequence
         assert all(0 <= block < self.blocks for block in blocks)
+        # An index outside the memory of the blocks would corrupt other memory.
         start = sequence * self.blocks_per_sequence
         self._tables[start : start + len(blocks)] = list(blocks)
 

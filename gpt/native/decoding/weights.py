@@ -21,7 +21,7 @@ from gpt.system.processor import TILES, Processor
 FLOAT_DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
 """Types of floating-point weights as C++ reads them; it reads integers of all kinds as bytes."""
 TILE_INPUTS = 64
-"""Inputs that one row of a tile of AMX holds, one byte each."""
+"""Bytes in a row of an AMX tile, and so the int8 inputs that one row holds."""
 
 
 def unsupported_reason(model: GPT) -> str | None:
@@ -30,7 +30,9 @@ def unsupported_reason(model: GPT) -> str | None:
     if reason is not None:
         return reason
     for block in model.h:
-        if len({_format(layer) for layer in _inputs_of_attention(block)}) > 1:
+        # C++ computes queries, keys and values as one matrix.
+        formats = {_format(layer) for layer in _inputs_of_attention(block)}
+        if len(formats) > 1:
             return "the native backend needs queries, keys and values in the same format"
     return None
 
@@ -110,8 +112,8 @@ class _Copies:
         )
 
     def layer(self, block: Any) -> CLayer:
-        """Return one block; a matrix or norm that it does not have has null pointers."""
-        gate = CMatrix()
+        """Return the structure of a block; a matrix or norm that it lacks has null pointers."""
+        gate = CMatrix()  # of null pointers, unless the feed-forward network is gated
         if hasattr(block.mlp, "c_gate"):
             gate = self._matrix(block.mlp.c_gate)
         norm_1, norm_1_bias = self._norm(block.ln_1)
@@ -154,7 +156,7 @@ class _Copies:
         return self._keep(_padded(norm.weight)), self._keep(_padded(bias))
 
     def _floats(self, x: Any) -> ctypes.c_void_p:
-        """Return a copy in float32, without padding."""
+        """Return a pointer to a copy in float32, without padding."""
         if x is None:
             return self._keep(None)
         return self._keep(x.detach().to(torch.float32, copy=True).contiguous())
@@ -192,7 +194,7 @@ class Matrix:
         """Lay out (outputs, inputs) float32 or bfloat16."""
         kind = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
         outputs, inputs = weight.shape
-        # never 0, since C++ divides by the size of a group
+        # Without scales the group has no meaning, but C++ divides by its size.
         return cls(_blocks(weight), None, bias, kind, outputs, inputs, group=max(inputs, 1))
 
     @classmethod
@@ -201,13 +203,14 @@ class Matrix:
     ) -> "Matrix":
         """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group).
 
-        Of 4 bits, they are from -8 to 7, and the number of inputs is even.
+        Integers of 4 bits are from -8 to 7, and the number of inputs is even, since two of them
+        share a byte.
         """
         outputs, inputs = integers.shape
         blocks = _blocks(integers)
         kind = Kind.INT8
         if bits == 4:
-            # of two inputs in a byte, the first has the low bits
+            # Of the two inputs in a byte, the first has the low bits.
             low = blocks[:, 0::2] & 15
             high = blocks[:, 1::2] << 4
             blocks = (low | high).contiguous()
@@ -222,7 +225,7 @@ class Matrix:
         """
         if self.kind != Kind.INT8 or self.group != self.inputs:
             return self
-        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % TILE_INPUTS))
+        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % TILE_INPUTS))  # whole rows of tiles
         # (outputs / 64, inputs / 64, 16 and 4 inputs, 4 tiles, 16 outputs)
         split = padded.view(len(padded), -1, 16, 4, 4, 16)
         # (outputs / 64, inputs / 64, 4 tiles, 16 inputs, 16 outputs, 4 inputs)
@@ -270,7 +273,10 @@ def _position_table(model: GPT) -> Any:
 
 
 def _blocks(weight: Tensor) -> Tensor:
-    """Return (outputs, inputs) as (outputs / 64, inputs, 64), padded with zeros."""
+    """Return (outputs, inputs) as (outputs / 64, inputs, 64), padded with zeros.
+
+    The 64 outputs of a block lie side by side, so that C++ multiplies a vector of them at a time.
+    """
     weight = F.pad(weight.detach(), (0, 0, 0, -weight.size(0) % BLOCK))
     return weight.view(-1, BLOCK, weight.size(1)).transpose(1, 2).contiguous()
 

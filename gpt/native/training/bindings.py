@@ -80,7 +80,8 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
 }
 """The arguments of each kernel.
 
-`weight_gradient` exists for bfloat16 only, and `matmul` for float32 only.
+`weight_gradient` exists for bfloat16 only, where torch would round the gradient, and `matmul` for
+float32 only.
 """
 
 
@@ -103,13 +104,17 @@ class Kernels:
     def call(self, name: str, **values: Tensor | float | None) -> None:
         """Call a kernel of `KERNELS` with torch's number of threads.
 
-        Tensors that are omitted or None become null pointers.
+        Args:
+            values: the fields of the kernel's structure. Tensors that are omitted or None become
+                null pointers, which say that the kernel is not to read or write them.
         """
         structure = KERNELS[name]
+        # The kernels share torch's threads, of which the user may have changed the number.
         arguments = structure(threads=torch.get_num_threads())
         kinds = {field: kind for field, kind, *_ in structure._fields_}
         for field, value in values.items():
             if isinstance(value, Tensor):
+                # `pointer` refuses a tensor of another type than the kernel reads.
                 dtype = self.dtype if kinds[field] is Activations else torch.float32
                 setattr(arguments, field, pointer(value, dtype).value)
             else:
@@ -131,9 +136,14 @@ def load_kernels(
     """Load the kernels whose activations have a given type.
 
     Args:
-        dtype: float32, or bfloat16, for which not every processor has instructions.
-        processor: the class whose library is loaded, without a trial. None means the best class of
-            this machine whose library passes its trial in a process of its own.
+        dtype: float32, or bfloat16, for which not every processor has instructions. It chooses the
+            class only where `processor` is None.
+        processor: the class whose library is loaded, without a trial, with the type of that class.
+            None means the best class of this machine whose library passes its trial in a process of
+            its own.
+
+    Raises:
+        DeviceError: no class of this machine has the type, or no library can be used.
     """
     if processor is not None:
         library = open_library(find_library(SOURCE, processor, settings.cache_dir, report))

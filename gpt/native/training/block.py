@@ -68,6 +68,7 @@ class NativeBlock(Block):
         mlp = self.mlp
         drop_weights, drop_attn, drop_mlp = self._sample_dropout()
 
+        # x is the residual stream, h a normalized input, and y what a layer adds to the stream.
         x, h = native.add_norm(kernels, x, None, self.ln_1.weight, self._norm, Dropout())
         qkv = native.linear(kernels, h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
         norms = None
@@ -76,6 +77,7 @@ class NativeBlock(Block):
         y = native.attention(kernels, qkv, config.n_head, norms, rotation, drop_weights)
         y = native.linear(kernels, y, attn.c_proj.weight)
 
+        # One kernel adds what attention gives, with its dropout, and normalizes for the MLP.
         x, h = native.add_norm(kernels, x, y, self.ln_2.weight, self._norm, drop_attn)
         if config.mlp == "swiglu":
             h = native.linear(kernels, h, mlp.c_gate.weight, mlp.c_fc.weight)  # (B, T, 2 F)
@@ -89,6 +91,7 @@ class NativeBlock(Block):
         """Return whether the kernels may compute this call; the class says when PyTorch does."""
         if mask is not None or append is not None:
             return False
+        # Asked in each call, since a user may change a module between two steps.
         if self._original != self._describe_modules():
             return False
         evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
@@ -114,9 +117,13 @@ class NativeBlock(Block):
         """
         config = self._config
         core = self.attn.core
-        # `AutoCore` has two modules for attention, and chooses one of them in this way.
+        # `AutoCore.forward` chooses one of its two modules in this way, and the mode of that module
+        # counts. The reference has a dropout module inside; the fused kernel is one by itself.
         uses_reference = torch.is_grad_enabled() and self._kernels.dtype == torch.bfloat16
-        drops_weights = core.reference.dropout.training if uses_reference else core.sdpa.training
+        if uses_reference:
+            drops_weights = core.reference.dropout.training
+        else:
+            drops_weights = core.sdpa.training
         # The seeds are drawn from torch's generator in this order, on which the results depend.
         weights = _dropout(config.weights_dropout, drops_weights)
         after_attn = _dropout(config.dropout, self.attn.resid_dropout.training)
@@ -163,6 +170,7 @@ def _reduce_to_base(module: nn.Module, own: tuple[str, ...]) -> tuple[Any, ...]:
         own: the attributes that the base class does not have.
     """
     state = {name: value for name, value in vars(module).items() if name not in own}
+    # `object.__new__` makes the copy without a call of its constructor, and `state` fills it in.
     return object.__new__, (type(module).__base__,), state
 
 
@@ -176,6 +184,7 @@ def use_native_blocks(
     """
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
+    # The configuration is looked at first, since it gives the shortest reasons.
     reason = (
         _uncovered(model.config) or changed_module(model, trains=True) or changed_tensor(model.h)
     )
@@ -207,14 +216,19 @@ def _uncovered(config: ModelConfig) -> str | None:
         return reason
     hidden = config.mlp_hidden
     head_dim = config.head_dim
+    # Kernels compute whole vectors, and are written for these widths only.
+    is_head_covered = head_dim % 32 == 0 and head_dim <= 256
+    is_hidden_covered = hidden % 16 == 0
     reasons = {
         f"model.attention={config.attention}": config.attention != "auto",
         "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,
-        f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)": (
-            head_dim % 32 != 0 or head_dim > 256
+        f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)": not is_head_covered,
+        f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": (
+            not is_hidden_covered
         ),
-        f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": hidden % 16
-        != 0,
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    for reason, holds in reasons.items():
+        if holds:
+            return reason
+    return None

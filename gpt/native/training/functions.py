@@ -227,7 +227,7 @@ class _Linear(Function):
         dy_rows = dy.contiguous().flatten(0, -2)  # (rows, sum of F)
         x_rows = x.contiguous().flatten(0, -2)  # (rows, C)
         if dy.dtype == torch.float32:
-            dweight = _multiply(ctx.kernels, dy_rows.T, x_rows)
+            dweight = _multiply(ctx.kernels, dy_rows.T, x_rows)  # (sum of F, C)
         else:
             # A matmul of torch would round the gradient to bfloat16; the kernel keeps float32.
             dweight = torch.empty(weight.shape, dtype=torch.float32)
@@ -241,6 +241,7 @@ class _Linear(Function):
                 inputs=weight.size(1),
             )
         dx = _multiply(ctx.kernels, dy_rows, weight).view(x.shape)
+        # for kernels, x and each of the weights
         return None, dx, *torch.split(dweight, ctx.sizes)
 
 
@@ -286,7 +287,7 @@ class _AddNorm(Function):
         dstream = dstream.contiguous()
         dx = torch.empty_like(dstream)
         dy = torch.empty_like(dstream, dtype=ctx.kernels.dtype) if ctx.adds else None
-        dgain = _zeros_per_thread(dx.size(-1))
+        dgain = _zeros_per_thread(dx.size(-1))  # (threads, C)
         saved = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
         ctx.kernels.call(
             "add_norm_backward",
@@ -400,6 +401,7 @@ class _Attention(Function):
         saved = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
         dqkv = torch.empty_like(saved["qkv"])
         head_dim = ctx.settings["head_dim"]
+        # The kernel adds to these only if there are gains; it wants the memory in any case.
         dq_gain = _zeros_per_thread(head_dim)
         dk_gain = _zeros_per_thread(head_dim)
         ctx.kernels.call(
