@@ -1,9 +1,11 @@
 """Causal multi-head and grouped-query attention, and the implementations of its core.
 
-A core takes queries (B, H, T, D), keys and values (B, K, S, D) and returns (B, H, T, D).
-Its `mask` is None for plain causal attention, aligned at the end (query t sees the keys up to
-S - T + t), or boolean (B or 1, 1, T, S), True where a query attends to a key, or of floats (B or 1, H, T, S) that
-are added to the scores, -inf where a query does not attend to a key.
+A core takes queries (B, H, T, D), keys and values (B, K, S, D), and returns (B, H, T, D).
+Its `mask` is one of these:
+
+- None for plain causal attention, aligned at the end: query t sees the keys up to S - T + t.
+- Boolean (B or 1, 1, T, S), True where a query attends to a key.
+- Floats (B or 1, H, T, S), which are added to the scores; -inf where a query does not attend.
 """
 
 import math
@@ -24,7 +26,10 @@ class Cache(ABC):
 
     @abstractmethod
     def positions(self, new: int) -> Tensor:
-        """Return the positions of the next `new` tokens: (T,), or (B, T) for sequences of different lengths."""
+        """Return the positions of the next `new` tokens.
+
+        They are (T,), or (B, T) for sequences of different lengths.
+        """
 
     def mask(self, new: int) -> Tensor | None:
         """Return which keys the next `new` queries attend to, as attention's `mask`."""
@@ -32,10 +37,16 @@ class Cache(ABC):
 
     @abstractmethod
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D) of a layer; return those to attend to, (B, K, S, D)."""
+        """Store new keys and values (B, K, T, D) of a layer.
+
+        Return all those that the new queries may attend to, (B, K, S, D) each.
+        """
 
     def advance(self, new: int) -> None:  # noqa: B027
-        """Count `new` positions as stored, if the cache does that itself; called once, after the last block."""
+        """Count `new` positions as stored, if the cache itself does that.
+
+        The model calls this once, after the last block: all layers append at the same positions.
+        """
 
 
 Append = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -62,7 +73,8 @@ class SDPACore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         queries, keys = q.size(-2), k.size(-2)
-        # torch aligns its causal mask at the start
+        # torch aligns its causal mask at the start: with fewer queries than keys it would hide the
+        # keys of the cache. A single query sees all keys without a mask.
         if mask is None and 1 < queries < keys:
             mask = causal_mask(queries, keys, q.device)
         if mask is not None and mask.is_floating_point():
@@ -73,17 +85,17 @@ class SDPACore(nn.Module):
             v,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            # torch.jit.trace makes tensors of sizes
+            # `bool`, since torch.jit.trace makes tensors of sizes
             is_causal=mask is None and bool(queries > 1),
             enable_gqa=bool(q.size(1) != k.size(1)),
         )
 
 
 class AutoCore(nn.Module):
-    """Attention by the faster of the two.
+    """Attention by the faster of the two cores above.
 
-    In training on a CPU, the reference is faster in bfloat16, where the backward pass of the fused kernel is slow, and
-    when compiled; otherwise the fused kernel is.
+    In training on a CPU the reference is faster in bfloat16, where the backward pass of the fused
+    kernel is slow, and when it is compiled. Everywhere else the fused kernel is faster.
     """
 
     def __init__(self, dropout: float) -> None:
@@ -100,6 +112,7 @@ class AutoCore(nn.Module):
 
 
 CORES = {"auto": AutoCore, "reference": ReferenceCore, "sdpa": SDPACore}
+"""By `model.attention`."""
 
 
 class Attention(nn.Module):
@@ -132,7 +145,8 @@ class Attention(nn.Module):
         """Map x (B, T, C) to (B, T, C)."""
         q = self.q_norm(_split_heads(self.c_q(x), self.n_head))  # (B, H, T, D)
         k = self.k_norm(_split_heads(self.c_k(x), self.n_kv_head))  # (B, K, T, D)
-        v = _split_heads(self.c_v(x), self.n_kv_head)
+        v = _split_heads(self.c_v(x), self.n_kv_head)  # (B, K, T, D)
+        # Keys are rotated before they are stored: a cache keeps them as attention reads them.
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         if append is not None:
@@ -143,6 +157,7 @@ class Attention(nn.Module):
 
 def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     """Return `q k^T / sqrt(D)`, (B, H, T, S), -inf where a query does not attend to a key."""
+    # The query heads of a group share one key head, which is repeated for each of them.
     k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)  # (B, H, S, D)
     if mask is None:
         mask = causal_mask(q.size(-2), k.size(-2), q.device)

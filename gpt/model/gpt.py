@@ -1,8 +1,9 @@
 """The decoder-only transformer: token ids in, next-token logits out.
 
-On a CPU, native kernels compute the blocks in training, and a C++ engine decodes, since both are faster. They are used
-only for exactly this code (`gpt/native/fingerprint.py`): after an edit PyTorch computes what is written here, and a
-line says so. `run.kernels=torch` in training and `--backend eager` in decoding ask for that.
+On a CPU, native kernels compute the blocks in training, and a C++ engine decodes, since both are
+faster. They are used only for exactly this code (`gpt/native/fingerprint.py`): after an edit
+PyTorch computes what is written here, and a line says so. `run.kernels=torch` in training and
+`--backend eager` in decoding ask for PyTorch too.
 """
 
 import math
@@ -27,7 +28,7 @@ from gpt.model.positions import (
 from gpt.system.errors import InputError, outside_vocabulary
 
 INIT_STD = 0.02
-"""Standard deviation of the initial matrices and embeddings."""
+"""Standard deviation of the initial matrices and embeddings, as in GPT-2."""
 
 
 class Block(nn.Module):
@@ -55,17 +56,23 @@ class Block(nn.Module):
 def _initialize_vector_math() -> None:
     """Make MKL choose its vector functions on one thread.
 
-    PyTorch computes cos, sin, tanh and others of a large tensor by MKL on several threads. When that is the first such
-    call of a process, one thread may get functions of lower accuracy (cos off by 7e-9 in float64, in one process of
-    thousands), and a run is no longer bitwise reproducible. A call on one element is not shared between threads.
+    PyTorch computes cos, sin, tanh and others of a large tensor by MKL on several threads. When
+    that is the first such call of a process, one thread may get functions of lower accuracy (cos
+    off by 7e-9 in float64, in one process of thousands), and a run is no longer bitwise
+    reproducible. A call on one element is not shared between threads.
     """
     torch.zeros(1, dtype=torch.float64, device="cpu").cos()
 
 
 class GPT(nn.Module):
-    """Pre-LN decoder-only transformer, float32 whatever torch's default type is; `config` has `vocab_size` set."""
+    """Pre-LN decoder-only transformer, with float32 weights whatever torch's default type is.
 
-    @torch.inference_mode(False)  # its weights can be trained, wherever it is made
+    Args:
+        config: its `vocab_size` is set.
+    """
+
+    # A caller may be in inference mode; weights that are created in it could never be trained.
+    @torch.inference_mode(False)
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         _initialize_vector_math()
@@ -76,6 +83,7 @@ class GPT(nn.Module):
         self.config = config
         self.vocab_size = config.vocab_size
         self.wte = nn.Embedding(config.vocab_size, config.n_embd, dtype=torch.float32)
+        # A position encoding acts in one of three places of `forward`; the other two are None.
         position = build_position(config)
         self.wpe = position if isinstance(position, AddedPositions) else None
         self.rotation = position if isinstance(position, RotatedPositions) else None
@@ -85,7 +93,7 @@ class GPT(nn.Module):
         self.ln_f = build_norm(config)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False, dtype=torch.float32)
         if config.tie_weights:
-            # one storage (Press and Wolf 2016, 1608.05859)
+            # The head and the embedding are one parameter (Press and Wolf 2016, 1608.05859).
             self.lm_head.weight = self.wte.weight
         init_weights(self, config)
 
@@ -95,16 +103,19 @@ class GPT(nn.Module):
         """Compute the logits of the next token at every position, (B, T, V) float32, of ids (B, T).
 
         Args:
-            attention_mask: (B, T) bool, or 0 and 1 as tokenizers give, False on padding, for sequences of
-                different lengths. Positions count from the first token of each; logits on padding mean nothing.
-            cache: keys and values of earlier positions, to which those of `idx` are appended; not with a mask.
+            attention_mask: (B, T) bool, or 0 and 1 as tokenizers give, False on padding, for
+                sequences of different lengths. Positions count from the first token of each;
+                logits on padding mean nothing.
+            cache: keys and values of earlier positions, to which those of `idx` are appended. It
+                cannot be combined with a mask.
         """
-        # it reads values back
+        # The check reads values back, which is impossible while operations are only recorded.
         if not _is_recorded():
             self.check(idx, attention_mask)
         if cache is not None and attention_mask is not None:
             raise InputError(
-                "attention_mask is for calls without a cache; a cache knows the length of each sequence"
+                "attention_mask is for calls without a cache; "
+                "a cache knows the length of each sequence"
             )
         if cache is not None:
             positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
@@ -117,13 +128,18 @@ class GPT(nn.Module):
         rotation = None if self.rotation is None else self.rotation(positions)
         for index, block in enumerate(self.h):
             x = block(x, rotation, mask, None if cache is None else partial(cache.append, index))
+        # Only after the last block, since all blocks append at the same positions.
         if cache is not None:
             cache.advance(idx.size(1))
         logits: Tensor = self.lm_head(self.ln_f(x)).float()
         return logits
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Fill the tables of positions where they leave the meta device: `to_empty` gives memory, no numbers."""
+        """Move or convert the model, as `nn.Module.to` and others do, and fill tables of positions.
+
+        Tables that leave the meta device have to be computed: `to_empty` gives them memory, but no
+        numbers, and no checkpoint has them.
+        """
         position = self.wpe or self.rotation or self.score_bias
         assert position is not None
         were_meta = any(table.is_meta for table in position.buffers())
@@ -136,7 +152,10 @@ class GPT(nn.Module):
         return self
 
     def check(self, idx: Tensor, attention_mask: Tensor | None = None) -> None:
-        """Raise InputError where `forward` would not take these; values are not read on a CUDA device."""
+        """Raise InputError where `forward` would not take these arguments.
+
+        On a CUDA device the values are not read, since that would wait for the device.
+        """
         if not isinstance(idx, Tensor):
             raise InputError(
                 f"token ids must be a tensor, not a {type(idx).__name__}; use torch.tensor([ids])"
@@ -145,15 +164,17 @@ class GPT(nn.Module):
             raise InputError(f"token ids must be (batch, time), got shape {tuple(idx.shape)}")
         if idx.dtype not in (torch.int64, torch.int32):
             raise InputError(
-                f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; use idx.long()"
+                f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; "
+                "use idx.long()"
             )
         if idx.size(1) > self.config.block_size:
             raise InputError(
-                f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}"
+                f"sequence of {idx.size(1)} tokens is longer than block_size "
+                f"{self.config.block_size}"
             )
         if attention_mask is not None:
             _check_mask(attention_mask, idx)
-        # on CUDA the lookup asserts it, without a synchronization
+        # On CUDA the lookup of the embedding asserts the range, without a synchronization.
         if idx.device.type == "cpu" and idx.numel():
             low, high = (int(bound) for bound in idx.aminmax())
             if low < 0 or high >= self.vocab_size:
@@ -163,7 +184,8 @@ class GPT(nn.Module):
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model in eval mode inside this context; afterward every module has its former mode."""
-    # a module may be in training mode inside a model that is not
+    # A module may be in training mode inside a model that is not, so that `model.training` does not
+    # tell all.
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -180,12 +202,13 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     Matrices and embeddings are normal with deviation 0.02, biases zero, norm gains one. The
     projections back into the residual stream (`c_proj`) are smaller by `sqrt(2 n_layer)`, since
     2 n_layer of them add up in it (Radford et al. 2019, GPT-2, section 2.3), or zero: a block then
-    begins as the identity (Zhang et al. 2019, 1901.09321). Parameters of an activation stay as they are.
+    begins as the identity (Zhang et al. 2019, 1901.09321). Parameters of an activation stay as they
+    are.
     """
     projection_std = INIT_STD / math.sqrt(2 * config.n_layer) if config.init == "gpt2" else 0.0
     for name, parameter in model.named_parameters():
         if ".activation." in name:
-            # it knows where to begin
+            # The module of an activation has set its own parameters.
             continue
         if name.endswith("bias"):
             nn.init.zeros_(parameter)
@@ -198,42 +221,56 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
 
 
 def _is_recorded() -> bool:
-    """Return whether operations are recorded for later, or mapped over a batch, so that values cannot be read."""
+    """Return whether values cannot be read now.
+
+    Operations may be recorded for later (torch.compile, torch.jit.trace), or mapped over a batch
+    (torch.func).
+    """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return True
     return torch._C._are_functorch_transforms_active()
 
 
 def _check_mask(attention_mask: Tensor, idx: Tensor) -> None:
-    """Raise InputError where a mask is not one of `idx`; what is not 0 is a token."""
+    """Raise InputError where a mask does not fit `idx`; any number but 0 marks a token."""
     if attention_mask.shape != idx.shape:
         shapes = f"{tuple(idx.shape)} of the ids, got {tuple(attention_mask.shape)}"
         raise InputError(f"attention_mask must have the shape {shapes}")
     if attention_mask.is_floating_point() or attention_mask.is_complex():
         dtype = str(attention_mask.dtype).removeprefix("torch.")
         raise InputError(
-            f"attention_mask must be bool, or 0 and 1 as int64, not {dtype}; use attention_mask.bool()"
+            f"attention_mask must be bool, or 0 and 1 as int64, not {dtype}; "
+            "use attention_mask.bool()"
         )
 
 
 def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return positions (T,) or (B, T), and the mask for attention: None without padding, else (B, 1, T, T)."""
+    """Return positions and the mask for attention.
+
+    Without padding the positions are (T,), and the mask is None; otherwise they are (B, T) and
+    (B, 1, T, T).
+    """
     length = idx.size(1)
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None
     attention_mask = attention_mask.bool()
+    # Each token's position is the number of tokens before it; padding at the beginning has 0.
     positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-    # so that every softmax has a key
+    # Padding attends to itself, since a softmax without any key would give NaN.
     itself = torch.eye(length, dtype=torch.bool, device=idx.device)
     mask = causal_mask(length, length, idx.device) & (attention_mask[:, None, None, :] | itself)
     return positions, mask
 
 
 def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start: bool) -> Tensor:
-    """Return attention's mask as numbers to add to the scores: a bias, or -inf where a query attends to no key.
+    """Return attention's mask as numbers to add to the scores.
 
-    `positions` (T,) or (B, T) are those of the queries. With `from_start` the keys are those of a cache, at positions
-    from 0; otherwise they are at those of the queries.
+    They are the bias, or -inf where a query does not attend to a key.
+
+    Args:
+        positions: those of the queries, (T,) or (B, T).
+        from_start: whether the keys are those of a cache, at positions from 0 on. Otherwise they
+            are at the positions of the queries.
     """
     keys = positions
     if from_start:

@@ -12,7 +12,10 @@ from gpt.system.errors import ConfigError, first_line
 
 
 class RMSNorm(nn.Module):
-    """`weight * x / sqrt(mean(x^2) + eps)` over the last dimension (Zhang and Sennrich 2019, 1910.07467)."""
+    """`weight * x / sqrt(mean(x^2) + eps)` over the last dimension.
+
+    See Zhang and Sennrich 2019, 1910.07467.
+    """
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -100,7 +103,10 @@ class SwiGLU(nn.Module):
 
 
 MLPS: dict[str, Callable[[ModelConfig], nn.Module]] = {"swiglu": SwiGLU}
-"""Whole feed-forward networks, (B, T, C) to (B, T, C), by `model.mlp`; other names are activations of `MLP`."""
+"""Whole feed-forward networks, (B, T, C) to (B, T, C), by `model.mlp`.
+
+Other names are those of activations, which `MLP` calls.
+"""
 
 
 def build_mlp(config: ModelConfig) -> nn.Module:
@@ -109,10 +115,12 @@ def build_mlp(config: ModelConfig) -> nn.Module:
 
 
 def build_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """Return the activation of this name; a plugin's is tried on a tiny input.
+    """Return the activation of a name.
+
+    That of a plugin is tried on a tiny input, so that its mistakes are found before training.
 
     Raises:
-        ConfigError: it fails, or returns another shape.
+        ConfigError: the activation of a plugin fails, or returns another shape.
     """
     part = ACTIVATIONS[name]
     activation = part() if isinstance(part, type) else part
@@ -120,13 +128,14 @@ def build_activation(name: str) -> Callable[[Tensor], Tensor]:
         x = torch.zeros(1, 2, 8, dtype=torch.float32)
         try:
             found = getattr(activation(x), "shape", None)
-        except Exception as error:
+        except Exception as error:  # a plugin's function can raise anything
             raise ConfigError(
                 f"model.mlp: {name} raises {type(error).__name__}: {first_line(error)}"
             ) from error
         if found != x.shape:
             got = "no tensor" if found is None else f"a tensor of shape {tuple(found)}"
             raise ConfigError(
-                f"model.mlp: {name} returns {got} for one of shape {tuple(x.shape)}; expected the same"
+                f"model.mlp: {name} returns {got} for one of shape {tuple(x.shape)}; "
+                "expected the same"
             )
     return activation

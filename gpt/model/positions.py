@@ -17,17 +17,25 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class AddedPositions(nn.Module):
-    """Adds vectors to the token embedding: `forward(x, positions)` maps x (B, T, C) to (B, T, C)."""
+    """Adds vectors to the token embedding.
+
+    `forward(x, positions)` maps x (B, T, C) to (B, T, C).
+    """
 
 
 class RotatedPositions(nn.Module):
-    """Rotates queries and keys: `forward(positions)` returns cos and sin of positions (T,) or (B, T)."""
+    """Rotates queries and keys.
+
+    `forward(positions)` returns the cos and sin of positions (T,) or (B, T).
+    """
 
 
 class ScoreBias(nn.Module):
-    """Adds a bias to the scores: `forward(queries, keys)` returns (H, T, S) for positions (T,) and (S,).
+    """Adds a bias to the scores of attention.
 
-    For positions (B, T) it returns (B, H, T, S), and keys may then be (S,) or (B, S). A bias of -inf hides a key.
+    `forward(queries, keys)` returns (H, T, S) for positions (T,) of the queries and (S,) of the
+    keys. For positions (B, T) it returns (B, H, T, S), and those of the keys may then be (S,) or
+    (B, S). A bias of -inf hides a key.
     """
 
 
@@ -44,7 +52,10 @@ class LearnedPositions(AddedPositions):
 
 
 class SinusoidalPositions(AddedPositions):
-    """Fixed sines and cosines added to the token embedding (Vaswani et al. 2017, 1706.03762, section 3.5)."""
+    """Fixed sines and cosines, added to the token embedding.
+
+    See Vaswani et al. 2017, 1706.03762, section 3.5.
+    """
 
     table: Tensor
 
@@ -53,6 +64,7 @@ class SinusoidalPositions(AddedPositions):
         table = _fixed_table(
             (block_size, width), lambda: _sines_and_cosines(_angles(block_size, width, theta))
         )
+        # not saved: the table follows from the configuration
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -63,7 +75,8 @@ class SinusoidalPositions(AddedPositions):
 class Rotary(RotatedPositions):
     """Tables of the rotary position embedding (Su et al. 2021, 2104.09864).
 
-    Column `i` pairs with column `i + D/2`, as in Llama; both are rotated by `position / theta^(2i/D)`.
+    Column `i` pairs with column `i + D/2`, as in Llama. Both are rotated by the angle
+    `position / theta^(2i/D)`.
     """
 
     cos: Tensor
@@ -72,13 +85,17 @@ class Rotary(RotatedPositions):
     def __init__(self, block_size: int, head_dim: int, theta: float) -> None:
         super().__init__()
         shape = block_size, head_dim
+        # Each angle is that of two columns, i and i + D/2, so that the table is repeated.
         cos = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).cos())
         sin = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).sin())
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, positions: Tensor) -> Rotation:
-        """Return cos and sin: for positions (T,) each (T, D), for positions (B, T) each (B, 1, T, D)."""
+        """Return cos and sin of the angles.
+
+        Each is (T, D) for positions (T,), or (B, 1, T, D) for positions (B, T).
+        """
         cos, sin = self.cos[positions], self.sin[positions]
         if positions.dim() == 2:
             return cos.unsqueeze(1), sin.unsqueeze(1)
@@ -92,7 +109,10 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 def rotate_half(x: Tensor) -> Tensor:
-    """Return (-second half, first half) of the last dimension: x rotated by a quarter in each pair's plane."""
+    """Return (-second half, first half) of the last dimension.
+
+    In the plane of each pair of columns, that is x rotated by a quarter turn.
+    """
     first, second = x.chunk(2, dim=-1)
     return torch.cat((-second, first), dim=-1)
 
@@ -104,6 +124,7 @@ POSITIONS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     ),
     "rope": lambda config: Rotary(config.block_size, config.head_dim, config.rope_theta),
 }
+"""By `model.position`."""
 
 
 def build_position(config: ModelConfig) -> AddedPositions | RotatedPositions | ScoreBias:
@@ -115,8 +136,8 @@ def build_position(config: ModelConfig) -> AddedPositions | RotatedPositions | S
     made = POSITIONS[config.position](config)
     if not isinstance(made, AddedPositions | RotatedPositions | ScoreBias):
         raise ConfigError(
-            f"model.position: {config.position} is of {type(made).__name__}; expected a class derived from "
-            "AddedPositions, RotatedPositions or ScoreBias"
+            f"model.position: {config.position} is of {type(made).__name__}; expected a class "
+            "derived from AddedPositions, RotatedPositions or ScoreBias"
         )
     return made
 
@@ -126,14 +147,15 @@ def _fixed_table(shape: tuple[int, int], compute: Callable[[], Tensor]) -> Tenso
 
     Arithmetic on that device would import torch's compiler, which takes half a second.
     """
-    # torch.get_default_device() would ask a device that may only be predicted
+    # A new tensor tells the device. `torch.get_default_device` would ask the device itself, which
+    # this machine may not have: fake tensors predict the memory of a run on another one.
     if torch.empty(0).is_meta:
         return torch.empty(shape, dtype=torch.float32)
     return compute().float()
 
 
 def _sines_and_cosines(angles: Tensor) -> Tensor:
-    # sine in even columns, cosine in odd
+    # sines in even columns, cosines in odd ones
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 

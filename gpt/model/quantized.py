@@ -11,20 +11,28 @@ from gpt.model.gpt import GPT
 from gpt.system.errors import InputError
 
 TRIED_SCALES = 24
-"""Candidate scales of a group: from 60% to 100% of the scale at which its largest weight is not clipped."""
+"""How many scales are tried for a group of weights.
+
+They lie between 60% and 100% of the scale at which the largest weight is not clipped: to clip a few
+large weights may round the many small ones better.
+"""
 
 
 FORMATS: dict[str, tuple[int, int | None]] = {"int8": (8, None), "int4": (4, 32)}
-"""Bits of integer formats, and how many inputs share a scale, None: all inputs of an output."""
+"""Bits of integer formats, and how many inputs share a scale; None: all inputs of an output."""
 BFLOAT16 = "bf16"
 NAMES = (BFLOAT16, *FORMATS)
 """Formats that `quantize` takes."""
 
 
 class QuantizedLinear(nn.Module):
-    """`x W^T + bias` with `W = integers * scales`, which are not filled yet; the bias stays as it was.
+    """`x W^T + bias` with `W = integers * scales`; the bias stays as it was.
 
-    If the group does not divide the inputs, an output has one scale.
+    Integers and scales have no values before `fill`, or before a checkpoint is loaded.
+
+    Args:
+        group: number of inputs that share a scale; None means all inputs of an output. If it does
+            not divide the inputs, an output has one scale too.
     """
 
     integers: Tensor
@@ -34,6 +42,7 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.bits, (outputs, inputs) = bits, linear.weight.shape
         groups = inputs // group if group and inputs % group == 0 else 1
+        # Integers of 4 bits are packed, two in a byte.
         shape, kind = (
             ((outputs, inputs), torch.int8)
             if self.bits == 8
@@ -47,7 +56,10 @@ class QuantizedLinear(nn.Module):
         self.bias = linear.bias
 
     def fill(self, weight: Tensor) -> None:
-        """Round weights (F, C) to nearest, each group by that of `TRIED_SCALES` scales with the least squared error."""
+        """Round weights (F, C) to the nearest integers.
+
+        Each group has the scale with the least squared error of `TRIED_SCALES` ones.
+        """
         groups = weight.detach().float().unflatten(1, (self.scales.size(1), -1))  # type: ignore[no-untyped-call]
         integers, scales = round_to_integers(groups, 2 ** (self.bits - 1) - 1)
         self.integers = pack(integers.flatten(1)) if self.bits == 4 else integers.flatten(1)
@@ -86,7 +98,11 @@ class BFloat16Linear(nn.Module):
 
 
 def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Round groups (..., n) to integers from -largest to largest; return them, int8, and their scales (..., 1)."""
+    """Round groups (..., n) to integers from -largest to largest.
+
+    Return the integers, (..., n) int8, and their scales, (..., 1).
+    """
+    # the scale at which no weight is clipped; the bound is for groups of zeros
     needed = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
     best_error = torch.full_like(needed, torch.inf)
     best_scale = needed
@@ -94,33 +110,44 @@ def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
         scale = needed * share
         rounded = (weight / scale).round().clamp(-largest, largest)
         error = (rounded * scale - weight).square().sum(dim=-1, keepdim=True)
+        # `<=` prefers the larger of equally good scales, which clips less.
         best_scale = torch.where(error <= best_error, scale, best_scale)
         best_error = torch.minimum(error, best_error)
     return (weight / best_scale).round().clamp(-largest, largest).to(torch.int8), best_scale
 
 
 def pack(integers: Tensor) -> Tensor:
-    """Pack (F, C) int8 from -8 to 7 into (F, C / 2) uint8: the first of two neighbors in the lower half."""
+    """Pack (F, C) int8 from -8 to 7 into (F, C / 2) uint8.
+
+    The first of two neighbors is in the lower half of a byte.
+    """
     return (integers[:, 0::2] & 15 | integers[:, 1::2] << 4).view(torch.uint8)
 
 
 def unpack(pairs: Tensor) -> Tensor:
     """Undo `pack`."""
     both = pairs.view(torch.int8)
+    # A shift to the right repeats the sign bit: to the left and back, it extends the lower half.
     return torch.stack((both << 4 >> 4, both >> 4), dim=-1).flatten(1)
 
 
-@torch.inference_mode(False)  # the copy can be loaded and saved everywhere
+# Tensors that are created in inference mode could not be changed outside it, as loading does.
+@torch.inference_mode(False)
 def quantize(model: GPT, weights: str) -> GPT:
-    """Return a copy whose blocks have quantized linear layers; embeddings, norms and head stay float32.
+    """Return a copy whose blocks have quantized linear layers.
 
-    `weights` is bf16, int8 (a scale for each output) or int4 (a scale for 32 inputs of an output, whose number is
-    even). The copy can be run, saved and loaded, but not trained.
+    Embeddings, norms and the head stay float32. The copy can be run, saved and loaded, but not
+    trained.
+
+    Args:
+        weights: bf16, int8 (a scale for each output) or int4 (a scale for 32 inputs of an output;
+            the number of inputs must be even).
     """
     present = weights_format(model)
     if present != "float32":
         raise InputError(
-            f"the model's weights are {present} already; take the float32 ones that they were made from"
+            f"the model's weights are {present} already; "
+            "take the float32 ones that they were made from"
         )
     if weights not in NAMES:
         raise InputError(f"weights {weights!r}: expected one of {', '.join(NAMES)}")
@@ -132,17 +159,18 @@ def quantize(model: GPT, weights: str) -> GPT:
 
 
 def for_format(model: GPT, weights: str) -> GPT:
-    """Return the copy that `quantize` does, whose integers are not filled yet."""
+    """Return the copy that `quantize` returns, before its integers have values."""
     quantized = copy.deepcopy(model).requires_grad_(False)
     for block in quantized.h:
         for parent in (block.attn, block.mlp):
             assert isinstance(parent, nn.Module)
             for name, layer in list(parent.named_children()):
-                # a subclass may compute something else
+                # Not a subclass, which may compute something else.
                 if type(layer) is nn.Linear:
                     if weights == "int4" and layer.in_features % 2:
                         raise InputError(
-                            f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
+                            f"int4 needs even widths, and {name} has {layer.in_features} inputs; "
+                            "take int8"
                         )
                     narrow = (
                         BFloat16Linear(layer)
@@ -163,5 +191,6 @@ def format_of(weights: Mapping[str, Tensor]) -> str:
     types = {
         value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))
     }
+    # Layers have integers or rounded weights, whose type tells the format: all have the same.
     known = {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}
     return known.get(types.pop(), "float32") if types else "float32"
