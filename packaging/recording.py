@@ -83,8 +83,12 @@ class Recorder:
 
 def _number(argument: Any) -> int:
     """Return an argument as C receives it: a number, or an address."""
-    if argument is None or isinstance(argument, int | ctypes.c_void_p):
-        return getattr(argument, "value", argument) or 0
+    if isinstance(argument, ctypes.c_void_p):
+        argument = argument.value
+    if argument is None:  # a null pointer
+        return 0
+    if isinstance(argument, int):
+        return argument
     return ctypes.addressof(getattr(argument, "_obj", argument))  # that of `byref`
 
 
@@ -136,14 +140,15 @@ def record_training(path: Path, processor: Processor, settings: Settings) -> Non
     torch.manual_seed(1)
     with _threads():
         for variant in VARIANTS:
-            model = GPT(ModelConfig(**SHAPE, **variant))
+            model = GPT(ModelConfig.model_validate({**SHAPE, **variant}))
             replace_blocks(model, kernels)
             idx = torch.randint(65, (2, 41))
             with torch.autocast(
                 "cpu", torch.bfloat16, enabled=processor.matmul_dtype == torch.bfloat16
             ):
                 logits = model(idx[:, :-1])
-            F.cross_entropy(logits.flatten(0, 1).float(), idx[:, 1:].flatten()).backward()
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), idx[:, 1:].flatten())
+            loss.backward()  # type: ignore[no-untyped-call]
         if processor.matmul_dtype == torch.float32:
             matmul(kernels, torch.randn(600, 41).T, torch.randn(600, 48))
     missing = {f"gpt_{name}" for name in KERNELS} - recorder.names
@@ -157,15 +162,14 @@ def record_decoding(path: Path, processor: Processor, settings: Settings) -> Non
     """Record passes and samples of each of `VARIANTS`, with weights and keys of all types."""
     recorder: Any = Recorder(load_decoder(settings, processor=processor)[0])
     torch.manual_seed(1)
-    params, uniforms = (
-        SamplingParams(temperature=0.9, top_k=20, repetition_penalty=1.1),
-        torch.rand(2, 8),
-    )
+    sampling = {"temperature": 0.9, "top_k": 20, "repetition_penalty": 1.1}
+    params = SamplingParams.model_validate(sampling)
+    uniforms = torch.rand(2, 8)
     formats = ((None, "fp32"), ("int8", "bf16"), ("int4", "int8"))
     with _threads():
         for variant in VARIANTS:
             for weights, kv_dtype in formats:
-                model = GPT(ModelConfig(**SHAPE, **variant)).eval()
+                model = GPT(ModelConfig.model_validate({**SHAPE, **variant})).eval()
                 laid_out = lay_out_weights(
                     quantize(model, weights) if weights else model, processor
                 )

@@ -44,9 +44,9 @@ def replay_wheel(wheel: Path, platform: Platform) -> list[str]:
             "-std=c++17",
             "-O3",
             "-s",
-            SOURCE,
+            str(SOURCE),
             "-o",
-            folder / "replay.exe",
+            str(folder / "replay.exe"),
         ]
         subprocess.run(command, check=True)
         with zipfile.ZipFile(wheel) as archive:
@@ -71,7 +71,7 @@ def replay(platform: Platform, folder: Path, library: Path) -> tuple[bool, str]:
 
     Return whether all agrees, and its words.
     """
-    command = [*runner(platform), "./replay.exe", library, "recording"]
+    command = [*runner(platform), "./replay.exe", str(library), "recording"]
     environment = {**os.environ, "WINEPREFIX": str(BUILD / "wine"), "WINEDEBUG": "-all"}
     try:
         result = subprocess.run(

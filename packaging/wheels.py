@@ -55,10 +55,9 @@ def compiled_library(platform: Platform, source: str, processor: Processor) -> P
     with tempfile.TemporaryDirectory() as scratch:
         compiled, linked = Path(scratch, "object.o"), Path(scratch, f"library{platform.suffix}")
         path = Path("gpt/native/src", source)
-        command = [*ZIG, "-target", platform.target, *flags, "-c", path, "-o", compiled]
-        subprocess.run(command, cwd=ROOT, check=True)
-        command = [*ZIG, "-target", platform.target, *LINK, compiled, "-o", linked]
-        subprocess.run(command, check=True)
+        zig = [*ZIG, "-target", platform.target]
+        subprocess.run([*zig, *flags, "-c", path, "-o", compiled], cwd=ROOT, check=True)
+        subprocess.run([*zig, *LINK, compiled, "-o", linked], check=True)
         folder.mkdir(parents=True, exist_ok=True)
         return cached.store(linked)
 

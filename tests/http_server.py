@@ -31,6 +31,11 @@ from patience import PATIENCE
 from server_process import HEAD, post_bytes  # noqa: F401  # for tests of servers in this process too
 
 
+def _send(request: Request, chunk: TextChunk) -> None:
+    assert request.on_chunks is not None
+    request.on_chunks([chunk])
+
+
 class ManualEngine:
     """An engine that computes nothing: a test says which text comes. It accepts `room` requests."""
 
@@ -54,12 +59,12 @@ class ManualEngine:
 
     def cancel(self, request: Request) -> None:
         self.cancelled.append(request)
-        request.on_chunks([TextChunk(0, "", None, "cancelled")])
+        _send(request, TextChunk(0, "", None, "cancelled"))
         self.left.release()
 
     def say(self, text: str, finish: Any = None, request: int = 0) -> None:
         """Let a request receive one more chunk."""
-        self.requests[request].on_chunks([TextChunk(0, text, SampledToken(0), finish)])
+        _send(self.requests[request], TextChunk(0, text, SampledToken(0), finish))
 
     def wait_for_request(self) -> None:
         assert self.arrived.acquire(timeout=PATIENCE)

@@ -24,7 +24,8 @@ def request(**body: object) -> bytes:
     """Return the bytes of a request for a completion, of a short prompt unless the body has
     another.
     """
-    return post_bytes(**{"prompt": "It was", **body})
+    fields: dict[str, Any] = {"prompt": "It was", **body}
+    return post_bytes(**fields)
 
 
 @contextmanager

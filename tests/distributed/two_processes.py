@@ -188,6 +188,7 @@ if __name__ == "__main__":
     step = Stepper.step
     with quick_beginnings():
         if len(sys.argv) == 2:
-            sys.exit(main(Path(sys.argv[1])))
+            main(Path(sys.argv[1]))
+            sys.exit()
         with patch.object(Stepper, "step", killed_once):
             sys.exit(train.main())

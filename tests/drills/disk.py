@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -103,7 +104,7 @@ def become_slow() -> None:
         time.sleep(0.01)
         fsync(handle)
 
-    os.fsync = slow_fsync
+    setattr(os, "fsync", slow_fsync)  # noqa: B010 - it takes descriptors only
 
 
 FAULTS = (
@@ -148,12 +149,16 @@ def on_disk(kibibytes: int, call: Callable[[], int]) -> int:
     return call()
 
 
+def _train_on_disk(fault: Fault) -> int:
+    return on_disk(fault.kibibytes, lambda: train_with(fault))
+
+
 def train_with(fault: Fault) -> int:
     """Train on a disk with a fault, and check what is left."""
     save = RunFolder.save
     number = 0
 
-    def faulty_save(*arguments: object, **options: object) -> object:
+    def faulty_save(*arguments: Any, **options: Any) -> object:
         nonlocal number
         number += 1
         if number in fault.acts:
@@ -208,9 +213,7 @@ def run(folder: Path, full: bool) -> Iterator[Outcome]:
     write_texts(folder / "texts")
     for fault in FAULTS if full else FAULTS[:3]:
         place = make_folder(folder / fault.name.replace(" ", "-"))
-        ending = run_forked(
-            lambda fault=fault: on_disk(fault.kibibytes, lambda: train_with(fault)), place
-        )
+        ending = run_forked(partial(_train_on_disk, fault), place)
         yield judge(fault.name, ending, fault.is_right(ending))
     # 4 kB have room for the ids of a text, but not for the rest
     ending = run_forked(lambda: on_disk(4, encode_on_small_disk), folder)

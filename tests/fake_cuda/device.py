@@ -38,8 +38,15 @@ COUNTS = (
     aten.bincount,
 )
 """Their result's shape depends on values, so that the device is waited for."""
-MATMULS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten._scaled_dot_product_flash_attention)
-MATMULS += (aten._scaled_dot_product_efficient_attention, aten._scaled_dot_product_cudnn_attention)
+MATMULS = (
+    aten.mm,
+    aten.bmm,
+    aten.addmm,
+    aten.baddbmm,
+    aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_efficient_attention,
+    aten._scaled_dot_product_cudnn_attention,
+)
 
 
 class HiddenSync(AssertionError):
@@ -50,7 +57,7 @@ class Float32Matmul(AssertionError):
     """A matmul ran in float32 where autocast was meant."""
 
 
-class FakeCuda(TorchDispatchMode):
+class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The device, while it is entered.
 
     Attributes:
@@ -63,7 +70,7 @@ class FakeCuda(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.forget()
         self._fake = FakeTensorMode()
         self._refuses_waits = self._refuses_float32 = False
@@ -126,11 +133,12 @@ class FakeCuda(TorchDispatchMode):
             self.captured.add(
                 packet, [tensor.device for tensor in tensors if _is_on_device(tensor)]
             )
-        if func is aten._fused_adamw_.tensor_lr:  # for which torch has no shapes
-            return None
-        args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
-        with self._fake:
-            return func(*args, **kwargs)
+        result = None
+        if func is not aten._fused_adamw_.tensor_lr:  # it works in place, and torch has no shapes
+            args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
+            with self._fake:
+                result = func(*args, **kwargs)
+        return result
 
     def _note(
         self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
@@ -307,8 +315,17 @@ FACTS = {
     "CUDAGraph": Graph,
     "Stream": Stream,
 }
-NOTHING = ("_lazy_init", "init", "empty_cache", "reset_peak_memory_stats", "graph_pool_handle")
-NOTHING += ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
+NOTHING = (
+    "_lazy_init",
+    "init",
+    "empty_cache",
+    "reset_peak_memory_stats",
+    "graph_pool_handle",
+    "manual_seed",
+    "manual_seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+)
 """Functions that do nothing."""
 CPUGenerator = torch.Generator
 

@@ -117,7 +117,9 @@ def train(
     tensors = [leaf for leaf in tree_leaves(optimizer.state_dict()) if isinstance(leaf, Tensor)]
     assert {tensor.device for tensor in [*parameters, *tensors]} == {place}
     assert len(tensors) > 40
-    assert {parameter.grad.dtype for parameter in parameters} == {torch.float32}
+    gradients = [parameter.grad for parameter in parameters]
+    assert {gradient.dtype for gradient in gradients if gradient is not None} == {torch.float32}
+    assert all(gradient is not None for gradient in gradients)
     assert optimizer.optimizers["adamw"].defaults["fused"]
     of_torch = [(dtype, precision) for dtype, place, precision in device.matmuls if not place]
     # TF32
@@ -239,7 +241,7 @@ def try_variants(device: FakeCuda) -> None:
             0, 1e-3, [BATCHES[number % 2]]
         )
         mean_loss(model, iter([(IDX, IDX)]), compute)
-        params = SamplingParams(max_new_tokens=3, logprobs=2, **FILTERS)
+        params = SamplingParams.model_validate({"max_new_tokens": 3, "logprobs": 2, **FILTERS})
         list(
             TextBatch(
                 build_runtime(model.eval(), DecodeOptions("eager")), TOKENIZER, ["a", "bc"], params

@@ -102,6 +102,7 @@ class Drive:
         return self.answers[request]
 
     def cancel(self, answer: Text) -> None:
+        assert answer.request is not None
         self._note(self.engine.end(answer.request, "cancelled"))
 
     def step(self, count: int = 1) -> None:

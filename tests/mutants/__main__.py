@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -116,19 +118,16 @@ def failing(root: Path, tests: list[str], first: bool, seconds: int) -> list[str
     ]
     found: list[str] = []
     for part in filter(None, (tests[:15], tests[15:100], tests[100:])):
-        options = {
-            "cwd": root,
-            "env": environment(root),
-            "timeout": 30 * seconds,
-            "check": False,
-            "errors": "replace",
-        }
         try:
             done = subprocess.run(
                 [*command, *part, *(["-x"] if first else [])],
+                cwd=root,
+                env=environment(root),
+                timeout=30 * seconds,
+                check=False,
                 capture_output=True,
                 encoding="utf-8",
-                **options,
+                errors="replace",
             )
         except subprocess.TimeoutExpired:
             found.append("(no end)")
@@ -164,6 +163,32 @@ def try_edit(root: Path, edit: Edit, tests: list[str], first: bool, seconds: int
 
 def main() -> int:
     """Return 0, or 1 where a fault is not found that was found before."""
+    arguments = _parse_arguments()
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    edits = faults(ROOT) if arguments.native else drawn()
+    edits = [edit for edit in edits if arguments.only in edit.file]
+    tests = _choose_tests(edits, arguments)
+    results = []
+    with arguments.output.open("w", encoding="utf-8") as lines:
+        for result in _try_edits(edits, tests, arguments):
+            results.append(result)
+            print(json.dumps(result), file=lines, flush=True)
+            if not result["found"]:
+                place = f"{result['file']}:{result['line']} {result['name']}"
+                print(f"not found ({result['tests']} tests): {place}")
+    found = {(row["file"], row["name"]) for row in results if row["found"]}
+    print(f"{len(found)} of {len(results)} faults were found")
+    if arguments.before is None:
+        return 0
+    rows = map(json.loads, arguments.before.read_text("utf-8").splitlines())
+    lost = [row for row in rows if row["found"] and (row["file"], row["name"]) not in found]
+    lost = [row for row in lost if arguments.only in row["file"]]
+    for row in lost:
+        print(f"LOST: {row['file']} {row['name']}, which {row['found'][0]} found")
+    return 1 if lost else 0
+
+
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
     parser.add_argument("tests", nargs="*", help="folders of tests; default: all that are quick")
     parser.add_argument(
@@ -183,65 +208,46 @@ def main() -> int:
         "--only", default="", metavar="TEXT", help="faults of files with this in their path"
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count(), metavar="N")
-    arguments = parser.parse_args()
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    edits = [
-        edit
-        for edit in (faults(ROOT) if arguments.native else drawn())
-        if arguments.only in edit.file
-    ]
-    by_line: dict[str, dict[int, list[str]]] = {}
-    if not arguments.native:
-        coverage = arguments.coverage or arguments.output.with_suffix(".coverage")
-        if not coverage.exists():
-            measure_coverage(coverage, arguments.tests)
-        by_line = tests_by_line(coverage)
+    return parser.parse_args()
 
-    def tests_of(edit: Edit) -> list[str]:
-        if arguments.native:
-            return [*NATIVE]
-        return list(
-            dict.fromkeys(
-                test for line in edit.lines for test in by_line.get(edit.file, {}).get(line, [])
-            )
-        )
 
+def _choose_tests(edits: list[Edit], arguments: argparse.Namespace) -> list[list[str]]:
+    """Return the tests of each fault: in C++ the same for all, else those that run its lines."""
+    if arguments.native:
+        return [[*NATIVE] for _ in edits]
+    coverage = arguments.coverage or arguments.output.with_suffix(".coverage")
+    if not coverage.exists():
+        measure_coverage(coverage, arguments.tests)
+    by_line = tests_by_line(coverage)
+    chosen = []
+    for edit in edits:
+        of_file = by_line.get(edit.file, {})
+        tests = chain.from_iterable(of_file.get(line, []) for line in edit.lines)
+        chosen.append(list(dict.fromkeys(tests)))  # each once, in order
+    return chosen
+
+
+def _try_edits(
+    edits: list[Edit], tests: list[list[str]], arguments: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Plant each fault, in as many copies of the project as there are workers; yield results."""
     seconds = NATIVE_SECONDS if arguments.native else SECONDS
     copies: Queue[Path] = Queue()
+
+    def run(edit: Edit, chosen: list[str]) -> dict[str, Any]:
+        root = copies.get()
+        try:
+            return try_edit(root, edit, chosen, not arguments.all, seconds)
+        finally:
+            copies.put(root)
+
     with (
         tempfile.TemporaryDirectory(prefix="mutants-") as folder,
         ThreadPoolExecutor(arguments.workers) as pool,
     ):
         for number in range(arguments.workers):
             copies.put(copy_project(Path(folder) / str(number)))
-
-        def run(edit: Edit) -> dict[str, Any]:
-            root = copies.get()
-            try:
-                return try_edit(root, edit, tests_of(edit), not arguments.all, seconds)
-            finally:
-                copies.put(root)
-
-        with arguments.output.open("w", encoding="utf-8") as lines:
-            results = []
-            for result in pool.map(run, edits):
-                results.append(result)
-                print(json.dumps(result), file=lines, flush=True)
-                if not result["found"]:
-                    print(
-                        f"not found ({result['tests']} tests): "
-                        f"{result['file']}:{result['line']} {result['name']}"
-                    )
-    found = {(row["file"], row["name"]) for row in results if row["found"]}
-    print(f"{len(found)} of {len(results)} faults were found")
-    if arguments.before is None:
-        return 0
-    rows = map(json.loads, arguments.before.read_text("utf-8").splitlines())
-    lost = [row for row in rows if row["found"] and (row["file"], row["name"]) not in found]
-    lost = [row for row in lost if arguments.only in row["file"]]
-    for row in lost:
-        print(f"LOST: {row['file']} {row['name']}, which {row['found'][0]} found")
-    return 1 if lost else 0
+        yield from pool.map(run, edits, tests)
 
 
 def copy_project(root: Path) -> Path:

@@ -8,6 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 PAIRS = (
     *(
@@ -25,7 +26,9 @@ PAIRS = (
         (ast.BitAnd, ast.BitOr),
     ),
 )
-OTHER = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
+OTHER: dict[type[ast.AST], Any] = {
+    one: other for pair in PAIRS for one, other in (pair, pair[::-1])
+}
 """Each comparison or operator, and the one in its place."""
 WORDS = (ast.Raise, ast.JoinedStr, ast.Assert, ast.Import, ast.ImportFrom)
 """Messages and what is no behavior."""
@@ -51,20 +54,19 @@ class Edit:
 
 def edits_of(file: str, source: str) -> list[Edit]:
     """Return every fault that can be made in a file."""
-    found, seen = [], Counter[str]()
+    found: list[Edit] = []
+    seen = Counter[str]()
+    raw = source.encode()  # syntax trees count bytes
     starts = [0]
-    for line in source.encode().splitlines(keepends=True):
+    for line in raw.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     for scope, node, changed in _changes(ast.parse(source), ""):
-        begin, end = (
-            starts[node.lineno - 1] + node.col_offset,
-            starts[node.end_lineno - 1] + node.end_col_offset,
-        )
-        raw = source.encode()
-        old, new = (
-            raw[begin:end].decode(),
-            changed if isinstance(changed, str) else f"({ast.unparse(changed)})",
-        )
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        begin = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        old = raw[begin:end].decode()
+        new = changed if isinstance(changed, str) else f"({ast.unparse(changed)})"
         text = f"{raw[:begin].decode()}{new}{raw[end:].decode()}"
         name = f"{scope}: {' '.join(old.split())} -> {new}"
         seen[name] += 1
@@ -104,7 +106,16 @@ def _changes(
             yield from _changes(child, inner)
 
 
+def _another_number(value: bool | int | float) -> bool | int | float:
+    if isinstance(value, bool):  # before int, of which bool is a subclass
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    return 2 * value or 1.0
+
+
 def _in_place_of(node: ast.AST) -> Iterator[ast.expr | str]:
+    """Yield what may stand in the place of an expression or statement: code, or text of it."""
     other = copy.deepcopy(node)
     match other:
         case ast.Compare(ops=[op]) if type(op) in OTHER:
@@ -119,12 +130,8 @@ def _in_place_of(node: ast.AST) -> Iterator[ast.expr | str]:
                 yield other
         case ast.UnaryOp(op=ast.Not()):
             yield other.operand
-        case ast.Constant(value=bool(value)):
-            yield ast.Constant(not value)
-        case ast.Constant(value=int(value)):
-            yield ast.Constant(value + 1)
-        case ast.Constant(value=float(value)):
-            yield ast.Constant(2 * value or 1.0)
+        case ast.Constant(value=bool() | int() | float() as value):
+            yield ast.Constant(_another_number(value))
         case ast.Expr(value=ast.Call(func=called)) if (
             getattr(called, "attr", getattr(called, "id", "")) not in TELLING
         ):

@@ -33,23 +33,22 @@ RECIPE = (
 def start_session(
     folder: Path,
     *overrides: str,
-    text: str = CORPUS * 20,
     resume: str | None = None,
     allow_config_change: bool = False,
     report: Callable[[str], None] = lambda line: None,
     world: World = World(),  # noqa: B008  # without state
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
-    corpus = folder / "corpus.txt"
-    world.rank_zero(
-        lambda: corpus.exists() or (folder.mkdir(exist_ok=True), corpus.write_text(text, "utf-8"))
-    )
+    """Return a trainer of folder/runs/run, ready to run.
+
+    It reads folder/corpus.txt, which is written if there is none.
+    """
+    world.rank_zero(lambda: _write_missing_corpus(folder))
     places = [
-        f"data.path={json.dumps(str(corpus))}",
+        f"data.path={json.dumps(str(folder / 'corpus.txt'))}",
         f"data.dir={json.dumps(str(folder / 'data'))}",
+        f"run.dir={json.dumps(str(folder / 'runs'))}",
     ]
-    places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
     settings = replace(read_settings(offline=True), data_dir=None)
     return build_trainer(
@@ -59,6 +58,13 @@ def start_session(
         allow_config_change=allow_config_change,
         callbacks=callbacks,
     )
+
+
+def _write_missing_corpus(folder: Path) -> None:
+    corpus = folder / "corpus.txt"
+    if not corpus.exists():
+        folder.mkdir(exist_ok=True)
+        corpus.write_text(CORPUS * 20, encoding="utf-8")
 
 
 def rows(folder: Path, name: str) -> dict[int, float]:

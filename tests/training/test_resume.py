@@ -220,7 +220,8 @@ def test_run_begins_with_weights_architecture_and_tokenizer(
     """Characters that the base does not know leave the others as they were."""
     lines, options = list[str](), ("model.n_embd=16", "model.dropout=0.1")
     text = f"the {added}keeper keeps the key.\n" * 60  # fewer characters than the base knows
-    trainer = start(tmp_path, f"train.init_from={base}", *options, text=text, report=lines.append)
+    (tmp_path / "corpus.txt").write_text(text, encoding="utf-8")
+    trainer = start(tmp_path, f"train.init_from={base}", *options, report=lines.append)
     assert any(f"beginning with {base}" in line for line in lines)
     assert (trainer.config.model.tie_weights, trainer.config.model.dropout) == (False, 0.1)
     before, after = (
@@ -238,9 +239,11 @@ def test_run_begins_with_weights_architecture_and_tokenizer(
 
 def test_run_with_a_base_resumes_exactly_without_the_base(tmp_path: Path, base: Path) -> None:
     gone = base.rename(tmp_path / "gone")
-    whole, stopped = (
-        start(tmp_path / name, f"train.init_from={gone}", text="é the key\n" * 60) for name in "ab"
-    )
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "corpus.txt").write_text("é the key\n" * 60, encoding="utf-8")
+    whole = start(tmp_path / "a", f"train.init_from={gone}")
+    stopped = start(tmp_path / "b", f"train.init_from={gone}")
     gone.rename(base)
     whole.run()
     stopped.run()

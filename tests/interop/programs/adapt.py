@@ -16,7 +16,7 @@ torch.manual_seed(0)
 differences = {}
 for tied in (True, False):
     sizes = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23}
-    model = GPT(ModelConfig(tie_weights=tied, **sizes)).eval()
+    model = GPT(ModelConfig.model_validate({"tie_weights": tied, **sizes})).eval()
     plain = copy.deepcopy(model)
     idx = torch.randint(23, (2, 16))
     before = model(idx)

@@ -10,7 +10,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-REQUESTS = {
+REQUESTS: dict[str, list[tuple[Any, ...]]] = {
     "loglikelihood": [("bad", " face"), ("", "ab")],
     "loglikelihood_rolling": [("a bad face\n",)],
     "generate_until": [
