@@ -19,6 +19,7 @@ from gpt.checkpoint import Loaded
 from gpt.config import Config, SamplingParams
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.extras.serving import EngineStats, EngineThread, QueueFullError, Request
+from gpt.extras.serving.engine_thread import EngineLimits
 from gpt.extras.serving.http.app import create_app
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.models import Models
@@ -230,4 +231,4 @@ def make_loaded(model: GPT, tokenizer: Tokenizer) -> Callable[[Path], Loaded]:
 
 def real_engine(loaded: Loaded) -> EngineThread:
     # the native backend where there is one: its log-probabilities are the same bits in any batch
-    return EngineThread(loaded.model, loaded.tokenizer, max_sequences=16)
+    return EngineThread(loaded.model, loaded.tokenizer, EngineLimits(max_sequences=16))

@@ -35,7 +35,7 @@ Texts = str | Path | Sequence[str | Path]
 
 
 @torch.inference_mode(False)  # the caller may be in that mode, in which nothing can be trained
-def train(
+def train(  # noqa: PLR0913 - all but one are keywords, as a notebook gives them
     path: Texts | None = None,
     *,
     text: str | None = None,

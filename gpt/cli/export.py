@@ -100,7 +100,7 @@ def _synchronize(staged: Path) -> int:
 
 def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> list[str]:
     from gpt.checkpoint import RunFolder
-    from gpt.extras.export.html import learning_of, not_in_page, render_model_page
+    from gpt.extras.export.html import PageWords, learning_of, not_in_page, render_model_page
     from gpt.extras.inspection.example import example_of
     from gpt.extras.inspection.views.tokens import kind_of
 
@@ -123,9 +123,7 @@ def _write_html(given_weights: str | None, loaded: "Loaded", staged: Path) -> li
         loaded.tokenizer,
         weights,
         sample,
-        title,
-        note,
-        example=example_of(loaded),
+        PageWords(title, note, example_of(loaded)),
         learning=learning_of(run, loaded.config, last_step),
     )
     # An export has the same bytes on every system, so not the line ends of Windows.

@@ -24,6 +24,7 @@ from gpt.system.progress import announced
 from gpt.system.signals import handling
 
 if TYPE_CHECKING:
+    from gpt.checkpoint import Loaded
     from gpt.data import Tokenizer
     from gpt.data.words import WordTokenizer
     from gpt.generation.beam import Hypothesis
@@ -60,9 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.data import CharTokenizer
     from gpt.data.tokenizers import convert_newlines
-    from gpt.data.words import WordTokenizer
     from gpt.generation.runtime import DecodeOptions, build_runtime
-    from gpt.generation.text import encode_prompts
     from gpt.system.device import choose_device, keep_freed_memory
 
     texts = _prompts_of(arguments, convert_newlines(text))  # line ends as a corpus has them
@@ -84,16 +83,7 @@ def main(arguments: argparse.Namespace) -> int:
     options = DecodeOptions(arguments.backend, arguments.kv_dtype)
     runtime = build_runtime(loaded.model, options, report)
     # All prompts are encoded before anything is written: a bad one may be in a later batch.
-    block_size = loaded.config.model.block_size
-    if loaded.config.data.items == "pairs":
-        ids = _encode_questions(arguments, tokenizer, texts, params, block_size)
-        if not arguments.json:
-            texts = [f"{text}\n" for text in texts]  # the answer stands in a line of its own
-    else:
-        ids = encode_prompts(tokenizer, texts, params, block_size)
-    if isinstance(tokenizer, WordTokenizer):
-        _report_unknown_words(tokenizer, texts)
-    prompts = [Prompt(*pair) for pair in zip(texts, ids, strict=True)]
+    prompts = _encode(arguments, loaded, tokenizer, texts, params)
     if loaded.folder != arguments.checkpoint:
         report(f"using {loaded.folder}")
     if arguments.interactive:
@@ -110,14 +100,33 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _encode_questions(
+def _encode(
     arguments: argparse.Namespace,
+    loaded: "Loaded",
     tokenizer: "Tokenizer",
     texts: list[str],
     params: SamplingParams,
-    block_size: int,
-) -> list[list[int]]:
-    """Return the ids of prompts that are questions to a model of questions and answers.
+) -> list[Prompt]:
+    """Return the prompts as the model reads them: as questions, if it has learned to answer."""
+    from gpt.data.words import WordTokenizer
+    from gpt.generation.text import encode_prompts
+
+    if isinstance(tokenizer, WordTokenizer):
+        _report_unknown_words(tokenizer, texts)
+    if loaded.config.data.items == "pairs":
+        return _encode_questions(arguments, loaded, tokenizer, texts, params)
+    ids = encode_prompts(tokenizer, texts, params, loaded.config.model.block_size)
+    return [Prompt(*pair) for pair in zip(texts, ids, strict=True)]
+
+
+def _encode_questions(
+    arguments: argparse.Namespace,
+    loaded: "Loaded",
+    tokenizer: "Tokenizer",
+    texts: list[str],
+    params: SamplingParams,
+) -> list[Prompt]:
+    """Return prompts that are questions, whose answers stand in lines of their own.
 
     Raises:
         GenerationError: there is no question.
@@ -130,8 +139,13 @@ def _encode_questions(
         raise GenerationError(
             f"this model answers questions: ask one with --prompt, or talk with it: {chat}"
         )
-    questions = [[Message("user", text)] for text in texts]
-    return [encode_conversation(tokenizer, each, params, block_size) for each in questions]
+    line_end = "" if arguments.json else "\n"
+    block_size = loaded.config.model.block_size
+    prompts: list[Prompt] = []
+    for text in texts:
+        ids = encode_conversation(tokenizer, [Message("user", text)], params, block_size)
+        prompts.append(Prompt(text + line_end, ids))
+    return prompts
 
 
 def _report_unknown_words(tokenizer: "WordTokenizer", texts: Sequence[str]) -> None:

@@ -182,7 +182,9 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
     """Return the models to serve, of which none is loaded yet."""
     from gpt.checkpoint import Loaded, load_trained
     from gpt.extras.serving import EngineThread
+    from gpt.extras.serving.engine_thread import EngineLimits
     from gpt.extras.serving.http.models import Models
+    from gpt.generation.runtime import DecodeOptions
     from gpt.system.device import choose_device
 
     device = choose_device(arguments.device)
@@ -191,11 +193,8 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
         return EngineThread(
             loaded.model,
             loaded.tokenizer,
-            max_sequences=limits.running,
-            max_waiting=limits.waiting,
-            cache_blocks=arguments.cache_blocks,
-            backend=arguments.backend,
-            kv_dtype=arguments.kv_dtype,
+            EngineLimits(limits.running, limits.waiting, arguments.cache_blocks),
+            DecodeOptions(arguments.backend, arguments.kv_dtype),
         )
 
     def load(folder: "Path") -> Loaded:

@@ -14,7 +14,7 @@ from gpt.config.sources import RECIPES, load_config
 from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.export.coverage import require_as_configured
 from gpt.extras.export.gguf_file import write_gguf
-from gpt.extras.export.html import render_model_page
+from gpt.extras.export.html import PageWords, render_model_page
 from gpt.extras.export.hugging_face import export_files
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -34,7 +34,7 @@ SMALLER = {
 }
 EXPORTS: dict[str, Callable[[GPT, Path], object]] = {
     "html": lambda model, _: render_model_page(
-        model, CHARS, "float32", SamplingParams(), "A title", "a note"
+        model, CHARS, "float32", SamplingParams(), PageWords("A title", "a note")
     ),
     "hf": lambda model, _: export_files(model, CHARS, SamplingParams()),
     "gguf": lambda model, folder: write_gguf(folder / "x.gguf", model, CHARS, "float32", "x"),

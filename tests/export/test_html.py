@@ -23,7 +23,7 @@ from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.data.words import learn_words
 from gpt.extras.export import html
-from gpt.extras.export.html import render_model_page
+from gpt.extras.export.html import PageWords, render_model_page
 from gpt.generation.generator import generate
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -35,7 +35,9 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 
 
 def page_of(model: GPT, weights: str = "float32", tokenizer: Tokenizer = CHARS) -> str:
-    return render_model_page(model, tokenizer, weights, SamplingParams(), "A <title>", "a note")
+    return render_model_page(
+        model, tokenizer, weights, SamplingParams(), PageWords("A <title>", "a note")
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
     file = tmp_path / "model.html"
     params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
     file.write_text(
-        render_model_page(model, CHARS, "float32", params, "A title", "a note", "ab"),
+        render_model_page(model, CHARS, "float32", params, PageWords("A title", "a note", "ab")),
         encoding="utf-8",
     )
     pages: list[Page] = []

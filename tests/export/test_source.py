@@ -12,7 +12,7 @@ import torch
 from export.node import run_page
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
-from gpt.extras.export.html import render_model_page
+from gpt.extras.export.html import PageWords, render_model_page
 from gpt.extras.inspection.tracing.activation_cache import Edits
 from gpt.extras.inspection.tracing.edits import zero
 from gpt.extras.inspection.views.attention import attention_view, summarize_head
@@ -53,7 +53,8 @@ const write = async (source, request, notice) => {{
 def ask(model: GPT, code: str) -> Any:
     """What `code`, which sees a `source`, the text above and how to `write`, returns."""
     return run_page(
-        render_model_page(model, CHARS, "float32", SamplingParams(), "", ""), f"{KNOWN}\n{code}"
+        render_model_page(model, CHARS, "float32", SamplingParams(), PageWords("", "")),
+        f"{KNOWN}\n{code}",
     )
 
 

@@ -13,6 +13,8 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.extras.serving import EngineClosedError, EngineThread, QueueFullError
+from gpt.extras.serving.engine_thread import EngineLimits
+from gpt.generation.runtime import DecodeOptions
 from gpt.generation.sequence import TextChunk
 from gpt.model import GPT
 from patience import PATIENCE
@@ -60,8 +62,11 @@ def make(model: GPT) -> Iterator[Make]:
     """Makes engines, which are closed at the end."""
     engines: list[EngineThread] = []
 
-    def made(of: GPT = model, tokenizer: Any = LETTERS, **options: Any) -> EngineThread:
-        engines.append(EngineThread(of, tokenizer, **options))
+    def made(
+        of: GPT = model, tokenizer: Any = LETTERS, backend: str = "auto", **limits: Any
+    ) -> EngineThread:
+        options = DecodeOptions(backend)
+        engines.append(EngineThread(of, tokenizer, EngineLimits(**limits), options))
         return engines[-1]
 
     yield made

@@ -5,6 +5,7 @@ The page holds weights, tokenizer and code, and needs no other file.
 
 import base64
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,14 +51,28 @@ FILTERS = ("top_k", "top_p", "min_p")
 """Sampling filters that a reader can set in the page."""
 
 
+@dataclass(frozen=True)
+class PageWords:
+    """What a page says about its model.
+
+    Attributes:
+        title: heading of the page.
+        note: what stands below the heading.
+        example: a text that fits the window; the views show it first, and writing starts from its
+            first words.
+    """
+
+    title: str
+    note: str
+    example: str = ""
+
+
 def render_model_page(
     model: GPT,
     tokenizer: Tokenizer,
     weights: str,
     params: SampleConfig,
-    title: str,
-    note: str,
-    example: str = "",
+    words: PageWords,
     learning: dict[str, Any] | None = None,
 ) -> str:
     """Return an HTML document in which a reader writes text with the model, without a server.
@@ -65,10 +80,7 @@ def render_model_page(
     Args:
         weights: one of `WEIGHTS`.
         params: the temperature, filters, seed and length that the page starts with.
-        title: heading of the page.
-        note: what stands below the heading.
-        example: a text that fits the window; the views show it first, and writing starts from its
-            first words.
+        words: what the page says about the model.
         learning: how the model was trained, from `learning_of`.
 
     Raises:
@@ -98,7 +110,7 @@ def render_model_page(
             "block_size": config.block_size,
             "token": kind_of(tokenizer),
             "vocab_size": tokenizer.vocab_size,
-            "example": example,
+            "example": words.example,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },
         "filters": {name: schema[name] for name in FILTERS},
@@ -106,7 +118,7 @@ def render_model_page(
         "learning": learning,
     }
     encoded = base64.b64encode(content).decode()
-    return render_document(MODEL, data, title=title, note=note, weights=encoded)
+    return render_document(MODEL, data, title=words.title, note=words.note, weights=encoded)
 
 
 def not_in_page(params: SampleConfig) -> list[str]:

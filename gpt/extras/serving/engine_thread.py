@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
@@ -20,8 +21,26 @@ from gpt.model import GPT
 from gpt.system.errors import explained
 from gpt.system.progress import Report, print_line
 
+DECODE_OPTIONS = DecodeOptions()
+"""The fastest backend, and a cache in float32."""
 PREFILL_CHUNK = 128
 """Most prompt tokens computed in a step; with fewer, others wait less for a long prompt."""
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """How much an engine computes and keeps at a time.
+
+    Attributes:
+        max_sequences: most sequences computed at a time.
+        max_waiting: most requests that wait besides.
+        cache_blocks: number of blocks of 64 positions; None: enough for `max_sequences` full
+            windows.
+    """
+
+    max_sequences: int = 64
+    max_waiting: int = 1024
+    cache_blocks: int | None = None
 
 
 class EngineThread:
@@ -37,12 +56,8 @@ class EngineThread:
 
     Args:
         model: on any device; the native backend copies its weights.
-        max_sequences: most sequences computed at a time.
-        max_waiting: most requests that wait besides.
-        cache_blocks: number of blocks of 64 positions; None: enough for `max_sequences` full
-            windows.
-        backend: see `DecodeOptions`.
-        kv_dtype: see `DecodeOptions`; a narrower type is faster in a batch.
+        limits: how much it computes and keeps.
+        options: how logits are computed; a narrower cache is faster in a batch.
         report: receives a line when something is compiled, or takes long.
     """
 
@@ -50,21 +65,19 @@ class EngineThread:
         self,
         model: GPT,
         tokenizer: Tokenizer,
-        *,
-        max_sequences: int = 64,
-        max_waiting: int = 1024,
-        cache_blocks: int | None = None,
-        backend: str = "auto",
-        kv_dtype: str = "fp32",
+        limits: EngineLimits = EngineLimits(),
+        options: DecodeOptions = DECODE_OPTIONS,
         report: Report = print_line,
     ) -> None:
         self._tokenizer = tokenizer
         self._block_size = model.config.block_size
         self._vocab_size = model.vocab_size
-        self._max_waiting = max_waiting
-        runtime = build_runtime(model, DecodeOptions(backend, kv_dtype), report)
+        self._max_waiting = limits.max_waiting
+        runtime = build_runtime(model, options, report)
         # Only this object's thread calls the engine, which has no lock.
-        self._engine = runtime.engine(tokenizer, max_sequences, PREFILL_CHUNK, cache_blocks)
+        self._engine = runtime.engine(
+            tokenizer, limits.max_sequences, PREFILL_CHUNK, limits.cache_blocks
+        )
         self.failure: BaseException | None = None
         self._changed = threading.Condition()  # guards the attributes below
         self._submitted: list[Request] = []
