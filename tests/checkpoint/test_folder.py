@@ -77,18 +77,23 @@ def test_files_are_flushed_before_the_folder_is_renamed(
     tmp_path: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Renaming first would, after a power cut, leave a checkpoint of empty files."""
-    events: list[str] = []
+    flushed: list[int] = []  # inodes, which a rename does not change, in order
+    flushed_before_rename: list[int] = []
     rename = Path.rename
-    monkeypatch.setattr(folder_module, "sync_file", lambda path: events.append(path.name))
-    monkeypatch.setattr(
-        folder_module, "sync_folder", lambda path: events.append(f"{path.name[:3]}/")
-    )
-    monkeypatch.setattr(
-        Path, "rename", lambda self, target: (events.append("rename"), rename(self, target))[1]
-    )
-    write_checkpoint(tmp_path / "c", checkpoint)
-    assert sorted(events[: len(NAMES)]) == NAMES
-    assert events[len(NAMES) - 1 :] == [MANIFEST, ".c./", "rename", f"{tmp_path.name[:3]}/"]
+
+    def noting_rename(self: Path, target: Path) -> Path:
+        flushed_before_rename.extend(flushed)
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    monkeypatch.setattr(Path, "rename", noting_rename)
+    folder = tmp_path / "c"
+    write_checkpoint(folder, checkpoint)
+    inodes = {path.name: path.stat().st_ino for path in [*folder.iterdir(), folder, tmp_path]}
+    # The manifest comes last, so that it is whole only where the others are.
+    assert set(flushed_before_rename) == {inodes[name] for name in [*NAMES, folder.name]}
+    assert flushed_before_rename[-2:] == [inodes[MANIFEST], inodes[folder.name]]
+    assert flushed == [*flushed_before_rename, inodes[tmp_path.name]]
 
 
 def test_existing_checkpoint_is_replaced_as_a_whole(
