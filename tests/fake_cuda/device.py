@@ -109,7 +109,9 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Run an operation on shapes alone, or on the host, and note what the device would do."""
         kwargs = kwargs or {}
+        # In inference mode torch hands over whole operations; their parts come back here.
         if torch.is_inference_mode_enabled() and func.namespace == "aten" and func._can_decompose():
             with self:
                 return func.decompose(*args, **kwargs)
@@ -121,7 +123,7 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet = func.overloadpacket
         if packet in READS:
             self.wait("read")
-            return ANSWERS.get(_place(), 1) if packet is not aten.equal else True
+            return True if packet is aten.equal else ANSWERS.get(_place(), 1)
         if packet is aten._to_copy and target is not None and not to_device:
             self.wait("copy to host")
             return torch.ones(tensors[0].shape, dtype=kwargs.get("dtype") or tensors[0].dtype)

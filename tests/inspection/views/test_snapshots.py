@@ -94,19 +94,19 @@ def test_damaged_snapshot_is_refused(tmp_path: Path, bad: dict[str, Any] | bytes
 
 
 def test_maps_of_all_steps_share_the_plane_and_scale_of_the_last() -> None:
-    """Three axes of deviation 3, 2 and 1, turned anyhow: the first two are those of the map."""
+    """Points spread most along two of three axes, and are turned: the map finds these two axes."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.randn(200, 3, generator=generator).abs() * torch.tensor([3.0, 2.0, 0.1])
     turn = torch.linalg.qr(torch.randn(3, 3, generator=generator)).Q
     final = map_embedding(spread @ turn.T, spread @ turn.T)
     assert final.abs().max() == pytest.approx(1)
     centered = spread - spread.mean(dim=0)
-    # and not mirrored
+    # The correlation would be -1 if an axis were mirrored.
     assert torch.corrcoef(torch.stack([final[:, 0], centered[:, 0]]))[0, 1] > 0.99
     assert torch.corrcoef(torch.stack([final[:, 1], centered[:, 1]]))[0, 1] > 0.99
-    assert torch.allclose(
-        map_embedding(spread @ turn.T / 4 + 7, spread @ turn.T), final / 4, atol=1e-5
-    )
+    # Points of an earlier step are shown at their own scale, wherever their center is.
+    earlier = spread @ turn.T / 4 + 7
+    assert torch.allclose(map_embedding(earlier, spread @ turn.T), final / 4, atol=1e-5)
     assert map_embedding(torch.ones(1, 4), torch.ones(1, 4)).tolist() == [[0, 0]]
 
 

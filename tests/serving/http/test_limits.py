@@ -266,9 +266,7 @@ def test_every_failure_of_the_server_is_logged_with_its_cause(
 
 
 def test_no_get_loads_a_model(manual: Served) -> None:
-    """A page of another site can send one without a header that says so, where it is sent to a name
-    by plain http.
-    """
+    """A page of another site can send a GET that no header gives away, by plain http to a name."""
     paths = manual.get("/openapi.json").json()["paths"]
     values = {"{name}": "second", "{step}": "1"}
     read = [path for path, methods in paths.items() if "get" in methods]

@@ -191,9 +191,8 @@ def test_snapshot_is_seen_in_the_plane_of_another(site: Served, folder: Path) ->
     first, last = (model.wte.weight.detach().half().float() for model in models)
     assert torch.allclose(torch.tensor(shown["points"]), map_embedding(first, last), atol=1e-3)
     assert shown["nearest"] == nearest_tokens(first, 4)
-    assert [len(heads) for heads in shown["attention"]] == [models[0].config.n_head] * models[
-        0
-    ].config.n_layer
+    config = models[0].config
+    assert [len(heads) for heads in shown["attention"]] == [config.n_head] * config.n_layer
     assert shown["points"] == [[round(x, 3), round(y, 3)] for x, y in shown["points"]]
     for path, status in {"0?basis=3": 404, "3?basis=0": 404, "0?basis=9": 400}.items():
         get(site, f"/api/runs/tiny/snapshots/{path}", status)
