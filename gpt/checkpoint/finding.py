@@ -121,8 +121,8 @@ def configuration_around(checkpoint: Path) -> Path:
 def name_of_model(checkpoint: Path, config: Config) -> str:
     """Return the name under which the model of a checkpoint is shown.
 
-    The name of the run's folder is preferred to `run.name`, since the folder may have been numbered
-    or renamed.
+    The name of the run's folder is preferred to `run.name`: a second run of that name has a number
+    in the name of its folder, and a user may have renamed it.
     """
     run = run_around(checkpoint)
     if run is not None:

@@ -50,7 +50,8 @@ def load_trained(
     """Load the model of a checkpoint, see `find_checkpoint`, in eval mode.
 
     Args:
-        weights: format to which the weights are converted, see `gpt.quantize`; None: as saved.
+        weights: format to which the weights are converted, see `gpt.quantize`; None keeps the
+            format in which they were saved.
 
     Raises:
         CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its
@@ -60,6 +61,8 @@ def load_trained(
     with announced(report, "loading the model"):
         folder, checkpoint = _find_and_read(path, runs)
         model = build_model(checkpoint, folder)
+        # `quantize` refuses weights that are quantized already, so that it is called only for a
+        # change.
         if weights is not None and weights != weights_format(model):
             model = quantize(model, weights)
         model = model.to(device).eval()
@@ -121,6 +124,7 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
                 f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}"
             ) from None
         check_tables(meta_model, checkpoint.model, folder / "config.yaml")
+        # All sizes are known to be right, so that memory may be allocated now.
         model = _in_format(GPT(config), checkpoint.model)
     # Not strict, because the weights leave out a tied head; `check_weights` compared all names.
     model.load_state_dict(checkpoint.model, strict=False)

@@ -93,7 +93,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
     """Raise CheckpointError if the files together are larger than the available memory."""
-    # Damaged entries count for nothing here; `_check_size` reports them.
+    # Damaged entries are left out here; `_check_size` reports them.
     sizes = [entry.get("size") for entry in entries.values() if isinstance(entry, dict)]
     needed = sum(size for size in sizes if isinstance(size, int))
     available = available_bytes(torch.device("cpu"))
@@ -104,7 +104,10 @@ def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
 
 
 def _require_plausible_optimizer(folder: Path, entries: dict[str, Any]) -> None:
-    """Raise CheckpointError if optimizer.pt is too large to be the state of any optimizer."""
+    """Raise CheckpointError if optimizer.pt is too large to be the state of any optimizer.
+
+    Its pickle is read as a whole, which the size of the weights does not limit otherwise.
+    """
     if "model.safetensors" not in entries or "optimizer.pt" not in entries:
         return
     weights_size = entries["model.safetensors"]["size"]

@@ -23,6 +23,7 @@ def load_pickle(file: BinaryIO) -> Any:
     Raises:
         ValueError: the file would execute code, take more memory than its size, or is damaged.
     """
+    # Any error in here becomes one that a user understands, so that the messages are short.
     try:
         # The archive is inspected by torch's own reader: another reader of zip files may see other
         # entries in a malicious one.
@@ -33,10 +34,11 @@ def load_pickle(file: BinaryIO) -> Any:
             # `torch.save` does not compress; a small file could inflate to fill the memory.
             raise ValueError("compressed")
         pickled = archive.get_record("data.pkl")
+        # torch allows a pickle to call `bytearray(n)`, by which a few bytes could fill the memory.
         if b"bytearray" in pickled:
-            raise ValueError("bytearray(n), which torch allows, takes n bytes")
+            raise ValueError("bytearray")
         if deepest_tuple(pickled) > MAX_DEPTH:
-            raise ValueError("the hash of tuples that are nested deeply overflows the stack")
+            raise ValueError("nested too deeply")
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:

@@ -71,6 +71,7 @@ class RunFolder:
     def lock(self) -> None:
         """Keep other processes from training this run until `unlock` or the end of this process."""
         try:
+            # The lock lies beside the run's folder, which a new run does not have yet.
             make_folder(Path(self._lock.lock_file).parent)
             self._lock.acquire(timeout=PROBE_SECONDS)
         except Timeout:
@@ -98,9 +99,11 @@ class RunFolder:
         """Return whether this process or another one holds the lock."""
         if self._lock.is_locked:
             return True
+        # `unlock` removes the file, and to lock would make a new one.
         if not Path(self._lock.lock_file).is_file():
             return False
         try:
+            # Whoever gets the lock knows that no other process holds it, and gives it back.
             with self._lock.acquire(timeout=0):
                 return False
         except Timeout:
@@ -117,6 +120,8 @@ class RunFolder:
 
     def create(self, config: Config) -> None:
         """Create the folder and write the resolved configuration into it."""
+        # Old checkpoints and samples are removed later; through a link that would remove other
+        # files of the user.
         for path in (self.samples, self.snapshots, self.path / "checkpoints", self.metrics):
             if path.is_symlink():
                 raise CheckpointError(
@@ -212,6 +217,7 @@ class RunFolder:
             # The pointer is set before the files are removed: if the process is killed in between,
             # the training makes these files again.
             self._point("last", state)
+        # Later samples and snapshots are those of steps that the training is going to repeat.
         try:
             for parent in (self.samples, self.snapshots):
                 for step, file in step_files(parent).items():
@@ -263,6 +269,7 @@ class RunFolder:
         if step >= 0:
             folder = _existing(self.path / "checkpoints" / _folder_name(step))
         try:
+            # The state is read again, since the pointer also names the validation loss.
             if folder is not None:
                 self._point("best", read_state(folder))
             elif self.pointed("best") is None:
@@ -292,7 +299,8 @@ class RunFolder:
         if damaged_pointer is not None:
             messages.append(damaged_pointer)
         last = self.pointed("last")
-        # The sort is stable: `last` comes to the front, and the others stay, newest first.
+        # The sort is stable: `last`, whose key is False, comes to the front, and the others stay in
+        # their order, newest first. Folders without a manifest are read too, to be reported.
         folders = sorted(self._step_folders(), key=lambda folder: folder != last)
         failures: list[str] = []
         for folder in folders:
@@ -325,10 +333,11 @@ class RunFolder:
         removed: one of the checkpoints may be the best.
         """
         self._remove_unfinished()
-        if self._named_by("best") is None and (self.path / "best.json").exists():
+        is_best_unreadable = self._named_by("best") is None and (self.path / "best.json").exists()
+        if is_best_unreadable:
             return
         pointed = {self.pointed("best"), self.pointed("last")}
-        # The sort is stable: the checkpoints are newest first, up to `step` and then after it.
+        # The sort is stable: first the checkpoints up to `step`, newest first, then the later ones.
         ranked = sorted(self.checkpoints(), key=lambda folder: _step_of(folder) > step)
         for folder in ranked[keep_last:]:
             if folder not in pointed:

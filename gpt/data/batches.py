@@ -197,9 +197,11 @@ def build_sampler(
     seed: int,
     text_ranges: NDArray[np.int64] | None = None,
 ) -> Sampler:
-    """Return the sampler of `data.order`.
+    """Return the sampler for a value of `data.order`.
 
-    With `text_ranges`, that of several texts, in random order.
+    Args:
+        order: random or shuffled; several texts are always read in random order.
+        text_ranges: where each of several texts begins and ends; None for one text.
     """
     if text_ranges is not None:
         return SeveralTextsSampler(tokens, block_size, seed, text_ranges)

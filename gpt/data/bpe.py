@@ -98,7 +98,8 @@ class BPETokenizer(Tokenizer):
 def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     """Learn the most frequent merges of a text, within words as GPT-2 splits them.
 
-    Of the `vocab_size` ids the first 256 are bytes; a short text may give fewer.
+    Of the `vocab_size` ids the first 256 are bytes, so that any text can be encoded. A short text
+    may give fewer ids.
     """
     require_library("byte pair encoding")
     from tokenizers import Tokenizer as Library

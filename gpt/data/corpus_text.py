@@ -79,7 +79,7 @@ class CorpusText:
                     position = 0
                     for piece in _decoded(path, raw):
                         if not piece:
-                            continue
+                            continue  # a CR that is held back, or the end of a file
                         length += len(piece)
                         if length > MAX_CHARACTERS:
                             raise DataError(
@@ -136,6 +136,7 @@ class CorpusText:
 
 
 def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
+    """Build the tokenizer that a configuration asks for, from the text where it depends on it."""
     if config.tokenizer == "byte":
         return ByteTokenizer()
     if config.tokenizer == "bpe":
@@ -143,6 +144,7 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
     if config.tokenizer == "word":
         return learn_words(corpus.sample, config.word_vocab_size)
     chars = corpus.characters()
+    # There is nothing to predict in a text of one character.
     if len(chars) < 2:
         raise DataError(
             f"{corpus.name} has {len(chars)} distinct characters; "

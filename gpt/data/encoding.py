@@ -145,6 +145,7 @@ def _write_tokens(
                 raise DataError(f"{text.name} has no text in it")
             ends.append(num_tokens)
     path.chmod(READABLE_FILE)
+    # The description that names this hash must not reach the disk before the tokens.
     sync_file(path)
     return digest.hexdigest(), ends
 

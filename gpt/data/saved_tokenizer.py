@@ -8,7 +8,11 @@ from gpt.system.errors import DataError
 
 
 def tokenizer_from_dict(data: Any) -> Tokenizer:
-    """Return the tokenizer whose `to_dict` gave the value."""
+    """Return the tokenizer whose `to_dict` gave the value.
+
+    Raises:
+        DataError: the value is that of no tokenizer.
+    """
     match data:
         case {"type": "byte"}:
             return ByteTokenizer()
@@ -17,7 +21,7 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
         ):
             return CharTokenizer(chars)
         case {"type": "bpe", "tokenizer": dict(content)}:
-            # needs a library of its own, which other tokenizers do without
+            # Imported here, since only these tokenizers need the library of byte pairs.
             from gpt.data.bpe import BPETokenizer
 
             return BPETokenizer(content)

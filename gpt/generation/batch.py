@@ -42,12 +42,14 @@ class Batch:
         self.active = list(range(len(prompts)))
         # An engine's step may give several chunks to a row; those that are not shown yet wait here.
         self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
+        # All prompts run at once; an engine needs room for one sequence even without a prompt.
         self._engine = runtime.engine(tokenizer, max_sequences=max(1, len(prompts)))
         self._requests: list[Request] = []
         for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True)):
             seeded = params.model_copy(update={"seed": seed})
             request = Request(list(ids), seeded, row=row)
             self._requests.append(request)
+            # A request for no tokens has ended with the only chunk that `add` returns.
             for _, chunks in self._engine.add(request):
                 self._queues[row] += chunks
 

@@ -107,6 +107,7 @@ def generate(
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
+    # bytes are a sequence too, of numbers
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise GenerationError(
             f"the prompt is a {type(prompts).__name__}, expected a text or a list of texts"

@@ -122,7 +122,10 @@ class NativeRunner(Runner):
         return [item.sequence for item in work if item.max_samples > 0], torch.cat(logits)
 
     def _can_sample(self, sequence: SequenceState) -> bool:
-        """Return whether the decoder samples a sequence; report the reason why not once."""
+        """Return whether the decoder samples a sequence; report each reason against it once.
+
+        The answer is kept, since the parameters of a sequence do not change.
+        """
         known = self._is_sampled_in_c.get(sequence)
         if known is not None:
             return known

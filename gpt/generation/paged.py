@@ -40,7 +40,8 @@ class BlockPool:
         assert block_size >= 1
         self.block_size = block_size
         self._references = [0] * blocks
-        # Free blocks without a key. The lowest is taken first, from the end of the list.
+        # Free blocks without a key. The lowest one is taken first, from the end of the list, so
+        # that the blocks of a first sequence lie side by side.
         self._empty = list(reversed(range(blocks)))
         # Free blocks with a key, in the order of their release: a dict is an ordered set.
         self._reusable: dict[int, None] = {}
@@ -83,7 +84,7 @@ class BlockPool:
         self._references[block] += 1
 
     def release(self, block: int) -> None:
-        """Drop a reference to a block; without any it is free."""
+        """Drop a reference to a block; a block without references is free."""
         assert self._references[block] > 0
         self._references[block] -= 1
         if self._references[block] > 0:

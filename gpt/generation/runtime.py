@@ -81,7 +81,7 @@ class Runtime:
         self._report = report
         backend = "eager" if native is None else "native"
         weights = weights_format(model)
-        if weights == "float32":  # the usual one goes without saying
+        if weights == "float32":  # the usual format is not worth a word in messages
             self.name = f"{backend}, {kv_dtype} cache"
         else:
             self.name = f"{backend}, {weights} weights, {kv_dtype} cache"

@@ -48,7 +48,7 @@ class Scheduler:
         self._pool = pool
         self._prefill_chunk = math.inf if prefill_chunk is None else prefill_chunk
         self._free_rows = list(reversed(range(max_sequences)))  # the lowest is taken first
-        self._step = 0
+        self._step = 0  # number of the present step, in which waits are counted
         self._preferred_new = False  # whether the last step was for new sequences only
 
     def add(self, sequence: SequenceState) -> None:
@@ -192,7 +192,8 @@ class Scheduler:
         """
         size = self._pool.block_size
         window = sequence.window()
-        begin = sequence.num_cached // size * size
+        begin = sequence.num_cached // size * size  # of the block that is stored next
+        # `>=`, since the last token of a window is computed by every sequence itself.
         if begin + size >= len(window):
             return None
         return sequence.table.next_key(window[begin : begin + size])

@@ -1,6 +1,6 @@
-"""`python -m gpt.native`.
+"""`python -m gpt.native`: compile and try every library for this machine.
 
-Compile and try every library for this machine, so that no other command has to wait.
+No other command has to wait for that later.
 """
 
 import sys
@@ -18,7 +18,9 @@ def main() -> int:
     try:
         with unwinding():
             settings = read_settings()
-            load_kernels(supported_processors(settings.processor)[0].matmul_dtype, settings, print)
+            # The type that a training on this machine prefers.
+            dtype = supported_processors(settings.processor)[0].matmul_dtype
+            load_kernels(dtype, settings, print)
             load_decoder(settings, print)
     except GPTError as error:
         print(f"no compiled kernels: {error}", file=sys.stderr)

@@ -110,9 +110,9 @@ def _zig_version() -> str | None:
 
 
 def _compiler_at(path: str) -> Compiler | None:
-    """Return the compiler at a path if it reports a version.
+    """Return the compiler at a path if it reports a version, else None.
 
-    The `c++` of macOS may only say where to get one.
+    The `c++` of macOS may be a program that only says where to get a compiler.
     """
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)

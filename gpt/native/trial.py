@@ -142,6 +142,7 @@ def _forward_and_backward(model: GPT, idx: Tensor, compute: Compute) -> dict[str
     torch.autograd.backward(loss)
     results = {"the logits": logits.detach()}
     for name, parameter in model.named_parameters():
+        # A parameter that `forward` does not use has no gradient.
         if parameter.grad is not None:
             results[f"the gradient of {name}"] = parameter.grad
     return results

@@ -65,7 +65,7 @@ class StaticInputs(StepInputs):
 
     @classmethod
     def allocate(cls, inputs: StepInputs, device: torch.device) -> "StaticInputs":
-        """Return memory for inputs like these, with their values."""
+        """Return memory on the device for inputs like the given ones, filled with their values."""
         mtp_scale = None
         if inputs.mtp_scale is not None:
             mtp_scale = torch.empty((), device=device)

@@ -188,7 +188,7 @@ class Console(Monitor):
             total=self._max_steps,
             initial=step,
             unit="step",
-            disable=None,  # off unless the file is a terminal
+            disable=None,  # tqdm shows the bar only if the file is a terminal
             file=self._file,
             smoothing=0.05,  # evaluations between steps would make the estimate jump
         )
@@ -249,7 +249,7 @@ class SpeedMeter:
         self.clock = clock
         self.tokens_per_step = config.train.sequences * config.model.block_size
         self._compute = compute
-        self._processes = processes
+        self._processes = processes  # how many share the steps
 
     def start(self, seconds_before: float) -> None:
         """Begin to measure, after `seconds_before` of the run in earlier processes."""

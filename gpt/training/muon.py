@@ -71,7 +71,8 @@ class Muon(Optimizer):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps}
         super().__init__(params, defaults)
         self._dtype = dtype
-        assert all(p.dim() == 2 for group in self.param_groups for p in group["params"])
+        for group in self.param_groups:
+            assert all(parameter.dim() == 2 for parameter in group["params"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

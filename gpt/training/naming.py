@@ -85,7 +85,8 @@ class Choice:
 def _named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
     """Return the folder that a configuration means, and whether it was read from that folder.
 
-    The configuration of a run is that run wherever its folder is, and whatever it is called.
+    The configuration in a run's folder means that run, even if a user has moved or renamed the
+    folder. Any other one means the folder that `run.dir` and `run.name` name.
     """
     if loaded.run_file is not None:
         run = run_around(loaded.run_file.parent)
@@ -95,9 +96,10 @@ def _named_folder(loaded: LoadedConfig) -> tuple[Path, bool]:
 
 
 def claim_folder(wanted: WantedRun, world: World) -> tuple[RunFolder, str]:
-    """Choose the folder of a run and lock it; return it with a line for the user, or an empty one.
+    """Choose the folder of a run and lock it.
 
-    Rank 0 alone holds the lock, since it alone writes.
+    Return the folder, and a line for the user, which is empty if the folder is the one that was
+    meant. Rank 0 alone holds the lock, since it alone writes.
 
     Raises:
         CheckpointError: another process trains that run, or has just taken its name.

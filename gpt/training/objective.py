@@ -144,8 +144,8 @@ class Objective:
 def build_objective(train: TrainConfig) -> Objective:
     """Return the objective of a configuration.
 
-    Multi-token prediction counts in the first two thirds of the steps: looking further ahead helps
-    early, and at the end all of the model is to serve the next token.
+    Multi-token prediction counts in the first two thirds of the steps: to look further ahead helps
+    early, and in the last third the model learns only the next token, for which it is used.
     """
     return Objective(
         logit_temperature=train.logit_temperature,

@@ -262,7 +262,7 @@ def with_architecture(config: Config, start: SavedStart) -> Config:
 
 
 def _refuse_contradiction(section: str, keys: Set[str], config: Config, start: SavedStart) -> None:
-    """Raise ConfigError if some keys of a section differ from the checkpoint's."""
+    """Raise ConfigError if one of some keys of a section differs from the checkpoint's."""
     given = getattr(config, section)
     saved = getattr(start.checkpoint.config, section)
     for key in sorted(keys):

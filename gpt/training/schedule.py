@@ -34,7 +34,7 @@ def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     `decay_steps` (cosine) or `max_steps` (wsd), and stays there.
     """
     if step < config.warmup_steps:
-        # + 1, since at a rate of 0 the first step would be wasted
+        # One step further, since at a rate of 0 the first step would be wasted.
         return config.learning_rate * (step + 1) / config.warmup_steps
     factor = SCHEDULES[config.schedule](step, config, max_steps)
     return config.min_lr + (config.learning_rate - config.min_lr) * factor

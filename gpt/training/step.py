@@ -153,7 +153,7 @@ class Stepper:
         self.compute = compute
         self.objective = objective
         self.parallelism = parallelism or Parallelism(World(), model)
-        # clip_grad_norm_ also measures the norm, and so is called even where nothing is clipped
+        # `clip_grad_norm_` measures the norm too, and so is called even where nothing is clipped.
         self.max_norm = grad_clip or math.inf
         self.scaler = LossScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device)
@@ -165,9 +165,13 @@ class Stepper:
         micro_batches: Sequence[StepBatch],
         change_gradients: ChangeGradients | None = None,
     ) -> StepResult:
-        """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are.
+        """Do update `number`, counted from 0.
 
-        `change_gradients` is called after clipping.
+        Args:
+            change_gradients: called after clipping; None leaves the gradients as they are.
+
+        Raises:
+            NonFiniteError: the loss or a gradient is not finite; the weights are as before.
         """
         return self._run(self._inputs(number, learning_rate, micro_batches), change_gradients)
 
@@ -194,6 +198,7 @@ class Stepper:
         self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]
     ) -> StepInputs:
         """Return what update `number` depends on, all of it still on the CPU."""
+        # A group may have a learning rate of its own, in units of the one that is scheduled.
         return StepInputs(
             step=number,
             num_tokens=self._count_targets(micro_batches),

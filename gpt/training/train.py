@@ -90,14 +90,16 @@ def build_trainer(
     Of all that happens before, only the encoded corpus stays on disk.
 
     Args:
-        resume: None: a new run; `auto`; or a run or checkpoint to continue from, see
-            `find_checkpoint`.
+        resume: a run or a checkpoint to continue from, see `find_checkpoint`; `auto` for the newest
+            checkpoint of the run, if it has one; or None for a new run.
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         progress: shows the metrics to the user.
 
     Raises:
         GPTError: the run can neither begin nor continue; its folder is as it was.
     """
+    # Some of the processes that train together may fail, as where one has no GPU. `together` ends
+    # all of them then, and `rank_zero` does work once and gives its result to all.
     world = host.world
     config = _check_config(loaded, host)
     with world.together():
@@ -110,7 +112,7 @@ def build_trainer(
     if config.train.init_from is None:
         data = _prepare_data(config, host)
     wanted = WantedRun(loaded, config, data, checkpoint, allow_config_change)
-    run, line = claim_folder(wanted, world)
+    run, note_on_folder = claim_folder(wanted, world)
     try:
         start = world.rank_zero(lambda: find_start(config, run, checkpoint, host.report))
         if data is None:
@@ -124,6 +126,7 @@ def build_trainer(
         _report_changes(start, config, host.report)
         _warn_if_grouped(config, data, host.report)
 
+        # From here on the process changes, and the work takes long: everything is checked.
         setup_process(config.run.threads, compute.device, world.launch)
         add_targets = add_targets_of(config, data, compute, host.settings, world, host.report)
         with world.together():
@@ -149,14 +152,14 @@ def build_trainer(
         # whose states are restored.
         if isinstance(start, Resume):
             restore(trainer, start)
-        if line:
-            host.report(line)
+        if note_on_folder:
+            host.report(note_on_folder)
         # The folder is written after all that can reject the run: until here it is as it was.
         has_best = world.rank_zero(lambda: _write_folder(trainer, start))
         if not has_best:
             trainer.state = trainer.state.without_best()
     except BaseException:
-        run.unlock()
+        run.unlock()  # also after Ctrl-C: another training may want the run
         raise
     host.report(_summary(trainer, start))
     return trainer
@@ -230,7 +233,7 @@ def _check(
 
 
 def _report_changes(start: Start, config: Config, report: Report) -> None:
-    """Report what a resumed run may have changed, and what follows from it."""
+    """Report what differs, without harm, between a resumed run and its checkpoint."""
     if not isinstance(start, Resume):
         return
     saved = start.checkpoint.config
@@ -354,17 +357,17 @@ def _write_folder(trainer: Trainer, start: Start) -> bool:
 
 
 def _summary(trainer: Trainer, start: Start) -> str:
-    """Return the line that says what is trained, on what, and where."""
+    """Return the line that tells the user what is trained, on which data, and where."""
     begins = "new run"
     if isinstance(start, Resume):
         begins = f"resuming {start.folder}"
     elif isinstance(start, InitFrom):
         begins = f"beginning with {start.folder}"
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     data = trainer.dataset
     processes = f"{trainer.world.size} processes, each on " if trainer.world.size > 1 else ""
     compiled = ", compiled" if trainer.config.run.compile else ""
     return (
-        f"{trainer.run_folder.path}: {begins}; {parameters:,} parameters, {len(data.train):,} "
+        f"{trainer.run_folder.path}: {begins}; {num_parameters:,} parameters, {len(data.train):,} "
         f"training and {len(data.val):,} validation tokens; {processes}{trainer.compute}{compiled}"
     )

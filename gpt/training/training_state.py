@@ -83,7 +83,7 @@ class TrainingState:
 def check_like(name: str, value: Any, like: Tensor) -> None:
     """Raise ValueError unless a loaded value is a contiguous tensor like another one.
 
-    Kernels that update it in place read its memory unchecked.
+    Kernels that update the value in place would read past its memory if it were smaller.
     """
     expected = f"{tuple(like.shape)} {like.dtype}"
     if not isinstance(value, Tensor):

@@ -80,9 +80,10 @@ def sampling_in_c(params: SamplingParams) -> CSampling:
     Clipping does not change what they mean: a temperature that float32 rounds to 0 is not greedy,
     and a penalty stays positive and finite.
     """
-    temperature = 0.0
+    temperature = 0.0  # greedy
     if params.temperature > 0:
         temperature = max(params.temperature, SMALLEST_FLOAT)
+    # C++ has no None: with so many ids none is left out.
     ids = LARGEST_INT32 if params.ids is None else params.ids
     return CSampling(
         temperature=temperature,
@@ -100,7 +101,7 @@ def sample_in_c(
     """Return the arguments for sampling a token; the caller keeps the tensors alive.
 
     Args:
-        seen: (V,) uint8, 1 for tokens to which the repetition penalty applies; None: there is none.
-        logits: (V,) float32, into which C++ writes the logits; None: they are not wanted.
+        seen: (V,) uint8, 1 for tokens to which the repetition penalty applies; None without one.
+        logits: (V,) float32, into which C++ writes the logits; None if nobody wants them.
     """
     return CSample(sampling, uniform, pointer(seen, torch.uint8), floats(logits))

@@ -82,8 +82,8 @@ def load_decoder(
     """Load the decoder's library, and return it with the processor class that it was compiled for.
 
     Args:
-        processor: load the library for this class, without a trial; None: the best library for
-            this machine that passes its trial.
+        processor: the class whose library is loaded, without a trial; None means the best class of
+            this machine whose library passes its trial.
 
     Raises:
         DeviceError: there is no compiler, or no library passes its trial.

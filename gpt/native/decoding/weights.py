@@ -64,7 +64,8 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
     """Return a copy of the weights of a model in eval mode, for which `unsupported_reason` is None.
 
     Args:
-        processor: the class whose layout is wanted; None: the common one, without tiles.
+        processor: the class whose layout is wanted; None means the layout that all classes but
+            those with tiles have.
     """
     has_tiles = processor is not None and TILES in processor.macros
     copies = _Copies(has_tiles)
@@ -83,6 +84,10 @@ class _Copies:
         self.tensors: list[Tensor] = []
 
     def model(self, model: GPT) -> CModel:
+        """Return the structure of a model without its blocks.
+
+        Without rotary positions the tables are null pointers.
+        """
         config = model.config
         cos = None
         sin = None
@@ -140,6 +145,7 @@ class _Copies:
         matrix = _joined_matrix(layers, bias)
         if self._in_tiles:
             matrix = matrix.in_tiles()
+        # Types of floats say how wide they are; integers of any kind are passed as bytes.
         return CMatrix(
             weights=self._keep(matrix.weights, FLOAT_DTYPES.get(matrix.kind, torch.int8)),
             scales=self._keep(matrix.scales),

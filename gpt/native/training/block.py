@@ -47,7 +47,7 @@ class NativeBlock(Block):
         self._config = config
         self._kernels = kernels
         self._norm = NormOptions(centered=config.norm == "layernorm", eps=config.norm_eps)
-        self._original = self._describe_modules()
+        self._original = self._describe_modules()  # to notice later changes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reduce_to_base(self, ("_config", "_kernels", "_norm", "_original"))
@@ -98,7 +98,10 @@ class NativeBlock(Block):
         return not evaluates_in_float32 and around_torch() is None
 
     def _describe_modules(self) -> list[tuple[Any, ...]]:
-        """Return the modules inside, each with all that a user may change in what it computes."""
+        """Return the modules inside, each with all that a user may change in what it computes.
+
+        Weights are left out: the kernels read them anew in each call.
+        """
         names = ("p", "dropout", "activation", "eps", "forward")
         described: list[tuple[Any, ...]] = []
         for module in self.modules():
@@ -106,6 +109,7 @@ class NativeBlock(Block):
                 continue
             # Parameters by name and class: a user may have set a bias, or parametrized a weight.
             parameters = [(name, type(value)) for name, value in module._parameters.items()]
+            # Of the instance only: a `forward` that was set on it hides that of its class.
             attributes = map(vars(module).get, names)
             described.append((module, type(module), has_hooks(module), parameters, *attributes))
         return described

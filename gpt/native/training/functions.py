@@ -91,8 +91,8 @@ def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
 def matmul(kernels: Kernels, a: Tensor, b: Tensor) -> Tensor:
     """Compute `a b` in float32, without gradients: (M, K) and (K, N) -> (M, N), N a multiple of 16.
 
-    a and b are contiguous, or transposes of contiguous matrices. The result does not depend on the
-    number of threads.
+    a and b are contiguous, or transposes of contiguous matrices. The number of threads does not
+    change a bit of the result.
     """
     c = a.new_empty(a.size(0), b.size(1))
     a_row, a_column = a.stride()
