@@ -1,0 +1,96 @@
+"""Questions and answers from the command line: trained on, evaluated, asked and talked with."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Call, Refuse
+from gpt.config import SamplingParams
+from gpt.config.sources import load_config
+from gpt.data.pairs import TURN, Message
+from gpt.data.tokenizers import CharTokenizer
+from gpt.generation import conversation
+from gpt.generation.conversation import encode_conversation
+from gpt.system.errors import GenerationError
+
+WORDS = ("red", "blue", "green", "white", "black", "brown", "pink", "gray")
+PAIRS = [
+    {"prompt": f"{first} {second}", "answer": second.upper()} for first in WORDS for second in WORDS
+]
+QUICK = "train.max_steps=4 train.eval_interval=2 model.n_layer=1 model.block_size=64"
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Call) -> Path:
+    """The folder of a run on pairs.jsonl, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps(pair) for pair in PAIRS] * 4
+    Path("pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    err = run(f"train pairs.jsonl {QUICK}").err
+    assert err.count("questions and answers, of which the answers are learned") == 1
+    return tmp_path
+
+
+@pytest.mark.usefixtures("answers")
+def test_pairs_are_recognized_evaluated_and_asked(run: Call, refuse: Refuse) -> None:
+    config = load_config(Path("runs/pairs/config.yaml")).config
+    assert config.data.items == "pairs"
+    assert config.sample.stop == (TURN,)
+    assert config.sample.temperature == 0
+    found = run("evaluate --checkpoint pairs").json
+    assert found["answers"] == found["items"] > 0
+    assert 0 <= found["exact_answers"] <= found["answers"]
+    row = run("sample --checkpoint pairs --prompt 'red blue' --json").json
+    assert row["prompt"] == "red blue"
+    text = run("sample --checkpoint pairs --prompt 'red blue'").out
+    assert text == f"red blue\n{row['text']}\n"
+    assert "ask one with --prompt" in refuse("sample --checkpoint pairs")
+    assert "ask one with --prompt" in refuse("sample --checkpoint pairs --interactive")
+
+
+@pytest.mark.usefixtures("answers")
+def test_talk_is_answered_with_its_history(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def noted(tokenizer: object, messages: list[Message], *rest: object) -> list[int]:
+        asked.append([message.role for message in messages])
+        return encode_conversation(tokenizer, messages, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(conversation, "encode_conversation", noted)
+    monkeypatch.setattr("sys.stdin", io.StringIO("red blue\ngreen pink\n\nred red\n"))
+    assert len(run("chat --checkpoint pairs").out.splitlines()) == 3
+    assert asked == [["user"], ["user", "assistant", "user"], ["user"]]
+
+
+def test_run_on_running_text_does_not_chat(here: Path, refuse: Refuse) -> None:
+    error = refuse("chat --checkpoint runs/tiny")
+    assert "was not trained on questions and answers" in error
+
+
+CHARS = CharTokenizer("abc\x1d\x1e\x1f")
+PARAMS = SamplingParams(begin_id=CHARS.stoi["\x1e"])
+TALK = [Message("user", "ab"), Message("assistant", "c"), Message("user", "ca")]
+
+
+def text_of(messages: list[Message], block_size: int) -> str:
+    return CHARS.decode(encode_conversation(CHARS, messages, PARAMS, block_size))
+
+
+def test_conversation_is_read_as_in_training() -> None:
+    assert text_of(TALK, 64) == "\x1eab\x1fc\x1dca\x1f"
+
+
+def test_history_is_cut_from_its_oldest_turn() -> None:
+    assert text_of(TALK, 10) == "\x1eca\x1f"
+
+
+def test_question_that_no_window_holds_is_refused() -> None:
+    with pytest.raises(GenerationError, match="the question has 11 tokens, more than the window"):
+        text_of([Message("user", "a" * 9)], 10)
+
+
+def test_conversation_ends_with_a_question() -> None:
+    with pytest.raises(GenerationError, match="the last message is to be the user's"):
+        text_of(TALK[:2], 64)

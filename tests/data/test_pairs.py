@@ -1,0 +1,76 @@
+"""Questions and answers: how they are read, and what is refused with its file and line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpt.data.corpus_text import CorpusText
+from gpt.data.pairs import ANSWER, TURN, read_pairs
+from gpt.system.errors import DataError
+
+
+def read(folder: Path, name: str, text: str) -> list[str]:
+    file = folder / name
+    file.write_text(text, encoding="utf-8", newline="")
+    return read_pairs(CorpusText([file]))
+
+
+def chat(*messages: tuple[str, str]) -> str:
+    entries = [{"role": role, "content": content} for role, content in messages]
+    return json.dumps({"messages": entries})
+
+
+def test_prompt_and_answer_are_a_pair(tmp_path: Path) -> None:
+    line = '{"prompt": "1+2", "answer": "3"}'
+    assert read(tmp_path, "a.jsonl", f"{line}\n\n{line}\n") == [f"1+2{ANSWER}3"] * 2
+
+
+def test_messages_are_a_conversation(tmp_path: Path) -> None:
+    line = chat(
+        ("system", "Be brief."),
+        ("user", "Hi"),
+        ("assistant", "Hello"),
+        ("user", "Bye"),
+        ("assistant", "Ciao"),
+    )
+    expected = f"Be brief.\n\nHi{ANSWER}Hello{TURN}Bye{ANSWER}Ciao"
+    assert read(tmp_path, "a.jsonl", line) == [expected]
+
+
+@pytest.mark.parametrize("header", ["", "prompt\tanswer\n"])
+def test_table_has_a_question_and_its_answer_in_a_line(tmp_path: Path, header: str) -> None:
+    assert read(tmp_path, "a.tsv", f"{header}1+2\t3\n4\t5\n") == [f"1+2{ANSWER}3", f"4{ANSWER}5"]
+
+
+def test_line_ends_and_marks_of_other_systems_are_read(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.tsv", "\ufeffa\tb\r\nc\td\r\n") == [f"a{ANSWER}b", f"c{ANSWER}d"]
+
+
+PAIR = '{"prompt": "1+2", "answer": "3"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.jsonl", PAIR + '{"prompt": "1"}', "line 2: a prompt without an answer that is text"),
+        ("a.jsonl", PAIR + '{"prompt": "1", "answer": 2}', "line 2: a prompt without an answer"),
+        ("a.jsonl", PAIR + '{"prompt": ', "line 2: not JSON"),
+        ("a.jsonl", PAIR + '["1", "2"]', r'line 2: \["1", "2"\]; expected'),
+        ("a.jsonl", PAIR + chat(("user", "a"), ("assistant", "b")), "line 2: another form"),
+        ("a.jsonl", chat(("user", "a")), "line 1: it ends without an answer"),
+        ("a.jsonl", chat(("assistant", "a")), "message 1 is the assistant's, expected the user's"),
+        ("a.jsonl", chat(("user", "a"), ("user", "b")), "message 2 is the user's, expected the"),
+        ("a.jsonl", chat(("robot", "a")), "a message needs a role"),
+        ("a.jsonl", '{"prompt": "a\\u001f", "answer": "b"}', r"control character '\\x1f'"),
+        ("a.tsv", "a\tb\nc\n", "line 2: 1 columns, expected a question, a tab and its answer"),
+        ("a.tsv", "a\tb\tc\n", "line 1: 3 columns"),
+    ],
+)
+def test_line_that_is_no_pair_is_refused(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
+    with pytest.raises(DataError, match=problem) as caught:
+        read(tmp_path, name, text)
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
