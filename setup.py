@@ -1,6 +1,7 @@
 """Say what pyproject.toml cannot.
 
-`configs`, beside the package in a clone, is `gpt/recipes` in a wheel; what `make web` installs is in no wheel.
+`configs`, beside the package in a clone, is `gpt/recipes` in a wheel. What `make web` installs is
+in no wheel.
 """
 
 from setuptools import find_namespace_packages, setup

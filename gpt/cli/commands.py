@@ -75,7 +75,7 @@ def _run(words: list[str]) -> int:
 
 
 def _print_unused_kernels() -> None:
-    """Say why no kernels are used, if some have failed on this machine, perhaps from older sources."""
+    """Say why no kernels are used, if some failed on this machine, perhaps from older sources."""
     from gpt.native.cache import kernels_folder
     from gpt.native.verdicts import any_failed
     from gpt.system.environment import read_settings

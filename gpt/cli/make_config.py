@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def default_output(text: str) -> Path:
-    """Return where the configuration for a text is written: in this folder, with the text's name."""
+    """Return where the configuration for a text is written: here, with the text's name."""
     return Path(f"{name_of_text(text)}.yaml")
 
 

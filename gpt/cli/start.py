@@ -1,4 +1,4 @@
-"""Start a command as a process of its own, which Ctrl-C may interrupt while it imports its modules."""
+"""Start a command as a process of its own, which Ctrl-C may interrupt while it is imported."""
 
 import faulthandler
 import gc

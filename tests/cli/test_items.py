@@ -1,4 +1,4 @@
-"""A list from the command line: trained on by its name alone, sampled and evaluated in whole items."""
+"""A list from the command line: trained on by its name, sampled and evaluated in whole items."""
 
 from pathlib import Path
 
