@@ -259,9 +259,9 @@ class DataConfig(Section):
     )
     tokenizer: Literal["char", "byte", "bpe", "word"] = Field(
         "char",
-        description="char: one id per distinct character of the corpus; byte: 256 ids, any text; bpe: byte pair "
-        "encoding, any text; word: the most frequent words, the white space between them, and "
-        "<unk> for other words. bpe and word need the tokenizers package.",
+        description="char: one id per distinct character of the corpus; byte: 256 ids, any text; "
+        "bpe: byte pair encoding, any text; word: the most frequent words, the white space between "
+        "them, and <unk> for other words. bpe and word need the tokenizers package.",
     )
     bpe_vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] = Field(
         1024,

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt.config import ModelConfig, SampleConfig
+from gpt.data.pairs import ANSWER, TURN
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.export.architectures import Architecture, architecture_for, architecture_named
 from gpt.extras.export.coverage import unknown_defaults
@@ -47,17 +48,49 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": config.tie_weights,
         "dtype": "float32",
-        "bos_token_id": None,
+        "bos_token_id": params.begin_id,
         "eos_token_id": params.end_id,
     }
     tensors = to_theirs(architecture.entries(config), weights_with_positions(model))
     return {
         "config.json": _json(fields),
         WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"}),
-        "tokenizer.json": _json(to_tokenizer_json(tokenizer)),
+        "tokenizer.json": _json(_tokenizer_json(tokenizer, params)),
         "tokenizer_config.json": _json(_tokenizer_fields(tokenizer, params, config.block_size)),
         "generation_config.json": _json(_generation_fields(tokenizer, params, config)),
     }
+
+
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}"
+    "{{ message.content }}\n\n{% elif message.role == 'user' %}{{ message.content }}ANSWER"
+    "{% else %}{{ message.content }}{% if loop.last %}{{ eos_token }}{% else %}TURN{% endif %}"
+    "{% endif %}{% endfor %}"
+)
+"""Writes messages as `gpt.data.pairs` does, in the language of templates of transformers (Jinja).
+
+ANSWER and TURN stand for the marks of those names.
+"""
+
+
+def _tokenizer_json(tokenizer: Tokenizer, params: SampleConfig) -> dict[str, Any]:
+    """Return a tokenizer.json that puts the token `sample.begin_id` before each text."""
+    content = to_tokenizer_json(tokenizer)
+    if params.begin_id is None:
+        return content
+    token = special_token(tokenizer, params.begin_id)
+    if token is None:
+        return content
+    special = {"SpecialToken": {"id": token, "type_id": 0}}
+    first = {"Sequence": {"id": "A", "type_id": 0}}
+    second = {"Sequence": {"id": "B", "type_id": 0}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [special, first],
+        "pair": [special, first, second],
+        "special_tokens": {token: {"id": token, "ids": [params.begin_id], "tokens": [token]}},
+    }
+    return {**content, "post_processor": template}
 
 
 def _generation_fields(
@@ -73,7 +106,7 @@ def _generation_fields(
         # The window does not slide in transformers, so that a text ends with it. It is not written
         # as max_new_tokens, since that would win over a caller's max_length.
         "max_length": config.block_size,
-        "bos_token_id": None,
+        "bos_token_id": params.begin_id,
         "eos_token_id": params.end_id,
         "pad_token_id": params.end_id,
     }
@@ -100,12 +133,19 @@ def _tokenizer_fields(
         end_token = special_token(tokenizer, params.end_id)
         if end_token is not None:
             fields |= {"eos_token": end_token, "pad_token": end_token}
+    if params.begin_id is not None:
+        begin_token = special_token(tokenizer, params.begin_id)
+        if begin_token is not None:
+            fields["bos_token"] = begin_token
+    if TURN in params.stop:  # a model of questions and answers
+        fields["chat_template"] = CHAT_TEMPLATE.replace("ANSWER", ANSWER).replace("TURN", TURN)
     return fields
 
 
 def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
     """Return the sampling defaults that the files of `export_files` lose, wholly or in part."""
-    lost = unknown_defaults(params, {"temperature", "repetition_penalty", "end_id", *FILTERS})
+    known = {"temperature", "repetition_penalty", "begin_id", "end_id", *FILTERS}
+    lost = unknown_defaults(params, known)
     if params.end_id is not None and special_token(tokenizer, params.end_id) is None:
         lost.append(f"sample.end_id={params.end_id} as the tokenizer's eos_token")
     return lost
