@@ -15,11 +15,13 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
+from gpt.data.pairs import ANSWER, END_OF_TEXT, TURN, Message
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.data.words import learn_words
 from gpt.extras.export.html import not_in_page
 from gpt.extras.export.hugging_face import export_files, import_folder, not_in_folder, read_end_id
 from gpt.extras.export.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from gpt.generation.conversation import encode_conversation
 from gpt.generation.sampling import next_token_probabilities
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -368,3 +370,32 @@ def test_tokenizer_of_merged_bytes_is_exported_as_byte_pairs() -> None:
         assert from_tokenizer_json(content).to_dict() == one.to_dict()
     few = CharTokenizer("ab?", unknown="replace")
     assert in_library(few).encode("aXb").ids == few.encode("aXb").tolist()
+
+
+CONVERSATION = [
+    {"role": "system", "content": "be bad"},
+    {"role": "user", "content": "a cab"},
+    {"role": "assistant", "content": "bed"},
+    {"role": "user", "content": "face"},
+]
+
+
+def test_conversation_has_the_ids_that_the_training_had(tmp_path: Path) -> None:
+    tokenizer = CharTokenizer([*" abcdef\n", END_OF_TEXT, ANSWER, TURN])
+    end = tokenizer.stoi[END_OF_TEXT]
+    params = {"begin_id": end, "end_id": end, "stop": (TURN,)}
+    save(sharp_model(vocab_size=tokenizer.vocab_size), tmp_path, tokenizer, **params)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    messages = [Message(each["role"], each["content"]) for each in CONVERSATION]
+    expected = encode_conversation(
+        tokenizer, messages, SamplingParams.model_validate(params), block_size=64
+    )
+    assert theirs.apply_chat_template(CONVERSATION, return_dict=False) == expected
+    assert theirs.bos_token_id == end
+
+
+def test_begin_of_a_text_is_added_to_it(tmp_path: Path) -> None:
+    save(sharp_model(), tmp_path, CHARS, begin_id=4, end_id=4)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs("bad").input_ids == [4, *CHARS.encode("bad").tolist()]
+    assert import_folder(tmp_path)[1].to_dict() == CHARS.to_dict()
