@@ -15,6 +15,7 @@ FORMAT = 1
 """Version of the checkpoint's layout; other versions are refused."""
 
 MANIFEST = "manifest.json"
+"""The name of the manifest; only a checkpoint's folder has both it and a config.yaml."""
 MAX_PARSED_BYTES = {
     "state.json": MAX_SMALL_JSON_BYTES,
     "config.yaml": MAX_JSON_BYTES,

@@ -135,6 +135,7 @@ class ShuffledSampler(Sampler):
         self._begin_epoch(0)
 
     def _choose(self, batch_size: int) -> Tensor:
+        """Return where the next blocks begin, and use them up."""
         parts: list[Tensor] = []
         missing = batch_size
         # A batch may need blocks of several epochs.

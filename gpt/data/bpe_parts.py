@@ -105,6 +105,7 @@ def _steps_of(part: Any, inner: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_known_normalizer(step: dict[str, Any]) -> bool:
+    """Return whether a normalizer's step is a form of Unicode, or writes `SPACE` for spaces."""
     match step:
         case {"type": "NFC" | "NFD" | "NFKC" | "NFKD"}:
             return True
@@ -116,6 +117,7 @@ def _is_known_normalizer(step: dict[str, Any]) -> bool:
 
 
 def _is_known_splitter(step: dict[str, Any]) -> bool:
+    """Return whether a step of a pre-tokenizer is fixed in what it does, or one of `PATTERNS`."""
     match step:
         case {"type": "ByteLevel" | "Digits" | "Punctuation"}:
             return True

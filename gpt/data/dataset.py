@@ -170,6 +170,7 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def _open(folder: Path) -> Dataset:
+    """Open a dataset; any error means that its files are damaged."""
     meta = unseal(parse_json(read_file(folder / META, MAX_JSON_BYTES)))
     tokenizer = tokenizer_from_dict(meta["tokenizer"])
     tokens = _map(folder / TOKENS, meta["dtype"], meta["length"], meta["sha256"])
@@ -192,6 +193,7 @@ def _open(folder: Path) -> Dataset:
 
 
 def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
+    """Memory-map a token file after comparing its size and its hash."""
     # The size is compared first, since hashing a file takes much longer.
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")

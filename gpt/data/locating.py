@@ -16,7 +16,10 @@ from gpt.system.errors import DataError, quoted
 from gpt.system.files import make_folder, text_for_path, write_atomic
 from gpt.system.progress import Report, silent
 
+NAME_DIGITS = 16
+"""Hexadecimal digits of a hash in a file's name: 64 bits tell apart all texts of a person."""
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
+"""The repository at a fixed commit, so that the file cannot change."""
 SHAKESPEARE = Download(
     urls=(
         f"https://raw.githubusercontent.com/{_CHAR_RNN}/data/tinyshakespeare/input.txt",
@@ -104,7 +107,8 @@ def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
     The same text is written once, and another one cannot take its place.
     """
     content = require_characters(text)
-    path = folder / f"{prefix}-{hashlib.sha256(content).hexdigest()[:16]}.txt"
+    digest = hashlib.sha256(content).hexdigest()[:NAME_DIGITS]
+    path = folder / f"{prefix}-{digest}.txt"
     try:
         make_folder(folder)
         if not path.is_file():

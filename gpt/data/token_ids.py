@@ -67,10 +67,11 @@ def to_list(given: TextOrIds, tokenizer: Tokenizer | None, reader: str) -> list[
     """Return the ids of one text.
 
     Args:
-        reader: the function that takes one text only, for the message about several.
+        reader: name of the function that takes one text only, for the message about several.
 
     Raises:
-        InputError, DataError: see `to_batch`; or there are several texts.
+        InputError: there are several texts, or one of the reasons of `to_batch`.
+        DataError: see `to_batch`.
     """
     ids = to_batch(given, tokenizer, torch.device("cpu"))
     if len(ids) != 1:

@@ -64,6 +64,7 @@ class Engine:
         return list(self._sequences)
 
     def stats(self) -> EngineStats:
+        """Return the present numbers, as the server shows them."""
         pool = self._runner.pool
         return EngineStats(
             running=len(self._scheduler.running),

@@ -24,7 +24,7 @@ BACKENDS = ("auto", "eager", "native")
 """`eager` is PyTorch; `native` the C++ engine, on a CPU; `auto` native where it is available."""
 EAGER_ONLY = "fp16"
 NATIVE_ONLY = "int8"
-"""Types of keys and values that only one of the backends has."""
+"""Types of keys and values that only the backend of that name has."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ FUNCTIONS = (
 MODULES = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.Identity)
 """Classes of torch of which a model is made."""
 TORCH = str(Path(torch.__file__).parent)
+"""The folder of torch's own files."""
 
 
 def changed_torch() -> str | None:
@@ -40,6 +41,7 @@ def around_torch() -> str | None:
 
     Each step of a training asks this anew, since hooks and modes come and go.
     """
+    # torch keeps hooks for all modules in tables such as `_global_forward_hooks`, empty at first.
     for name, value in vars(nn.modules.module).items():
         is_table_of_hooks = name.startswith("_global_") and "hooks" in name
         if is_table_of_hooks and value:

@@ -122,6 +122,7 @@ def _compiler_at(path: str) -> Compiler | None:
 
 
 SOURCES = Path(__file__).parent / "src"
+"""The C++ sources of the package."""
 PREBUILT = Path(__file__).parent / "prebuilt"
 """Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
 SECONDS = 1800
@@ -149,11 +150,12 @@ def load_usable(
         The library and its class.
 
     Raises:
-        DeviceError: none may be used; the message is about the last.
+        DeviceError: none may be used; the message is about the last one.
     """
     key = (source, *processors, settings.cache_dir)
     if key in _LOADED:
         return _LOADED[key]
+    # The classes come best first; where a library fails, that of the following class is tried.
     for processor, following in zip_longest(processors, processors[1:]):
         library = find_library(source, processor, settings.cache_dir, report, flags)
         # The result of the trial is kept in this folder. Without it every start tries the library.
@@ -166,10 +168,10 @@ def load_usable(
             trial.watch()
             _LOADED[key] = open_library(library), processor
             return _LOADED[key]
-        unused = f"the {processor.name} kernels are not used here: {reason}"
+        failure = f"the {processor.name} kernels are not used here: {reason}"
         if following is not None:
-            report(f"{unused}; using {following.name}")
-    raise DeviceError(unused)
+            report(f"{failure}; using {following.name}")
+    raise DeviceError(failure)
 
 
 def find_library(

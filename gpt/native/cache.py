@@ -15,6 +15,7 @@ OWNER_ONLY = 0o700
 WRITABLE_BY_OTHERS = 0o022
 """Bits of a file's mode: its group, or everyone, may write it."""
 REMEDY = "remove it, or let XDG_CACHE_HOME name a folder of yours"
+"""What a message tells the user to do about a file that somebody else may have written."""
 
 
 def kernels_folder(cache: Path) -> Path:

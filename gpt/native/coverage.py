@@ -15,6 +15,7 @@ from gpt.system.device import meta_device
 
 POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")
+"""Values of `model.position` and `model.norm` that the sources know."""
 KEYS = frozenset(
     {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "vocab_size"}
     | {"dropout", "attention_dropout", "attention", "bias", "norm", "norm_eps", "position"}

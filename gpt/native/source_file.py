@@ -126,6 +126,10 @@ class _Comparison:
     def _change_of_function(
         self, statement: ast.FunctionDef, qualified_name: str, found: Any
     ) -> str | None:
+        """Return how a function in memory differs from its `def`, or None.
+
+        Its code is compared, and then the values of its defaults.
+        """
         function = _undecorated(found) if statement.decorator_list else found
         if not isinstance(function, FunctionType):
             return REPLACED
@@ -150,6 +154,10 @@ class _Comparison:
         return None
 
     def _change_of_class(self, statement: ast.ClassDef, found: Any) -> str | None:
+        """Return how a class in memory differs from its statement, or None.
+
+        Each statement of its body is compared, and then no other attribute may be there.
+        """
         if not isinstance(found, type) or found.__qualname__ != statement.name:
             return REPLACED
         allowed = set(ADDED_TO_CLASS)

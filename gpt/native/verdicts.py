@@ -241,4 +241,5 @@ def machine() -> str:
         pattern = r"^(?:model name|microcode|flags|Features)\s*:.*$"
         about += re.findall(pattern, first_core, re.MULTILINE)
     # The hash ends a file's name: eight digits tell apart the few machines that share a cache.
-    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:8]
+    digest = hashlib.sha256("\n".join(about).encode()).hexdigest()
+    return digest[:8]

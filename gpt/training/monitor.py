@@ -182,6 +182,7 @@ class Console(Monitor):
         self._file = file
 
     def start(self, step: int, evaluated: bool = True) -> None:
+        """Show the bar, from which the time that is left is counted."""
         self._first_step = step
         self._started_at = time.monotonic()
         self._bar = tqdm(
@@ -198,6 +199,7 @@ class Console(Monitor):
         self._file.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Write a line for an evaluation, and without a bar also for the loss of a step."""
         if "val/loss" in values:
             self._line(
                 f"step {step:>6}  validation loss {values['val/loss']:.4f} nats "

@@ -77,6 +77,7 @@ class InitFrom(SavedStart):
 
 
 Start = New | Resume | InitFrom
+"""What a run begins with."""
 
 
 def runs_of(config: Config) -> Path:

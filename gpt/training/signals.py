@@ -55,6 +55,7 @@ class SignalWatch:
             raise Interrupted(received)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        """Note the first signal, ignore its echoes, and abort at a later one."""
         request = self._requests.classify()
         if request is Request.FIRST:
             self._received = signum

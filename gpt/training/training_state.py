@@ -13,6 +13,8 @@ from gpt.config import TrainConfig
 from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError
 
+# The types of the fields: strict, since a damaged file may have "5" or True for a number, and small
+# enough for an int64, which has room for sums of counts.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 CountOrNever = Annotated[int, Field(strict=True, ge=-1, lt=2**62)]
 Loss = Annotated[float, Field(strict=True, allow_inf_nan=False)]

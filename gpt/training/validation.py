@@ -20,6 +20,7 @@ from gpt.training.loss import Batch, Evaluation, full_batches
 Poll = Callable[[], None]
 """Called before every batch and after every token; an exception from it ends an evaluation."""
 Evaluate = Callable[[nn.Module, Iterator[Batch], Compute, Poll], Evaluation]
+"""Computes the mean loss of a model over batches: in one process, or shared among several."""
 
 
 @dataclass(repr=False)

@@ -28,6 +28,7 @@ ACTIVATIONS = {
 }
 """Values of `model.mlp` that C++ computes, by their number there."""
 INTEGERS = ctypes.POINTER(c_int32)
+"""The type of a pointer to an array of int32."""
 
 
 class CMatrix(ctypes.Structure):
@@ -71,6 +72,7 @@ STRUCTURES = (CMatrix, CLayer, CModel, CCacheOptions, CBatch, CSampling, CSample
 
 
 def integers(values: Sequence[int]) -> ctypes.Array[c_int32]:
+    """Copy numbers into an array that C++ can read."""
     return (c_int32 * len(values))(*values)
 
 

@@ -30,6 +30,7 @@ from gpt.system.processor import Processor, supported_processors
 from gpt.system.progress import Report, silent
 
 SOURCE = "decoding/engine.cpp"
+"""Path of the library's source below `src`."""
 VOID = dict.fromkeys(("free", "use_threads", "forward", "step", "copy_blocks"))
 RESULTS = {
     **VOID,

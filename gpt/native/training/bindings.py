@@ -66,6 +66,7 @@ class MatmulArguments(ctypes.Structure):
 
 
 SOURCE = "training/training.cpp"
+"""Path of the library's source below `src`."""
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "attention_forward": AttentionArguments,
     "attention_backward": AttentionArguments,

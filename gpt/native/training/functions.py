@@ -209,6 +209,8 @@ def _zeros_per_thread(width: int) -> Tensor:
 
 
 class _Linear(Function):
+    """See `linear`. The weights are joined, so that one matmul computes all outputs."""
+
     @staticmethod
     def forward(ctx: Any, kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
         converted = [weight.to(kernels.dtype) for weight in weights]
@@ -253,6 +255,8 @@ def _multiply(kernels: Kernels, a: Tensor, b: Tensor) -> Tensor:
 
 
 class _AddNorm(Function):
+    """See `add_norm`. What the backward pass needs is saved under the kernel's own names."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -364,6 +368,8 @@ class _Activate(Function):
 
 
 class _Attention(Function):
+    """See `attention`. What the backward pass needs is saved under the kernel's own names."""
+
     @staticmethod
     def forward(
         ctx: Any,
