@@ -110,7 +110,7 @@ def configuration_around(checkpoint: Path) -> Path:
     run = run_around(checkpoint)
     if run is None:
         raise CheckpointError(
-            f"{checkpoint} belongs to no run, which has a configuration; {remedy}"
+            f"{checkpoint} belongs to no run, whose configuration could be taken; {remedy}"
         )
     file = run.path / "config.yaml"
     if not file.is_file():

@@ -123,6 +123,7 @@ def _require_plausible_optimizer(folder: Path, entries: dict[str, Any]) -> None:
 def _read_verified(path: Path, entry: Any) -> bytes:
     """Return the content of a file, after its size and its hash are compared with its entry."""
     size = _check_size(path, entry)
+    # The file may grow before it is read, and a file that is parsed may be too large for that.
     max_bytes = min(size, MAX_PARSED_BYTES.get(path.name, size))
     try:
         content = read_file(path, max_bytes)

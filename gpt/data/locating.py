@@ -154,9 +154,11 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
             f"links are not followed ({_listed(links)}): to read one, name it itself in {key}"
         )
     if not found:
-        raise DataError(f"{path} names no files; {left_out or remedy}{_bracket_hint(path)}")
-    if left_out:
-        report(f"{path}: {left_out}")
+        # Links that were left out are the likeliest reason for finding nothing.
+        hint = note_on_links or remedy
+        raise DataError(f"{path} names no files; {hint}{_bracket_hint(path)}")
+    if note_on_links:
+        report(f"{path}: {note_on_links}")
     for file in found:
         if not file.is_file():
             problem = "not a regular file" if file.exists() else "no such file"

@@ -110,6 +110,7 @@ class TextBatch(Batch):
             seeds = [params.seed] * len(ids)
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
+        # The configuration checks `params.seed`; these seeds come from the caller.
         for seed in seeds:
             if not 0 <= seed < SEEDS:
                 raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")

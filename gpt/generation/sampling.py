@@ -87,7 +87,7 @@ def logit_changes(
 
     The penalties are those that OpenAI's API defines; the tokens of a prompt count too.
     """
-    changes = torch.zeros(shape)
+    changes = torch.zeros(shape)  # on the CPU, where the tokens are counted
     for row, sequence in zip(changes, sequences, strict=True):
         for index, count in Counter(sequence).items():
             row[index] -= params.presence_penalty + params.frequency_penalty * count
@@ -104,10 +104,8 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """
     # In the widest type, so that rounding of the sums moves no border between two tokens.
     cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)  # (B, V)
-    # The last sum may differ from 1 by rounding, so that uniforms are scaled to it.
-    target = (
-        uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
-    )  # (B, 1)
+    # The last sum may differ from 1 by rounding: uniforms are scaled to it, and are (B, 1) then.
+    target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
     # Right of equal sums: tokens of probability 0 leave the sum as it is, and are skipped.
     found = torch.searchsorted(cumulative, target, right=True).squeeze(-1)  # (B,)
     # Rounding may raise the target to the whole sum, beyond the last possible token.

@@ -39,18 +39,18 @@ def make_kernels_folder(cache: Path) -> Path:
 def require_own(*paths: Path) -> None:
     """Check that nobody but this user, or root, may have written some files or folders.
 
-    Missing ones pass.
+    Files and folders that are missing are passed over.
 
     Raises:
-        DeviceError: somebody else may have; one line says where.
+        DeviceError: somebody else may have written the one that the message names.
     """
-    if os.name == "nt":  # its modes do not say who may write
+    if os.name == "nt":  # modes on Windows do not say who may write
         return
     for path in paths:
         try:
             status = path.stat()
-        except OSError:  # nothing can be read there either
-            continue
+        except OSError:
+            continue  # where the owner cannot be found out, no library can be read either
         if status.st_uid not in (os.geteuid(), ROOT_USER):
             raise DeviceError(f"{path} belongs to another user, whose code would run; {REMEDY}")
         if status.st_mode & WRITABLE_BY_OTHERS:

@@ -155,12 +155,12 @@ def _largest_difference(found: Tensor, expected: Tensor) -> float:
 
 
 def decoding_difference(
-    library: ctypes.CDLL, processor: Processor, samples: bool = True
+    library: ctypes.CDLL, processor: Processor, compares_samples: bool = True
 ) -> str | None:
     """Return where the logits of a decoder differ from PyTorch's, or None.
 
     Args:
-        samples: compare the tokens that it samples too.
+        compares_samples: whether to compare the tokens that the decoder samples too.
     """
     # C++ has other functions for each format of weights, and for each type of keys and values. No
     # function has both, so that not all pairs are compared.
@@ -169,7 +169,8 @@ def decoding_difference(
     for (name, model), (weights, kv_dtype) in product(models(), formats):
         model.eval()
         decoded = model if weights == "float32" else quantize(model, weights)
-        decoder = Decoder(library, lay_out_weights(decoded, processor), 2, kv_dtype=kv_dtype)
+        laid_out = lay_out_weights(decoded, processor)
+        decoder = Decoder(library, laid_out, sequences=2, kv_dtype=kv_dtype)
         difference = _logits_difference(decoder, decoded)
         # Comparisons with NaN are false: with `not`, NaN is a difference too.
         if not difference <= KV_TOLERANCES[kv_dtype]:
@@ -177,8 +178,9 @@ def decoding_difference(
                 f"the logits of {name} ({weights}, {kv_dtype} cache) differed by "
                 f"{difference:.2g} from PyTorch's"
             )
-        # Sampling reads logits only, on which the type of keys and values has no other effect.
-        if samples and kv_dtype == "fp32":
+        # Sampling is compared once for each format of weights: it reads nothing but logits, so that
+        # other types of keys and values would call the same code.
+        if compares_samples and kv_dtype == "fp32":
             reason = _sampling_difference(decoder, model.vocab_size)
             if reason is not None:
                 return f"{reason} of {name} ({weights})"
@@ -287,7 +289,8 @@ def main(source: str, name: str, library: str, rounds: str = "1") -> int:
     Args:
         source: the library's source, whose folder says whether it trains or decodes.
         name: name of the class of processors.
-        rounds: how often everything is compared.
+        library: path of the library.
+        rounds: how often everything is compared, a number as the command line gives it.
     """
     _limit_this_process()
     torch.set_num_threads(NUM_THREADS)
@@ -296,21 +299,23 @@ def main(source: str, name: str, library: str, rounds: str = "1") -> int:
     if change is not None:
         print(f"{change}, so that the kernels cannot be compared with it")
         return EDITED
-    samples = changed_code(SAMPLING) is None
+    # Code of sampling that was edited cannot be compared; PyTorch then samples, so that the logits
+    # of the library are all that is used.
+    compares_samples = changed_code(SAMPLING) is None
     opened = open_library(Path(library))
     processor = PROCESSORS[name]
     for _ in range(int(rounds)):
         if trains:
             difference = training_difference(Kernels(opened, processor))
         else:
-            difference = decoding_difference(with_results(opened), processor, samples)
+            difference = decoding_difference(with_results(opened), processor, compares_samples)
         if difference is not None:
             print(difference)
             return MISMATCH
     if trains:
         print("logits and gradients")
     else:
-        print("logits and tokens" if samples else LOGITS_ONLY)
+        print("logits and tokens" if compares_samples else LOGITS_ONLY)
     return 0
 
 

@@ -235,7 +235,8 @@ def machine() -> str:
     """
     about = [platform.machine(), platform.processor(), platform.release(), version("torch")]
     about.append(FINGERPRINT.read_text(encoding="utf-8"))
-    # Only Linux has this file, and an empty line between its cores.
+    # On Linux this file describes each core, with an empty line between them. The first one is
+    # enough, without the lines that change, such as the clock.
     with suppress(OSError):
         first_core, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
         pattern = r"^(?:model name|microcode|flags|Features)\s*:.*$"

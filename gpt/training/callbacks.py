@@ -290,6 +290,7 @@ class CallbackGroup:
     def __init__(self, callbacks: Sequence[Callback], world: World) -> None:
         self._world = world
         self._callbacks: Sequence[Callback] = callbacks if world.is_main else ()
+        # Kept apart, since they are called in every process.
         self.gradient_callbacks = [each for each in callbacks if _changes_gradients(each)]
         # Rank 0 may have callbacks that the others have not been given. All processes must agree
         # whether `sync_across_ranks` communicates: one that waited for the others would hang.

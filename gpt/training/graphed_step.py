@@ -94,8 +94,8 @@ class StaticInputs(StepInputs):
             static_rate.fill_(rate)
         for static_batch, batch in zip(self.micro_batches, inputs.micro_batches, strict=True):
             for static_tensor, tensor in zip(static_batch, batch, strict=True):
-                # `to_device` goes by pinned memory, so that the CPU need not wait; the graph reads
-                # only `static_tensor`, into which the device then copies.
+                # From the CPU to the device by pinned memory, which need not be waited for, and
+                # then on the device into the memory that the graph reads.
                 static_tensor.copy_(to_device(tensor, static_tensor.device))
 
 

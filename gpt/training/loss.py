@@ -111,7 +111,7 @@ def sliding_batches(
     """Yield windows `stride` apart; each predicts only tokens after the end of the one before."""
     # The last token is only a target, so that windows are cut from the inputs before it.
     num_inputs = len(tokens) - 1
-    # A window is needed until one reaches the end; a text shorter than a window has one of them.
+    # Windows begin until one of them reaches the end. A text shorter than a window has one window.
     starts = range(0, max(1, num_inputs - block_size + stride), stride)
     # The windows that do not reach past the end are computed together, as batches of one shape.
     num_whole = max(0, (num_inputs - block_size) // stride + 1)

@@ -94,6 +94,7 @@ class Muon(Optimizer):
         # The factor lets each output change as much as that of a square matrix.
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
         momenta = [self._momentum(weight) for weight in weights]
+        # `step` has chosen weights with gradients, which only mypy does not know.
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         keep: float | Tensor = 1.0
         if self.found_inf is not None:
@@ -106,6 +107,7 @@ class Muon(Optimizer):
         directions = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
         orthogonal = orthogonalize(directions.to(self._dtype), group["steps"])  # (n, rows, columns)
         updates = keep * rate * orthogonal.to(directions.dtype)
+        # Weight decay is decoupled: it shrinks the weights, and has no part in the momenta.
         torch._foreach_mul_(weights, 1 - keep * group["lr"] * group["weight_decay"])
         torch._foreach_sub_(weights, list(updates.unbind()))
 

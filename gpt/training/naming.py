@@ -230,12 +230,12 @@ def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -
     """Return how a new run differs from the one most like it, and how to go on from that."""
     # Of several that are equally like it, the last one: it was probably in use most recently.
     old = min(reversed(changes), key=lambda run: len(changes[run]))
-    line = (
+    message = (
         f"{old} is a run of another configuration ({'; '.join(changes[old])}), and stays; "
         f"this run is {new}"
     )
     if changes[old] != [OTHER_TEXT]:
-        return line
+        return message
     # Only the text differs, so that a new run can begin with the weights of the old one.
     existing = RunFolder(old).config()
     assert existing is not None

@@ -91,9 +91,9 @@ def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
     All processes get the same number of batches, since they may communicate in the forward pass.
     Where too few batches are left, some processes get a batch without targets, whose loss is 0.
     """
-    while turn := list(islice(batches, world.size)):
-        if world.rank < len(turn):
-            yield turn[world.rank]
+    while group := list(islice(batches, world.size)):  # one batch for each process
+        if world.rank < len(group):
+            yield group[world.rank]
         else:
-            inputs, targets = turn[-1]
+            inputs, targets = group[-1]
             yield inputs, torch.full_like(targets, IGNORE)

@@ -223,6 +223,7 @@ class Stepper:
 
         A captured step records this method, so it reads nothing back from the device there.
         """
+        # An optimizer of torch reads its learning rate from its parameter groups.
         for group, rate in zip(self.optimizer.param_groups, inputs.learning_rates, strict=True):
             group["lr"] = rate
         loss, terms = self._backward(inputs)

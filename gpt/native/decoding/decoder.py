@@ -213,9 +213,9 @@ class Decoder:
         keep_logits: bool = False,
         by_sequence: bool = False,
     ) -> tuple[list[list[int]], Tensor | None]:
-        """Sample several tokens for each of B different sequences.
+        """Sample several tokens for each of B different sequences, one token a step.
 
-        Return the tokens of each, and the logits (steps, B, V) if they are to be kept.
+        Return the tokens of each sequence, and the logits (steps, B, V) if they are to be kept.
 
         Args:
             newest: the newest token of each sequence, which is not stored yet. The last token that

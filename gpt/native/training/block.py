@@ -122,7 +122,7 @@ class NativeBlock(Block):
         config = self._config
         core = self.attn.core
         # `AutoCore.forward` chooses one of its two modules in this way, and the mode of that module
-        # counts. The reference has a dropout module inside; the fused kernel is one by itself.
+        # counts. The reference has a dropout module inside, and the fused kernel drops by itself.
         uses_reference = torch.is_grad_enabled() and self._kernels.dtype == torch.bfloat16
         if uses_reference:
             drops_weights = core.reference.dropout.training
