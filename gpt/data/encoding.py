@@ -52,7 +52,7 @@ def encode_into(
 
     Args:
         folder: named by the fingerprint of the corpus and the options, see `preparation`.
-        tokenizer: None: it is built from the corpus.
+        tokenizer: None means that it is built from the corpus.
 
     Raises:
         DataError: the corpus cannot be read or encoded, or the folder cannot be written.

@@ -54,7 +54,7 @@ class BeamOptions:
             exhaustive.
         length_penalty: 0 compares plain sums of log-probabilities, which favors short hypotheses;
             larger values favor longer ones.
-        ended: see `Ended`.
+        ended: returns the result of a hypothesis that has ended, see `Ended`.
         ids: ids below this number may occur in a hypothesis; None means all ids.
 
     Raises:
@@ -124,10 +124,10 @@ class _Search:
     """The hypotheses of a search in progress.
 
     Attributes:
-        live: those that go on, best first.
+        live: the hypotheses that go on, best first.
 
     Args:
-        sequence: of the prompt.
+        sequence: the sequence of the prompt, which the hypotheses continue.
     """
 
     def __init__(self, sequence: SequenceState, options: BeamOptions) -> None:

@@ -19,7 +19,7 @@ class Burst:
     long as that takes no longer than `MAX_STREAM_DELAY`.
 
     Attributes:
-        length: of the next call.
+        length: number of tokens that the next call samples after each sequence.
     """
 
     def __init__(self) -> None:

@@ -40,9 +40,9 @@ class Engine:
     beside it.
 
     Args:
-        tokenizer: None: no text is wanted.
-        max_sequences: most sequences computed at a time.
-        prefill_chunk: most tokens of prompts computed in a step; None: all.
+        tokenizer: None if only token ids are wanted.
+        max_sequences: how many sequences are computed at a time; others wait.
+        prefill_chunk: how many tokens of prompts a step computes at most; None means no limit.
     """
 
     def __init__(

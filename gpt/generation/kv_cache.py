@@ -19,7 +19,7 @@ class KVCache(Cache):
     """A preallocated cache to which `GPT.forward` appends the positions that it computes.
 
     Attributes:
-        keys: of all layers, (L, B, K, S, D); the first `length` of S positions are stored.
+        keys: the keys of all layers, (L, B, K, S, D); the first `length` of S positions are stored.
         values: likewise.
         length: number of stored positions.
     """

@@ -43,7 +43,7 @@ class NativeModel:
         library: compiled for this processor.
         weights: a copy of the model's, in the layout of the library.
         edited_sampling: which code of sampling was edited, so that C++ computes something else and
-            PyTorch samples from the decoder's logits; None: no such code was edited.
+            PyTorch samples from the decoder's logits; None if no such code was edited.
     """
 
     library: ctypes.CDLL

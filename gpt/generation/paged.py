@@ -133,7 +133,7 @@ class BlockTable:
 
     Attributes:
         blocks: the last ones may be reserved and still empty.
-        tokens: those whose keys and values are stored.
+        tokens: the tokens whose keys and values are stored.
     """
 
     def __init__(self, pool: BlockPool) -> None:

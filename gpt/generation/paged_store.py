@@ -142,10 +142,9 @@ class GatheredView(Cache):
         new = x.transpose(0, 1).flatten(1, 2)  # (K, B * T, D)
         memory[:, self._written] = new.to(memory.dtype)
         # Whole blocks are copied, which is faster than single positions.
-        by_block = memory.view(
-            heads, -1, self._store.block_size * head_dim
-        )  # (K, blocks, size * D)
-        gathered = by_block.index_select(1, self._blocks)  # (K, B * width, size * D)
+        block_width = self._store.block_size * head_dim
+        by_block = memory.view(heads, -1, block_width)  # (K, blocks, block_width)
+        gathered = by_block.index_select(1, self._blocks)  # (K, B * width, block_width)
         by_sequence = gathered.view(heads, batch, -1, head_dim)  # (K, B, width * size, D)
         found = by_sequence[:, :, : self._longest].transpose(0, 1)  # (B, K, S, D)
         if self._hidden is not None:

@@ -64,7 +64,7 @@ class Runtime:
         name: the backend, the types of weights and of the cache, for messages.
 
     Args:
-        native: what the C++ engine needs of the model; None: PyTorch computes it.
+        native: what the C++ engine needs of the model; None if PyTorch computes it.
         report: see `build_runtime`.
     """
 
@@ -149,9 +149,9 @@ def build_runtime(
     """Prepare a model for decoding on this machine.
 
     Args:
-        options: None: the fastest backend, with a cache of fp32.
+        options: None means the fastest backend, with a cache of fp32.
         report: receives lines about compilation, and the reason why a native engine that this
-            machine could have is not used. None: only what takes long is reported, on standard
+            machine could have is not used. With None only what takes long is reported, on standard
             error.
 
     Raises:

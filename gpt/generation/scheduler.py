@@ -31,13 +31,13 @@ class Scheduler:
     it.
 
     Attributes:
-        running: those in the batch, from oldest to newest.
+        running: the sequences in the batch, from oldest to newest.
         reused_tokens: tokens whose blocks were found, so that they did not have to be computed.
 
     Args:
         pool: must have at least the blocks of one full window.
-        prefill_chunk: most tokens of prompts, or of windows that have moved, computed in a step;
-            None: all.
+        prefill_chunk: how many tokens of prompts, or of windows that have moved, a step computes at
+            most; None means no limit.
     """
 
     def __init__(self, pool: BlockPool, max_sequences: int, prefill_chunk: int | None) -> None:

@@ -49,8 +49,8 @@ class Request:
     """A prompt to be continued.
 
     Attributes:
-        on_chunks: called with the new chunks of each step; None: whoever drives the engine gets
-            them as the result of its steps.
+        on_chunks: called with the new chunks of each step. If it is None, whoever drives the engine
+            gets them as the result of its steps.
         row: the index of the prompt in a batch, which its chunks name.
         error: why the request failed; set before its last chunk, which has finish "error".
     """
@@ -66,7 +66,7 @@ class SequenceState:
     """A request in progress.
 
     Attributes:
-        tokens: those of the prompt, and those sampled so far.
+        tokens: the tokens of the prompt, and those sampled so far.
         start: index of the first token of the window, which is what the model sees.
         table: blocks of the window's keys and values.
         row: its index in the running batch.
@@ -74,7 +74,7 @@ class SequenceState:
         admitted_length: number of its tokens when it was admitted to the batch.
 
     Args:
-        tokenizer: None: no text is wanted.
+        tokenizer: None if only token ids are wanted.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ def find_library(
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
-        compiler: None: the preferred one of this machine.
+        compiler: None means the preferred one of this machine.
 
     Raises:
         DeviceError: it cannot be compiled, or others may have written it.
@@ -216,6 +216,7 @@ def find_library(
             found = _compile(
                 command, compiler.name, source, f"{source} for {processor.name}", cached, report
             )
+        # Asked again for the file itself: to load it runs its code.
         require_own(found)
         return found
     except OSError as error:

@@ -97,7 +97,10 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _change(name: str, module: nn.Module, expected: nn.Module, trains: bool) -> str | None:
-    """Return how a module differs from the one that the configuration builds, or None."""
+    """Return how a module differs from the one that the configuration builds, or None.
+
+    The answer ends a message that begins with "does not cover".
+    """
     if has_hooks(module):
         return f"hooks, and {name or 'the model'} has one"
     if not _computes_the_same(module, type(expected), trains):

@@ -43,7 +43,7 @@ class SourceFile:
 
     Attributes:
         tree: its syntax tree.
-        hash: of that tree without docstrings, so that they and comments have no part in it.
+        hash: a hash of that tree without docstrings, on which they and comments have no effect.
         codes: compiled functions and methods, by their qualified names.
     """
 

@@ -64,7 +64,7 @@ class TrialResult:
         library: the file's name, with its checksum.
         processor: the class of processors that it is for.
         compared: what was compared with PyTorch's; empty if the trial did not come to its end.
-        reason: why the library must not be used; None: it agrees.
+        reason: why the library must not be used; None if it agrees with PyTorch.
         crash_bytes: size of the stacks of earlier crashes at the time of the trial.
     """
 
@@ -79,7 +79,7 @@ class Trial:
     """The trial of a library for one class of processors, on this machine.
 
     Args:
-        source: of the library, as `find_library` takes it.
+        source: the library's source, as `find_library` takes it.
         processor: name of the class.
         folder: where results are kept.
     """

@@ -161,7 +161,8 @@ class GradientEvent(Event):
     """Gradients were computed and clipped.
 
     Attributes:
-        generator: on the CPU, seeded by the run's seed and the step: alike in all processes.
+        generator: for random numbers on the CPU. The run's seed and the step seed it, so that it is
+            the same in all processes.
     """
 
     hook: ClassVar = "on_gradients"
@@ -281,10 +282,10 @@ class CallbackGroup:
     After an error no callback is called any more but by `close`; `sync_across_ranks` raises it.
 
     Attributes:
-        gradient_callbacks: those that change gradients, in every process.
-        is_asked_to_stop: a callback of this process wants the training to end.
-        stopped: all processes know that the training is to end.
-        failed: all processes know that a callback has raised an error.
+        gradient_callbacks: the callbacks that change gradients, which every process calls.
+        is_asked_to_stop: whether a callback of this process wants the training to end.
+        stopped: whether all processes know that the training is to end.
+        failed: whether all processes know that a callback has raised an error.
     """
 
     def __init__(self, callbacks: Sequence[Callback], world: World) -> None:

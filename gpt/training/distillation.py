@@ -39,8 +39,8 @@ class SoftTargets:
     """What a teacher predicts for a split.
 
     Attributes:
-        probabilities: of the token after each of N positions, (N, V) float16, to save memory: the
-            tensor is as large as the split times the vocabulary.
+        probabilities: those of the token after each of N positions, (N, V). They are float16 to
+            save memory, since the tensor is as large as the split times the vocabulary.
     """
 
     probabilities: Tensor
@@ -83,6 +83,8 @@ def add_targets_of(
     folder = world.rank_zero(lambda: find_teacher(name, runs))
     with world.together():
         _require_memory(dataset, config)
+        # The folder is found as it is, so that the second argument, where names are looked for, has
+        # no effect.
         teacher = load_trained(folder, folder.parent, compute.device, report=report)
         has_same_ids = teacher.model.vocab_size == config.model.vocab_size
         if not has_same_ids or teacher.tokenizer.to_dict() != dataset.tokenizer.to_dict():

@@ -46,13 +46,14 @@ class Muon(Optimizer):
 
     Args:
         lr: learning rate; an update has spectral norm of about `lr * sqrt(max(1, rows / columns))`.
-        momentum: of Nesterov, over a moving average of gradients.
+        momentum: Nesterov's momentum, the share of the old average in a moving average of gradients.
         weight_decay: decoupled; weights shrink by the factor 1 - lr * weight_decay.
         steps: Newton-Schulz iterations.
-        dtype: of the Newton-Schulz iterations; bfloat16 suffices.
+        dtype: type in which the Newton-Schulz iterations compute; bfloat16 suffices.
 
     Attributes:
-        found_inf: 1, on the device, if this update must be skipped, as in fused AdamW; None: unset.
+        found_inf: 1, on the device, if this update must be skipped, as in fused AdamW; None makes
+            the update.
     """
 
     found_inf: Tensor | None = None

@@ -181,7 +181,7 @@ def _runs_of_name(folder: Path, name: str) -> list[Path]:
 def _wanted_name(folder: Path) -> Any:
     """Return the name that was wanted for the run in a folder.
 
-    None: there is no run, or its configuration cannot be read.
+    None means that there is no run, or that its configuration cannot be read.
     """
     try:
         return _read_document(folder)["run"]["name"]
@@ -194,13 +194,16 @@ def _is_taken(folder: Path) -> bool:
 
 
 def _find_run(changes: dict[Path, list[str]], wanted: WantedRun) -> Path | None:
-    """Return the existing run that is asked for, by what differs from each; None: a new one is.
+    """Return the existing run that is asked for, or None if a new one is.
 
     It is the first run of the same configuration and text. With `--resume auto` it may also be
 
     - a run that differs only in that it has fewer steps;
     - or else the last run, if it is not finished: `check_fits` then refuses what differs;
     - or else the first run, if its configuration may change.
+
+    Args:
+        changes: what differs from the configuration of each existing run.
     """
     same = [run for run, changes_of_run in changes.items() if not changes_of_run]
     if same:

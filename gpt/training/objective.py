@@ -46,8 +46,8 @@ class Losses(NamedTuple):
     """The losses of a batch, in nats, each summed over positions.
 
     Attributes:
-        minimized: all that is learned, to be backpropagated.
-        cross_entropy: of the next token alone, detached: the loss to report.
+        minimized: the sum of all parts of the objective, to be backpropagated.
+        cross_entropy: that of the next token alone, which is the loss to report; detached.
         terms: the loss terms by name, without their weights, detached.
     """
 

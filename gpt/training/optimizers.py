@@ -22,8 +22,9 @@ class CombinedOptimizer:
 
     Attributes:
         grad_scale: None, since gradients are unscaled before they are clipped.
-        found_inf: 1, on the device, if the next update must be skipped; None: it is made. Both are
-            attributes of the class, since GradScaler sets them for a step, and then deletes them.
+        found_inf: 1, on the device, if the next update must be skipped; None makes it. Both are
+            attributes of the class too, since GradScaler sets them on the object for a step, and
+            then deletes them there.
     """
 
     grad_scale: Tensor | None = None
@@ -188,7 +189,10 @@ STATES: dict[type[Optimizer], set[str]] = {
 
 
 def _state_names(optimizer: Optimizer) -> set[str] | None:
-    """Return what an optimizer keeps of each parameter; None: a plugin's optimizer does not say."""
+    """Return the names of what an optimizer keeps of each parameter.
+
+    None means that it is an optimizer of a plugin, which may keep anything.
+    """
     for kind, names in STATES.items():
         if isinstance(optimizer, kind):
             return names

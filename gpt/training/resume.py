@@ -104,8 +104,8 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
     """Return what a run begins with, and read the checkpoint if there is one.
 
     Args:
-        resume: None: a new run; `auto`: the newest readable checkpoint of `run`, or a new run where
-            it has none; or the folder of a checkpoint.
+        resume: the folder of a checkpoint; `auto` for the newest readable checkpoint of `run`, or a
+            new run where it has none; or None for a new run.
 
     Raises:
         CheckpointError: the folder holds a run that would be overwritten, or the checkpoint is

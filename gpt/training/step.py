@@ -136,7 +136,7 @@ class Stepper:
 
     Args:
         grad_clip: largest global gradient norm; 0: gradients are not clipped.
-        parallelism: None: this process trains alone.
+        parallelism: None means that this process trains alone.
     """
 
     def __init__(

@@ -271,9 +271,9 @@ class Trainer:
         best: bool,
         required: bool,
     ) -> Path | None:
-        """Write a checkpoint, in rank 0, and return its folder.
+        """Write a checkpoint and return its folder; None after a failure that was reported.
 
-        None: that failed, and was reported.
+        Only rank 0 calls this.
         """
         for name, weight in weights.items():
             # The loss may be finite even if a weight is not, as in the embedding of a character

@@ -118,7 +118,7 @@ class Decoder:
 
     Args:
         tokens_per_sequence: number of tokens of each sequence that fit into one pass.
-        blocks: number of physical blocks; None: as many as all sequences need without sharing.
+        blocks: number of physical blocks; None means as many as all sequences need without sharing.
     """
 
     def __init__(

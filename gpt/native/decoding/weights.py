@@ -181,7 +181,7 @@ class Matrix:
     Attributes:
         weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte;
             for int8 in tiles (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
-        scales: (outputs / 64, inputs / group, 64) float32, factors of the weights; None: 1.
+        scales: (outputs / 64, inputs / group, 64) float32, factors of the weights; None means 1.
         bias: (outputs,), or None.
         outputs: number of outputs, without padding.
         group: number of inputs that share a scale.
