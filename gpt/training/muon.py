@@ -46,7 +46,7 @@ class Muon(Optimizer):
 
     Args:
         lr: learning rate; an update has spectral norm of about `lr * sqrt(max(1, rows / columns))`.
-        momentum: Nesterov's momentum, the share of the old average in a moving average of gradients.
+        momentum: Nesterov's momentum: the share of the past in a moving average of gradients.
         weight_decay: decoupled; weights shrink by the factor 1 - lr * weight_decay.
         steps: Newton-Schulz iterations.
         dtype: type in which the Newton-Schulz iterations compute; bfloat16 suffices.
