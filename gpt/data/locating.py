@@ -148,9 +148,9 @@ def find_files(path: Path, report: Report = silent, key: str = "data.path") -> l
     else:
         found, links = [path], []
     remedy = f"set {key} to a text file, a folder of them or a glob pattern"
-    left_out = ""
+    note_on_links = ""
     if links:
-        left_out = (
+        note_on_links = (
             f"links are not followed ({_listed(links)}): to read one, name it itself in {key}"
         )
     if not found:

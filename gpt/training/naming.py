@@ -247,7 +247,7 @@ def _why_another(changes: dict[Path, list[str]], new: Path, wanted: WantedRun) -
         path = getattr(wanted.config.data, key)
         if getattr(existing.data, key) != path:
             again.append(override(f"data.{key}", path))
-    return f"{line}; to begin with what {old} has learned: {command_line('train', *again)}"
+    return f"{message}; to begin with what {old} has learned: {command_line('train', *again)}"
 
 
 def _last_state(run: RunFolder) -> dict[str, Any]:
