@@ -137,7 +137,7 @@ def find_place(path: Path, runs: Path) -> Path | None:
     else, such as a folder of the same name, is taken only if there is no such run in `runs`. None
     means that there is nothing at either path.
     """
-    places = [path, runs / path]  # an absolute path stays as it is below `runs` too
+    places = [path, runs / path]  # of an absolute path, both are the path itself
     for place in places:
         folder = _folder_of(place)
         if holds_model(folder):

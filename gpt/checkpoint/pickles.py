@@ -23,7 +23,7 @@ def load_pickle(file: BinaryIO) -> Any:
     Raises:
         ValueError: the file would execute code, take more memory than its size, or is damaged.
     """
-    # Any error in here becomes one that a user understands, so that the messages are short.
+    # The `except` below turns any error into one for the user, so that the messages here are short.
     try:
         # The archive is inspected by torch's own reader: another reader of zip files may see other
         # entries in a malicious one.

@@ -154,7 +154,7 @@ class _Search:
         for parent in parents:
             parent.sequence.table.truncate(0)
         if len(self._finished) >= self._options.beam:
-            self.live = []
+            self.live = []  # the search is over
 
     def best(self) -> list[Hypothesis]:
         """Return the best of the finished and the live hypotheses, best first."""

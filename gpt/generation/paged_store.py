@@ -107,7 +107,10 @@ class GatheredView(Cache):
         self._longest = max(stored) + new
         width = -(-self._longest // size)  # blocks of the longest sequence, rounded up
         # Shorter tables are filled up with block 0, whose positions the mask hides.
-        padded = [[*table[:width], *[0] * (width - len(table))] for table in tables]
+        padded = []
+        for table in tables:
+            padding = [0] * (width - len(table))
+            padded.append([*table[:width], *padding])
         blocks = torch.tensor(padded)  # (B, width)
         self._blocks = to_device(blocks.flatten(), store.device)  # (B * width,)
         # where each position of each sequence lies in the memory of a layer

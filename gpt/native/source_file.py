@@ -219,10 +219,10 @@ def is_same(found: Any, expected: Any) -> bool:
 
 
 def _as_tuples(node: Any) -> Any:
-    """Return a syntax tree as tuples, without docstrings, alike in all versions of Python.
+    """Return a syntax tree as tuples, without docstrings, which all versions of Python agree on.
 
-    `ast.dump` is not: later versions have more fields, which are empty in code that earlier ones
-    can read, and are left out here.
+    `ast.dump` differs between versions: later ones have more fields, which are empty in code that
+    earlier versions can read. Empty fields are left out here.
     """
     if isinstance(node, ast.AST):
         fields = [(name, _as_tuples(value)) for name, value in ast.iter_fields(node)]

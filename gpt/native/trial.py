@@ -193,7 +193,7 @@ def _logits_difference(decoder: Decoder, model: GPT) -> float:
     The text goes through the decoder as a prefill, a few tokens and a step; then the step is taken
     again, by a second sequence with a copy of the blocks of the first.
     """
-    # 66 tokens take two blocks of 64 positions, and the last part begins in the second one.
+    # 66 tokens take two blocks of 64 positions; the second part reaches from one into the other.
     idx = torch.randint(model.vocab_size, (1, 66))
     with torch.inference_mode():
         expected = model(idx)[0]  # (T, V)

@@ -153,6 +153,7 @@ def predict(
     vocab_size = model.config.vocab_size
     assert vocab_size is not None
     probabilities = torch.empty(len(tokens), vocab_size, dtype=torch.float16)
+    # where each window begins; the last one at the latest where it is full
     starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
     batches = np.split(starts, range(batch_size, len(starts), batch_size))
     with counted(report, "predicting the training split", len(starts), "windows") as advance:

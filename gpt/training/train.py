@@ -207,6 +207,7 @@ def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
     A corpus of items also fills in where a sample begins and ends.
     """
     needed = data.tokenizer.vocab_size
+    # A size that is given is taken as it is: larger than needed, it is padded.
     size = config.model.vocab_size or max(min_vocab_size, needed)
     if size < needed:
         raise ConfigError(
