@@ -259,20 +259,39 @@ def fit_recipe(
     Raises:
         ConfigError: the text is too short to learn from.
     """
-    if "items" not in data.model_fields_set:
+    if "items" not in data.model_fields_set:  # what the user has not said is recognized
         data = _with_items(data, settings, report)
     dataset = prepare(data, settings, report)
-    length = len(dataset.train)
-    if data.val_path is None:
-        length += len(dataset.val)
-        characters = length
-    else:
+    _check_amount(data, dataset, report)
+    if dataset.items is not None:
+        return _sections_for_items(data, dataset), dataset
+    characters = _num_tokens(data, dataset)
+    if data.val_path is not None:
         # The tiers were fitted to texts of which a tenth validates, and here none does.
-        characters = round(length / (1 - data.val_fraction))
-        _check_validation_text(data.val_path, dataset, report)
-    has_several_texts = isinstance(data.path, tuple)
-    name = ", ".join(data.path) if isinstance(data.path, tuple) else data.path
+        characters = round(characters / (1 - data.val_fraction))
+    shorter_split = min(len(dataset.train), len(dataset.val))
+    is_char = isinstance(dataset.tokenizer, CharTokenizer)
+    distinct = dataset.tokenizer.vocab_size if is_char else 0
+    sections = recipe_for(characters, shorter_split, distinct)
+    if isinstance(data.path, tuple):
+        del sections["data"]["order"]  # several texts are read at random only
+    return sections, dataset
+
+
+def _num_tokens(data: DataConfig, dataset: Dataset) -> int:
+    """Return the tokens of a text, which validates itself unless it has a text for that."""
+    if data.val_path is not None:
+        return len(dataset.train)
+    return len(dataset.train) + len(dataset.val)
+
+
+def _check_amount(data: DataConfig, dataset: Dataset, report: Report) -> None:
+    """Raise ConfigError if there is too little text to learn from; report if there is little."""
+    length = _num_tokens(data, dataset)
     unit = unit_of(dataset)
+    name = ", ".join(data.path) if isinstance(data.path, tuple) else data.path
+    if data.val_path is not None:
+        _check_validation_text(data.val_path, dataset, report)
     if length < MIN_CHARS:
         raise ConfigError(f"{name} has {length:,} {unit}; a model needs at least {MIN_CHARS:,}")
     if data.val_path is None and length < MIN_CHARS_FOR_RELIABLE_VAL:
@@ -280,20 +299,20 @@ def fit_recipe(
             f"warning: {name} has {length:,} {unit}, of which {len(dataset.val):,} validate; below "
             f"{MIN_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically meaningful"
         )
-    is_char = isinstance(dataset.tokenizer, CharTokenizer)
-    distinct = dataset.tokenizer.vocab_size if is_char else 0
-    if dataset.items is None:
-        sections = recipe_for(characters, min(len(dataset.train), len(dataset.val)), distinct)
-    else:
-        spans = item_spans(dataset.train, dataset.items.end)
-        sections = item_recipe_for(length, int(np.diff(spans, axis=1).max()))
-        sections["data"] = {"items": data.items}
-        if data.items == "pairs":
-            sections["sample"]["temperature"] = 0.0  # the most likely answer
-            sections["model"]["dropout"] = min(PAIR_DROPOUT, sections["model"].get("dropout", 0.0))
-    if has_several_texts:
-        del sections["data"]["order"]  # several texts are read at random only
-    return sections, dataset
+
+
+def _sections_for_items(data: DataConfig, dataset: Dataset) -> dict[str, dict[str, Any]]:
+    """Return the sections that fit a list, or questions and answers."""
+    assert dataset.items is not None
+    spans = item_spans(dataset.train, dataset.items.end)  # (N, 2)
+    longest_item = int(np.diff(spans, axis=1).max())
+    sections = item_recipe_for(_num_tokens(data, dataset), longest_item)
+    sections["data"] = {"items": data.items}
+    if data.items == "pairs":
+        sections["sample"]["temperature"] = 0.0  # the most likely answer
+        dropout = sections["model"].get("dropout", 0.0)
+        sections["model"]["dropout"] = min(PAIR_DROPOUT, dropout)
+    return sections
 
 
 def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:

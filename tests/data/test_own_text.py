@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from gpt.config import Config, DataConfig
-from gpt.data.own_text import MAX_EVAL_TOKENS, MIN_CHARS, TIERS, fit_recipe, recipe_for
+from gpt.data.own_text import (
+    MAX_EVAL_TOKENS,
+    MIN_CHARS,
+    TIERS,
+    fit_recipe,
+    item_recipe_for,
+    recipe_for,
+)
 from gpt.system.environment import read_settings
 
 AMOUNTS = (
@@ -86,3 +93,14 @@ def test_a_line_warns_of_a_text_too_small_for_a_claim(
         any(line.startswith("warning: ") and f"{characters:,} characters" in line for line in lines)
         == warned
     )
+
+
+@pytest.mark.parametrize("characters", [MIN_CHARS, 8_000, 60_000, 150_001, 1_000_000, 20_000_000])
+@pytest.mark.parametrize("longest", [5, 100, 10_000])
+def test_recipe_for_items_holds_a_whole_item_where_one_can(characters: int, longest: int) -> None:
+    config = Config.model_validate(item_recipe_for(characters, longest))
+    assert config.model.block_size >= min(longest, 256)
+    assert config.model.block_size % 8 == 0
+    assert config.train.batch_size >= 1
+    assert config.sample.temperature == 1
+    assert config.optim.warmup_steps + (config.optim.decay_steps or 0) <= config.train.max_steps
