@@ -52,8 +52,8 @@ class Muon(Optimizer):
         dtype: type in which the Newton-Schulz iterations compute; bfloat16 suffices.
 
     Attributes:
-        found_inf: 1, on the device, if this update must be skipped, as in fused AdamW; None makes
-            the update.
+        found_inf: 1, on the device, if this update must be skipped, as in fused AdamW; None means
+            that it need not.
     """
 
     found_inf: Tensor | None = None

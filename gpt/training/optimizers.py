@@ -22,9 +22,9 @@ class CombinedOptimizer:
 
     Attributes:
         grad_scale: None, since gradients are unscaled before they are clipped.
-        found_inf: 1, on the device, if the next update must be skipped; None makes it. Both are
-            attributes of the class too, since GradScaler sets them on the object for a step, and
-            then deletes them there.
+        found_inf: 1, on the device, if the next update must be skipped; None means that it need
+            not. Both are attributes of the class too, since GradScaler sets them on the object for
+            a step, and then deletes them there.
     """
 
     grad_scale: Tensor | None = None

@@ -190,7 +190,7 @@ def check_fits(start: Resume, config: Config, dataset: Dataset, allow_config_cha
             f"{start.folder} holds a model, but no state of a training to resume; begin a new run "
             f"with it: train.init_from={start.folder}"
         )
-    # Rounding to integers has no gradient, so that an optimizer could not change such weights.
+    # Quantized weights have no gradient, so that no optimizer could change them.
     start.require_float32()
     changes = differences(saved.config, config, is_resumed=True)
     new_run = "leave --resume out to begin a new run beside it"
