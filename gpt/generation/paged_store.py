@@ -32,6 +32,7 @@ class PagedStore:
         self.block_size = block_size
         self.device = device
         shape = (config.n_layer, config.kv_heads, blocks * block_size, config.head_dim)
+        # Zeros, since what lies in memory may be NaN, which no mask of attention would remove.
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros_like(self.keys)
 

@@ -194,7 +194,7 @@ class _Comparison:
             "exec",
             dont_inherit=True,
         )
-        namespace = dict(self._namespace)
+        namespace = dict(self._namespace)  # a copy: the module itself stays as it is
         exec(code, namespace)
         return namespace["__value__"]
 

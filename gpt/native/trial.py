@@ -219,8 +219,8 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
     A token is right if its random number lies in the interval of cumulative probability that
     PyTorch gives it, by the logits of the decoder.
     """
-    for keys in SAMPLING_PARAMS:
-        params = SamplingParams.model_validate(keys)
+    for fields in SAMPLING_PARAMS:
+        params = SamplingParams.model_validate(fields)
         uniforms = torch.rand(2, 8)  # of two sequences and eight steps
         seen = torch.zeros(2, vocab_size, dtype=torch.uint8)
         seen[:, :9] = 1  # some tokens, so that the repetition penalty has an effect
@@ -229,9 +229,9 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
         newest = TokenBatch(tokens=[1, 2], sequences=[0, 1], positions=[0, 0])
         sampled, logits = decoder.generate(newest, uniforms, params, seen, keep_logits=True)
         assert logits is not None
-        for step, rows in enumerate(logits):
+        for step, rows in enumerate(logits):  # rows are (2, V)
             tokens = torch.tensor([each[step] for each in sampled]).unsqueeze(1)  # (2, 1)
-            # The interval of a token ends at the sum of probabilities up to it.
+            # The interval of a token begins where that of the token before it ends.
             probabilities = _probabilities(rows, seen_before.bool(), params).double()  # (2, V)
             ends = probabilities.cumsum(dim=-1)
             begins = torch.cat((torch.zeros(2, 1), ends), dim=-1)
@@ -239,7 +239,7 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
             is_above = begins.gather(1, tokens) <= uniform + ROUNDING
             is_below = uniform <= ends.gather(1, tokens) + ROUNDING
             if not bool((is_above & is_below).all()):
-                return f"tokens sampled by {keys} differed from PyTorch's"
+                return f"tokens sampled by {fields} differed from PyTorch's"
             seen_before = seen_before.scatter(1, tokens, 1)
     return None
 

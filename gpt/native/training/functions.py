@@ -6,7 +6,8 @@ autocast, but rounds less often. The gradients come from kernels too, which auto
 differentiate: it raises an error for a second derivative.
 
 Shapes: B batch, T time, C = n_embd, D head width, F outputs of a linear layer. `rows` is the
-product of all dimensions but the last.
+product of all dimensions but the last. Widths are multiples of 16, since kernels compute vectors of
+up to 16 numbers.
 """
 
 from collections.abc import Mapping, Sequence
