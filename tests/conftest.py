@@ -113,7 +113,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("GPT_DATA_DIR", "GPT_OFFLINE", "GPT_PROCESSOR", "GPT_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     # a slow machine prints no more lines about progress than a fast one
-    monkeypatch.setattr("gpt.system.progress.SILENCE", PATIENCE)
+    monkeypatch.setattr("gpt.system.progress.ANNOUNCE_AFTER", PATIENCE)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

@@ -15,7 +15,7 @@ from gpt.data.items import item_spans
 from gpt.data.tokens import IGNORE, Tokens
 from gpt.system.device import Compute
 from gpt.system.errors import CheckpointError, ConfigError
-from gpt.system.progress import Report, announced, counted
+from gpt.system.progress import Report, announce_if_slow, progress_bar
 from gpt.training.loss import Batch, Evaluation, evaluate, sliding_batches
 
 DEFAULT_BATCH_SIZE = 64
@@ -87,7 +87,7 @@ def evaluate_corpus(
     # a batch is not larger than the split, since its memory grows with its size
     batch_size = min(windows.batch_size or DEFAULT_BATCH_SIZE, number_of_windows)
     batches = sliding_batches(tokens, block_size, batch_size, stride)
-    with counted(report, f"evaluating {loaded.folder}", len(tokens) - 1, "tokens") as advance:
+    with progress_bar(report, f"evaluating {loaded.folder}", len(tokens) - 1, "tokens") as advance:
         result = evaluate(loaded.model, _counted(batches, advance), compute)
     return _summary(loaded, split, result, dataset.chars_per_token(tokens))
 
@@ -126,16 +126,16 @@ def _evaluate_items(
     batch_size = windows.batch_size or DEFAULT_BATCH_SIZE
     block_size = loaded.config.model.block_size
     batches = item_batches(tokens, block_size, batch_size, dataset.items)
-    with counted(report, f"evaluating {loaded.folder}", len(tokens), "tokens") as advance:
+    with progress_bar(report, f"evaluating {loaded.folder}", len(tokens), "tokens") as advance:
         result = evaluate(loaded.model, _counted(batches, advance), compute)
     summary = _summary(loaded, split, result, dataset.chars_per_token(tokens))
     num_items = len(item_spans(tokens, dataset.items.end))
     summary |= {"items": num_items, "loss_per_item": result.loss * result.tokens / num_items}
     if dataset.items.answer is not None:
-        with announced(report, "answering questions"):
+        with announce_if_slow(report, "answering questions"):
             num_exact, num_answers = count_exact(loaded, dataset, tokens)
         return {**summary, "answers": num_answers, "exact_answers": num_exact}
-    with announced(report, f"writing {NUM_SAMPLES:,} samples"):
+    with announce_if_slow(report, f"writing {NUM_SAMPLES:,} samples"):
         num_new = count_new(loaded, dataset)
     return {
         **summary,

@@ -16,7 +16,7 @@ from gpt.model import GPT
 from gpt.model.quantized import for_format, format_of, quantize, weights_format
 from gpt.system.device import meta_device
 from gpt.system.errors import CheckpointError
-from gpt.system.progress import Report, announced, print_line
+from gpt.system.progress import Report, announce_if_slow, print_line
 
 MAX_POSITION_TABLE_BYTES = 128 << 20
 """Size of the position tables that every model may have, however small its weights are."""
@@ -58,7 +58,7 @@ def load_trained(
             configuration.
         InputError: the saved weights have a format that cannot be converted to `weights`.
     """
-    with announced(report, "loading the model"):
+    with announce_if_slow(report, "loading the model"):
         folder, checkpoint = _find_and_read(path, runs)
         model = build_model(checkpoint, folder)
         # `quantize` refuses weights that are quantized already, so that it is called only for a

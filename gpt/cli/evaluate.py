@@ -14,7 +14,7 @@ from gpt.cli.shared_options import (
     to_path,
 )
 from gpt.system.errors import ConfigError
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     from gpt.api.evaluation import Windows
@@ -120,7 +120,7 @@ def _score_file(
 
     text = convert_newlines(read_text(arguments.text_file))
     stride = windows.stride_for(loaded.config.model.block_size)
-    with announced(report, f"scoring {len(text):,} characters"):
+    with announce_if_slow(report, f"scoring {len(text):,} characters"):
         score = score_text(loaded.model, loaded.tokenizer, text, stride)
     report(
         f"{loaded.folder}: {arguments.text_file} has log-probability {score.logprob:.2f} nats, "

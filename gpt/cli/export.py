@@ -11,7 +11,7 @@ from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
 from gpt.system.errors import ConfigError, GPTError, InputError
 from gpt.system.files import sync_file, sync_folder, temporary_folder
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(output) as folder:
             staged = folder / output.name
-            with announced(report, f"writing {output}"):
+            with announce_if_slow(report, f"writing {output}"):
                 lost_defaults = write(weights, loaded, staged)
             size = _synchronize(staged)
             staged.replace(output)  # an export is there as a whole, or not at all

@@ -7,7 +7,7 @@ from gpt.cli.command import load_torch, report
 from gpt.cli.config_options import require_free
 from gpt.cli.shared_options import command, to_path
 from gpt.system.errors import ConfigError, DataError, InputError
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     end_id = None  # nanoGPT's characters have no token that ends a text
     try:
-        with announced(report, f"reading {arguments.input}"):
+        with announce_if_slow(report, f"reading {arguments.input}"):
             if arguments.source == "hf":
                 model, tokenizer = import_folder(arguments.input)
                 end_id = read_end_id(arguments.input, model.vocab_size)
@@ -54,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
                 model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
     except (InputError, DataError) as error:
         raise InputError(f"{arguments.input} cannot be imported: {error}") from None
-    with announced(report, f"writing {output}"):
+    with announce_if_slow(report, f"writing {output}"):
         write_checkpoint(output, bare_checkpoint(model, tokenizer, end_id=end_id))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     report(

@@ -10,7 +10,7 @@ from gpt.cli.command import load_torch, report
 from gpt.cli.config_options import require_free
 from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     name = name_of_model(folder, checkpoint.config)
     output: Path = arguments.output or Path(arguments.runs, f"{name}-{arguments.weights}")
     require_free(output)
-    with announced(report, f"quantizing {folder}"), torch.no_grad():
+    with announce_if_slow(report, f"quantizing {folder}"), torch.no_grad():
         model = quantize(build_model(checkpoint, folder), arguments.weights)
         weights = weights_of(model)
         # All but the weights is the same: tokenizer, configuration, and the state of the run.

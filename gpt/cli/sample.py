@@ -20,7 +20,7 @@ from gpt.config import SamplingParams
 from gpt.config.sections import SEEDS
 from gpt.system.errors import GenerationError, GPTError, quoted
 from gpt.system.invocation import command_line
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 from gpt.system.signals import handling
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _beam(
         if params.overflow == "stop":
             length = min(length, block_size + 1 - len(prompt.ids))  # the last one needs no position
         runner = runtime.runner(arguments.beam)
-        with announced(report, f"searching with {arguments.beam} beams"):
+        with announce_if_slow(report, f"searching with {arguments.beam} beams"):
             found = beam_search(runner, prompt.ids, length, options)
         for hypothesis in found:
             text = ended(hypothesis.tokens)

@@ -22,7 +22,7 @@ from gpt.cli.shared_options import (
 )
 from gpt.system.environment import read_settings
 from gpt.system.errors import GPTError
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     import socket
@@ -248,7 +248,7 @@ async def _load_first(models: "Models") -> None:
     from gpt.extras.serving.http.protocol import APIError
 
     try:
-        with announced(report, "loading the model"):
+        with announce_if_slow(report, "loading the model"):
             async with models.use(None):
                 pass
     except APIError as error:

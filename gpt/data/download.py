@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpt.system.errors import DataError, first_line
 from gpt.system.files import make_folder, replacing, sha256_of
-from gpt.system.progress import Report, counted
+from gpt.system.progress import Report, progress_bar
 
 ATTEMPTS = 2
 """Times that each mirror is asked, all of them before any is asked again."""
@@ -99,7 +99,7 @@ def _transfer(
     with replacing(path) as temporary:
         try:
             with (
-                counted(report, f"downloading {path.name}", download.size, "B") as advance,
+                progress_bar(report, f"downloading {path.name}", download.size, "B") as advance,
                 temporary.open("wb") as file,
                 requests.get(url, stream=True, timeout=timeout) as response,
             ):

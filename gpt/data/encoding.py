@@ -29,7 +29,7 @@ from gpt.system.files import (
     temporary_folder,
     write_atomic,
 )
-from gpt.system.progress import Report, announced, counted
+from gpt.system.progress import Report, announce_if_slow, progress_bar
 
 THREADS = 8
 """Most blocks that are encoded at a time: the library of byte pairs takes 200 MB for each."""
@@ -91,7 +91,7 @@ def _write(
     for text in texts:
         files += text.files
     status_before = [file.stat() for file in files]
-    with announced(report, f"reading {corpus.name} for its tokenizer"):
+    with announce_if_slow(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = tokenizer or build_tokenizer(corpus, config)
     path = folder / TOKENS
     # Before anything is encoded: a held-out text may have characters that are refused.
@@ -135,7 +135,7 @@ def _write_tokens(
     with path.open("wb") as file:
         for text, tokenizer in zip(texts, tokenizers, strict=True):
             begin = num_tokens
-            with counted(report, f"encoding {text.name}", text.size, "B") as advance:
+            with progress_bar(report, f"encoding {text.name}", text.size, "B") as advance:
                 for ids in _ids_of(text, tokenizer, advance):
                     data = ids.tobytes()
                     digest.update(data)

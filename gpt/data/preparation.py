@@ -18,7 +18,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError
 from gpt.system.files import sha256_of
-from gpt.system.progress import Report, announced
+from gpt.system.progress import Report, announce_if_slow
 
 FORMAT = 1
 """A part of every fingerprint, so that a version with other tokens for the same text differs."""
@@ -43,21 +43,21 @@ def prepare(
     if isinstance(config.path, tuple):
         return _prepare_several(config, settings, report, base)
     corpus: CorpusText
-    with announced(report, "looking for the corpus, and hashing it where its hash is known"):
+    with announce_if_slow(report, "looking for the corpus, and hashing it where its hash is known"):
         files = corpus_files(config, settings, report)
         held_out = find_held_out(config, files, report)
         if config.items == "none":
             corpus = CorpusText(files, held_out)
         else:
             corpus = ItemCorpus(files, config, held_out)
-    with announced(report, f"reading {corpus.name}"):
+    with announce_if_slow(report, f"reading {corpus.name}"):
         tokenizer = None if base is None else extend_tokenizer(base, corpus)
         fingerprint = _fingerprint(config, corpus, tokenizer)
     folder = expand_home(config.dir, "data.dir") / "tokens" / fingerprint
     if not (folder / META).is_file():
         encode_into(folder, corpus, config, tokenizer, report)
         report(f"encoded {corpus.name} into {folder}")
-    with announced(report, f"verifying {folder}"):
+    with announce_if_slow(report, f"verifying {folder}"):
         return open_dataset(folder)
 
 
@@ -72,7 +72,7 @@ def _prepare_several(
         # Silent here: `prepare` below reports about each path.
         files += corpus_files(each, settings)
     corpus = CorpusText(files)
-    with announced(report, f"reading {corpus.name}"):
+    with announce_if_slow(report, f"reading {corpus.name}"):
         tokenizer = _tokenizer_of_all(corpus, config, base)
     return join_texts([prepare(each, settings, report, tokenizer) for each in config_of_each])
 

@@ -18,7 +18,7 @@ from gpt.native.fingerprint import SAMPLING, changed_code
 from gpt.system.device import require_own_threads
 from gpt.system.environment import Settings, read_settings
 from gpt.system.errors import DeviceError, GenerationError
-from gpt.system.progress import Report, announced, print_line, silent
+from gpt.system.progress import Report, announce_if_slow, print_line, silent
 
 BACKENDS = ("auto", "eager", "native")
 """`eager` is PyTorch; `native` the C++ engine, on a CPU; `auto` native where it is available."""
@@ -196,7 +196,7 @@ def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None
 def prepare_native(model: GPT, settings: Settings, report: Report) -> NativeModel:
     """Copy the weights of a model for the C++ decoder; `why_not_native` has returned None."""
     library, processor = load_decoder(settings, report)
-    with announced(report, "copying the weights for the native engine"):
+    with announce_if_slow(report, "copying the weights for the native engine"):
         weights = lay_out_weights(model, processor)
     return NativeModel(library, weights, edited_sampling=changed_code(SAMPLING))
 

@@ -27,7 +27,7 @@ from gpt.system.environment import Settings
 from gpt.system.errors import DeviceError
 from gpt.system.files import sha256_of, temporary_file
 from gpt.system.processor import Processor
-from gpt.system.progress import Report, announced, silent
+from gpt.system.progress import Report, announce_if_slow, silent
 
 NAMES = ("clang++",) if sys.platform == "win32" else ("c++", "g++", "clang++")
 """Names of compilers, the preferred one first.
@@ -322,7 +322,10 @@ def _compile(
     start = time.monotonic()
     report(f"compiling {title}: once, by {compiler_name}, in ten seconds to two minutes")
     # `temporary_file` gives a name in the folder of the log, from which the library can be renamed.
-    with announced(report, f"still compiling {title}", seconds=10), temporary_file(log) as built:
+    with (
+        announce_if_slow(report, f"still compiling {title}", seconds=10),
+        temporary_file(log) as built,
+    ):
         command = [*command, str(SOURCES / source), "-o", str(built)]
         try:
             result = subprocess.run(

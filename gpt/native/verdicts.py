@@ -25,7 +25,7 @@ from gpt.native.fingerprint import FINGERPRINT, SAMPLING, changed_code
 from gpt.system.environment import child_environment
 from gpt.system.errors import DeviceError
 from gpt.system.files import parse_json, read_file, write_atomic
-from gpt.system.progress import Report, announced
+from gpt.system.progress import Report, announce_if_slow
 
 SECONDS = 600
 """Longest time of a trial.
@@ -101,7 +101,7 @@ class Trial:
         if known is not None and self._is_valid(known):
             return known.reason
         title = f"trying the {self._processor} kernels in a process of their own, once"
-        with announced(report, title):
+        with announce_if_slow(report, title):
             result = self._try()
         if isinstance(result, str):
             return result  # why it failed now; the next start tries again

@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 Report = Callable[[str], None]
 """Receives one line for the user."""
-SILENCE = 2.0
-"""Seconds of work until a line says what takes so long."""
-AGAIN = 10.0
+ANNOUNCE_AFTER = 2.0
+"""Seconds of work until a line says what takes so long, or a progress bar appears."""
+ANNOUNCE_EVERY = 10.0
 """Seconds between the lines after the first one."""
 
 
@@ -40,25 +40,26 @@ def print_line(line: str) -> None:
 
 
 @contextmanager
-def announced(
+def announce_if_slow(
     report: Report,
     line: str | Callable[[], str],
     seconds: float | None = None,
-    again: float = AGAIN,
+    interval: float = ANNOUNCE_EVERY,
 ) -> Iterator[None]:
-    """Report a line if the work inside this context takes long, and then again and again.
+    """Report a line if the work inside this context takes long, and repeat it at intervals.
 
     Args:
         line: what is reported, or a function that returns it.
-        seconds: how long the work may take before the first report; None: `SILENCE`.
-        again: seconds between further reports, which also state the time so far.
+        seconds: how long the work may take before the first report; None: `ANNOUNCE_AFTER`.
+        interval: seconds between further reports, which also state the time so far.
     """
-    # `SILENCE` is read here and is no default, so that it can be replaced for a whole process.
-    first_wait = SILENCE if seconds is None else seconds
+    # `ANNOUNCE_AFTER` is read here and is no default of the parameter, so that a test can replace
+    # it for a whole process.
+    first_wait = ANNOUNCE_AFTER if seconds is None else seconds
     ended = Event()
     # A daemon, so that a process that ends meanwhile does not wait for this thread.
     thread = Thread(
-        target=_report_until, args=(ended, report, line, first_wait, again), daemon=True
+        target=_report_until, args=(ended, report, line, first_wait, interval), daemon=True
     )
     thread.start()
     try:
@@ -68,20 +69,51 @@ def announced(
 
 
 def _report_until(
-    ended: Event, report: Report, line: str | Callable[[], str], first_wait: float, again: float
+    ended: Event, report: Report, line: str | Callable[[], str], first_wait: float, interval: float
 ) -> None:
-    """Report a line after `first_wait` seconds, then every `again` seconds, until work ended."""
+    """Report a line after `first_wait` seconds, then every `interval` seconds, until work ended."""
     start = time.monotonic()
+    # `wait` returns True as soon as the work has ended, and False when the time is up.
     if ended.wait(first_wait):
         return
     report(line if isinstance(line, str) else line())
-    while not ended.wait(again):
+    while not ended.wait(interval):
         text = line if isinstance(line, str) else line()
         report(f"{text} ({time.monotonic() - start:.0f} s so far)")
 
 
+class _Progress:
+    """How much of some work is done: shown by a bar on a terminal, and as a line elsewhere."""
+
+    def __init__(self, title: str, total: int, unit: str) -> None:
+        self._title = title
+        self._total = total
+        self._unit = unit
+        # A disabled bar does not count, so that the lines need a count of their own.
+        self._done = 0
+        self.bar = tqdm(
+            total=total,
+            desc=title,
+            unit=f" {unit}",
+            unit_scale=True,
+            disable=None,  # tqdm shows a bar only if standard error is a terminal
+            delay=ANNOUNCE_AFTER,
+            leave=False,
+        )
+
+    def advance(self, count: int) -> None:
+        """Add what has been done since the last call."""
+        self._done += count
+        self.bar.update(count)
+
+    def line(self) -> str:
+        return f"{self._title}: {self._done:,} of {self._total:,} {self._unit}"
+
+
 @contextmanager
-def counted(report: Report, what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+def progress_bar(
+    report: Report, title: str, total: int, unit: str
+) -> Iterator[Callable[[int], None]]:
     """Show the progress of the work inside this context, if it takes longer than two seconds.
 
     A terminal shows a bar; otherwise lines are reported.
@@ -89,26 +121,9 @@ def counted(report: Report, what: str, total: int, unit: str) -> Iterator[Callab
     Yields:
         A function to call with how many more of `total` are done.
     """
-    # With disable=None, tqdm shows no bar unless standard error is a terminal. A disabled bar does
-    # not count, so that the lines need a count of their own.
-    bar = tqdm(
-        total=total,
-        desc=what,
-        unit=f" {unit}",
-        unit_scale=True,
-        disable=None,
-        delay=2,
-        leave=False,
-    )
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        bar.update(count)
-
-    def line() -> str:
-        return f"{what}: {done:,} of {total:,} {unit}"
-
-    with bar, announced(report if bar.disable else silent, line):
-        yield advance
+    progress = _Progress(title, total, unit)
+    with progress.bar as bar:
+        # Lines would repeat what the bar on a terminal shows.
+        report_line = report if bar.disable else silent
+        with announce_if_slow(report_line, progress.line):
+            yield progress.advance

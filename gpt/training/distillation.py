@@ -24,7 +24,7 @@ from gpt.system.device import Compute, require_memory, to_device
 from gpt.system.distributed import World
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import CheckpointError
-from gpt.system.progress import Report, counted, silent
+from gpt.system.progress import Report, progress_bar, silent
 from gpt.training.acceleration import use_native_kernels
 from gpt.training.loss import Batch
 from gpt.training.objective import StepBatch
@@ -156,7 +156,7 @@ def predict(
     # where each window begins; the last one at the latest where it is full
     starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
     batches = np.split(starts, range(batch_size, len(starts), batch_size))
-    with counted(report, "predicting the training split", len(starts), "windows") as advance:
+    with progress_bar(report, "predicting the training split", len(starts), "windows") as advance:
         for batch in batches:  # (B,)
             windows = tokens[batch[:, None] + np.arange(length)]  # (B, T)
             inputs = torch.from_numpy(np.asarray(windows).astype(np.int64))

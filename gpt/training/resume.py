@@ -22,7 +22,7 @@ from gpt.model import GPT
 from gpt.model.quantized import format_of
 from gpt.system.environment import expand_home
 from gpt.system.errors import CheckpointError, ConfigError, explained
-from gpt.system.progress import Report, announced
+from gpt.system.progress import Report, announce_if_slow
 from gpt.training.trainer import Trainer
 
 AUTO = "auto"
@@ -111,7 +111,7 @@ def find_start(config: Config, run: RunFolder, resume: str | Path | None, report
         CheckpointError: the folder holds a run that would be overwritten, or the checkpoint is
             damaged.
     """
-    with announced(report, "reading the checkpoint"):
+    with announce_if_slow(report, "reading the checkpoint"):
         if isinstance(resume, Path):
             # A checkpoint of another run is continued in a new folder, and overwrites no run.
             if not _contains(run, resume):

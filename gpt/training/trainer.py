@@ -17,7 +17,7 @@ from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.distributed import World
 from gpt.system.errors import CheckpointError, NonFiniteError
-from gpt.system.progress import Report, announced
+from gpt.system.progress import Report, announce_if_slow
 from gpt.training.callbacks import (
     CallbackGroup,
     CheckpointEvent,
@@ -112,7 +112,10 @@ class Trainer:
             Exception: a callback's own; a checkpoint was saved.
         """
         try:
-            with announced(self.report, "measuring the rate of matmuls"), self.compute.allow_tf32():
+            with (
+                announce_if_slow(self.report, "measuring the rate of matmuls"),
+                self.compute.allow_tf32(),
+            ):
                 self.meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
             # Signals are watched while the run is saved too. A launcher may pass the same Ctrl-C
@@ -142,7 +145,7 @@ class Trainer:
                     # The evaluation or the sample may fail, for example for want of memory. The
                     # last steps are saved before, and so are not lost.
                     self._save(best=False, required=True, is_final=False)
-                with announced(self.report, f"step {self.state.step}: evaluating"):
+                with announce_if_slow(self.report, f"step {self.state.step}: evaluating"):
                     self._evaluate(poll)
             if self._is_finished():
                 self.callbacks.call(EndEvent(self, self.state.step))

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from gpt.system.errors import explained
-from gpt.system.progress import announced, counted
+from gpt.system.progress import announce_if_slow, progress_bar
 from patience import PATIENCE
 
 
@@ -47,16 +47,16 @@ class Heard(list[str]):
 
 def test_long_work_is_announced_again_and_again() -> None:
     said = Heard(3)
-    with announced(said.report, "counting", seconds=0.0, again=0.001):
+    with announce_if_slow(said.report, "counting", seconds=0.0, interval=0.001):
         assert said.wait()
     assert said[0] == "counting"
     assert all(re.fullmatch(r"counting \(\d+ s so far\)", line) for line in said[1:3])
 
 
 def test_long_work_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.system.progress.SILENCE", 0.1)
+    monkeypatch.setattr("gpt.system.progress.ANNOUNCE_AFTER", 0.1)
     said = Heard(1)
-    with counted(said.report, "reading", 2000, "pages") as advance:
+    with progress_bar(said.report, "reading", 2000, "pages") as advance:
         advance(1000)
         advance(500)
         assert said.wait()

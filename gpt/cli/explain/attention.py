@@ -10,7 +10,7 @@ from gpt.cli.explain.options import add_text_options, check_range, open_text
 from gpt.cli.tables import print_view
 from gpt.extras.inspection.rendering.tables import Table
 from gpt.system.errors import ConfigError
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,14 +56,14 @@ def run(arguments: argparse.Namespace) -> None:
     from gpt.extras.inspection.views.attention import attention_view
 
     source = str(loaded.folder)
-    with announced(report, f"computing the attention weights of {len(idx)} tokens"):
+    with announce_if_slow(report, f"computing the attention weights of {len(idx)} tokens"):
         view = attention_view(loaded.model, loaded.tokenizer, idx, edits)
     if head is not None and not arguments.json:
         print(f"layer {layer}, head {head}: rows: queries; columns: keys; each row sums to 1")
         print(heat_map(view["weights"][layer, head].tolist(), view["labels"]))
         return
     # Each head needs a forward pass of its own, which is not spent on the heat map above.
-    with announced(report, "measuring the loss without each head"):
+    with announce_if_slow(report, "measuring the loss without each head"):
         heads = _summarize_heads(arguments, view, loaded, idx, edits)
     title = f"{source}: attention over {len(idx)} tokens"
     summary = {

@@ -9,7 +9,7 @@ from gpt.cli.explain.options import add_text_options, check_range, open_text
 from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
 from gpt.extras.inspection.rendering.tables import Table
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     from gpt.extras.inspection.views.tokens import View
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from gpt.extras.inspection.views.lens import lens_view
 
-    with announced(report, f"computing the logit lens of {len(idx)} tokens"):
+    with announce_if_slow(report, f"computing the logit lens of {len(idx)} tokens"):
         view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits)
     tables: Iterable[Table] = _tables(view)  # computed when they are printed
     if arguments.position is not None:

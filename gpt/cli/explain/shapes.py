@@ -10,7 +10,7 @@ from gpt.cli.command import report
 from gpt.cli.explain.options import add_model_options, add_size_options, find_config, read_size
 from gpt.cli.tables import print_view
 from gpt.extras.inspection.rendering.tables import Table
-from gpt.system.progress import announced
+from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     from gpt.extras.inspection.tracing.shape_trace import TensorRow
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     with meta_device():  # shapes need no memory
         model = GPT(config.model).eval()
         idx = torch.zeros(batch, length, dtype=torch.long)
-    with announced(report, "tracing the forward pass"):
+    with announce_if_slow(report, "tracing the forward pass"):
         rows = trace_shapes(model, idx)
     title = f"{name}: {batch} × {length} tokens"
     forward_pass = [asdict(row) for row in rows]
