@@ -27,9 +27,11 @@ from gpt.config.filters import FILTERS
 from gpt.system.environment import DEVICE_PATTERN
 
 SEEDS = 2**32
-"""Number of seeds; torch's generator on a CPU reads the lowest 32 bits, so that larger ones would
-be repetitions.
+"""Number of seeds.
+
+Torch's generator on a CPU reads the lowest 32 bits only: a larger seed would repeat a smaller one.
 """
+# The upper bounds keep values within 64 bits, with which torch and NumPy compute.
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
 Sequences = Annotated[int, Field(ge=1, le=1_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
@@ -38,12 +40,13 @@ Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 MIN_SEQUENCE_LENGTH = 8
-"""Least tokens of a sequence into which `train.length_warmup` cuts a window."""
+"""Tokens of the shortest sequence into which `train.length_warmup` may cut a window."""
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with its value."""
 
 
 def _list_to_tuple(value: Any) -> Any:
+    """Return a list as a tuple: YAML has lists, and a frozen section holds no mutable value."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -54,18 +57,24 @@ def _check_path(text: str) -> str:
 
 
 def _check_sources(value: Any) -> Any:
-    """Check a path, or several in a list; say of a mapping, which once gave weights, what to write
-    instead.
+    """Check the value of `data.path`: None, a path, or several paths in a list.
+
+    A mapping once gave each text a weight; its message says what to write instead.
     """
+    if value is None:
+        return None
     if isinstance(value, dict):
         raise ValueError(
             "texts have no weights: expected a path, or [PATH, ...], sampled by length"
         )
-    several = value if isinstance(value, list | tuple) else [value]
-    are_paths = all(isinstance(path, str) and path and "\0" not in path for path in several)
-    if value is not None and not (several and are_paths):
+    paths = value if isinstance(value, list | tuple) else [value]
+    if not paths or not all(_is_path(path) for path in paths):
         raise ValueError("expected a path, or [PATH, ...]")
     return _list_to_tuple(value)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
 
 
 def _refuse_several(value: Any) -> Any:
@@ -76,26 +85,27 @@ def _refuse_several(value: Any) -> Any:
 
 
 def is_name_character(character: str, first: bool = False) -> bool:
-    """Return whether a run's name may have a character: a letter or digit of any script, an emoji,
-    a point, - or _.
+    """Return whether a run's name may have a character, or with `first` begin with it.
 
-    Letters come with their combining marks. The first is none of the last three.
+    A name begins with a letter or digit of any script, or an emoji. Dots, hyphens, underscores and
+    combining marks, which belong to the letter before them, may follow.
     """
+    # Categories of Unicode: L... are letters, N... numbers, M... marks, and So has the emoji.
     category = unicodedata.category(character)
-    return (
-        category[0] in "LN"
-        or category == "So"
-        or (not first and (category[0] == "M" or character in "._-"))
-    )
+    if category[0] in "LN" or category == "So":
+        return True
+    may_follow = category[0] == "M" or character in "._-"
+    return may_follow and not first
 
 
 def _check_name(text: str) -> str:
+    """Return a run's name in composed form (NFC); ValueError: it cannot be one."""
     name = unicodedata.normalize("NFC", text)
-    if not all(
-        is_name_character(character, first=at == 0) for at, character in enumerate(name or "-")
-    ):
+    begins_well = name != "" and is_name_character(name[0], first=True)
+    if not begins_well or not all(map(is_name_character, name)):
         raise ValueError(
-            "expected letters, digits, points, - and _, of which the first is a letter or digit"
+            "expected letters, digits, dots, hyphens and underscores, of which the first is a "
+            "letter or digit"
         )
     return name
 
@@ -122,8 +132,9 @@ SHIPPED = {
     "optim.schedule": ["cosine", "wsd", "constant"],
     "train.loss_terms": ["z_loss"],
 }
-"""The names of the package's own parts, by the key that takes them: checking these does not import
-torch.
+"""The names of the package's own components, by the key that takes them.
+
+They are checked without an import of torch, which takes seconds. Editors complete them.
 """
 TABLES = {
     "model.mlp": ["gpt.model.layers:ACTIVATIONS", "gpt.model.layers:MLPS"],
@@ -133,41 +144,67 @@ TABLES = {
     "optim.schedule": ["gpt.training.schedule:SCHEDULES"],
     "train.loss_terms": ["gpt.training.objective:LOSS_TERMS"],
 }
-"""The dicts that hold the parts; plugins add to them."""
+"""The dicts that hold the components, those of plugins too.
+
+They are texts, since this module is imported by the modules that define them.
+"""
 
 
 def names_of(key: str) -> list[str]:
     """Return the names that a key of `TABLES` takes."""
-    return [name for table in TABLES.get(key, []) for name in resolve_name(table)]
+    names: list[str] = []
+    for table in TABLES.get(key, []):
+        names.extend(resolve_name(table))
+    return names
 
 
-def _check_part(key: str, name: str) -> str:
-    if name not in SHIPPED[key] and name not in (known := names_of(key)):
+def _check_component(name: str, key: str) -> str:
+    """Return the name of a component; ValueError: neither the package nor a plugin has it."""
+    if name in SHIPPED[key]:
+        return name
+    known = names_of(key)
+    if name not in known:
         raise ValueError(f"expected one of {', '.join(known)}")
     return name
 
 
 def _check_terms(terms: dict[str, float]) -> dict[str, float]:
     for name in terms:
-        _check_part("train.loss_terms", name)
+        _check_component(name, "train.loss_terms")
     return terms
 
 
-def _part(key: str, default: str, description: str | None = None) -> Any:
-    return Field(default, description=description, json_schema_extra={"enum": [*SHIPPED[key]]})
+def _component_of(key: str) -> tuple[AfterValidator, Any]:
+    """Return what makes a text the type of a key: its check, and the names for the schema."""
+    check = AfterValidator(partial(_check_component, key=key))
+    return check, Field(json_schema_extra={"enum": [*SHIPPED[key]]})
+
+
+MLPName = Annotated[str, *_component_of("model.mlp")]
+NormName = Annotated[str, *_component_of("model.norm")]
+PositionName = Annotated[str, *_component_of("model.position")]
+OptimizerName = Annotated[str, *_component_of("optim.name")]
+ScheduleName = Annotated[str, *_component_of("optim.schedule")]
 
 
 def filter_fields(optional: bool = False) -> Any:
-    """Return a model with the field of each sampling filter, to derive from; `optional`: None by
-    default.
+    """Return a model to derive from, which has one field for each filter of `FILTERS`.
+
+    A filter that is added there is thus a key of `sample` and a field of the server's requests.
+
+    Args:
+        optional: whether a field may be None, which is then its default.
     """
     fields: dict[str, Any] = {}
-    for name, part in FILTERS.items():
-        kind: Any = Annotated[type(part.off), part.field]
-        # a union takes no field with a default
-        bounded: Any = Annotated[type(part.off), *part.field.metadata]
-        given = bounded | None, Field(None, description=part.field.description)
-        fields[name] = given if optional else (kind, part.off)
+    for name, component in FILTERS.items():
+        kind = type(component.off)
+        if optional:
+            # Bounds alone: pydantic ignores the default of a field inside of a union.
+            bounded: Any = Annotated[kind, *component.field.metadata]
+            field = Field(None, description=component.field.description)
+            fields[name] = (bounded | None, field)
+        else:
+            fields[name] = (Annotated[kind, component.field], component.off)
     return create_model("FilterFields", **fields)
 
 
@@ -340,11 +377,11 @@ class DataConfig(Section):
         defaults = type(self).model_fields
         if self.val_path is not None and self.val_fraction != defaults["val_fraction"].default:
             yield "val_fraction", "is not read with val_path, all of which validates; leave it out"
-        if self.test_fraction > 0 and (self.val_path is not None or self.test_path is not None):
+        held_out = [key for key in ("val_path", "test_path") if getattr(self, key) is not None]
+        if self.test_fraction > 0 and held_out:
             # The splits would not follow one another: a part of the corpus would come after the
             # text for validation.
             yield "test_fraction", "is not read with val_path or test_path; leave it out"
-        held_out = [key for key in ("val_path", "test_path") if getattr(self, key) is not None]
         if isinstance(self.path, tuple):
             for key in held_out:
                 yield key, "is for one path; put the files into a folder, and name that"
@@ -379,19 +416,13 @@ class ModelConfig(Section):
         None, description="On attention weights; null: as `dropout`."
     )
     bias: bool = Field(False, description="Biases in linear layers and LayerNorm.")
-    norm: Annotated[str, AfterValidator(partial(_check_part, "model.norm"))] = _part(
-        "model.norm", "layernorm"
-    )
+    norm: NormName = "layernorm"
     norm_eps: PositiveFloat = Field(1e-5, description="Added to the variance before the root.")
-    position: Annotated[str, AfterValidator(partial(_check_part, "model.position"))] = _part(
-        "model.position", "learned"
-    )
+    position: PositionName = "learned"
     rope_theta: PositiveFloat = Field(
         10000.0, description="Base of the rotary and sinusoidal frequencies."
     )
-    mlp: Annotated[str, AfterValidator(partial(_check_part, "model.mlp"))] = _part(
-        "model.mlp", "gelu"
-    )
+    mlp: MLPName = "gelu"
     mlp_width: PositiveInt | None = Field(
         None,
         description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a "
@@ -435,14 +466,21 @@ class ModelConfig(Section):
         """Return the hidden width of the feed-forward network."""
         if self.mlp_width is not None:
             return self.mlp_width
-        return math.ceil(self.n_embd * 8 / 3 / 8) * 8 if self.mlp == "swiglu" else 4 * self.n_embd
+        if self.mlp == "swiglu":
+            # It has three matrices in place of two: at 2/3 of the width, as many parameters.
+            return math.ceil(self.n_embd * 8 / 3 / 8) * 8  # up to a multiple of 8
+        return 4 * self.n_embd
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values, with what programs for models of transformers ask of a configuration,
-        such as peft.
+        """Return the values as a dict that programs for models of transformers read, such as peft.
+
+        They ask for the type of the model, and whether its embeddings are tied.
         """
-        theirs = {"model_type": "glassgpt", "tie_word_embeddings": self.tie_weights}
-        return {**self.model_dump(), **theirs}
+        return {
+            **self.model_dump(),
+            "model_type": "glassgpt",
+            "tie_word_embeddings": self.tie_weights,
+        }
 
     def cross_checks(self) -> Iterator[Problem]:
         if self.n_embd % self.n_head:
@@ -465,17 +503,15 @@ class ModelConfig(Section):
 class OptimConfig(Section):
     """The optimizer and its learning rate."""
 
-    name: Annotated[str, AfterValidator(partial(_check_part, "optim.name"))] = _part(
-        "optim.name",
+    name: OptimizerName = Field(
         "adamw",
-        "muon: Muon for the matrices of the blocks, AdamW for everything else.",
+        description="muon: Muon for the matrices of the blocks, AdamW for everything else.",
     )
     learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate.")
     min_lr: NonNegativeFloat = Field(1e-4, description="Learning rate at the end of the decay.")
-    schedule: Annotated[str, AfterValidator(partial(_check_part, "optim.schedule"))] = _part(
-        "optim.schedule",
+    schedule: ScheduleName = Field(
         "cosine",
-        "After the warmup: cosine decay, stable then linear decay (wsd), or constant.",
+        description="After the warmup: cosine decay, stable then linear decay (wsd), or constant.",
     )
     warmup_steps: NonNegativeInt = Field(
         100,
@@ -499,9 +535,9 @@ class OptimConfig(Section):
     )
 
     def cross_checks(self) -> Iterator[Problem]:
-        if (
-            self.min_lr > self.learning_rate and self.schedule != "constant"
-        ):  # which has no end of a decay
+        # The constant schedule never decays, so that it does not read min_lr.
+        decays = self.schedule != "constant"
+        if decays and self.min_lr > self.learning_rate:
             yield "min_lr", f"{self.min_lr:g} is above learning_rate {self.learning_rate:g}"
         if self.name != "muon" and self.muon_rate != type(self).model_fields["muon_rate"].default:
             yield "muon_rate", f"is only read with name: muon, and name is {self.name}"
@@ -610,15 +646,18 @@ class SampleConfig(Section, filter_fields()):  # type: ignore[misc]
     )
 
     def params(self, **changes: Any) -> "SamplingParams":
-        """Return these values, with some of them replaced, for a request; ValidationError: one is
-        unknown or wrong.
+        """Return the parameters of a request: these values, with some of them replaced.
+
+        Raises:
+            ValidationError: a name is unknown, or a value is wrong.
         """
         return SamplingParams.model_validate({**self.model_dump(), **changes})
 
 
 class SamplingParams(SampleConfig):
-    """The parameters of a request: those of the `sample` section, and some that a run does not
-    keep.
+    """The parameters of a request.
+
+    Those of the `sample` section, and some that the configuration of a run does not have.
     """
 
     logprobs: NonNegativeInt | None = Field(
@@ -642,13 +681,12 @@ class SamplingParams(SampleConfig):
         (), description="Added to logits: (id, number) each."
     )
 
+    # Not a field: it follows from the tokenizer, and a request cannot set it.
     _ids: int | None = PrivateAttr(None)
 
     @property
     def ids(self) -> int | None:
-        """Return the number of ids that may be sampled, from 0 on; None: all of the model's
-        vocabulary.
-        """
+        """Return how many ids may be sampled, from 0 on; None: the model's whole vocabulary."""
         return self._ids
 
     def limited_to(self, ids: int) -> Self:
@@ -658,7 +696,10 @@ class SamplingParams(SampleConfig):
         text.
         """
         limited = self.model_copy()
-        limited._ids = max(ids, -1 if self.end_id is None else self.end_id + 1)
+        limited._ids = ids
+        if self.end_id is not None:
+            # A text could not end otherwise: the end token is often one of those without a text.
+            limited._ids = max(ids, self.end_id + 1)
         return limited
 
 
@@ -673,15 +714,18 @@ class Config(Section):
     sample: SampleConfig = Field(default_factory=SampleConfig)
 
     def cross_checks(self) -> Iterator[Problem]:
-        pieces, size = 2 ** len(self.train.length_warmup), self.model.block_size
-        if pieces > 1 and (size % pieces or size < pieces * MIN_SEQUENCE_LENGTH):
+        size = self.model.block_size
+        # The length doubles after each share, so that the first sequences are the shortest.
+        pieces = 2 ** len(self.train.length_warmup)
+        min_size = pieces * MIN_SEQUENCE_LENGTH
+        is_divisible = size % pieces == 0
+        if pieces > 1 and not (is_divisible and size >= min_size):
             yield (
                 "train.length_warmup",
                 f"cannot cut model.block_size {size} into {pieces} sequences of "
                 f"{MIN_SEQUENCE_LENGTH} tokens or more; make block_size a multiple of {pieces}, "
-                f"{pieces * MIN_SEQUENCE_LENGTH} or more, or leave out shares",
+                f"{min_size} or more, or leave out shares",
             )
-
         if self.data.items != "none":
             for key in ("length_warmup", "teacher"):
                 if getattr(self.train, key):
@@ -691,9 +735,7 @@ class Config(Section):
                     )
 
     def without_effect(self) -> Iterator[Problem]:
-        """Yield each key that has another value than by default, and that nothing reads, with the
-        reason.
-        """
+        """Yield each key that was changed from its default but is not read, with the reason."""
         if self.optim.schedule == "constant":
             yield from self._changed(
                 "optim", ("min_lr", "decay_steps"), "with optim.schedule: constant"
@@ -704,6 +746,7 @@ class Config(Section):
             yield from self._changed("model", ("rope_theta",), "with model.position: learned")
 
     def _changed(self, name: str, keys: Sequence[str], reason: str) -> Iterator[Problem]:
+        """Yield the keys of a section that do not have their defaults, with the reason."""
         section = getattr(self, name)
         for key in keys:
             value = getattr(section, key)
@@ -712,22 +755,26 @@ class Config(Section):
 
     def sequence_lengths(self) -> list[tuple[int, int]]:
         """Return the lengths of sequences in the training, each with the number of its steps."""
-        steps, shares, size = self.train.max_steps, self.train.length_warmup, self.model.block_size
-        bounds = [0, *(round(share * steps) for share in itertools.accumulate(shares)), steps]
-        cuts = range(len(shares), -1, -1)
-        return [
-            (size >> cut, end - begin)
-            for cut, (begin, end) in zip(cuts, itertools.pairwise(bounds), strict=True)
-        ]
+        steps = self.train.max_steps
+        shares = self.train.length_warmup
+        # The steps at which the length changes, with the first and the last.
+        bounds = [0]
+        for share in itertools.accumulate(shares):
+            bounds.append(round(share * steps))
+        bounds.append(steps)
+        lengths = []
+        for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            halvings = len(shares) - index
+            lengths.append((self.model.block_size >> halvings, end - begin))
+        return lengths
 
     def leaves(self) -> dict[str, Any]:
         """Return every value, as JSON has it, by its `section.key`."""
-        sections = self.model_dump(mode="json")
-        return {
-            f"{name}.{key}": value
-            for name, section in sections.items()
-            for key, value in section.items()
-        }
+        leaves = {}
+        for name, section in self.model_dump(mode="json").items():
+            for key, value in section.items():
+                leaves[f"{name}.{key}"] = value
+        return leaves
 
 
 SECTIONS: dict[str, type[Section]] = {name: type(section) for name, section in Config()}

@@ -1,9 +1,6 @@
-"""Configuration files, the recipes that ship with the package, names of runs after files, and
-overrides.
-"""
+"""Find configuration files and the recipes of the package, and name runs after files."""
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -21,16 +18,20 @@ from gpt.system.files import text_for_path
 
 _INSTALLED = Path(__file__).parents[1] / "recipes"
 RECIPES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "configs"
-"""A wheel has them inside the package, a clone beside it."""
-NAME_BYTES = 200
-"""Most bytes of a name that is made from a text: a file's may have 255 with all that is added to
-it.
+"""The folder of the recipes: a wheel has them inside the package, a clone beside it."""
+MAX_NAME_BYTES = 200
+"""Bytes of the longest name that is made from a text.
+
+A file's name may have 255 bytes on common filesystems; the rest is for what is added to a run's.
 """
+_HASH_DIGITS = 8
+"""Digits of the hash at the end of a name that was too long."""
 _NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
 PLACE_KEYS = {"run.name", "run.dir"}
 """The keys that say which folder a run has."""
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
+"""The ending of a file's name, such as .txt; in `notes 3.5` there is none."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class LoadedConfig:
     Attributes:
         default_name: the name that the file suggests.
         file: None if the configuration comes from no file.
-        is_placed: whether `run.name` or `run.dir` was given in the place of the file's.
+        is_placed: whether `run.name` or `run.dir` was overridden.
     """
 
     config: Config
@@ -61,8 +62,9 @@ class LoadedConfig:
 
     @property
     def run_file(self) -> Path | None:
-        """Return the file if it is named as a run's own configuration, and that may be the run
-        which is meant.
+        """Return the file if it may be the configuration in the folder of the run that is meant.
+
+        If the name or the folder of the run was overridden, another run is meant.
         """
         is_own = self.file is not None and self.file.name == "config.yaml" and not self.is_placed
         return self.file if is_own else None
@@ -78,9 +80,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     path = find_config(path)
     given = {override.partition("=")[0].strip() for override in overrides}
     config = parse_config(read_yaml(path), str(path), overrides)
-    return LoadedConfig(
-        config, to_name(path.stem), path, is_placed=not given.isdisjoint(PLACE_KEYS)
-    )
+    is_placed = not given.isdisjoint(PLACE_KEYS)
+    return LoadedConfig(config, to_name(path.stem), path, is_placed)
 
 
 def recipe_names() -> list[str]:
@@ -88,68 +89,95 @@ def recipe_names() -> list[str]:
 
 
 def find_config(source: str | Path) -> Path:
-    """Return the configuration file that a path or the name of a recipe means; what is there, is
-    the file.
+    """Return the configuration file that a path or the name of a recipe means.
 
-    Raises: ConfigError: there is no such recipe, or no such file but a recipe of its name; the
-        message names the nearest.
+    A file that exists comes before a recipe of the same name.
+
+    Raises:
+        ConfigError: there is no such recipe, or no such file but a recipe of its name; the message
+            names the nearest one.
     """
-    if text := text_for_path(source):
+    message = text_for_path(source)
+    if message is not None:
         raise ConfigError(
-            f"{text}; give a YAML file, a recipe's name, or in Python a dict of sections"
+            f"{message}; give a YAML file, a recipe's name, or in Python a dict of sections"
         )
-    path, known = Path(source), recipe_names()
+    path = Path(source)
+    known = recipe_names()
     if path.is_file():
         return path
-    if path.suffix or path.name != str(source):
+    is_only_name = path.name == str(source) and not path.suffix
+    if not is_only_name:
+        # A recipe is never meant. A path that is missing is reported where the file is read.
         if not path.exists() and path.stem in known:
             raise ConfigError(
                 f"{path}: no such configuration file; did you mean the recipe, {path.stem}?"
             )
         return path
     if path.name not in known:
-        file = next(
-            (file for file in (f"{path}.yaml", f"{path}.yml") if Path(file).is_file()), None
-        )
-        near = f"; did you mean {file}?" if file else nearest(path.name, known)
-        meant = near or f"; expected a file or one of {', '.join(known)}"
+        meant = _file_meant(path) or nearest(path.name, known)
+        if not meant:
+            meant = f"; expected a file or one of {', '.join(known)}"
         raise ConfigError(f"{path.name!r} is neither a file nor a recipe{meant}")
     return RECIPES / f"{path}.yaml"
 
 
+def _file_meant(path: Path) -> str:
+    """Return `; did you mean ...?` with a YAML file whose ending was left out; "" if none is."""
+    for file in (f"{path}.yaml", f"{path}.yml"):
+        if Path(file).is_file():
+            return f"; did you mean {file}?"
+    return ""
+
+
 def to_name(text: str) -> str:
-    """Return a name for a run that is like a text, see `is_name_character`; a long one ends with a
-    hash.
-    """
+    """Return a name for a run that is like a text; a long one is cut, and ends with a hash."""
     return _cleaned(text) or "run"
 
 
 def name_of_text(path: str | Path) -> str:
-    """Return a name that is like that of a text: a file without its ending, a folder, or the folder
-    of `*.txt`.
+    """Return a name for a run on a text, after its path.
+
+    It is that of a file without its ending, of a folder, or for `*.txt` of the folder with the
+    files. Where no part of the path has a letter, digit or emoji, the name is `run`.
     """
     absolute = os.path.abspath(path)  # noqa: PTH100  # without .., which Path.absolute keeps
-    *folders, file = Path(absolute).parts
-    name = file if os.path.isdir(absolute) else _ENDING.sub("", file) or file  # noqa: PTH112  # a pattern can be long
-    return next(filter(None, map(_cleaned, (name, *reversed(folders)))), "run")
+    *folders, name = Path(absolute).parts
+    # Path.is_dir would raise for a pattern that is longer than a file name.
+    if not os.path.isdir(absolute):  # noqa: PTH112
+        name = _ENDING.sub("", name) or name
+    for part in (name, *reversed(folders)):
+        cleaned = _cleaned(part)
+        if cleaned:
+            return cleaned
+    return "run"
 
 
 def _cleaned(text: str) -> str:
-    """Return the name without a fallback; empty where a text has no letter, digit or emoji."""
+    """Return the name that is like a text; "" where a text has no letter, digit or emoji."""
     text = unicodedata.normalize("NFC", text)
-    name = re.sub(
-        "-+", "-", "".join(each if is_name_character(each) else "-" for each in text)
-    ).strip("-._")
-    name = "".join(itertools.dropwhile(lambda each: not is_name_character(each, first=True), name))
-    if len(name.encode()) > NAME_BYTES:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        name = f"{name.encode()[: NAME_BYTES - 9].decode(errors='ignore')}-{digest}"
-    return name
+    hyphened = "".join(char if is_name_character(char) else "-" for char in text)
+    name = re.sub("-+", "-", hyphened).strip("-._")
+    # A combining mark may be left at the beginning, where a name has none.
+    while name and not is_name_character(name[0], first=True):
+        name = name[1:]
+    encoded = name.encode()
+    if len(encoded) <= MAX_NAME_BYTES:
+        return name
+    # Two long names with the same beginning stay different.
+    digest = hashlib.sha256(encoded).hexdigest()[:_HASH_DIGITS]
+    beginning = encoded[: MAX_NAME_BYTES - len(f"-{digest}")]
+    return (
+        f"{beginning.decode(errors='ignore')}-{digest}"  # half a character at the cut is left out
+    )
 
 
 def override(key: str, value: Any) -> str:
-    """Return the override of a key by a value as JSON has it; YAML reads its text as it is,
-    whatever is in it.
-    """
+    """Return `key=value` with a value as JSON, which YAML reads back whatever characters it has."""
     readable = json.dumps(value, ensure_ascii=False)
-    return f"{key}={_NOT_READ.sub(lambda found: json.dumps(found[0])[1:-1], readable)}"
+    return f"{key}={_NOT_READ.sub(_escape, readable)}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Return a character of a JSON string as an escape, such as `\\u2028`."""
+    return json.dumps(found[0])[1:-1]  # without the quotes

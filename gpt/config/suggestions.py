@@ -1,4 +1,4 @@
-"""The key that was probably meant by an unknown one."""
+"""Suggestions for messages: which key or option was probably meant by an unknown one."""
 
 import difflib
 from collections.abc import Iterable
@@ -58,73 +58,100 @@ OPTIONS_ELSEWHERE = {
 
 
 def did_you_mean(key: tuple[str, ...]) -> str:
-    """Return `; did you mean ...?` with the nearest known key, in its section or else another; ""
-    if there is none.
+    """Return `; did you mean ...?` with the known key that is nearest to an unknown one.
+
+    The key of its own section comes before those of others; "" if none is near.
+
+    Args:
+        key: a section and a key, or a key alone.
     """
-    section, name = key[0] if len(key) == 2 else "", key[-1]
-    own = list(SECTIONS[section].model_fields) if section in SECTIONS else []
+    section = key[0] if len(key) == 2 else ""
+    name = key[-1]
+    fields = SECTIONS[section].model_fields if section in SECTIONS else {}
     meant = NAMES_ELSEWHERE.get(name)
     if meant is not None and not _is_for_sampling_only(meant, section):
         return _hint(meant.removeprefix(f"{section}."))
-    if name in own:
+    if name in fields:
         return _hint(f"{section}.{name}")
+    # `train.loss_terms.z_loss=1e-4` is written as train.loss_terms={z_loss: 1e-4}.
     mapping, _, inner = name.partition(".")
-    if inner and mapping in own and _takes_dict(SECTIONS[section].model_fields[mapping].annotation):
+    if inner and mapping in fields and _takes_dict(fields[mapping].annotation):
         return _hint(f"'{section}.{mapping}={{{inner}: ...}}'")
-    if near := difflib.get_close_matches(name, own, n=1):
-        return _hint(near[0])
-    known = {name: name for name in SECTIONS} | _keys()
-    near = difflib.get_close_matches(name, known, n=1)
-    return _hint(known[near[0]] if near else None)
+    near_here = _closest(name, fields)
+    if near_here is not None:
+        return _hint(near_here)
+    known = {**{name: name for name in SECTIONS}, **_keys()}
+    near = _closest(name, known)
+    return "" if near is None else _hint(known[near])
 
 
 def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | None:
-    """Return the option that was probably meant by an unknown `--name`, or with `with_keys` perhaps
-    a `section.key`.
+    """Return the option that was probably meant by an unknown `--name`; None if none is near.
+
+    Args:
+        options: those of the command, with their dashes.
+        with_keys: whether the command has overrides, so that a `section.key` may be meant.
     """
-    known = {option.strip("-"): option for option in options}
-    sampling = {
-        word: _option(key) for word, key in NAMES_ELSEWHERE.items() if key.startswith("sample.")
-    }
-    elsewhere = {**sampling, **OPTIONS_ELSEWHERE}
-    training = {word: key for word, key in NAMES_ELSEWHERE.items() if not key.startswith("sample.")}
-    meant = {**training, **_keys()} if with_keys else {}
-    meant |= {word: option for word, option in elsewhere.items() if option in known.values()}
-    meant |= known
-    spelled = {word.replace("_", "-"): each for word, each in meant.items()}
-    near = difflib.get_close_matches(name.replace("_", "-"), spelled, n=1)
-    return spelled[near[0]] if near else None
+    own = {option.strip("-"): option for option in options}
+    meant: dict[str, str] = {}
+    # What is added later replaces what has the same name: the command's own options come last.
+    if with_keys:
+        for word, key in NAMES_ELSEWHERE.items():
+            if not key.startswith("sample."):
+                meant[word] = key
+        meant.update(_keys())
+    for word, option in _options_elsewhere().items():
+        if option in own.values():
+            meant[word] = option
+    meant.update(own)
+    spelled = {word.replace("_", "-"): target for word, target in meant.items()}
+    near = _closest(name.replace("_", "-"), spelled)
+    return None if near is None else spelled[near]
+
+
+def _options_elsewhere() -> dict[str, str]:
+    """Return the options of this package by what others call them; a key of `sample` is one too."""
+    options = {}
+    for word, key in NAMES_ELSEWHERE.items():
+        section, _, name = key.partition(".")
+        if section == "sample":
+            options[word] = f"--{name.replace('_', '-')}"
+    return {**options, **OPTIONS_ELSEWHERE}
 
 
 def _is_for_sampling_only(key: str, section: str) -> bool:
-    """Return whether a key is one of `sample`, and was not looked for there: a length is many
-    things elsewhere.
+    """Return whether a key of `sample` cannot be meant, since another section was named.
+
+    `length` is many things in other sections.
     """
     return key.startswith("sample.") and section not in ("", "sample")
 
 
-def _option(key: str) -> str:
-    """Return the option of a command that stands for a key."""
-    return f"--{key.partition('.')[2].replace('_', '-')}"
-
-
 def _keys() -> dict[str, str]:
     """Return `section.key` by key; that of the first section where several have it."""
-    return {
-        key: f"{section}.{key}"
-        for section in reversed(SECTIONS)
-        for key in SECTIONS[section].model_fields
-    }
+    keys: dict[str, str] = {}
+    for section, model in SECTIONS.items():
+        for key in model.model_fields:
+            keys.setdefault(key, f"{section}.{key}")
+    return keys
 
 
 def _takes_dict(kind: Any) -> bool:
+    """Return whether a type is a dict, or a union or annotation of one."""
     return get_origin(kind) is dict or any(map(_takes_dict, get_args(kind)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` with the nearest of some names; "" if there is none."""
-    return _hint(next(iter(difflib.get_close_matches(name, list(known), n=1)), None))
+    """Return `; did you mean ...?` with the nearest of some names; "" if none is near."""
+    near = _closest(name, known)
+    return "" if near is None else _hint(near)
 
 
-def _hint(name: str | None) -> str:
-    return f"; did you mean {name}?" if name else ""
+def _closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like another one; None if none is like it."""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return matches[0] if matches else None
+
+
+def _hint(name: str) -> str:
+    return f"; did you mean {name}?"

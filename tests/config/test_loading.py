@@ -75,12 +75,12 @@ def complaint(text: str, *overrides: str) -> str:
         (
             "run",
             "name: ../up",
-            ("run.name: got '../up', expected letters, digits, points, - and _, of which"),
+            ("run.name: got '../up', expected letters, digits, dots, hyphens and underscores"),
         ),
         (
             "run",
             "name: a/../b",
-            ("run.name: got 'a/../b', expected letters, digits, points, - and _, of which"),
+            ("run.name: got 'a/../b', expected letters, digits, dots, hyphens and underscores"),
         ),
         (
             "run",
