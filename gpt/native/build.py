@@ -95,7 +95,7 @@ def find_compilers() -> Iterator[Compiler]:
     if version is not None:
         # -P: no `ziglang.py` of the current folder is run
         command = (sys.executable, "-P", "-m", "ziglang", "c++")
-        yield Compiler(command, f"ziglang {_zig_version}", is_zig=True)
+        yield Compiler(command, f"ziglang {version}", is_zig=True)
 
 
 def find_compiler() -> Compiler | None:
