@@ -12,7 +12,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # `as` makes a name public for type checkers
+# For type checkers and editors, which do not run `__getattr__`; `as` makes a name public for them.
+if TYPE_CHECKING:
     from gpt.api.models import load as load
     from gpt.api.models import save as save
     from gpt.api.plotting import plot as plot
@@ -67,26 +68,30 @@ _NAMES = {
     "gpt.config.plugins": "load_plugins",
     "gpt.training.callbacks": "Callback",
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULE_OF: dict[str, str] = {}
+for _module, _names in _NAMES.items():
+    _MODULE_OF.update(dict.fromkeys(_names.split(), _module))
 __all__ = sorted(_MODULE_OF)
 
 
-if not TYPE_CHECKING:  # for them a name that is not above is an error
+# Type checkers must not see this function, by which every name would exist.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module 'gpt' has no attribute {name!r}")
         module = import_module(_MODULE_OF[name])
-        return (
-            getattr(module, name)
-            if hasattr(module, name)
-            else import_module(f"{_MODULE_OF[name]}.{name}")
-        )
+        if hasattr(module, name):
+            return getattr(module, name)
+        # `edits` is a module of its package, which has not imported it yet.
+        return import_module(f"{_MODULE_OF[name]}.{name}")
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
+# In a notebook, models and results are shown as pictures and tables.
 if "IPython" in sys.modules:
     import_module("gpt.extras.inspection.notebook").register()

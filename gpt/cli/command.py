@@ -76,7 +76,7 @@ def _code_of_mistake(error: Exception) -> int | None:
         case PeerError():  # the other process reports it
             return error.exit_code
         case GPTError():
-            report(f"error: {_on_its_lines(str(error))}")
+            report(f"error: {_sanitized(str(error))}")
             return error.exit_code
         case BrokenPipeError():  # the reader has seen enough, as `head` does
             _silence_output()
@@ -115,7 +115,7 @@ def _require_readable_words() -> None:
         )
 
 
-def _on_its_lines(message: str) -> str:
+def _sanitized(message: str) -> str:
     """Escape control characters and line ends, but those before the indented lines of a list."""
     return "\n  ".join(quoted(line, most=len(line)) for line in message.split("\n  "))
 
@@ -196,7 +196,7 @@ class CommandParser(argparse.ArgumentParser):
             for way, thing in ways.items():
                 if way in self._option_string_actions:
                     message += f"; {thing} is given by {way}"
-        print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
+        print(f"error: {_sanitized(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
     def _hint(self, name: str, has_value: bool) -> str:

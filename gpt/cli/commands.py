@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
@@ -37,15 +38,17 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the first word names; return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    name = next(iter(words), "")
+    name = words[0] if words else ""
     if name not in COMMANDS:
-        return run_command(lambda: _run(words))
-    code: int = import_module(f"gpt.cli.{COMMANDS[name].file}").main(words[1:])
+        return run_command(partial(_run_without_command, words))
+    command = import_module(f"gpt.cli.{COMMANDS[name].file}")
+    code: int = command.main(words[1:])
     return code
 
 
-def _run(words: list[str]) -> int:
+def _run_without_command(words: list[str]) -> int:
     """Print the help or the version, or say which command was probably meant."""
     parser = CommandParser(
         "A text file in, a trained character-level GPT out.",
@@ -88,6 +91,6 @@ def _torch_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("torch")  # without importing it
+        return version("torch")  # from its metadata, since an import would take seconds
     except PackageNotFoundError:
         return "not installed"

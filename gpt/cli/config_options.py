@@ -11,18 +11,19 @@ from gpt.system.files import write_atomic
 
 
 def add_config_options(parser: argparse.ArgumentParser, or_text: bool = False) -> None:
-    """Add `--config` and `overrides`, which with `or_text` may begin with a text in place of a
-    configuration.
+    """Add `--config` and `overrides`.
+
+    Args:
+        or_text: whether a text may be given in place of `--config`, among the overrides.
     """
     add_plugin_option(parser)
     file = f"YAML file, or a recipe: {', '.join(recipe_names())}"
     parser.add_argument("--config", type=to_path, required=not or_text, metavar="FILE", help=file)
-    metavar, values = "section.key=value", "values that replace the file's"
+    metavar = "section.key=value"
+    values = "values that replace the file's"
     if or_text:
-        metavar, values = (
-            "TEXT or section.key=value",
-            f"a file, a folder, or a glob pattern; {values}",
-        )
+        metavar = f"TEXT or {metavar}"
+        values = f"a file, a folder, or a glob pattern; {values}"
     parser.add_argument("overrides", nargs="*", metavar=metavar, help=values)
 
 

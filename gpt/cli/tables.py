@@ -23,8 +23,9 @@ def print_view(
 
 
 def human_count(number: float, unit: str = "") -> str:
-    """Format a number with three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit
-    `124 MFLOPs`.
+    """Format a number with three digits and a decimal prefix.
+
+    124,439,808 is `124 M`, or with the unit `FLOPs` it is `124 MFLOPs`.
     """
     digits, prefix = _scaled(number, 1000, ("", "k", "M", "G", "T", "P"))
     return f"{digits} {prefix}{unit}".rstrip()
@@ -37,12 +38,22 @@ def human_bytes(number: float) -> str:
 
 
 def _scaled(number: float, base: int, prefixes: Sequence[str]) -> tuple[str, str]:
-    """Return three digits and the prefix of the unit; without a prefix, a whole number has all its
-    digits.
+    """Return a number as three digits and the prefix of its unit.
+
+    Without a prefix, a whole number has all its digits and no decimals.
     """
-    value, power = float(number), 0
+    value = float(number)
+    power = 0
+    # From 999.5 on a number would be rounded to 1000, which has four digits.
     while value >= 999.5 and power < len(prefixes) - 1:
-        value, power = value / base, power + 1
+        value /= base
+        power += 1
     is_whole = power == 0 and value == int(value)
-    decimals = 0 if is_whole or value >= 99.95 else 1 if value >= 9.995 else 2
+    # Likewise 99.95 is rounded to 100, and 9.995 to 10.
+    if is_whole or value >= 99.95:
+        decimals = 0
+    elif value >= 9.995:
+        decimals = 1
+    else:
+        decimals = 2
     return f"{value:,.{decimals}f}", prefixes[power]

@@ -1,5 +1,6 @@
-"""YAML as people expect it: `3e-4` is a number, duplicate keys are found, and the line of every key
-is known.
+"""YAML as people expect it: `3e-4` is a number, and a key that is given twice is found.
+
+The line of every key is known, for messages.
 """
 
 import re
@@ -13,7 +14,7 @@ import yaml
 Key = tuple[str, ...]
 """A path of keys from the top of a document."""
 MAX_CHARACTERS = 1 << 20
-"""Length of the longest text that is parsed, which takes a hundred times its memory."""
+"""Length of the longest text that is parsed: parsing takes a hundred times its memory."""
 
 
 @dataclass
@@ -30,10 +31,12 @@ class Document:
     duplicates: list[tuple[Key, int]] = field(default_factory=list)
 
     def line_of(self, key: Key) -> int | None:
-        """Return the line of a key, or else of the section above it."""
-        return next(
-            (self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), None
-        )
+        """Return the line of a key, or else of the nearest key above it, or None."""
+        for length in range(len(key), 0, -1):
+            above = key[:length]
+            if above in self.lines:
+                return self.lines[above]
+        return None
 
 
 class YAMLSyntaxError(Exception):
@@ -53,8 +56,9 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or event.tag is not None:
-            what = "an alias" if isinstance(event, yaml.AliasEvent) else "a tag"
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if is_alias or event.tag is not None:
+            what = "an alias" if is_alias else "a tag"
             raise yaml.MarkedYAMLError(
                 problem=f"{what} is not allowed here; write the value itself",
                 problem_mark=event.start_mark,
@@ -63,7 +67,8 @@ class _Loader(yaml.SafeLoader):
 
 
 _TAG = "tag:yaml.org,2002:"
-_SCALARS = {  # the pattern and the first characters of each
+"""How YAML begins the names of its types."""
+_SCALARS = {
     "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     "int": (r"^[-+]?(?:0|[1-9][0-9_]*)$", "-+0123456789"),
     "float": (
@@ -72,31 +77,41 @@ _SCALARS = {  # the pattern and the first characters of each
         "-+.0123456789",
     ),
 }
+"""The types that YAML 1.2 reads otherwise than 1.1, by the pattern of their values.
+
+The pattern is followed by the characters with which such a value begins: PyYAML tries only the
+patterns that it has for the first character of a value.
+"""
 _REPLACED = {_TAG + kind for kind in (*_SCALARS, "timestamp")}
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag not in _REPLACED]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-for kind, (pattern, first) in _SCALARS.items():
-    _Loader.add_implicit_resolver(_TAG + kind, re.compile(pattern), list(first))
+"""The types whose patterns of YAML 1.1 are left out; a date stays a string."""
+
+# A table of the class's own: the one that it inherits belongs to PyYAML.
+_Loader.yaml_implicit_resolvers = {}
+for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
+    kept = [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
+    _Loader.yaml_implicit_resolvers[first] = kept
+for kind, (expression, first_characters) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_TAG + kind, re.compile(expression), list(first_characters))
 
 
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that quotes every string that `_Loader` or YAML 1.1 would read as another type."""
 
 
-_Dumper.yaml_implicit_resolvers = {
-    first: [
-        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
-        *_Loader.yaml_implicit_resolvers.get(first, []),
-    ]
-    for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
-}
+# PyYAML quotes a string that fits one of the dumper's patterns, so that it gets those of both.
+_Dumper.yaml_implicit_resolvers = {}
+for table in (yaml.SafeDumper.yaml_implicit_resolvers, _Loader.yaml_implicit_resolvers):
+    for first, resolvers in table.items():
+        _Dumper.yaml_implicit_resolvers.setdefault(first, []).extend(resolvers)
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Escape control characters: PyYAML does not read all of them back as it writes them."""
-    return dumper.represent_scalar(_TAG + "str", text, style=None if text.isprintable() else '"')
+    """Write a text with control characters in double quotes, where they are escaped.
+
+    PyYAML would not read all of them back as it writes them otherwise.
+    """
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)
@@ -110,8 +125,9 @@ def dump(data: dict[str, Any]) -> str:
 def parse(text: str) -> Document:
     """Parse one YAML mapping.
 
-    Raises: YAMLSyntaxError: the text is not YAML, holds a tag or an alias, is not a mapping, or is
-        too long.
+    Raises:
+        YAMLSyntaxError: the text is not YAML, holds a tag or an alias, is not a mapping, or is too
+            long.
     """
     if len(text) > MAX_CHARACTERS:
         raise YAMLSyntaxError(f"it has more than {MAX_CHARACTERS:,} characters", None)
@@ -145,12 +161,17 @@ def _syntax_errors() -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
-        raise YAMLSyntaxError(" ".join(problem.split()), mark.line + 1 if mark else None) from error
+        line = mark.line + 1 if mark else None
+        raise YAMLSyntaxError(" ".join(problem.split()), line) from error  # in one line
     except yaml.YAMLError as error:
         raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
 
 
 def _record_keys(node: yaml.MappingNode, above: Key, document: Document) -> None:
+    """Record in a document the line of every key of a mapping, and the keys that are repeated.
+
+    PyYAML itself takes the last of several values without a word.
+    """
     for key_node, value_node in node.value:
         key = (*above, str(key_node.value))
         line = key_node.start_mark.line + 1
