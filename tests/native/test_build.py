@@ -314,5 +314,11 @@ def test_file_called_ziglang_is_no_compiler(
     assert not any(compiler.is_zig for compiler in find_compilers())
 
 
+def test_zig_is_told_apart_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"1.2 of {name}")
+    zig = [compiler for compiler in find_compilers() if compiler.is_zig]
+    assert [compiler.version for compiler in zig] == ["ziglang 1.2 of ziglang"]
+
+
 def not_installed(name: str) -> str:
     raise importlib.metadata.PackageNotFoundError(name)
