@@ -56,16 +56,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.text_file is not None and arguments.split is not None:
-        raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
-    if arguments.stride is not None and arguments.protocol != "sliding":
-        raise ConfigError(
-            f"--stride has no effect with --protocol {arguments.protocol}; it is for sliding"
-        )
-    if arguments.per_char and arguments.text_file is None:
-        raise ConfigError("--per-char needs --text-file")
+    # A wrong option is reported before torch is imported, which takes seconds.
+    _check_options(arguments)
 
-    # torch takes a second to import, so that mistakes in the options are told before
     load_torch()
     from gpt.api.evaluation import Windows, evaluate_corpus
     from gpt.checkpoint import load_trained
@@ -84,14 +77,26 @@ def main(arguments: argparse.Namespace) -> int:
         losses = f"{loss:.4f} nats per token, {bits:.4f} bits per character"
         report(f"{loaded.folder}: {split} loss {losses}")
         if "items" in summary:
-            report(_of_items(summary))
+            report(_describe_items(summary))
     answer = {"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **summary}
     print(json.dumps(answer, ensure_ascii=False))
     return 0
 
 
-def _of_items(summary: dict[str, Any]) -> str:
-    """Return the line about a corpus of items."""
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for an option without effect."""
+    if arguments.text_file is not None and arguments.split is not None:
+        raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
+    if arguments.stride is not None and arguments.protocol != "sliding":
+        raise ConfigError(
+            f"--stride has no effect with --protocol {arguments.protocol}; it is for sliding"
+        )
+    if arguments.per_char and arguments.text_file is None:
+        raise ConfigError("--per-char needs --text-file")
+
+
+def _describe_items(summary: dict[str, Any]) -> str:
+    """Return the line about the items of a split: answers to questions, or items of a list."""
     per_item = summary["loss_per_item"]
     if "answers" in summary:
         num_exact = summary["exact_answers"]
@@ -110,9 +115,10 @@ def _of_items(summary: dict[str, Any]) -> str:
 def _score_file(
     arguments: argparse.Namespace, loaded: "Loaded", windows: "Windows"
 ) -> dict[str, Any]:
-    """Compute the probability of the text in `arguments.text_file`.
+    """Compute the probability of the text in `arguments.text_file`, and report it in a line.
 
-    Return what the last line says of it.
+    Returns:
+        What the command prints as JSON.
     """
     from gpt.api.scoring import score_text
     from gpt.data.tokenizers import convert_newlines
@@ -135,7 +141,7 @@ def _score_file(
         "tokens": len(score.logprobs),
     }
     if arguments.per_char:
-        # the first token has no context, and no probability
+        # The first token has no context to be predicted from, and so no probability.
         ids = loaded.tokenizer.encode(text)[1:]
         names = [token_name(loaded.tokenizer, index) for index in ids.tolist()]
         summary["per_char"] = list(zip(names, score.logprobs, strict=True))

@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 NUM_ITEMS = 20
 """Items that are written where no number is given: a screen full."""
 BATCH_SIZE = 64
+"""Items computed side by side, as in `gpt.cli.sample`."""
 MAX_TRIES = 100
-"""Samples for each new item that is asked for, after which a model only knows what it has read."""
+"""Samples for each new item that is asked for.
+
+A model that needs more has hardly learned more than to repeat its text.
+"""
 KNOWN = "  (in the training text)"
+"""Mark after an item that the model has read."""
 
 
 def known_items(loaded: "Loaded", only_new: bool) -> frozenset[str]:
-    """Return the items of the training split; none, with a line, where its tokens are gone.
+    """Return the items of the training split.
+
+    If its tokens are gone, a line is reported, and no item counts as known.
 
     Raises:
         ConfigError: they are gone, and only new ones are asked for.
@@ -86,13 +93,18 @@ def _sampled(
     wanted: int,
     only_new: bool,
 ) -> Iterator[tuple[int, str]]:
-    """Yield seeds and the texts that they give, as many as may be needed."""
+    """Yield seeds and the texts that they give, as many as may be needed.
+
+    Args:
+        wanted: how many texts are to be written.
+        only_new: whether only new ones are; as most samples may be known, more are yielded.
+    """
     from gpt.generation.batch import TextBatch
 
-    most = wanted * MAX_TRIES if only_new else wanted
-    for first in range(0, most, BATCH_SIZE):
-        begin = params.seed + first
-        seeds = range(begin, begin + min(BATCH_SIZE, most - first))
+    num_samples = wanted * MAX_TRIES if only_new else wanted
+    end = params.seed + num_samples
+    for begin in range(params.seed, end, BATCH_SIZE):
+        seeds = range(begin, min(begin + BATCH_SIZE, end))
         texts = [""] * len(seeds)
         for chunk in TextBatch(runtime, tokenizer, [prompt] * len(seeds), params, seeds):
             texts[chunk.row] += chunk.text

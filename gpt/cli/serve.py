@@ -114,10 +114,15 @@ def _add_address_options(parser: argparse.ArgumentParser) -> None:
 def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how much the server computes and holds at a time."""
     any_count = 2**31  # more than any machine holds
-    add_number(parser, "--max-sequences", "computed at a time", 64, most=4096)
-    add_number(parser, "--max-waiting", "beside them", 256, most=any_count)
-    add_number(parser, "--max-tokens", "of a completion", 4096, most=any_count)
-    add_number(parser, "--cache-blocks", "of 64 positions (default: a window each)", most=any_count)
+    add_number(parser, "--max-sequences", "sequences decoded concurrently", 64, most=4096)
+    add_number(parser, "--max-waiting", "sequences queued beside them", 256, most=any_count)
+    add_number(parser, "--max-tokens", "tokens of a completion", 4096, most=any_count)
+    add_number(
+        parser,
+        "--cache-blocks",
+        "cache blocks of 64 positions (default: a window each)",
+        most=any_count,
+    )
     parser.add_argument(
         "--kv-dtype",
         choices=("fp32", "bf16", "fp16", "int8"),
@@ -173,7 +178,7 @@ def main(arguments: argparse.Namespace) -> int:
         waiting=arguments.max_waiting,
     )
     models = _models(arguments, limits)
-    # bound before the model is loaded, so that a port that is taken is found at once
+    # The port is bound before the model is loaded, so that one that is taken is found at once.
     with bind(arguments.host, arguments.port) as bound:
         return asyncio.run(_serve(arguments, models, limits, bound))
 
@@ -234,7 +239,8 @@ async def _serve(
         timeout_graceful_shutdown=arguments.drain_seconds,
     )
     try:
-        # until a signal, which uvicorn raises again when it has stopped, and which ends the process
+        # It serves until a signal, which uvicorn raises again when it has stopped, so that the
+        # signal ends this process.
         await Server(config).serve([bound])
     finally:
         await models.close()
@@ -242,8 +248,9 @@ async def _serve(
 
 
 async def _load_first(models: "Models") -> None:
-    """Load the first model, so that the first request need not wait and errors are reported at the
-    start.
+    """Load the first model.
+
+    The first request need not wait for it then, and errors are reported at the start.
     """
     from gpt.extras.serving.http.protocol import APIError
 

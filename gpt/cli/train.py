@@ -28,13 +28,18 @@ if TYPE_CHECKING:
     from gpt.training.signals import Interrupted
     from gpt.training.trainer import Trainer
 
-AUTO = "auto"  # as in gpt.training.resume, which imports torch
+AUTO = "auto"
+"""The value of --resume that means the run of this configuration.
+
+`gpt.training.resume` defines it too, but imports torch, which takes seconds.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 3 a non-finite loss, 130 and 143 stopped and saved.
+    """Train a model; return the exit code.
 
-    1: another process of a distributed training has ended.
+    0: done. 1: another process of a distributed training has ended. 2: a user's mistake. 3: the
+    loss was not finite. 130 and 143: stopped by Ctrl-C or SIGTERM, and saved.
     """
     return run_command(lambda: _run(argv))
 
@@ -112,9 +117,10 @@ def _read(arguments: argparse.Namespace) -> tuple[LoadedConfig, str | None]:
         # --resume was meant to have no value, and argparse took the word that follows for one.
         words = [resume, *words]
         resume = AUTO
-    for key, path in (("data.val_path", arguments.val), ("data.test_path", arguments.test)):
-        if path is not None:
-            words = [*words, override(key, path)]
+    if arguments.val is not None:
+        words = [*words, override("data.val_path", arguments.val)]
+    if arguments.test is not None:
+        words = [*words, override("data.test_path", arguments.test)]
     texts = [word for word in words if _is_text(word)]
     if arguments.config is not None:
         if texts and os.path.exists(texts[0]):  # noqa: PTH110
@@ -141,11 +147,14 @@ def _is_no_checkpoint(word: str) -> bool:
 
 def _is_text(word: str) -> bool:
     """Return whether a word is a text to train on, there or not, and not an override."""
-    # `os.path.exists`, since `Path.exists` raises for an override longer than a file's name
-    return os.path.exists(word) or not ("=" in word or _is_key(word))  # noqa: PTH110
+    # `Path.exists` would raise for an override that is longer than a file's name.
+    if os.path.exists(word):  # noqa: PTH110
+        return True
+    return "=" not in word and not _is_key(word)
 
 
 def _is_key(word: str) -> bool:
+    """Return whether a word is a key of the configuration, as of an override without a value."""
     section, _, key = word.partition(".")
     return section in SECTIONS and key in SECTIONS[section].model_fields
 
@@ -205,7 +214,8 @@ def _read_text(text: str, overrides: Sequence[str], arguments: argparse.Namespac
         load_torch()
         from gpt.system.device import choose_device
 
-        choose_device(config.run.device)  # a training that cannot begin here leaves no file
+        # Checked before the file is written: a training that cannot begin here leaves none.
+        choose_device(config.run.device)
         write_output(output, fitted.content)
     model = config.model
     train = config.train
@@ -265,6 +275,7 @@ def _train(
 
 
 def _how_to_continue(trainer: "Trainer", stopped: "Interrupted") -> str:
+    """Return the last line of a training that was stopped, with the command that continues it."""
     folder = trainer.run_folder.path
     again = "the same command and --resume auto"
     if trainer.world.size == 1:

@@ -204,11 +204,14 @@ def _logits_difference(decoder: Decoder, model: GPT) -> float:
         sequences = [0] * length
         batch = TokenBatch(tokens[start:end], sequences, range(start, end))
         parts.append(decoder.forward(batch, wanted=range(length)))
-    of_each = decoder.blocks_per_sequence
-    decoder.copy_blocks([(of_each, 0), (of_each + 1, 1)])
+    # The blocks of the second sequence follow those of the first. In each pair the first block
+    # becomes a copy of the second.
+    second = decoder.blocks_per_sequence
+    decoder.copy_blocks([(second, 0), (second + 1, 1)])
     logits = torch.empty(model.vocab_size)
-    how = sample_in_c(sampling_in_c(SamplingParams()), 0.5, None, logits)
-    decoder.step(TokenBatch([tokens[-1]], sequences=[1], positions=[65]), [0], [how])
+    # A step returns logits only with a request to sample from them; the token is not looked at.
+    request = sample_in_c(sampling_in_c(SamplingParams()), 0.5, None, logits)
+    decoder.step(TokenBatch([tokens[-1]], sequences=[1], positions=[65]), [0], [request])
     found = torch.cat((*parts, logits.unsqueeze(0)))
     return _largest_difference(found, torch.cat((expected, expected[-1:])))
 
@@ -229,9 +232,9 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
         newest = TokenBatch(tokens=[1, 2], sequences=[0, 1], positions=[0, 0])
         sampled, logits = decoder.generate(newest, uniforms, params, seen, keep_logits=True)
         assert logits is not None
-        for step, rows in enumerate(logits):  # rows are (2, V)
-            tokens = torch.tensor([each[step] for each in sampled]).unsqueeze(1)  # (2, 1)
-            # The interval of a token begins where that of the token before it ends.
+        for step, rows in enumerate(logits):
+            tokens = torch.tensor([ids[step] for ids in sampled]).unsqueeze(1)  # (2, 1)
+            # The interval of a token ends at the sum of probabilities up to it.
             probabilities = _probabilities(rows, seen_before.bool(), params).double()  # (2, V)
             ends = probabilities.cumsum(dim=-1)
             begins = torch.cat((torch.zeros(2, 1), ends), dim=-1)
