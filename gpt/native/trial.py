@@ -232,7 +232,7 @@ def _sampling_difference(decoder: Decoder, vocab_size: int) -> str | None:
         newest = TokenBatch(tokens=[1, 2], sequences=[0, 1], positions=[0, 0])
         sampled, logits = decoder.generate(newest, uniforms, params, seen, keep_logits=True)
         assert logits is not None
-        for step, rows in enumerate(logits):
+        for step, rows in enumerate(logits):  # rows are (2, V)
             tokens = torch.tensor([ids[step] for ids in sampled]).unsqueeze(1)  # (2, 1)
             # The interval of a token ends at the sum of probabilities up to it.
             probabilities = _probabilities(rows, seen_before.bool(), params).double()  # (2, V)
