@@ -17,7 +17,7 @@ def encode_conversation(
     """Return the ids of a conversation that the model is to answer.
 
     The oldest question and its answer are left out, and the next ones, until the rest fits into
-    the window with room for an answer.
+    the window with room for an answer, or only the last question is left.
 
     Raises:
         DataError: the roles do not alternate, or a text has characters outside the vocabulary.

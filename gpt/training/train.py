@@ -217,7 +217,8 @@ def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
     sample = config.sample
     if data.items is not None:
         marks: dict[str, Any] = {"begin_id": data.items.end, "end_id": data.items.end}
-        if data.items.turn is not None:
+        # a run's own configuration, which a resume reads, has it already
+        if data.items.turn is not None and TURN not in sample.stop:
             marks["stop"] = (*sample.stop, TURN)
         sample = sample.model_copy(update=marks)
     return config.model_copy(update={"model": model, "sample": sample})

@@ -94,3 +94,9 @@ def test_question_that_no_window_holds_is_refused() -> None:
 def test_conversation_ends_with_a_question() -> None:
     with pytest.raises(GenerationError, match="the last message is to be the user's"):
         text_of(TALK[:2], 64)
+
+
+@pytest.mark.usefixtures("answers")
+def test_run_of_pairs_is_resumed_by_its_own_configuration(run: Call) -> None:
+    run("train --resume pairs train.max_steps=6")
+    assert load_config(Path("runs/pairs/config.yaml")).config.sample.stop == (TURN,)

@@ -148,6 +148,8 @@ def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
     lost = unknown_defaults(params, known)
     if params.end_id is not None and special_token(tokenizer, params.end_id) is None:
         lost.append(f"sample.end_id={params.end_id} as the tokenizer's eos_token")
+    if params.begin_id is not None and special_token(tokenizer, params.begin_id) is None:
+        lost.append(f"sample.begin_id={params.begin_id} as the tokenizer's bos_token")
     return lost
 
 

@@ -15,6 +15,7 @@ import torch
 from gpt.config import SampleConfig, SamplingParams
 from gpt.config.filters import FILTERS
 from gpt.config.sections import SEEDS
+from gpt.data.pairs import TURN
 from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids, naming
@@ -175,6 +176,9 @@ def _sampling_params(
             given[name] = value
     if isinstance(request.stop, str):
         given["stop"] = (request.stop,)
+    if "stop" in given and TURN in defaults.stop:
+        # an answer ends at its mark, whatever else a client names
+        given["stop"] = (*given["stop"], TURN)
     given["max_new_tokens"] = request.max_tokens
     if request.max_tokens is None:
         given["max_new_tokens"] = DEFAULT_MAX_TOKENS

@@ -27,6 +27,8 @@ from gpt.generation.text import TextStream, fit_prompt
 from gpt.generation.tokens import SampledToken
 
 FIXED_FIELDS: dict[str, Any] = {
+    # the tokens of the prompt are shown, and so are exactly those of its text
+    "echo": True,
     "n": 1,
     "stop": [],
     "repetition_penalty": 1.0,
