@@ -68,12 +68,14 @@ def main(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
     device = choose_device(arguments.device)
     loaded = load_trained(arguments.checkpoint, arguments.runs, device, arguments.weights)
-    if arguments.new and loaded.config.data.items == "none":
+    items = loaded.config.data.items
+    if arguments.new and items == "none":
         raise GenerationError(
             f"--new is for lists, and {loaded.folder} was trained on running text; leave it out"
         )
     params = loaded.config.sample.params().model_copy(update=given)
-    if "seed" not in given and params.temperature > 0 and arguments.beam is None:
+    is_random = params.temperature > 0 and arguments.beam is None
+    if is_random and "seed" not in given:
         params = _with_random_seed(params, arguments.interactive)
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
@@ -88,7 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
         report(f"using {loaded.folder}")
     if arguments.interactive:
         _converse(runtime, tokenizer, params)
-    elif loaded.config.data.items in ("lines", "paragraphs") and _writes_items(arguments):
+    elif items in ("lines", "paragraphs") and _wants_items(arguments):
         from gpt.cli.sample_items import known_items, write_items
 
         known = known_items(loaded, arguments.new)
@@ -139,6 +141,7 @@ def _encode_questions(
         raise GenerationError(
             f"this model answers questions: ask one with --prompt, or talk with it: {chat}"
         )
+    # As text, an answer stands in a line of its own, below the question; JSON has a key for each.
     line_end = "" if arguments.json else "\n"
     block_size = loaded.config.model.block_size
     prompts: list[Prompt] = []
@@ -153,14 +156,20 @@ def _report_unknown_words(tokenizer: "WordTokenizer", texts: Sequence[str]) -> N
     from gpt.data.tokenizers import MAX_LISTED
 
     words = tokenizer.unknown_words("\n".join(texts))
-    if words:
-        listed = ", ".join(quoted(word) for word in words[:MAX_LISTED])
-        more = f" and {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
-        report(f"warning: words outside the vocabulary are read as <unk>: {listed}{more}")
+    if not words:
+        return
+    listed = ", ".join(quoted(word) for word in words[:MAX_LISTED])
+    num_more = len(words) - MAX_LISTED
+    if num_more > 0:
+        listed += f" and {num_more} more"
+    report(f"warning: words outside the vocabulary are read as <unk>: {listed}")
 
 
-def _writes_items(arguments: argparse.Namespace) -> bool:
-    """Return whether whole items are wanted, and neither a beam nor what they do not have."""
+def _wants_items(arguments: argparse.Namespace) -> bool:
+    """Return whether a list is continued by whole items, each marked as known or new.
+
+    A beam, log-probabilities and statistics are about texts of any kind, as `_sample` writes them.
+    """
     return arguments.beam is None and arguments.logprobs is None and not arguments.stats
 
 
@@ -190,7 +199,7 @@ def _prompts_of(arguments: argparse.Namespace, text: str) -> list[str]:
 
 
 def _with_random_seed(params: SamplingParams, is_interactive: bool) -> SamplingParams:
-    """Return parameters with a seed of today, and report it: the text can be had again by it."""
+    """Return parameters with a new seed, and report it, so that the text can be had again."""
     seed = randrange(RANDOM_SEEDS)
     later = ", and the next for each prompt" if is_interactive else ""
     report(f"with --seed {seed}{later}")
@@ -212,9 +221,13 @@ def _sample(
             "take a smaller one"
         )
     seeds = range(params.seed, params.seed + num_samples)
+    # A generator, since a million samples of many prompts would take much memory as a list.
     requests = _requests(prompts, seeds)
     is_first = True
-    while batch := list(islice(requests, BATCH_SIZE)):
+    while True:
+        batch = list(islice(requests, BATCH_SIZE))
+        if not batch:
+            break
         start = time.perf_counter()
         tokens = _write_batch(batch, runtime, tokenizer, params, arguments.json, is_first)
         seconds = time.perf_counter() - start
@@ -252,7 +265,9 @@ def _write_batch(
             # The prompt is written after the first step, which may have something to report.
             writer = JSONWriter(texts, seeds, tokenizer) if as_json else TextWriter(texts, is_first)
         writer.take(chunk)
-        tokens += chunk.token is not None
+        # A chunk without a token only says why its text ended.
+        if chunk.token is not None:
+            tokens += 1
     return tokens
 
 
@@ -274,13 +289,15 @@ def _beam(
     for prompt in prompts:
         length = params.max_new_tokens
         if params.overflow == "stop":
-            length = min(length, block_size + 1 - len(prompt.ids))  # the last one needs no position
+            # The last token needs no position: it is not read by the model any more.
+            length = min(length, block_size + 1 - len(prompt.ids))
         runner = runtime.runner(arguments.beam)
         with announce_if_slow(report, f"searching with {arguments.beam} beams"):
             found = beam_search(runner, prompt.ids, length, options)
         for hypothesis in found:
             text = ended(hypothesis.tokens)
-            if text is None:  # it would go on after its last token
+            if text is None:
+                # The hypothesis has its full length, and would go on after its last token.
                 text = decode_text(tokenizer, hypothesis.tokens, params.stop)
             _print_hypothesis(prompt.text, text, hypothesis, arguments.json)
 

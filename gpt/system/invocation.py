@@ -28,9 +28,13 @@ def _started(name: str) -> list[str]:
     They are `gpt NAME`, `python -m gpt NAME` or `python scripts/NAME.py`.
     """
     named = [name] if name else []
-    # What was typed up to the program; the options are in sys.argv, after the program.
-    typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
-    if typed[-2:-1] == ["-m"] and typed[-1].partition(".")[0] == "gpt":
+    # sys.orig_argv has all words: Python and its options, the program, and the program's options.
+    # The program and its options are also in sys.argv, so that the difference ends at the program.
+    num_typed = len(sys.orig_argv) - len(sys.argv) + 1
+    typed = sys.orig_argv[:num_typed]
+    # `python -m gpt`, or `python -m gpt.cli.train`; sys.argv has the module's file in its place.
+    is_module = typed[-2:-1] == ["-m"]
+    if is_module and typed[-1].partition(".")[0] == "gpt":
         return [*typed[:-1], "gpt", *named]
     if typed[-1:] != sys.argv[:1]:
         # The program that runs has changed sys.argv, so that nothing is known.
@@ -40,6 +44,7 @@ def _started(name: str) -> list[str]:
         script = program.with_name(f"{_FILES.get(name, name.replace('-', '_'))}.py")
         return [*typed[:-1], str(script)]
     if program.name in ("gpt", "gpt.exe") and not _is_found("gpt", program):
+        # The shell would start another gpt, or none: the command was typed with its folder.
         return [str(program), *named]
     return ["gpt", *named]
 
