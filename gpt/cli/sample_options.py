@@ -163,6 +163,7 @@ def given_params(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def check_options(arguments: argparse.Namespace) -> None:
     """Raise GenerationError for an option without effect."""
+    # Options that are not given have the value None, or False without a value of their own.
     chosen = set()
     for name, value in vars(arguments).items():
         if value is not None and value is not False:

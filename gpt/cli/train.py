@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    """Read the command line in the first process, and do what it says in all of them.
+
+    torchrun starts several processes with the same command line. What reads files or prints is
+    done by one: `rank_zero` gives its result, or its error, to the others.
+    """
     with joined(read_launch()) as world:
         arguments = world.rank_zero(lambda: _parse(argv))
         with world.together():
@@ -198,9 +203,10 @@ def _read_run(resume: str, overrides: Sequence[str]) -> tuple[LoadedConfig, str]
 
 
 def _read_text(text: str, overrides: Sequence[str], arguments: argparse.Namespace) -> LoadedConfig:
-    """Return the configuration for a text.
+    """Return the configuration for a text, with all overrides.
 
-    It is written first, with the overrides that say how the text is read.
+    A YAML file with this configuration is written first. Of the overrides it has those that say how
+    the text is read; the others are for this run only.
     """
     check_overrides(overrides)
     output = default_output(text)
@@ -209,6 +215,7 @@ def _read_text(text: str, overrides: Sequence[str], arguments: argparse.Namespac
     fitted = fit_text(text, output, of_data, settings)
     config = parse_config(fitted.content.decode(), str(output), overrides)
     if output.exists() and is_edited(output):
+        # What a user has written into the file is never replaced.
         _check_same(load_config(output).config.leaves(), fitted.config.leaves(), output)
     elif not arguments.print_config:
         load_torch()

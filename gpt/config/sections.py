@@ -358,10 +358,11 @@ class DataConfig(Section):
             yield "path", "is needed with source: file"
         if self.source != "file" and self.path is not None:
             yield "path", f"is only read with source: file, and source is {self.source}"
-        if isinstance(self.path, tuple) and self.items != "none":
+        has_several_paths = isinstance(self.path, tuple)
+        if has_several_paths and self.items != "none":
             yield "items", "are for one path; put the files into a folder, and name that"
         yield from self._check_held_out()
-        if isinstance(self.path, tuple) and self.order == "shuffled":
+        if has_several_paths and self.order == "shuffled":
             yield "order", "shuffled is for one path; take random for several"
         for tokenizer in ("bpe", "word"):
             key = f"{tokenizer}_vocab_size"

@@ -55,6 +55,7 @@ class _Loader(yaml.SafeLoader):
     """
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Build the node of the next value; raise an error if it has a tag or is an alias."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         is_alias = isinstance(event, yaml.AliasEvent)
         if is_alias or event.tag is not None:

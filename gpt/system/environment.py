@@ -87,7 +87,8 @@ def _cache_folder() -> Path:
 
     A user without a home gets a folder among the temporary files.
     """
-    if named := os.environ.get("XDG_CACHE_HOME"):
+    named = os.environ.get("XDG_CACHE_HOME")
+    if named:
         return expand_home(named, "XDG_CACHE_HOME") / "gpt"
     try:
         return Path("~/.cache").expanduser() / "gpt"

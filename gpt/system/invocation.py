@@ -33,7 +33,7 @@ def _started(name: str) -> list[str]:
     num_typed = len(sys.orig_argv) - len(sys.argv) + 1
     typed = sys.orig_argv[:num_typed]
     # `python -m gpt`, or `python -m gpt.cli.train`; sys.argv has the module's file in its place.
-    is_module = typed[-2:-1] == ["-m"]
+    is_module = len(typed) >= 2 and typed[-2] == "-m"
     if is_module and typed[-1].partition(".")[0] == "gpt":
         return [*typed[:-1], "gpt", *named]
     if typed[-1:] != sys.argv[:1]:
@@ -41,8 +41,8 @@ def _started(name: str) -> list[str]:
         return ["gpt", *named]
     program = Path(sys.argv[0])
     if program.suffix == ".py" and program.resolve().parent == _SCRIPTS:
-        script = program.with_name(f"{_FILES.get(name, name.replace('-', '_'))}.py")
-        return [*typed[:-1], str(script)]
+        file = _FILES.get(name, name.replace("-", "_"))
+        return [*typed[:-1], str(program.with_name(f"{file}.py"))]
     if program.name in ("gpt", "gpt.exe") and not _is_found("gpt", program):
         # The shell would start another gpt, or none: the command was typed with its folder.
         return [str(program), *named]

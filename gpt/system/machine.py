@@ -20,6 +20,7 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int | No
     """
     if size is None:
         size = 8192 if device.type == "cuda" else 2048
+    # Matrices of 128 rows are multiplied in a moment, even element by element.
     tried = min(size, 128)
     while tried < size:
         # Matrices of 4 times as many rows take 4^3 = 64 times as long.
@@ -52,7 +53,8 @@ def peak_memory_bytes(device: torch.device) -> int:
     # Linux has this file. Its getrusage would begin with the peak of the parent process.
     with contextlib.suppress(OSError):
         status = Path("/proc/self/status").read_text(encoding="ascii")
-        if found := re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
+        found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+        if found:
             return int(found.group(1)) * 1024
     try:
         import resource
