@@ -184,8 +184,11 @@ def similar_run(path: Path, runs: Path) -> str:
     suggestion = nearest(path.name, folders)
     if suggestion:
         return suggestion
-    names = [run.name for run in _newest_first(runs)[:SHOWN_RUNS]]
-    return f"; {runs} has {', '.join(names)}" if names else ""
+    newest = _newest_first(runs)[:SHOWN_RUNS]
+    if not newest:
+        return ""
+    names = ", ".join(run.name for run in newest)
+    return f"; {runs} has {names}"
 
 
 def _newest_first(runs: Path) -> list[Path]:

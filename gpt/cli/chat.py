@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from gpt.cli.command import load_torch, report
 from gpt.cli.sample_writers import escape_controls
-from gpt.cli.shared_options import add_checkpoint_options, add_weights_option, command, number
+from gpt.cli.shared_options import (
+    add_checkpoint_options,
+    add_weights_option,
+    command,
+    number,
+    standard_input,
+)
 from gpt.config import SamplingParams
 from gpt.system.errors import ConfigError, GPTError
 from gpt.system.signals import handling
@@ -60,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         params = params.model_copy(update={"temperature": arguments.temperature})
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
-        # what a model has never read does not keep it from answering
+        # A character that the model has never read does not keep it from answering.
         tokenizer = CharTokenizer(tokenizer.itos, "drop")
     runtime = build_runtime(loaded.model, report=report)
     report(f"using {loaded.folder}. {HELP}")
@@ -75,7 +81,7 @@ def _talk(runtime: "Runtime", tokenizer: "Tokenizer", params: SamplingParams) ->
     with contextlib.suppress(ImportError):
         import_module("readline")  # gives `input` a history, which arrow keys recall
     history: list[Message] = []
-    prompt = "> " if sys.stdin.isatty() else ""
+    prompt = "> " if standard_input().isatty() else ""
     # Ctrl-C stops an answer and not the talk, however often it is pressed.
     with handling([signal.SIGINT], signal.default_int_handler):
         while True:

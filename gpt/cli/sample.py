@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     from gpt.system.device import choose_device, keep_freed_memory
 
     texts = _prompts_of(arguments, convert_newlines(text))  # line ends as a corpus has them
-    keep_freed_memory()
+    keep_freed_memory()  # which makes every step faster
     device = choose_device(arguments.device)
     loaded = load_trained(arguments.checkpoint, arguments.runs, device, arguments.weights)
     items = loaded.config.data.items
@@ -79,6 +79,7 @@ def main(arguments: argparse.Namespace) -> int:
         params = _with_random_seed(params, arguments.interactive)
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
+        # The same characters, with what --unknown says of others.
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
     # Ids of the model that the tokenizer does not have are not sampled: they have no text.
     params = params.limited_to(tokenizer.vocab_size)

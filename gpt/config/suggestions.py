@@ -104,6 +104,7 @@ def option_meant(name: str, options: Iterable[str], with_keys: bool) -> str | No
         if option in own.values():
             meant[word] = option
     meant.update(own)
+    # Options are spelled with hyphens and keys with underscores, which users mix up.
     spelled = {word.replace("_", "-"): target for word, target in meant.items()}
     near = _closest(name.replace("_", "-"), spelled)
     return None if near is None else spelled[near]

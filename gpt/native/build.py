@@ -84,10 +84,13 @@ def find_compilers() -> Iterator[Compiler]:
     seen: set[Path] = set()
     for name in NAMES:
         path = shutil.which(name)
-        # On most systems `c++` is a link to one of the others, which is not to be tried again.
-        if path is None or Path(path).resolve() in seen:
+        if path is None:
             continue
-        seen.add(Path(path).resolve())
+        # On most systems `c++` is a link to one of the others, which is not to be tried again.
+        program = Path(path).resolve()
+        if program in seen:
+            continue
+        seen.add(program)
         compiler = _compiler_at(path)
         if compiler is not None:
             yield compiler

@@ -65,7 +65,7 @@ class Compute:
         if not (self.uses_tf32 and _is_default_precision()):
             yield
             return
-        torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("high")  # PyTorch's name for TF32
         try:
             yield
         finally:
@@ -314,6 +314,7 @@ class _Uninitialized(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Call a function of torch, unless it initializes a tensor."""
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
             # Functions of torch.nn.init fill their first argument, and return it.
