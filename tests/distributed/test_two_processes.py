@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from distributed.two_processes import DROPOUT, HALVES, NATIVE, STOPPED_AT, VARIANTS
+from distributed.two_processes import DROPOUT, HALVES, LINES, NATIVE, STOPPED_AT, VARIANTS
 from native_support import needs_compiler
 from torch import Tensor
 
@@ -69,6 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for variant, overrides in VARIANTS.items():
         start_session(folder / variant, *overrides).run()
     start_session(folder / "muon-halves", *VARIANTS["muon"], *HALVES).run()
+    start_session(folder / "lines", *LINES).run()
     if find_compiler() is not None:
         start_session(folder / "native", *NATIVE).run()
     stop_after(start_session(folder / "alone", *DROPOUT), STOPPED_AT)
@@ -126,6 +127,7 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
             "muon-halves",
             0,
         ),
+        ("lines", "lines", 3e-6),
         pytest.param("native", "native", 1e-6, marks=needs_compiler),
     ],
 )

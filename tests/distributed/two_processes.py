@@ -50,6 +50,8 @@ NATIVE = (
     "model.position=rope",
     "train.length_warmup=[0.5]",
 )
+LINES = (*EQUAL, "data.items=lines", "model.block_size=96")
+"""Windows of items, of which the processes count different numbers of targets."""
 DROPOUT = ("train.max_steps=9", "model.dropout=0.2")
 STOPPED_AT = 4
 
@@ -72,6 +74,7 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
             "read": [inputs.tolist() for inputs, _ in first_step],
             "whole": whole.tolist(),
         }
+    start_session(folder / "lines-pair", *LINES, world=world).run()
     if find_compiler() is not None:
         start_session(folder / "native-pair", *NATIVE, world=world).run()
     return read

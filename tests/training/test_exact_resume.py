@@ -144,6 +144,7 @@ NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
             ("data.order=shuffled", "train.length_warmup=[0.5]"),
             id="shuffled, short sequences first",
         ),
+        pytest.param(("data.items=lines", "model.block_size=96"), id="lines"),
         pytest.param((*MUON, "run.kernels=torch"), id="muon"),
         pytest.param((*MUON, *NATIVE), id="muon, native", marks=needs_compiler),
     ],
