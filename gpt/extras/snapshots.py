@@ -21,6 +21,8 @@ from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.callbacks import Callback, CloseEvent, StartEvent, StepEvent, Training
 
+ONE_LINE = str.maketrans({"\n": "⏎", "\x1d": "␝", "\x1e": "␞", "\x1f": "␟"})
+"""Signs for line ends and the marks of items: a sample is shown in one line."""
 COUNT = 32
 """Snapshots of a run, at most.
 
@@ -110,7 +112,7 @@ class Snapshots(Callback):
         seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
         with without_compilation(model):  # a few passes are not worth compiling for their shapes
             samples = reference_texts(model, tokenizer, params, seeds, poll=lambda: None)
-            lines = [sample.replace("\n", "⏎") for sample in samples]
+            lines = [sample.translate(ONE_LINE) for sample in samples]
             sample = "\n".join(lines).strip("\n")  # empty if train.sample_tokens is 0
             return take_snapshot(model, tokenizer, idx, sample, self._loss)
 

@@ -15,7 +15,8 @@ Alternative = tuple[int, float]
 Kind = Literal["character", "byte", "token"]
 """What one token is, in a word."""
 KINDS: dict[type[Tokenizer], Kind] = {CharTokenizer: "character", ByteTokenizer: "byte"}
-VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR"}
+VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR", "\x1d": "␝", "\x1e": "␞", "\x1f": "␟"}
+"""Signs of white space, and of the marks of items (Unicode's pictures of control characters)."""
 LONGEST = 10
 """Characters of a label in a column of long tokens."""
 PLACEHOLDER = "·"
