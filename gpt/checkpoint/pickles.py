@@ -55,6 +55,8 @@ def load_pickle(file: BinaryIO) -> Any:
 def deepest_tuple(pickled: bytes) -> int:
     """Return how deeply tuples are nested in a pickle, without building its values.
 
+    Python hashes nested tuples recursively, in C, and deep ones may end the process.
+
     A pickle is a program for a stack machine with a memo, from which it takes values again. This
     function runs the program with the depth of each value in the place of the value.
     """
@@ -86,8 +88,9 @@ def deepest_tuple(pickled: bytes) -> int:
 def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -> list[int]:
     """Pop from a stack the values that an operation takes, and return them.
 
-    An operation takes a fixed number of values. Some take all values down to the last mark first;
-    `stack_before` lists the mark after the fixed ones, which lie below it.
+    An operation takes a fixed number of values. Some first take all values down to the last mark.
+    Of APPENDS, for example, `stack_before` is list, mark and values: one fixed value, the list,
+    which lies below the mark.
     """
     popped = []
     num_fixed = len(operation.stack_before)

@@ -184,7 +184,11 @@ def _all_findings(error: ValidationError, sections: Mapping[str, Any]) -> list[F
 
 
 def _without(unknown: Set[tuple[int | str, ...]], sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections without some of them, and without some of their keys."""
+    """Return the sections without what was rejected, so that the rest can be validated.
+
+    Args:
+        unknown: the places (section,) or (section, key) that pydantic has rejected.
+    """
     known: dict[str, Any] = {}
     for name, section in sections.items():
         if (name,) in unknown:

@@ -182,7 +182,7 @@ def _splits_of_texts(
     Args:
         ends: the index of the token after the last of the corpus, and of each held-out text.
     """
-    if isinstance(corpus, ItemCorpus):
+    if isinstance(corpus, ItemCorpus):  # whose sizes of splits know of held-out texts already
         splits = _splits_of_items(tokens[: ends[0]], tokenizer, corpus, config)
     elif "val" in corpus.held_out:
         splits = {"train": (0, ends[0])}

@@ -320,7 +320,7 @@ def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
     length = len(dataset.val)
     unit = unit_of(dataset)
     if length < MIN_VAL_CHARS:
-        # The windows are no longer than the shorter split, and here they would be very short.
+        # A window has to fit into the validation text: a short one would force a tiny block_size.
         raise ConfigError(
             f"{name} has {length:,} {unit}; validation needs at least {MIN_VAL_CHARS:,}"
         )

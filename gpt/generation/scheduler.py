@@ -272,14 +272,15 @@ class _PrefillPlan:
         if first is not sequence:
             # Both have the same window. The first sequence computes it without its last token, and
             # in the next step the second one finds those blocks. Then each of the two computes the
-            # last token, and samples after it by its own parameters.
+            # last token, and samples after it by its own parameters. The token that the first one
+            # leaves is not given back to the budget, which is only a limit.
             self.counts[first] = min(self.counts[first], first.num_uncached - 1)
             self.counts[sequence] = 0
         elif block is not None and block in self._begun:
             # Another sequence computes the same block in this step: the next step finds it.
             self.counts[sequence] = 0
         else:
-            count = int(min(self._budget, sequence.num_uncached))
+            count = int(min(self._budget, sequence.num_uncached))  # the budget may be infinite
             self.counts[sequence] = count
             self._budget -= count
             if count > 0 and block is not None:

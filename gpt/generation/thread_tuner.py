@@ -72,6 +72,7 @@ class ThreadTuner:
         may be due to another process.
         """
         if split == self.fastest:
+            # the time itself where it is shorter, the mean with the former one where it is longer
             self._seconds = min(seconds, (self._seconds + seconds) / 2)
         elif seconds < self._seconds:
             self.fastest = split

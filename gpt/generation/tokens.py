@@ -104,10 +104,11 @@ def sample_tokens(
     probabilities = next_token_probabilities(logits, params, sequences)  # (B, V)
     sampled = sample(probabilities, torch.tensor(uniforms, dtype=torch.float32))  # (B,)
     is_finite = torch.isfinite(logits).all(dim=-1).to(sampled)  # (B,)
-    # Reading from a device waits for it, so tokens and flags are read together.
+    # Reading from a device waits for it, so tokens and flags are read together: as one tensor,
+    # for which the flags have got the type and the device of the tokens.
     ids, flags = torch.stack((sampled, is_finite)).tolist()
-    # Tokens of logits that are not finite mean nothing, and are dropped.
     described = to_sampled_tokens(ids, logits, params)
+    # A token of logits that are not finite means nothing.
     return [token if flag else None for token, flag in zip(described, flags, strict=True)]
 
 

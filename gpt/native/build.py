@@ -219,12 +219,12 @@ def find_library(
             found = _compile(
                 command, compiler.name, source, f"{source} for {processor.name}", cached, report
             )
-        # Asked again for the file itself: to load it runs its code.
+        # The file is checked as well as its folder, since loading it runs its code.
         require_own(found)
         return found
     except OSError as error:
         raise DeviceError(
-            f"{source} cannot be compiled: {error}; XDG_CACHE_HOME may name another folder"
+            f"{source} cannot be compiled: {error}; set XDG_CACHE_HOME to use another folder"
         ) from None
 
 

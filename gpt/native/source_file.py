@@ -249,7 +249,10 @@ def _named_codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def _bound_names(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement of a module or a class defines or imports."""
+    """Return the names that a statement of a module or a class defines or imports.
+
+    An assignment to an attribute or to several names gives its source text, which no name equals.
+    """
     match statement:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -257,7 +260,7 @@ def _bound_names(statement: ast.stmt) -> list[str]:
             return [alias.asname or alias.name for alias in aliases]
         case ast.Assign(targets=targets):
             return [ast.unparse(target) for target in targets]
-        case ast.AnnAssign(target=target, value=ast.expr()):
+        case ast.AnnAssign(target=target, value=ast.expr()):  # without a value it defines nothing
             return [ast.unparse(target)]
     return []
 

@@ -228,12 +228,13 @@ def _is_final(code: int | None) -> bool:
 
 @cache
 def machine() -> str:
-    """Return a hash of what decides how a trial ends, beside the library.
+    """Return a hash of what decides how a trial ends, apart from the library itself.
 
-    That is the processor, the release of the system's kernel and torch, by whose OpenMP the library
-    may crash, and the code that the library is compared with.
+    That is the processor, the release of the system's kernel, torch, since its OpenMP may make the
+    library crash, and the code that the library is compared with.
     """
     about = [platform.machine(), platform.processor(), platform.release(), version("torch")]
+    # the hashes of that code
     about.append(FINGERPRINT.read_text(encoding="utf-8"))
     # On Linux this file describes each core, with an empty line between them. The first one is
     # enough, without the lines that change, such as the clock.

@@ -203,7 +203,8 @@ class GraphedStepper(Stepper):
     def _capturable_optimizer(self) -> Iterator[None]:
         """Let the optimizer read learning rates from the device; restore its settings at the end.
 
-        The settings are saved in checkpoints, which hold numbers.
+        The step writes tensors into the groups, and the settings are saved in checkpoints, which
+        hold numbers.
         """
         groups = self.optimizer.param_groups
         settings = [dict(group) for group in groups]

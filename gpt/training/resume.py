@@ -136,7 +136,8 @@ def _newest_checkpoint(run: RunFolder, report: Report) -> Resume | None:
     """Return the newest readable checkpoint of a run; None if it has not saved any."""
     found = run.newest_valid()
     if found is None:
-        # The pointer `last` is written after the first checkpoint: that one has been deleted.
+        # The pointer `last` is written after the first checkpoint, so a run that has the pointer
+        # and no checkpoint has lost it.
         if (run.path / "last.json").exists():
             raise CheckpointError(
                 f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME"

@@ -171,7 +171,8 @@ class Stepper:
             change_gradients: called after clipping; None leaves the gradients as they are.
 
         Raises:
-            NonFiniteError: the loss or a gradient is not finite; the weights are as before.
+            NonFiniteError: the loss or a gradient is not finite; the weights are as before. A GPU
+                is not waited for: there the update is left out, and `check` raises the error.
         """
         return self._run(self._inputs(number, learning_rate, micro_batches), change_gradients)
 

@@ -59,6 +59,8 @@ class Validation:
             batches = full_batches(self.tokens, block_size, train.batch_size)
         else:
             batches = item_batches(self.tokens, block_size, train.batch_size, items)
+        # The last batches have shapes of their own, which would be compiled anew. Matmuls are as
+        # exact as in training, so that both losses can be compared.
         with without_compilation(self.model), self.compute.allow_tf32():
             result = self.evaluate(self.model, batches, self.compute, poll)
         if not math.isfinite(result.loss):

@@ -17,6 +17,7 @@ from gpt.checkpoint import (
     find_place,
     read_checkpoint,
 )
+from gpt.checkpoint.finding import run_around
 from gpt.config import Config, DataConfig
 from gpt.data.preparation import prepare
 from gpt.system.environment import Settings
@@ -340,3 +341,15 @@ def test_run_has_one_lock_by_any_link_and_leaves_nothing_behind(tmp_path: Path) 
     run.unlock()
     run.unlock()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_run_is_found_from_inside_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "poems" / "checkpoints" / "step-000001"
+    checkpoint.mkdir(parents=True)
+    monkeypatch.chdir(checkpoint.parent)
+    for path in ("step-000001", "../checkpoints/step-000001", "."):
+        found = run_around(Path(path))
+        assert (found is not None) == (path != "."), path
+        assert found is None or found.path.resolve() == (tmp_path / "poems").resolve()

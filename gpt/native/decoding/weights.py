@@ -40,8 +40,8 @@ def unsupported_reason(model: GPT) -> str | None:
 def reason_not_as_configured(model: GPT) -> str | None:
     """Return why a model may compute something else than the decoder; None if it does not.
 
-    The decoder computes models on the CPU that are what their configuration and the package's
-    code build.
+    The decoder computes unmodified models on the CPU, as the package builds them from their
+    configuration.
     """
     if next(model.parameters()).device.type != "cpu":
         return "the native backend runs on a CPU"

@@ -224,6 +224,7 @@ def _uncovered(config: ModelConfig) -> str | None:
     is_head_covered = head_dim % 32 == 0 and head_dim <= 256
     is_hidden_covered = hidden % 16 == 0
     reasons = {
+        # whoever names an attention wants that one and no kernel
         f"model.attention={config.attention}": config.attention != "auto",
         "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,

@@ -397,7 +397,7 @@ class _Attention(Function):
             # attention weights again instead of storing (B, H, T, T) of them.
             "log_sums": torch.empty(batch, settings["heads"], length, dtype=torch.float32),
         }
-        kernels.call("attention_forward", **saved, **settings)
+        kernels.call("attention_forward", **saved, **settings)  # writes y and log_sums
         ctx.names = tuple(saved)
         ctx.save_for_backward(*saved.values())
         return y
