@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import load_torch, report
-from gpt.cli.sample_writers import escape_controls
 from gpt.cli.shared_options import (
     add_checkpoint_options,
     add_weights_option,
@@ -111,6 +110,7 @@ def _answer(
     runtime: "Runtime", tokenizer: "Tokenizer", asked: "list[Message]", params: SamplingParams
 ) -> str:
     """Write the answer to the last of some messages as it is generated, and return it."""
+    from gpt.cli.sample_writers import escape_controls
     from gpt.generation.batch import Batch
     from gpt.generation.conversation import encode_conversation
 

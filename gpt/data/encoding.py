@@ -180,7 +180,7 @@ def _splits_of_texts(
     """Return where each split begins and ends: those of the corpus, then the held-out texts.
 
     Args:
-        ends: the index of the token after the last of the corpus, and of each held-out text.
+        ends: the index after the last token of each text, the corpus first.
     """
     if isinstance(corpus, ItemCorpus):  # whose sizes of splits know of held-out texts already
         splits = _splits_of_items(tokens[: ends[0]], tokenizer, corpus, config)

@@ -1,5 +1,6 @@
 """Batches of whole items: packed into windows for training, one in each row for evaluation."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,8 +126,8 @@ def item_batches(
     for first in range(0, len(by_length), batch_size):
         rows = by_length[first : first + batch_size]
         longest = int((rows[-1, 1] - rows[-1, 0]).item())
-        padded_length = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-        windows = [row[np.newaxis] for row in rows]  # one span each
+        padded_length = math.ceil(longest / LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        windows = [row[np.newaxis] for row in rows]  # a window of training has several spans
         yield _padded(tokens, windows, min(padded_length, block_size), ids)
         release_pages(tokens)
 

@@ -166,12 +166,13 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
     Args:
         characters: length of the text.
         shorter_split: characters of its training or validation split, whichever has less.
-        distinct: how many of its characters differ; 0: they are not the tokens.
+        distinct: how many of its characters differ; 0 if the tokens are not characters.
     """
     tier = next(tier for tier in TIERS if characters <= tier.max_characters)
     steps, dropout = _steps_and_dropout(tier, characters, distinct)
     block_size = _block_size(tier, shorter_split)
     sections = _build_sections(tier, steps, dropout, block_size)
+    # each window once an epoch, which learns a little more than windows at random
     sections["data"] = {"order": "shuffled"}
     if block_size == LENGTH_WARMUP_BLOCK:
         sections["train"]["length_warmup"] = LENGTH_WARMUP

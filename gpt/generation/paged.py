@@ -229,6 +229,7 @@ class BlockTable:
         """Forget all but the first `length` positions, and release blocks that they do not need."""
         del self.tokens[length:]
         del self._keys[length // self._pool.block_size :]
+        # Only full blocks have keys, and a part of a block takes a whole one.
         kept = self._blocks_for(len(self.tokens))
         # Blocks are overwritten in the order of their release. The first ones of a sequence, which
         # most others share, are released last.

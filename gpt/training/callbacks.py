@@ -333,7 +333,7 @@ class CallbackGroup:
             Exception: a callback's own error, in its process.
             PeerError: a callback of another process has failed.
         """
-        if not self._is_used:
+        if not self._is_used:  # the same in all processes, see `__init__`
             return
         # The strongest request of any process is the one that all of them follow.
         request = _Request.CONTINUE

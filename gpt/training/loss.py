@@ -108,7 +108,10 @@ def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[B
 def sliding_batches(
     tokens: Tokens, block_size: int, batch_size: int, stride: int
 ) -> Iterator[Batch]:
-    """Yield windows `stride` apart; each predicts only tokens after the end of the one before."""
+    """Yield windows `stride` apart; each predicts only tokens after the end of the one before.
+
+    The first window predicts all of its tokens.
+    """
     # The last token is only a target, so that windows are cut from the inputs before it.
     num_inputs = len(tokens) - 1
     # Windows begin until one of them reaches the end. A text shorter than a window has one window.
@@ -119,7 +122,7 @@ def sliding_batches(
     cut = starts[num_whole:]
     for first in range(0, num_whole, batch_size):
         yield _windows(tokens, whole[first : first + batch_size], block_size, stride)
-        release_pages(tokens)
+        release_pages(tokens)  # a long text would fill the memory while it is read
     # The window at the end is shorter by the inputs that it lacks, and so is its part to predict.
     for start in cut:
         num_missing = start + block_size - num_inputs

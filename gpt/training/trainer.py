@@ -200,7 +200,7 @@ class Trainer:
 
         Return the loss in nats per token.
         """
-        # The loss is read here in any case, so that the check need not wait for the device again.
+        # Checked now, since reading the loss below waits for the device anyway.
         self.stepper.check()
         loss = float(result.loss)
         values = {
