@@ -22,14 +22,16 @@ def run_around(folder: Path) -> RunFolder | None:
 
     The folder may be the run's own folder or that of one of its checkpoints.
     """
-    unknown_names = ("", "..")
-    if folder.name in unknown_names or folder.parent.name in unknown_names:
-        # `..` and `step-10` do not tell the names of the folder and its parent. Path.absolute
-        # would keep the `..`, and Path.resolve would follow links.
+    if folder.name in ("", ".."):
+        # `.` and `..` do not tell the folder's name. Path.absolute would keep the `..`, and
+        # Path.resolve would follow links.
         folder = Path(os.path.abspath(folder))  # noqa: PTH100
     places = [folder]
-    if folder.parent.name == "checkpoints":
-        places.append(folder.parent.parent)
+    parent = folder.parent
+    if parent.name in ("", ".."):  # as of `step-10`, which is given inside of `checkpoints`
+        parent = Path(os.path.abspath(parent))  # noqa: PTH100
+    if parent.name == "checkpoints":
+        places.append(parent.parent)
     for place in places:
         run = RunFolder(place)
         if run.has_checkpoints:
