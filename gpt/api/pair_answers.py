@@ -1,33 +1,16 @@
 """Held-out questions, answered by a model: how many answers are right to the last character."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
-import numpy as np
+from itertools import islice
 
 from gpt.checkpoint import Loaded
 from gpt.data.dataset import Dataset
-from gpt.data.items import item_spans
+from gpt.data.items import ItemIds, questions_of
 from gpt.data.tokens import Tokens
-from gpt.generation.batch import Batch
+from gpt.generation.batch import BATCH_SIZE, Batch
 from gpt.generation.runtime import build_runtime
 
-PAIRS_AT_A_TIME = 64
-"""Questions of a batch: more hardly raise the throughput, but need more memory."""
 MAX_PAIRS = 1_000
 """Questions that are answered: the share of right answers is right to 3% or better."""
-
-
-class Question(NamedTuple):
-    """The end of a conversation.
-
-    Attributes:
-        ids: all of it up to the last answer, after the end of the one before.
-        answer: the ids of the answer, without its end.
-    """
-
-    ids: list[int]
-    answer: list[int]
 
 
 def count_exact(loaded: Loaded, dataset: Dataset, tokens: Tokens) -> tuple[int, int]:
@@ -35,11 +18,13 @@ def count_exact(loaded: Loaded, dataset: Dataset, tokens: Tokens) -> tuple[int, 
 
     Return how many answers are those of the split, and how many there are: `MAX_PAIRS` at most.
     """
-    questions = list(_questions(dataset, tokens, loaded.config.model.block_size))[:MAX_PAIRS]
+    assert dataset.items is not None
+    block_size = loaded.config.model.block_size
+    questions = list(islice(questions_of(tokens, dataset.items, block_size), MAX_PAIRS))
     num_exact = 0
     runtime = build_runtime(loaded.model)
-    for first in range(0, len(questions), PAIRS_AT_A_TIME):
-        part = questions[first : first + PAIRS_AT_A_TIME]
+    for first in range(0, len(questions), BATCH_SIZE):
+        part = questions[first : first + BATCH_SIZE]
         # one token more than the longest answer: an answer that goes on is not the right one
         longest = max(len(question.answer) for question in part) + 1
         params = loaded.config.sample.params(temperature=0.0, max_new_tokens=longest)
@@ -50,24 +35,11 @@ def count_exact(loaded: Loaded, dataset: Dataset, tokens: Tokens) -> tuple[int, 
             if chunk.token is not None:
                 found[chunk.row].append(chunk.token.id)
         for question, ids in zip(part, found, strict=True):
-            is_exact = ids[:-1] == question.answer and _is_end(ids[-1], dataset)
+            is_exact = ids[:-1] == question.answer and _is_end(ids[-1], dataset.items)
             num_exact += is_exact
     return num_exact, len(questions)
 
 
-def _is_end(token: int, dataset: Dataset) -> bool:
-    assert dataset.items is not None
-    return token in (dataset.items.end, dataset.items.turn)
-
-
-def _questions(dataset: Dataset, tokens: Tokens, block_size: int) -> Iterator[Question]:
-    """Yield the last question of each conversation, cropped to a window that holds its answer."""
-    ids = dataset.items
-    assert ids is not None
-    for begin, end in item_spans(tokens, ids.end):
-        item = tokens[begin:end]
-        split = int(np.flatnonzero(item == ids.answer)[-1]) + 1
-        answer = item[split:-1].tolist()
-        room = block_size - len(answer)
-        question = [ids.end, *item[:split].tolist()]
-        yield Question(question[-room:], answer)
+def _is_end(token: int, ids: ItemIds) -> bool:
+    """Return whether a token ends an answer: the last one of a conversation, or another."""
+    return token in (ids.end, ids.turn)

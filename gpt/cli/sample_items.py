@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 NUM_ITEMS = 20
 """Items that are written where no number is given: a screen full."""
-BATCH_SIZE = 64
-"""Items computed side by side, as in `gpt.cli.sample`."""
 MAX_TRIES = 100
 """Samples for each new item that is asked for.
 
@@ -61,10 +59,16 @@ def write_items(
     Raises:
         GenerationError: with --new, hardly any sample is new.
     """
+    from gpt.generation.batch import sample_texts
+
     wanted = arguments.num_samples or NUM_ITEMS
+    # most samples may be known, so that more of them may be needed than are wanted
+    num_samples = wanted * MAX_TRIES if arguments.new else wanted
+    seeds = range(params.seed, params.seed + num_samples)
     for prompt in prompts:
         written = 0
-        for seed, text in _sampled(runtime, tokenizer, prompt, params, wanted, arguments.new):
+        texts = sample_texts(runtime, tokenizer, prompt, params, seeds)
+        for seed, text in zip(seeds, texts, strict=True):
             item = prompt + text
             is_known = item in known
             is_new = item != "" and not is_known
@@ -80,35 +84,9 @@ def write_items(
                 break
         if written < wanted:
             raise GenerationError(
-                f"{written} new items in {MAX_TRIES * wanted:,} samples; raise --temperature, or "
+                f"{written} new items in {num_samples:,} samples; raise --temperature, or "
                 "take an earlier checkpoint"
             )
-
-
-def _sampled(
-    runtime: "Runtime",
-    tokenizer: "Tokenizer",
-    prompt: str,
-    params: SamplingParams,
-    wanted: int,
-    only_new: bool,
-) -> Iterator[tuple[int, str]]:
-    """Yield seeds and the texts that they give, as many as may be needed.
-
-    Args:
-        wanted: how many texts are to be written.
-        only_new: whether only new ones are; as most samples may be known, more are yielded.
-    """
-    from gpt.generation.batch import TextBatch
-
-    num_samples = wanted * MAX_TRIES if only_new else wanted
-    end = params.seed + num_samples
-    for begin in range(params.seed, end, BATCH_SIZE):
-        seeds = range(begin, min(begin + BATCH_SIZE, end))
-        texts = [""] * len(seeds)
-        for chunk in TextBatch(runtime, tokenizer, [prompt] * len(seeds), params, seeds):
-            texts[chunk.row] += chunk.text
-        yield from zip(seeds, texts, strict=True)
 
 
 def _print_item(item: str, is_known: bool) -> None:

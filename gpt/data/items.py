@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,31 @@ def item_spans(tokens: Tokens, end: int) -> NDArray[np.int64]:
     ends = np.flatnonzero(tokens == end) + 1
     begins = np.append(0, ends[:-1])
     return np.stack([begins, ends], axis=1)
+
+
+class Question(NamedTuple):
+    """The end of a conversation.
+
+    Attributes:
+        ids: all of it up to the last answer, after the end of the conversation before.
+        answer: the ids of the last answer, without its end.
+    """
+
+    ids: list[int]
+    answer: list[int]
+
+
+def questions_of(tokens: Tokens, ids: ItemIds, block_size: int) -> Iterator[Question]:
+    """Yield the last question of each conversation of a split.
+
+    It is cropped to a window that holds its answer too.
+    """
+    for begin, end in item_spans(tokens, ids.end):
+        item = tokens[begin:end]
+        answer_begin = int(np.flatnonzero(item == ids.answer)[-1]) + 1
+        answer = item[answer_begin:-1].tolist()
+        question = [ids.end, *item[:answer_begin].tolist()]
+        yield Question(question[-(block_size - len(answer)) :], answer)
 
 
 class ItemCorpus(CorpusText):

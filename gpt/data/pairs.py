@@ -69,6 +69,23 @@ def read_pairs(corpus: CorpusText) -> list[str]:
     return texts
 
 
+def looks_like_pairs(corpus: CorpusText) -> bool:
+    """Return whether files have the names of files of pairs, and the first line is one.
+
+    JSON lines and tables of other content are text, as any file is.
+    """
+    if any(file.suffix not in SUFFIXES for file in corpus.files):
+        return False
+    first_line = next(corpus.pieces(), "").lstrip("\n").partition("\n")[0]
+    if corpus.files[0].suffix == ".tsv":
+        return first_line.count("\t") == 1
+    try:
+        value = json.loads(first_line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and not value.keys().isdisjoint({"prompt", "messages"})
+
+
 def _read_columns(line: str, place: str, is_first: bool) -> list[Message]:
     """Return the question and the answer of a line of a table; none of its header."""
     columns = line.split("\t")

@@ -1,5 +1,6 @@
 """What a text is made of: running text, a list, texts of one shape; and whether it is sorted."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,8 @@ MAX_LINE_CHARS = 200
 """Lines that are longer are no items that are recognized."""
 MAX_MEAN_WORDS = 4.0
 """Words of a line, on average, up to which lines are a list: verse has some seven, prose ten."""
+CHARS_AS_WORDS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+"""Kana and Chinese characters, one or two of which are a word."""
 MIN_DISTINCT = 0.5
 """Share of the lines of a list that differ from all others before them."""
 MAX_EMPTY_LINES = 0.01
@@ -65,7 +68,8 @@ def _is_list(lines: Sequence[str]) -> bool:
         return False
     if len(set(lines)) < MIN_DISTINCT * len(lines):
         return False
-    num_words = sum(len(line.split()) for line in lines)
+    # Chinese and Japanese have no white space: each of their characters counts as a word.
+    num_words = sum(len(line.split()) + len(CHARS_AS_WORDS.findall(line)) for line in lines)
     has_few_words = num_words <= MAX_MEAN_WORDS * len(lines)
     return has_few_words or list(lines) == sorted(lines)
 

@@ -81,6 +81,10 @@ class Batch:
             yield from self.step().values()
 
 
+BATCH_SIZE = 64
+"""Most sequences computed side by side: more hardly raise the throughput, but need more memory."""
+
+
 class TextBatch(Batch):
     """Texts after several prompts, generated as one batch.
 
@@ -115,3 +119,22 @@ class TextBatch(Batch):
             if not 0 <= seed < SEEDS:
                 raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")
         super().__init__(runtime, ids, params, seeds, tokenizer)
+
+
+def sample_texts(
+    runtime: Runtime,
+    tokenizer: Tokenizer,
+    prompt: str,
+    params: SamplingParams,
+    seeds: Sequence[int],
+) -> Iterator[str]:
+    """Yield the text that follows a prompt for each seed, in batches of `BATCH_SIZE`.
+
+    A batch is computed when its first text is asked for.
+    """
+    for first in range(0, len(seeds), BATCH_SIZE):
+        part = seeds[first : first + BATCH_SIZE]
+        texts = [""] * len(part)
+        for chunk in TextBatch(runtime, tokenizer, [prompt] * len(part), params, part):
+            texts[chunk.row] += chunk.text
+        yield from texts

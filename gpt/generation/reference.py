@@ -55,14 +55,17 @@ def reference_texts(
     params: SamplingParams,
     seeds: Sequence[int],
     poll: Callable[[], None],
+    prompt: Sequence[int] | None = None,
 ) -> list[str]:
-    """Return a text for each seed that begins after a line end.
+    """Return a text for each seed that follows a prompt.
 
     Args:
         poll: called after every token: a training that samples reacts to signals by it.
+        prompt: token ids; None: what an empty prompt stands for, such as a line end.
     """
     params = params.limited_to(tokenizer.vocab_size)
-    prompt = encode_prompt(tokenizer, "", params, model.config.block_size)
+    if prompt is None:
+        prompt = encode_prompt(tokenizer, "", params, model.config.block_size)
     rows: list[list[int]] = [[] for _ in seeds]
     for ids in reference_rows(model, prompt, params, seeds):
         for row, index in zip(rows, ids, strict=True):

@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 from gpt.config import Config
 from gpt.data.dataset import Dataset
 from gpt.data.item_batches import item_batches
+from gpt.data.items import item_spans, questions_of
 from gpt.data.tokens import Tokens
 from gpt.generation.reference import reference_texts
 from gpt.model import GPT
@@ -41,10 +43,15 @@ class Validation:
     @property
     def tokens(self) -> Tokens:
         """The part of the validation split that `loss` reads."""
+        tokens = self.dataset.val
         limit = self.config.train.eval_max_tokens
         if limit is None:
-            return self.dataset.val
-        return self.dataset.val[: limit + 1]  # one more, since the first token is not predicted
+            return tokens
+        if self.dataset.items is None:
+            return tokens[: limit + 1]  # the first token is not predicted
+        ends = item_spans(tokens, self.dataset.items.end)[:, 1]
+        last = int(np.searchsorted(ends, min(limit, ends[-1])))
+        return tokens[: ends[last]]  # whole items, one at least
 
     def loss(self, step: int, poll: Poll) -> Evaluation:
         """Compute the loss over `tokens`, in nats per token.
@@ -70,9 +77,21 @@ class Validation:
         return result
 
     def sample(self, poll: Poll) -> str:
-        """Return a sample; it is empty where `train.sample_tokens` is 0."""
-        params = self.config.sample.params(max_new_tokens=self.config.train.sample_tokens)
+        """Return a sample; it is empty where `train.sample_tokens` is 0.
+
+        A model of questions and answers answers the first question of the validation split.
+        """
+        length = self.config.train.sample_tokens
+        params = self.config.sample.params(max_new_tokens=length)
         tokenizer = self.dataset.tokenizer
+        items = self.dataset.items
+        prompt: list[int] | None = None
+        shown = ""
+        if items is not None and items.answer is not None and length > 0:
+            block_size = self.config.model.block_size
+            prompt = next(questions_of(self.dataset.val, items, block_size)).ids
+            # without the marks before and after the question
+            shown = tokenizer.decode(prompt[1:-1]) + "\n"
         with without_compilation(self.model):
-            texts = reference_texts(self.model, tokenizer, params, [params.seed], poll)
-        return texts[0]
+            texts = reference_texts(self.model, tokenizer, params, [params.seed], poll, prompt)
+        return shown + texts[0]

@@ -39,6 +39,8 @@ def test_pairs_are_recognized_evaluated_and_asked(run: Call, refuse: Refuse) -> 
     assert config.data.items == "pairs"
     assert config.sample.stop == (TURN,)
     assert config.sample.temperature == 0
+    sample = Path("runs/pairs/samples/step-000004.txt").read_text()
+    assert sample.partition("\n")[0] in {pair["prompt"] for pair in PAIRS}
     found = run("evaluate --checkpoint pairs").json
     assert found["answers"] == found["items"] > 0
     assert 0 <= found["exact_answers"] <= found["answers"]

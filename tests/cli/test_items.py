@@ -1,5 +1,6 @@
 """A list from the command line: trained on by its name, sampled and evaluated in whole items."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,25 @@ def test_items_of_the_training_text_are_marked_and_left_out(
     assert [row["known"] for row in rows] == [line in known for line in plain]
     new = run("sample --checkpoint names --seed 1 --new --num-samples 4").out.splitlines()
     assert new == [line for line in plain if line and line not in known][:4]
+
+
+@pytest.mark.usefixtures("trained_on_names")
+def test_model_that_only_repeats_its_text_has_no_new_items(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Everything(frozenset[str]):
+        def __contains__(self, item: object) -> bool:
+            return True
+
+    monkeypatch.setattr("gpt.checkpoint.corpus.training_items", lambda dataset: Everything())
+    error = refuse("sample --checkpoint names --seed 1 --new --num-samples 1")
+    assert "0 new items in 100 samples; raise --temperature" in error
+
+
+def test_evaluations_of_a_part_read_whole_items(names: Path, run: Call) -> None:
+    run(f"train names.txt {QUICK} train.eval_max_tokens=1")
+    row = json.loads(Path("runs/names/metrics.jsonl").read_text().splitlines()[-1])
+    assert row["val/loss"] > 0
 
 
 @pytest.mark.usefixtures("trained_on_names")

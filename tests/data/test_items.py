@@ -178,6 +178,8 @@ def test_loss_of_answers_counts_them_and_their_ends() -> None:
 
 VERSE = "\n".join(f"and then the {number} of us went down to the sea" for number in range(500))
 
+RESTS = [first + second for first in "伟芳娜秀敏" for second in "明丽强磊军"]
+CHINESE_NAMES = [first + rest for first in "王李张刘陈" for rest in RESTS]
 SPEECHES = ["a line of verse\n" * (number % 7) + "and the last" for number in range(200)]
 """Texts of one to seven lines."""
 
@@ -190,6 +192,8 @@ SPEECHES = ["a line of verse\n" * (number % 7) + "and the last" for number in ra
         ("the same line again\n" * 2000, "none"),
         ("\n\n".join(NAMES), "none"),  # one line each: paragraphs of prose look so too
         (VERSE, "none"),
+        ("\n".join(f"山川异域风月同天第{number}句" for number in range(200)), "none"),
+        ("\n".join(CHINESE_NAMES), "lines"),
         ("\n".join(sorted(VERSE.split("\n"))), "lines"),
         ("\n\n".join(["an old pond\na frog jumps in\nsound of water"] * 120), "paragraphs"),
         ("\n\n".join(SPEECHES), "none"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpt.data.corpus_text import CorpusText
-from gpt.data.pairs import ANSWER, TURN, read_pairs
+from gpt.data.pairs import ANSWER, TURN, looks_like_pairs, read_pairs
 from gpt.system.errors import DataError
 
 
@@ -74,3 +74,25 @@ def test_line_that_is_no_pair_is_refused(
         read(tmp_path, name, text)
     assert "\n" not in str(caught.value)
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.jsonl", PAIR, True),
+        ("a.jsonl", "\n" + chat(("user", "a"), ("assistant", "b")), True),
+        ("a.jsonl", '{"prompt": "1"}', True),  # is refused then, with its line
+        ("a.jsonl", '{"text": "running text"}\n', False),
+        ("a.jsonl", "no JSON\n", False),
+        ("a.jsonl", "", False),
+        ("a.tsv", "a\tb\n", True),
+        ("a.tsv", "a\tb\tc\n", False),
+        ("a.txt", PAIR, False),
+    ],
+)
+def test_file_of_pairs_is_known_by_its_name_and_first_line(
+    tmp_path: Path, name: str, text: str, expected: bool
+) -> None:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    assert looks_like_pairs(CorpusText([file])) == expected
