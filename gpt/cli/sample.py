@@ -14,6 +14,7 @@ from random import randrange
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from gpt.cli.command import load_torch, report
+from gpt.cli.draft import check_draft, load_draft
 from gpt.cli.sample_options import add_options, check_options, given_params
 from gpt.cli.shared_options import STANDARD_INPUT, command, read_text, standard_input
 from gpt.config import SamplingParams
@@ -73,6 +74,11 @@ def main(arguments: argparse.Namespace) -> int:
         raise GenerationError(
             f"--new is for lists, and {loaded.folder} was trained on running text; leave it out"
         )
+    draft = None
+    if arguments.draft is not None:
+        small = load_draft(arguments.draft, arguments.runs, device)
+        check_draft(small, loaded)
+        draft = small.model
     params = loaded.config.sample.params().model_copy(update=given)
     is_random = params.temperature > 0 and arguments.beam is None
     if is_random and "seed" not in given:
@@ -84,7 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
     # Ids of the model that the tokenizer does not have are not sampled: they have no text.
     params = params.limited_to(tokenizer.vocab_size)
     options = DecodeOptions(arguments.backend, arguments.kv_dtype)
-    runtime = build_runtime(loaded.model, options, report)
+    runtime = build_runtime(loaded.model, options, report, draft)
     # All prompts are encoded before anything is written: a bad one may be in a later batch.
     prompts = _encode(arguments, loaded, tokenizer, texts, params)
     if loaded.folder != arguments.checkpoint:
@@ -235,6 +241,8 @@ def _sample(
         is_first = False
         if arguments.stats:
             report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s")
+            if arguments.draft is not None:
+                report(runtime.draft_stats.describe())
 
 
 def _requests(prompts: Sequence[Prompt], seeds: Iterable[int]) -> Iterator[tuple[Prompt, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gpt.cli.draft import add_draft_option
 from gpt.cli.shared_options import (
     add_checkpoint_options,
     add_number,
@@ -27,6 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     # Decoding a small model on a GPU is bound by the time to launch its kernels.
     parser.set_defaults(device="cpu")
     add_weights_option(parser)
+    add_draft_option(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--prompt", help="text to continue; - reads standard input (default: a newline)"
@@ -175,7 +177,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         _refuse(chosen & {"length_penalty"}, "sampling, without --beam")
     else:
         sampling = {"temperature", *FILTERS, "repetition_penalty", "seed"}
-        _refuse(chosen & (sampling | for_samples), "--beam")
+        _refuse(chosen & (sampling | for_samples | {"draft"}), "--beam")
     if not arguments.json:
         _refuse(chosen & {"logprobs"}, "text output, without --json")
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import load_torch, report
+from gpt.cli.draft import add_draft_option, check_draft, load_draft
 from gpt.cli.shared_options import (
     add_device_option,
     add_number,
@@ -21,15 +22,17 @@ from gpt.cli.shared_options import (
     to_path,
 )
 from gpt.system.environment import read_settings
-from gpt.system.errors import GPTError
+from gpt.system.errors import CheckpointError, GPTError
 from gpt.system.progress import announce_if_slow
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
+    from gpt.checkpoint import Loaded
     from gpt.extras.serving.http.limits import Limits
     from gpt.extras.serving.http.models import Models
+    from gpt.model import GPT
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
@@ -58,6 +61,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add_plugin_option(parser)
     add_weights_option(parser)
     add_device_option(parser)
+    add_draft_option(parser)
     # A small model decodes faster on a CPU: launching the kernels of a step on a GPU takes longer
     # than the CPU needs for the whole step.
     parser.set_defaults(device="cpu")
@@ -194,12 +198,17 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
 
     device = choose_device(arguments.device)
 
+    draft: Loaded | None = None
+    if arguments.draft is not None:
+        draft = load_draft(arguments.draft, arguments.runs, device)
+
     def make_engine(loaded: Loaded) -> EngineThread:
         return EngineThread(
             loaded.model,
             loaded.tokenizer,
             EngineLimits(limits.running, limits.waiting, arguments.cache_blocks),
             DecodeOptions(arguments.backend, arguments.kv_dtype),
+            draft=_fitting_model(draft, loaded),
         )
 
     def load(folder: "Path") -> Loaded:
@@ -207,6 +216,18 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
         return load_trained(folder, arguments.runs, device, arguments.weights)
 
     return Models(load, make_engine, arguments.runs, arguments.checkpoint)
+
+
+def _fitting_model(draft: "Loaded | None", loaded: "Loaded") -> "GPT | None":
+    """Return the model of the draft, or report why it cannot guess for this model."""
+    if draft is None:
+        return None
+    try:
+        check_draft(draft, loaded)
+    except CheckpointError as error:
+        report(f"{loaded.folder} is decoded without a draft: {error}")
+        return None
+    return draft.model
 
 
 async def _serve(

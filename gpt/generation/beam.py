@@ -206,8 +206,8 @@ def _extension_logprobs(runner: Runner, live: Sequence[Live], ids: int | None) -
         tokens = sequence.window()[sequence.num_cached :]
         copies = sequence.table.reserve(sequence.num_cached + len(tokens))
         work.append(ScheduledWork(sequence, tokens, max_samples=1, copies=copies))
-    sequences, logits = runner.logits(work)  # (B, V)
-    check_finite(logits, [sequence.tokens for sequence in sequences])
+    items, logits = runner.logits(work)  # (B, V)
+    check_finite(logits, [item.sequence.tokens for item in items])
     for item in work:
         item.sequence.table.append(item.tokens)  # the runner has stored them
     # In float64, so that rounding decides no comparison of long sums.

@@ -50,6 +50,7 @@ def stream(
     prompt: str,
     *,
     runtime: Runtime | None = None,
+    draft: GPT | None = None,
     **params: Any,
 ) -> Iterator[str]:
     """Return an iterator over the text that follows a prompt, in chunks, as it is generated.
@@ -61,6 +62,8 @@ def stream(
         prompt: may be empty: it then starts after a line end.
         runtime: from `build_runtime`, with the weights that the model had then. It spares many
             calls the copy of the weights. None means the fastest one available.
+        draft: a smaller model with the same tokenizer, which guesses tokens, see `build_runtime`;
+            the text is the same. Not beside a `runtime`, which has its own.
         params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`,
             are accepted too.
 
@@ -69,7 +72,8 @@ def stream(
             see `TextBatch`.
     """
     # Not a generator function, whose body would raise errors of the arguments only when iterated.
-    batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], sampling_params(params))
+    runtime = _runtime(model, runtime, draft)
+    batch = TextBatch(runtime, tokenizer, [prompt], sampling_params(params))
     return (chunk.text for chunk in batch if chunk.text)
 
 
@@ -80,6 +84,7 @@ def generate(
     prompts: str,
     *,
     runtime: Runtime | None = None,
+    draft: GPT | None = None,
     **params: Any,
 ) -> str: ...
 @overload
@@ -89,6 +94,7 @@ def generate(
     prompts: Sequence[str],
     *,
     runtime: Runtime | None = None,
+    draft: GPT | None = None,
     **params: Any,
 ) -> list[str]: ...
 def generate(
@@ -97,6 +103,7 @@ def generate(
     prompts: str | Sequence[str],
     *,
     runtime: Runtime | None = None,
+    draft: GPT | None = None,
     **params: Any,
 ) -> str | list[str]:
     """Return the text that follows each prompt, without the prompt.
@@ -106,17 +113,33 @@ def generate(
     those of `stream`.
     """
     if isinstance(prompts, str):
-        return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
+        return "".join(stream(model, tokenizer, prompts, runtime=runtime, draft=draft, **params))
     # bytes are a sequence too, of numbers
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise GenerationError(
             f"the prompt is a {type(prompts).__name__}, expected a text or a list of texts"
         )
-    batch = TextBatch(runtime or build_runtime(model), tokenizer, prompts, sampling_params(params))
+    runtime = _runtime(model, runtime, draft)
+    batch = TextBatch(runtime, tokenizer, prompts, sampling_params(params))
     texts = [""] * len(prompts)
     for chunk in batch:
         texts[chunk.row] += chunk.text
     return texts
+
+
+def _runtime(model: GPT, runtime: Runtime | None, draft: GPT | None) -> Runtime:
+    """Return the runtime that was given, or the fastest one available.
+
+    Raises:
+        GenerationError: both a runtime and a draft are given.
+    """
+    if runtime is None:
+        return build_runtime(model, draft=draft)
+    if draft is not None:
+        raise GenerationError(
+            "draft has no effect beside runtime; give it to build_runtime(model, draft=...)"
+        )
+    return runtime
 
 
 def sampling_params(given: Mapping[str, Any]) -> SamplingParams:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation.burst import Burst
-from gpt.generation.runner import NOT_FINITE, Runner, Sampled
+from gpt.generation.paged import BLOCK, BlockPool
+from gpt.generation.runner import Runner, Sampled, accept
 from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.thread_tuner import Split, ThreadTuner, token_splits
-from gpt.generation.tokens import NOT_SAMPLING_FIELDS, to_sampled_tokens
+from gpt.generation.tokens import NOT_SAMPLING_FIELDS, SampledToken, to_sampled_tokens
 from gpt.native.decoding.c_structs import SAMPLING_FIELDS, sample_in_c, sampling_in_c
 from gpt.native.decoding.decoder import Decoder, NotFiniteError, TokenBatch
 from gpt.native.decoding.weights import Weights
@@ -84,7 +85,7 @@ class NativeRunner(Runner):
         report: Report,
     ) -> None:
         model = native.weights.model
-        super().__init__(model.block_size, blocks)
+        super().__init__(model.block_size, BlockPool(blocks, BLOCK))
         self._decoder = Decoder(
             native.library, native.weights, sequences, tokens_per_sequence, kv_dtype, blocks
         )
@@ -99,6 +100,7 @@ class NativeRunner(Runner):
         self._token_splits = token_splits(self._decoder.threads)
         self._prefill_tuner = ThreadTuner(self._token_splits, self._all_threads, FIRST_PREFILLS)
         self._decode_tuners: dict[int, ThreadTuner] = {}
+        self._short_tuners: dict[int, ThreadTuner] = {}
 
     @property
     def max_samples_per_call(self) -> int:
@@ -112,14 +114,14 @@ class NativeRunner(Runner):
         if not all(in_c):
             return super().run(work)
         self._set_blocks(work)
-        if not _is_pure_decode(work):
-            return self._prefill(work)
-        return self._decode(work)
+        if _is_pure_decode(work):
+            return self._decode(work)
+        return self._timed_step(work)
 
-    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
         self._set_blocks(work)
         logits = [self._decoder.forward(part.batch, part.wanted) for part in self._passes(work)]
-        return [item.sequence for item in work if item.max_samples > 0], torch.cat(logits)
+        return [item for item in work if item.max_samples > 0], torch.cat(logits)
 
     def _can_sample(self, sequence: SequenceState) -> bool:
         """Return whether the decoder samples a sequence; report each reason against it once.
@@ -146,20 +148,31 @@ class NativeRunner(Runner):
         for item in work:
             self._decoder.set_blocks(item.sequence.row, item.sequence.table.blocks)
 
-    def _prefill(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Sample one token after each sequence whose window ends in this step."""
-        num_tokens = sum(len(item.tokens) for item in work)
-        if num_tokens < PREFILL_TUNING_MIN_TOKENS:
-            # The time of so few tokens would mislead the tuner.
-            self._decoder.use_threads(self._all_threads.threads)
-            return self._step(work)
-        split = self._prefill_tuner.next()
+    def _timed_step(self, work: Sequence[ScheduledWork]) -> Sampled:
+        """Compute a step of prompts or drafts by the fastest number of threads."""
+        num_tokens = sum(len(item.input_ids) for item in work)
+        tuner = self._step_tuner(num_tokens)
+        split = tuner.next()
         self._decoder.use_threads(split.threads)
         start = time.perf_counter()
         sampled = self._step(work)
         seconds = time.perf_counter() - start
-        self._prefill_tuner.record(split, seconds / num_tokens)
+        tuner.record(split, seconds / num_tokens)
         return sampled
+
+    def _step_tuner(self, num_tokens: int) -> ThreadTuner:
+        """Return the tuner for steps of so many tokens.
+
+        One is enough for many tokens. Of few, as drafts have them, the time per token depends on
+        their number, so that each number has a tuner of its own.
+        """
+        if num_tokens >= PREFILL_TUNING_MIN_TOKENS:
+            return self._prefill_tuner
+        tuner = self._short_tuners.get(num_tokens)
+        if tuner is None:
+            tuner = ThreadTuner(self._token_splits, self._all_threads, FIRST_DECODES)
+            self._short_tuners[num_tokens] = tuner
+        return tuner
 
     def _decode(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Sample several tokens after each sequence in one call, and learn from its time."""
@@ -233,27 +246,33 @@ class NativeRunner(Runner):
 
     def _step(self, work: Sequence[ScheduledWork]) -> Sampled:
         """Compute one step, and sample after each sequence whose window ends in it."""
-        sequences = [item.sequence for item in work if item.max_samples > 0]
+        items = [item for item in work if item.max_samples > 0]
         # C++ has only pointers to these tensors: the two lists keep them alive during its calls.
-        seen = [self._seen_if_penalized(sequence) for sequence in sequences]
-        logits = [self._logits_if_described(sequence) for sequence in sequences]
+        seen: list[Tensor | None] = []
+        logits: list[Tensor | None] = []
         samples = []
-        for index, sequence in enumerate(sequences):
-            sampling = sampling_in_c(sequence.params)
-            uniform = sequence.random.peek(1)[0]
-            samples.append(sample_in_c(sampling, uniform, seen[index], logits[index]))
+        for item in items:
+            params = item.sequence.params
+            sampling = sampling_in_c(params)
+            for index, uniform in enumerate(item.sequence.random.peek(item.num_sampled)):
+                seen.append(self._seen_if_penalized(item.sequence, item.draft[:index]))
+                logits.append(self._logits_if_described(params))
+                samples.append(sample_in_c(sampling, uniform, seen[-1], logits[-1]))
         tokens: list[int] = []
         for part in self._passes(work):
             # As many samples as the earlier passes had are taken already.
             part_samples = samples[len(tokens) : len(tokens) + len(part.wanted)]
             tokens += self._decoder.step(part.batch, part.wanted, part_samples)
         sampled: Sampled = {}
-        for sequence, token, row in zip(sequences, tokens, logits, strict=True):
-            if token < 0:  # C++'s mark of logits that are not finite
-                sampled[sequence] = NOT_FINITE
-            else:
-                row_logits = None if row is None else row.unsqueeze(0)  # (1, V)
-                sampled[sequence] = to_sampled_tokens([token], row_logits, sequence.params)
+        first = 0
+        for item in items:
+            end = first + item.num_sampled
+            described = [
+                _described(token, row, item.sequence.params)
+                for token, row in zip(tokens[first:end], logits[first:end], strict=True)
+            ]
+            sampled[item.sequence] = accept(described, item.draft)
+            first = end
         return sampled
 
     def _passes(self, work: Sequence[ScheduledWork]) -> Iterator[Pass]:
@@ -265,38 +284,47 @@ class NativeRunner(Runner):
         for item in work:
             sequence = item.sequence
             begin = sequence.num_cached  # the first position that is not stored
-            tokens += item.tokens
-            rows += [sequence.row] * len(item.tokens)
-            positions += range(begin, begin + len(item.tokens))
-            is_wanted += [False] * (len(item.tokens) - 1)
-            is_wanted.append(item.max_samples > 0)  # only after the last token
+            count = len(item.input_ids)
+            tokens += item.input_ids
+            rows += [sequence.row] * count
+            positions += range(begin, begin + count)
+            is_wanted += [False] * (count - item.num_sampled)
+            is_wanted += [True] * item.num_sampled  # only after the last tokens
         size = self._decoder.max_tokens
         for start in range(0, len(tokens), size):
             part = slice(start, start + size)
             wanted = [index for index, flag in enumerate(is_wanted[part]) if flag]
             yield Pass(TokenBatch(tokens[part], rows[part], positions[part]), wanted)
 
-    def _seen_if_penalized(self, sequence: SequenceState) -> Tensor | None:
+    def _seen_if_penalized(self, sequence: SequenceState, draft: Sequence[int]) -> Tensor | None:
         if sequence.params.repetition_penalty == 1.0:
             return None
-        return self._seen(sequence)
+        return self._seen(sequence, draft)
 
-    def _seen(self, sequence: SequenceState) -> Tensor:
-        """Return which tokens a sequence has, (V,) uint8: C++ has no bool."""
+    def _seen(self, sequence: SequenceState, draft: Sequence[int] = ()) -> Tensor:
+        """Return which tokens a sequence and its draft have, (V,) uint8: C++ has no bool."""
         seen = torch.zeros(self._vocab_size, dtype=torch.uint8)
-        seen[list(set(sequence.tokens))] = 1
+        seen[list({*sequence.tokens, *draft})] = 1
         return seen
 
-    def _logits_if_described(self, sequence: SequenceState) -> Tensor | None:
+    def _logits_if_described(self, params: SamplingParams) -> Tensor | None:
         """Return memory for the logits (V,) if log-probabilities of the token are asked for."""
-        if sequence.params.logprobs is None:
+        if params.logprobs is None:
             return None
         return torch.empty(self._vocab_size, dtype=torch.float32)
 
 
+def _described(token: int, logits: Tensor | None, params: SamplingParams) -> SampledToken | None:
+    """Describe a token that C++ sampled from logits (V,); None where they are not finite."""
+    if token < 0:  # C++'s mark of logits that are not finite
+        return None
+    rows = None if logits is None else logits.unsqueeze(0)  # (1, V)
+    return to_sampled_tokens([token], rows, params)[0]
+
+
 def _is_pure_decode(work: Sequence[ScheduledWork]) -> bool:
-    """Return whether each sequence needs one token and all are sampled alike."""
-    if any(item.max_samples == 0 or len(item.tokens) > 1 for item in work):
+    """Return whether each sequence needs one token, without a draft, and all are sampled alike."""
+    if any(item.max_samples == 0 or len(item.input_ids) > 1 for item in work):
         return False
     first = work[0].sequence.sampled_by
     return all(item.sequence.sampled_by == first for item in work)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from gpt.generation.paged import BLOCK, BlockPool
 from gpt.generation.paged_store import PagedStore
 from gpt.generation.sequence import ScheduledWork, SequenceState
-from gpt.generation.tokens import SampledToken, SamplingKey, sample_tokens
+from gpt.generation.tokens import SampledToken, SamplingKey, TokenIds, sample_tokens
 from gpt.model import GPT, eval_mode
 from gpt.system.device import to_device
 
@@ -26,8 +27,8 @@ class Runner(ABC):
         block_size: the model's window.
     """
 
-    def __init__(self, block_size: int, blocks: int) -> None:
-        self.pool = BlockPool(blocks, BLOCK)
+    def __init__(self, block_size: int, pool: BlockPool) -> None:
+        self.pool = pool
         self.block_size = block_size
 
     @property
@@ -36,16 +37,20 @@ class Runner(ABC):
         return 1
 
     @abstractmethod
-    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
         """Store the keys and values of the tokens of a step.
 
-        Return the sequences to be sampled, and the logits (B, V) after them.
+        Return the items after which tokens are sampled, and the logits (N, V) for these tokens:
+        `num_sampled` neighboring rows for each item, in the order of the items.
         """
 
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
-        """Store the keys and values of the tokens of a step, and sample the next ones."""
-        sequences, logits = self.logits(work)
-        return sample_each(sequences, logits)
+        """Store the keys and values of the tokens of a step, and sample the next ones.
+
+        After an item with a draft, tokens are sampled up to the first that differs from the draft.
+        """
+        items, logits = self.logits(work)
+        return sample_each(items, logits)
 
 
 class TorchRunner(Runner):
@@ -60,58 +65,128 @@ class TorchRunner(Runner):
     """
 
     def __init__(self, model: GPT, blocks: int, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(model.config.block_size, blocks)
+        super().__init__(model.config.block_size, BlockPool(blocks, BLOCK))
         device = next(model.parameters()).device
         self._model = model
         self._store = PagedStore(model.config, blocks, BLOCK, dtype, device)
 
-    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
         for item in work:
             self._store.copy_blocks(item.copies)
-        # A batch is a tensor without padding: its sequences have the same number of tokens.
-        batches = [[item] for item in work if len(item.tokens) > 1]
-        single = [item for item in work if len(item.tokens) == 1]
-        if single:
-            batches.append(single)
-        sequences: list[SequenceState] = []
-        logits: list[Tensor] = []
+        sampled_items: list[ScheduledWork] = []
+        rows: list[Tensor] = []
         with eval_mode(self._model):
-            for batch in batches:
-                last = self._forward(batch)[:, -1]  # (B, V)
-                # Nothing is sampled from a part of a prompt, of which more has to be computed.
-                rows = [row for row, item in enumerate(batch) if item.max_samples]
-                if len(rows) < len(batch):
-                    last = last[rows]
-                sequences += [batch[row].sequence for row in rows]
-                logits.append(last)
-        return sequences, torch.cat(logits)
+            for batch in _batches(work):
+                logits = self._forward(batch)  # (B, T, V)
+                # Nothing is sampled from a part of a prompt, of which more is to be computed.
+                num_sampled = batch[0].num_sampled
+                if num_sampled > 0:
+                    sampled_items += batch
+                first = logits.size(1) - num_sampled
+                rows.append(logits[:, first:].flatten(0, 1))  # (B * num_sampled, V)
+        return sampled_items, torch.cat(rows)
 
     def _forward(self, batch: Sequence[ScheduledWork]) -> Tensor:
         """Return the logits (B, T, V) after the tokens of items of equal length."""
-        idx = to_device(torch.tensor([item.tokens for item in batch]), self._store.device)  # (B, T)
+        ids = torch.tensor([item.input_ids for item in batch])  # (B, T)
+        idx = to_device(ids, self._store.device)
         tables = [item.sequence.table.blocks for item in batch]
         stored = [item.sequence.num_cached for item in batch]
         logits: Tensor = self._model(idx, cache=self._store.view(tables, stored, idx.size(1)))
         return logits
 
 
-def sample_each(sequences: Sequence[SequenceState], logits: Tensor) -> Sampled:
-    """Sample the next token of each sequence from logits (B, V).
+def _batches(work: Sequence[ScheduledWork]) -> list[list[ScheduledWork]]:
+    """Divide the items of a step into batches of the same shape, so that nothing is padded.
 
-    Sequences with the same sampling parameters are sampled together.
+    Each item with a part of a prompt is a batch by itself: two of one length are rare.
     """
-    rows_of: dict[SamplingKey, list[int]] = {}
-    for row, sequence in enumerate(sequences):
-        rows_of.setdefault(sequence.sampled_by, []).append(row)
-    sampled: Sampled = {}
-    for rows in rows_of.values():
-        alike = [sequences[row] for row in rows]
+    batches: list[list[ScheduledWork]] = []
+    by_shape: dict[tuple[int, int], list[ScheduledWork]] = {}
+    for item in work:
+        if len(item.tokens) > 1:
+            batches.append([item])
+        else:
+            shape = (len(item.input_ids), item.num_sampled)
+            by_shape.setdefault(shape, []).append(item)
+    return [*batches, *by_shape.values()]
+
+
+class _Place(NamedTuple):
+    """A place at which a token is sampled.
+
+    Attributes:
+        row: of its logits.
+        context: all tokens before it.
+        uniform: the random number that decides the token.
+    """
+
+    sequence: SequenceState
+    row: int
+    context: TokenIds
+    uniform: float
+
+
+def sample_each(items: Sequence[ScheduledWork], logits: Tensor) -> Sampled:
+    """Sample after the newest token of each item, and after each token of its draft.
+
+    Places with the same sampling parameters are sampled together.
+
+    Args:
+        logits: as `Runner.logits` returns them with the items.
+    """
+    places_of: dict[SamplingKey, list[_Place]] = {}
+    first_row = 0
+    for item in items:
+        places = _places(item, first_row)
+        places_of.setdefault(item.sequence.sampled_by, []).extend(places)
+        first_row += len(places)
+    sampled: list[SampledToken | None] = [None] * first_row
+    for places in places_of.values():
         selected = logits
-        if len(rows) < len(sequences):  # indexing would copy all rows
-            selected = logits[torch.tensor(rows, device=logits.device)]
-        uniforms = [sequence.random.peek(1)[0] for sequence in alike]
-        contexts = [sequence.tokens for sequence in alike]
-        tokens = sample_tokens(selected, alike[0].params, contexts, uniforms)
-        for sequence, token in zip(alike, tokens, strict=True):
-            sampled[sequence] = NOT_FINITE if token is None else [token]
-    return sampled
+        if len(places) < first_row:  # indexing would copy all rows
+            rows = torch.tensor([place.row for place in places])
+            selected = logits[rows.to(logits.device)]
+        contexts = [place.context for place in places]
+        uniforms = [place.uniform for place in places]
+        tokens = sample_tokens(selected, places[0].sequence.params, contexts, uniforms)
+        for place, token in zip(places, tokens, strict=True):
+            sampled[place.row] = token
+    accepted: Sampled = {}
+    first_row = 0
+    for item in items:
+        end = first_row + item.num_sampled
+        accepted[item.sequence] = accept(sampled[first_row:end], item.draft)
+        first_row = end
+    return accepted
+
+
+def _places(item: ScheduledWork, first_row: int) -> list[_Place]:
+    """Return the places after an item: after its newest token, and after each one of its draft."""
+    uniforms = item.sequence.random.peek(item.num_sampled)
+    places = []
+    for index, uniform in enumerate(uniforms):
+        context = item.sequence.tokens
+        if index > 0:
+            context = [*context, *item.draft[:index]]
+        places.append(_Place(item.sequence, first_row + index, context, uniform))
+    return places
+
+
+def accept(sampled: Sequence[SampledToken | None], draft: Sequence[int]) -> Sequence[SampledToken]:
+    """Return the sampled tokens that count: up to the first that differs from the draft.
+
+    A later token was sampled after a guess that turned out wrong.
+
+    Args:
+        sampled: one more than tokens in the draft; None where the logits are not finite.
+    """
+    accepted: list[SampledToken] = []
+    for index, token in enumerate(sampled):
+        if token is None:
+            break
+        accepted.append(token)
+        if index < len(draft) and token.id != draft[index]:
+            break
+    # Logits that are not finite after a good token are met again in the next step.
+    return accepted or NOT_FINITE

@@ -10,6 +10,7 @@ from gpt.generation.kv_cache import KV_DTYPES
 from gpt.generation.native_runner import NativeModel, NativeRunner
 from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, TorchRunner
+from gpt.generation.speculation import DraftStats, SpeculativeRunner
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
 from gpt.native.decoding.decoder import load_decoder
@@ -62,10 +63,12 @@ class Runtime:
 
     Attributes:
         name: the backend, the types of weights and of the cache, for messages.
+        draft_stats: what was drafted, if a draft was given.
 
     Args:
         native: what the C++ engine needs of the model; None if PyTorch computes it.
         report: see `build_runtime`.
+        draft: a small model that guesses tokens, see `SpeculativeRunner`.
     """
 
     def __init__(
@@ -74,8 +77,11 @@ class Runtime:
         kv_dtype: str = "fp32",
         native: NativeModel | None = None,
         report: Report = silent,
+        draft: "Runtime | None" = None,
     ) -> None:
         self.model = model
+        self._draft = draft
+        self.draft_stats = DraftStats()
         self._kv_dtype = kv_dtype
         self._native = native
         self._report = report
@@ -122,6 +128,12 @@ class Runtime:
         The runner makes room for `prefill_chunk` tokens of prompts in one pass, beside the next
         token of each sequence. More tokens take several passes.
         """
+        target = self._own_runner(sequences, prefill_chunk, blocks)
+        if self._draft is None:
+            return target
+        return SpeculativeRunner(target, self._draft.runner(sequences), self.draft_stats)
+
+    def _own_runner(self, sequences: int, prefill_chunk: int | None, blocks: int | None) -> Runner:
         # A forked child has one thread of its parent's pool, and would wait for the others forever.
         require_own_threads(torch.get_num_threads(), FORK_HINT)
         blocks_of_window = -(-self.model.config.block_size // BLOCK)  # rounded up
@@ -145,11 +157,15 @@ def build_runtime(
     model: GPT,
     options: DecodeOptions | None = None,
     report: Report | None = None,
+    draft: GPT | None = None,
 ) -> Runtime:
     """Prepare a model for decoding on this machine.
 
     Args:
         options: None means the fastest backend, with a cache of fp32.
+        draft: a smaller model with the same token ids. It guesses tokens that the model then checks
+            in one pass, see `gpt.generation.speculation`: the text is the same, and comes faster
+            where the guesses are good.
         report: receives lines about compilation, and the reason why a native engine that this
             machine could have is not used. With None only what takes long is reported, on standard
             error.
@@ -157,24 +173,33 @@ def build_runtime(
     Raises:
         DeviceError: the native engine was asked for, or is needed for the cache, and is not
             available; or this is a forked process with several threads.
+        GenerationError: the draft has another number of token ids.
     """
     options = options or DecodeOptions()
+    small: Runtime | None = None
+    if draft is not None:
+        if draft.vocab_size != model.vocab_size:
+            raise GenerationError(
+                f"the draft has {draft.vocab_size} token ids, the model {model.vocab_size}; "
+                "take a draft with the same tokenizer"
+            )
+        small = build_runtime(draft, options, report)
     hint = report or silent  # for lines that matter to those who asked for reports
     require_own_threads(torch.get_num_threads(), FORK_HINT)
     if not options.allows_native:
-        return Runtime(model, options.kv_dtype)
+        return Runtime(model, options.kv_dtype, draft=small)
     settings = read_settings()
     reason = why_not_native(model, settings, report or print_line)
     if reason is None:
         native = prepare_native(model, settings, report or print_line)
-        return Runtime(model, options.kv_dtype, native, hint)
+        return Runtime(model, options.kv_dtype, native, hint, small)
     if options.requires_native:
         remedy = "another kv_dtype" if options.kv_dtype == NATIVE_ONLY else "backend auto or eager"
         raise DeviceError(f"no native backend: {reason}; take {remedy}")
     # On a GPU PyTorch may be the faster one, so that nothing is missing there.
     if next(model.parameters()).device.type == "cpu":
         hint(f"no native backend, which is several times faster: {reason}")
-    return Runtime(model, options.kv_dtype)
+    return Runtime(model, options.kv_dtype, draft=small)
 
 
 def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None:

@@ -152,6 +152,18 @@ class SequenceState:
             self._move_window()
         return chunks
 
+    def extend(self, ids: Sequence[int]) -> None:
+        """Add tokens that are no part of an answer, such as those of a draft."""
+        self.tokens += ids
+        self.random.advance(len(ids))
+        self._move_window()
+
+    def replace_end(self, begin: int, ids: Sequence[int]) -> None:
+        """Replace the tokens from index `begin` on, and forget what is stored of them."""
+        self.tokens[begin:] = ids
+        self.table.truncate(max(0, begin - self.start))
+        self._move_window()
+
     def end(self, finish: FinishReason) -> TextChunk:
         """Return the last chunk of a sequence that ends without a new token.
 
@@ -206,9 +218,24 @@ class ScheduledWork(NamedTuple):
         max_samples: how many tokens may be sampled after these; blocks are reserved for them. It is
             0 where more of the window has to be computed first.
         copies: blocks to copy before any is written: pairs of a target and a source.
+        draft: guesses at the tokens that follow `tokens`, fewer than `max_samples`. They go through
+            the model in the same step, and a token is sampled after each of them too.
     """
 
     sequence: SequenceState
     tokens: list[int]
     max_samples: int
     copies: Sequence[tuple[int, int]] = ()
+    draft: Sequence[int] = ()
+
+    @property
+    def input_ids(self) -> list[int]:
+        """Return the tokens that go through the model."""
+        return [*self.tokens, *self.draft]
+
+    @property
+    def num_sampled(self) -> int:
+        """Return after how many of the last input ids a token is sampled."""
+        if self.max_samples == 0:
+            return 0
+        return 1 + len(self.draft)

@@ -66,6 +66,17 @@ class RandomStream:
         del self._buffer[:count]
 
 
+class KnownNumbers(RandomStream):
+    """Random numbers that were drawn elsewhere."""
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self._buffer = list(numbers)
+
+    def peek(self, count: int) -> list[float]:
+        assert count <= len(self._buffer)
+        return self._buffer[:count]
+
+
 @dataclass(frozen=True)
 class Window:
     """The end of a sequence, which the model sees.

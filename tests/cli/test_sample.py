@@ -273,3 +273,14 @@ def test_ctrl_c_in_a_text_ends_that_text_only(
 
     monkeypatch.setattr("gpt.generation.batch.TextBatch", InterruptedOnce)
     assert session(b"It\nIt\n") == (whole[: len("It") + 3] + "\n" + other, "")
+
+
+def test_draft_changes_no_character(run: Call, refuse: Refuse) -> None:
+    line = "sample --prompt 'It was' --max-new-tokens 60 --seed 3"
+    plain = run(line)
+    drafted = run(f"{line} --draft tiny --stats")
+    assert drafted.out == plain.out
+    assert "draft: " in drafted.err
+    assert "tokens a pass" in drafted.err
+    assert "--draft: nowhere: no such run" in refuse(f"{line} --draft nowhere")
+    assert "--draft has no effect with --beam" in refuse("sample --beam 2 --draft tiny")

@@ -13,9 +13,10 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.engine import Engine
+from gpt.generation.paged import BLOCK, BlockPool
 from gpt.generation.runner import Runner
 from gpt.generation.runtime import build_runtime
-from gpt.generation.sequence import Request, ScheduledWork, SequenceState, TextChunk
+from gpt.generation.sequence import Request, ScheduledWork, TextChunk
 from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 
@@ -38,12 +39,12 @@ class Scripted(Runner):
     def __init__(
         self, logits: Callable[[Sequence[int]], list[float]], block_size: int = 64
     ) -> None:
-        super().__init__(block_size, blocks=400)
+        super().__init__(block_size, BlockPool(400, BLOCK))
         self._logits = logits
 
-    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], Tensor]:
-        sequences = [item.sequence for item in work if item.max_samples]
-        return sequences, torch.tensor([self._logits(sequence.tokens) for sequence in sequences])
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
+        items = [item for item in work if item.max_samples]
+        return items, torch.tensor([self._logits(item.sequence.tokens) for item in items])
 
 
 @dataclass

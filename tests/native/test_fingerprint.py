@@ -108,8 +108,12 @@ ON_DISK = {
         "def halves(x):\n    return x / 2\n\n\ndef rotate(",
     ),
     "scales": ("model/quantized.py", "* self.scales", "* 0.9 * self.scales"),
-    "a runner": ("generation/runner.py", "last = self._forward", "last = 2 * self._forward"),
-    "a random number": ("generation/runner.py", "peek(1)[0]", "peek(2)[1]"),
+    "a runner": ("generation/runner.py", "logits = self._forward", "logits = 2 * self._forward"),
+    "a random number": (
+        "generation/runner.py",
+        "random.peek(item.num_sampled)",
+        "random.peek(1 + item.num_sampled)[1:]",
+    ),
     "a temperature": ("generation/sampling.py", "max(params.temp", "max(0.2 * params.temp"),
     "a filter": ("config/filters.py", "(before >= p)", "(before > p)"),
     "probabilities": (

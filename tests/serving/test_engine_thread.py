@@ -94,6 +94,18 @@ def test_several_threads_get_answers_of_generate(make: Make, model: GPT) -> None
     assert stats.tokens_generated == 20 * 250
 
 
+def test_answers_with_a_draft_are_those_without(model: GPT) -> None:
+    draft = sharp_model(std=0.25, position="rope", n_layer=1)
+    engine = EngineThread(model, LETTERS, draft=draft)
+    try:
+        for seed in range(3):
+            params = SamplingParams(max_new_tokens=100, temperature=0.8, seed=seed)
+            expected = gpt.generate(model, LETTERS, "abc", **params.model_dump())
+            assert answer(engine, "abc", params) == expected
+    finally:
+        engine.close()
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_ids_without_a_token_are_not_sampled(make: Make, backend: str) -> None:
     model, few = sharp_model(block_size=64), CharTokenizer("\nabcdef")

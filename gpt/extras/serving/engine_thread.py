@@ -59,6 +59,7 @@ class EngineThread:
         limits: how much it computes and keeps.
         options: how logits are computed; a narrower cache is faster in a batch.
         report: receives a line when something is compiled, or takes long.
+        draft: a smaller model that guesses tokens, see `build_runtime`.
     """
 
     def __init__(
@@ -68,12 +69,13 @@ class EngineThread:
         limits: EngineLimits = EngineLimits(),
         options: DecodeOptions = DECODE_OPTIONS,
         report: Report = print_line,
+        draft: GPT | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._block_size = model.config.block_size
         self._vocab_size = model.vocab_size
         self._max_waiting = limits.max_waiting
-        runtime = build_runtime(model, options, report)
+        runtime = build_runtime(model, options, report, draft)
         # Only this object's thread calls the engine, which has no lock.
         self._engine = runtime.engine(
             tokenizer, limits.max_sequences, PREFILL_CHUNK, limits.cache_blocks

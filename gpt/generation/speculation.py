@@ -1,0 +1,212 @@
+"""Speculative decoding: a small model drafts tokens, and the large one checks them in one pass.
+
+A pass of a large model takes about as long for five tokens as for one, since it waits for the
+weights. So a draft that is often right makes it several times faster (Leviathan et al. 2023,
+2211.17192).
+
+The draft samples each token by the same random number by which the large model samples its own
+(common random numbers; Daliri et al. 2024, 2408.07978, call this drafter-invariant). A token of the
+draft is accepted if the large model samples the same one. So every token is sampled by the large
+model from its own distribution, and a seed gives the same text with any draft and without one. The
+rule of Leviathan et al. accepts more tokens, but its text depends on the draft and its length.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gpt.generation.draft_length import LENGTHS, Acceptance, DraftLength
+from gpt.generation.runner import Runner, Sampled
+from gpt.generation.sequence import Request, ScheduledWork, SequenceState
+from gpt.generation.tokens import KnownNumbers
+
+ENDLESS = 2**62
+"""A number of new tokens that no text reaches: the target decides where a text ends."""
+
+
+@dataclass
+class DraftStats:
+    """What has been drafted since the start.
+
+    Attributes:
+        passes: number of passes in which the target checked drafts, counted for each sequence.
+        drafted: number of tokens in these drafts.
+        accepted: how many of them the target sampled too.
+    """
+
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def describe(self) -> str:
+        """Return the counts as a line for a person."""
+        if self.passes == 0:
+            return "draft: not used"
+        share = self.accepted / self.drafted
+        tokens = 1 + self.accepted / self.passes
+        return (
+            f"draft: {self.accepted} of {self.drafted} tokens accepted ({share:.0%}), "
+            f"{tokens:.2f} tokens a pass in {self.passes} passes"
+        )
+
+
+class SpeculativeRunner(Runner):
+    """Computes steps of a large model, the target, with drafts of a small one.
+
+    Drafts are made in steps in which every sequence needs its next token. Prompts, and windows that
+    have moved, go to the target alone.
+
+    Args:
+        target: computes what is sampled.
+        draft: of a model with the same token ids, with room for as many sequences.
+        stats: counts what this runner drafts.
+    """
+
+    def __init__(self, target: Runner, draft: Runner, stats: DraftStats) -> None:
+        super().__init__(target.block_size, target.pool)
+        self._target = target
+        self._draft = draft
+        self._stats = stats
+        self._drafts: dict[int, _Draft] = {}  # by the row of their sequences
+        self._acceptance = Acceptance()
+        self._lengths: dict[int, DraftLength] = {}  # by the number of sequences
+
+    @property
+    def max_samples_per_call(self) -> int:
+        return max(self._target.max_samples_per_call, LENGTHS[-1] + 1)
+
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], Tensor]:
+        return self._target.logits(work)
+
+    def run(self, work: Sequence[ScheduledWork]) -> Sampled:
+        """Compute a step; sample several tokens where every sequence needs only its next one."""
+        if any(item.max_samples == 0 or len(item.tokens) > 1 for item in work):
+            return self._target.run(work)
+        # The best length depends on how many sequences share a pass.
+        lengths = self._lengths.setdefault(len(work), DraftLength(self._acceptance))
+        length = lengths.next()
+        # The last tokens before a window moves, or a text ends, are too few for the whole draft.
+        if length >= min(item.max_samples for item in work):
+            return self._target.run(work)
+        start = time.perf_counter()
+        if length == 0:
+            sampled = self._target.run(work)
+            num_tokens = max(1, *map(len, sampled.values()))
+            lengths.record(0, time.perf_counter() - start, num_tokens)
+            return sampled
+        drafted = self._drafted(work, length)
+        sampled = self._target.run(drafted)
+        lengths.record(length, time.perf_counter() - start)
+        self._count(drafted, sampled)
+        return sampled
+
+    def _drafted(self, work: Sequence[ScheduledWork], length: int) -> list[ScheduledWork]:
+        """Return the items with drafts of `length` tokens, or fewer where a draft ends."""
+        drafts = [self._draft_of(item.sequence) for item in work]
+        for draft in drafts:
+            draft.begin(length)
+        while True:
+            unfinished = [draft for draft in drafts if draft.num_missing > 0]
+            if not unfinished:
+                break
+            steps = [draft.next_step() for draft in unfinished]
+            sampled = self._draft.run(steps)
+            for draft, step in zip(unfinished, steps, strict=True):
+                draft.take(step, [token.id for token in sampled[step.sequence]])
+        return [
+            ScheduledWork(item.sequence, item.tokens, item.max_samples, item.copies, draft.tokens)
+            for item, draft in zip(work, drafts, strict=True)
+        ]
+
+    def _draft_of(self, target: SequenceState) -> "_Draft":
+        """Return the draft of a sequence of the target, which has the same row."""
+        draft = self._drafts.get(target.row)
+        if draft is not None and draft.target is target:
+            return draft
+        if draft is not None:
+            draft.release()  # its sequence has left the row
+        draft = _Draft(target, self._draft)
+        self._drafts[target.row] = draft
+        return draft
+
+    def _count(self, drafted: Sequence[ScheduledWork], sampled: Sampled) -> None:
+        """Count how many tokens of the drafts were accepted."""
+        for item in drafted:
+            num_sampled = len(sampled[item.sequence])
+            # The last sampled token is the target's own; without any, the logits are not finite.
+            num_accepted = max(0, num_sampled - 1)
+            num_compared = min(num_accepted + 1, len(item.draft))
+            self._acceptance.record(num_accepted, num_compared)
+            self._stats.passes += 1
+            self._stats.drafted += len(item.draft)
+            self._stats.accepted += num_accepted
+
+
+class _Draft:
+    """What the small model guesses of a sequence.
+
+    Attributes:
+        target: the sequence, which the large model samples.
+        tokens: the guesses at its next tokens.
+    """
+
+    def __init__(self, target: SequenceState, runner: Runner) -> None:
+        self.target = target
+        self.tokens: list[int] = []
+        # The window of the small model may be shorter, and slides where the target's does not yet.
+        params = target.params.model_copy(
+            update={"max_new_tokens": ENDLESS, "overflow": "slide", "logprobs": None}
+        )
+        request = Request(list(target.tokens), params)
+        self._sequence = SequenceState(request, None, runner.block_size, runner.pool)
+        self._sequence.row = target.row
+        self._num_known = len(target.tokens)  # tokens that were the target's in the last round
+        self._num_wanted = 0
+
+    @property
+    def num_missing(self) -> int:
+        return self._num_wanted - len(self.tokens)
+
+    def begin(self, length: int) -> None:
+        """Begin a draft of `length` tokens after the newest token of the target."""
+        # Guesses of the last round that turned out right are stored already, and stay.
+        agreed = self._num_known
+        for own, true in zip(
+            self._sequence.tokens[agreed:], self.target.tokens[agreed:], strict=False
+        ):
+            if own != true:
+                break
+            agreed += 1
+        self._sequence.replace_end(agreed, self.target.tokens[agreed:])
+        self._num_known = len(self.target.tokens)
+        # The numbers by which the target will sample the same tokens.
+        self._sequence.random = KnownNumbers(self.target.random.peek(length))
+        self.tokens = []
+        self._num_wanted = length
+
+    def next_step(self) -> ScheduledWork:
+        """Return what the small model computes next, with blocks reserved for it."""
+        sequence = self._sequence
+        tokens = sequence.window()[sequence.num_cached :]
+        max_samples = 1
+        if len(tokens) == 1:
+            max_samples = min(self.num_missing, sequence.tokens_before_slide)
+        # Every sampled token but the last is stored too.
+        length = sequence.num_cached + len(tokens) + max_samples - 1
+        copies = sequence.table.reserve(length)
+        return ScheduledWork(sequence, tokens, max_samples, copies)
+
+    def take(self, step: ScheduledWork, sampled: list[int]) -> None:
+        """Take the tokens that were sampled in a step; none where its logits are not finite."""
+        self._sequence.table.append([*step.tokens, *sampled[:-1]])
+        self._sequence.extend(sampled)
+        self.tokens += sampled
+        is_over = not sampled or sampled[-1] == self.target.params.end_id
+        if is_over:
+            self._num_wanted = len(self.tokens)
+
+    def release(self) -> None:
+        """Give the memory of the keys and values back."""
+        self._sequence.table.truncate(0)
