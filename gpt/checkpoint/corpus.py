@@ -17,6 +17,7 @@ def training_dataset(loaded: Loaded) -> Dataset:
             f"{loaded.folder} has no record of its training corpus; give a text with --text-file"
         )
     tokens_folder = expand_home(loaded.config.data.dir, "data.dir") / "tokens"
+    # A run on several texts has a fingerprint, and a folder of tokens, for each.
     folders = token_folders(tokens_folder, str(loaded.state["data"]))
     for folder in folders:
         if not (folder / META).is_file():

@@ -86,7 +86,7 @@ def deepest_tuple(pickled: bytes) -> int:
 
 
 def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -> list[int]:
-    """Pop from a stack the values that an operation takes, and return them.
+    """Pop from a stack the depths of the values that an operation takes, and return them.
 
     An operation takes a fixed number of values. Some first take all values down to the last mark.
     Of APPENDS, for example, `stack_before` is list, mark and values: one fixed value, the list,
@@ -101,5 +101,6 @@ def _pop_arguments(operation: pickletools.OpcodeInfo, stack: list[int | None]) -
             popped.append(value)
             value = stack.pop()
     for _ in range(num_fixed):
-        popped.append(stack.pop() or 0)  # a damaged pickle may take a mark for a value
+        # A damaged pickle may take a mark for a value. It is no value, and so as deep as a number.
+        popped.append(stack.pop() or 0)
     return popped

@@ -29,7 +29,11 @@ Finding = tuple[Key, str]
 
 
 def read_yaml(path: Path) -> str:
-    """Return the text of a configuration file; ConfigError: it is missing or unreadable."""
+    """Return the text of a configuration file, unparsed.
+
+    Raises:
+        ConfigError: it is missing, unreadable or longer than a configuration can be.
+    """
     try:
         return read_file(path, MAX_CHARACTERS).decode("utf-8")
     except FileNotFoundError:

@@ -101,7 +101,9 @@ def _added_names(
     """
     for table, components in before.items():
         for name, component in components.items():
-            if tables[table].get(name) is not component:
+            if name not in tables[table]:
+                raise ConfigError(f"{path}: the plugin removes {name}; leave it registered")
+            if tables[table][name] is not component:
                 raise ConfigError(f"{path}: {name} is already registered; choose another name")
     for key in TABLES:
         # A key may look into several tables, as `model.mlp` does into activations and classes.

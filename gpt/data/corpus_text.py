@@ -142,6 +142,7 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
     if config.tokenizer == "bpe":
         return learn_bpe(corpus.sample(), config.bpe_vocab_size)
     if config.tokenizer == "word":
+        # The function itself, since words are read twice.
         return learn_words(corpus.sample, config.word_vocab_size)
     chars = corpus.characters()
     # There is nothing to predict in a text of one character.

@@ -63,16 +63,18 @@ class Dataset:
             self._check_answers(block_size)
             return
         shortest = len(self.train)
-        if self.text_ranges is not None:
+        if self.text_ranges is not None:  # (number of texts, 2)
             shortest = int(np.diff(self.text_ranges).min())
-        validates_on_own_text = "val" in self.held_out
-        remedy = "a longer data.val_path" if validates_on_own_text else "another data.val_fraction"
+        remedies = {"train": "another data.val_fraction", "val": "another data.val_fraction"}
+        if "val" in self.held_out:
+            remedies = {"train": "a longer text in data.path", "val": "a longer data.val_path"}
         for name, length in (("train", shortest), ("val", len(self.val))):
             # A window has `block_size` inputs, and the target of the last one after them.
             if length < block_size + 1:
                 raise DataError(
                     f"the {name} split has {length:,} tokens, fewer than block_size + 1 = "
-                    f"{block_size + 1:,}; use more text, a smaller model.block_size or {remedy}"
+                    f"{block_size + 1:,}; use more text, a smaller model.block_size or "
+                    f"{remedies[name]}"
                 )
 
     def _check_answers(self, block_size: int) -> None:

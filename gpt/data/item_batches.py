@@ -65,7 +65,7 @@ class ItemSampler(Sampler):
         chosen: list[NDArray[np.int64]] = []
         while len(chosen) < batch_size:
             window = self._windows[self.position]
-            chosen.append(self._spans[self._order[window]])  # (number of items, 2)
+            chosen.append(self._shuffled[window])  # (number of items, 2)
             self.position += 1
             if self.position == len(self._windows):
                 self._begin_epoch(self.epoch + 1)
@@ -75,9 +75,9 @@ class ItemSampler(Sampler):
         """Shuffle the items, and fill windows with them in that order."""
         # both are hashed: with a sum, epoch 1 of seed 0 would be epoch 0 of seed 1
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])))
-        self._order = generator.permutation(len(self._spans))
-        lengths = np.diff(self._spans[self._order], axis=1).squeeze(1)  # (N,)
-        self._windows = _pack(lengths, self.block_size)
+        self._shuffled = self._spans[generator.permutation(len(self._spans))]  # (N, 2)
+        lengths = np.diff(self._shuffled, axis=1).squeeze(1)  # (N,)
+        self._windows = _pack(lengths, self.block_size)  # slices of the shuffled items
         self.epoch = epoch
         self.position = 0
 

@@ -38,7 +38,7 @@ class ItemIds:
     Attributes:
         end: ends each item; windows and prompts begin with it too.
         answer: begins an answer, up to whose end the loss counts; None: all tokens count.
-        turn: ends an answer that another question follows; None: as `answer`.
+        turn: ends an answer within an item, which another question follows; None: as `answer`.
     """
 
     end: int
@@ -54,11 +54,16 @@ class ItemIds:
             return np.ones(len(ids), dtype=bool)
         begins = ids == self.answer
         ends = (ids == self.end) | (ids == self.turn)
-        # 1 after the beginning of an answer, 0 after its end: an end itself is still inside
-        num_begun = np.cumsum(begins)
-        num_ended = np.cumsum(ends) - ends
-        is_inside = num_begun > num_ended
-        return is_inside & ~begins
+        # A token is part of an answer if the last mark before it begins one. The end of an answer
+        # is a part of it, so that of ends only those further back count as marks before it. What
+        # stands before the first mark may be the end of an answer that was cut: its question is
+        # not there.
+        positions = np.arange(len(ids))
+        last_begin = np.maximum.accumulate(np.where(begins, positions, -1))
+        last_end = np.maximum.accumulate(np.where(ends, positions, -1))
+        end_before = np.append(-1, last_end[:-1])
+        is_in_answer = last_begin > end_before
+        return is_in_answer & ~begins
 
 
 def end_of_items(kind: str) -> str:
@@ -210,7 +215,7 @@ def _read_items(corpus: CorpusText, kind: str) -> list[str]:
         DataError: one contains a character that marks where items end.
     """
     if kind == "pairs":
-        return read_pairs(corpus)
+        return read_pairs(corpus)  # which looks for marks itself, and names file and line
     text = "".join(corpus.pieces())
     for mark, name in MARKS.items():
         if mark in text:

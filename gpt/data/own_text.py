@@ -181,22 +181,26 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
     return sections
 
 
-def item_recipe_for(characters: int, longest_item: int) -> dict[str, dict[str, Any]]:
+def item_recipe_for(
+    characters: int, shorter_split: int, longest_item: int
+) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration, without `data`, for a list or other items.
 
     Args:
         characters: length of the text.
+        shorter_split: as for `recipe_for`.
         longest_item: tokens of its longest item, with its end.
     """
+    # The last tier has no limit, so that there is one for every text.
     tier = next(tier for tier in ITEM_TIERS if characters <= tier.max_characters)
     # an item that is longer than the largest window is cut into pieces
     longest = min(longest_item, tier.max_block_size)
     multiple = math.ceil(longest / BLOCK_MULTIPLE) * BLOCK_MULTIPLE
     block_size = max(MIN_ITEM_BLOCK, multiple)
     sections = _build_sections(tier, tier.max_steps, tier.dropout, block_size)
-    if characters > 10 * MAX_EVAL_TOKENS:
+    if shorter_split > MAX_EVAL_TOKENS:
         sections["train"]["eval_max_tokens"] = MAX_EVAL_TOKENS
-    # the model's own distribution: at lower temperatures more samples stand in the text
+    # the model's own distribution: at lower temperatures more samples are items of the text
     sections["sample"] = {"temperature": 1.0, "max_new_tokens": block_size}
     return sections
 
@@ -307,7 +311,8 @@ def _sections_for_items(data: DataConfig, dataset: Dataset) -> dict[str, dict[st
     assert dataset.items is not None
     spans = item_spans(dataset.train, dataset.items.end)  # (N, 2)
     longest_item = int(np.diff(spans, axis=1).max())
-    sections = item_recipe_for(_num_tokens(data, dataset), longest_item)
+    shorter_split = min(len(dataset.train), len(dataset.val))
+    sections = item_recipe_for(_num_tokens(data, dataset), shorter_split, longest_item)
     sections["data"] = {"items": data.items}
     if data.items == "pairs":
         sections["sample"]["temperature"] = 0.0  # the most likely answer

@@ -144,13 +144,15 @@ def learn_words(read: Callable[[], Iterable[str]], vocab_size: int) -> WordToken
     content = json.loads(library.to_str())
     # As an added token it would be cut out of longer words, such as "<unk>,".
     content["added_tokens"] = []
-    counted = library.get_vocab()
-    by_count = sorted(counted, key=lambda word: counted[word])
+    id_of = library.get_vocab()
+    by_id = sorted(id_of, key=lambda word: id_of[word])  # the most frequent first
     # The library leaves a gap in the ids where the text itself has the word "<unk>".
-    words = [UNKNOWN, *(word for word in by_count if word != UNKNOWN)]
+    words = [UNKNOWN, *(word for word in by_id if word != UNKNOWN)]
     content["model"]["vocab"] = {word: index for index, word in enumerate(words)}
-    tokenizer = WordTokenizer(content)
-    return WordTokenizer(content, _mean_unknown_length(tokenizer, whole_words(read())))
+    # How long unknown words are on average tells how many characters a text of ids stands for. A
+    # tokenizer is needed to find them in the text.
+    unmeasured = WordTokenizer(content)
+    return WordTokenizer(content, _mean_unknown_length(unmeasured, whole_words(read())))
 
 
 def _mean_unknown_length(tokenizer: WordTokenizer, pieces: Iterable[str]) -> float | None:

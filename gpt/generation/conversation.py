@@ -7,8 +7,8 @@ from gpt.data.pairs import Message, conversation_parts
 from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.system.errors import GenerationError
 
-SHARE_OF_ANSWER = 4
-"""The window is kept free for the answer by 1 / this, if the history would fill it."""
+ANSWER_FRACTION = 1 / 4
+"""Part of the window that stays free for the answer where the history would fill it."""
 
 
 def encode_conversation(
@@ -26,12 +26,15 @@ def encode_conversation(
     if not messages or messages[-1].role != "user":
         raise GenerationError("the last message is to be the user's: it is the one to answer")
     read = [Message(role, convert_newlines(text)) for role, text in messages]
-    parts = [tokenizer.encode(part).tolist() for part in conversation_parts(read, "the messages")]
+    # A part is a message with the mark after it; the system's text is part of the first question.
+    texts = conversation_parts(read, "the messages")
+    parts = [tokenizer.encode(text).tolist() for text in texts]
     begin = [] if params.begin_id is None else [params.begin_id]
-    room = block_size - max(1, block_size // SHARE_OF_ANSWER)
+    room = block_size - max(1, int(block_size * ANSWER_FRACTION))
     while len(parts) > 1 and len(begin) + sum(map(len, parts)) > room:
         parts = parts[2:]  # a question and its answer
     ids = [*begin, *(index for part in parts for index in part)]
+    # A last question that leaves less room than that is answered all the same.
     if len(ids) > block_size:
         raise GenerationError(
             f"the question has {len(ids):,} tokens, more than the window of {block_size:,}"

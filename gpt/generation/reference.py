@@ -60,8 +60,8 @@ def reference_texts(
     """Return a text for each seed that follows a prompt.
 
     Args:
-        poll: called after every token: a training that samples reacts to signals by it.
-        prompt: token ids; None: what an empty prompt stands for, such as a line end.
+        poll: called after every token, so that a training reacts to signals while it samples.
+        prompt: token ids; None means the ids that an empty prompt stands for, such as a line end.
     """
     params = params.limited_to(tokenizer.vocab_size)
     if prompt is None:

@@ -131,7 +131,10 @@ class Runtime:
         target = self._own_runner(sequences, prefill_chunk, blocks)
         if self._draft is None:
             return target
-        return SpeculativeRunner(target, self._draft.runner(sequences), self.draft_stats)
+        # The small model has a full window for each sequence: its keys and values are small. It
+        # computes no prompts in parts, since it reads one only when its answer has begun.
+        draft = self._draft.runner(sequences)
+        return SpeculativeRunner(target, draft, self.draft_stats)
 
     def _own_runner(self, sequences: int, prefill_chunk: int | None, blocks: int | None) -> Runner:
         # A forked child has one thread of its parent's pool, and would wait for the others forever.

@@ -167,6 +167,7 @@ class _Draft:
 
     @property
     def num_missing(self) -> int:
+        """Return how many tokens the draft still lacks."""
         return self._num_wanted - len(self.tokens)
 
     def begin(self, length: int) -> None:
@@ -190,6 +191,7 @@ class _Draft:
         """Return what the small model computes next, with blocks reserved for it."""
         sequence = self._sequence
         tokens = sequence.window()[sequence.num_cached :]
+        # A runner samples several tokens in a step only where a single one is to be computed.
         max_samples = 1
         if len(tokens) == 1:
             max_samples = min(self.num_missing, sequence.tokens_before_slide)

@@ -114,19 +114,18 @@ def sliding_batches(
     """
     # The last token is only a target, so that windows are cut from the inputs before it.
     num_inputs = len(tokens) - 1
-    # Windows begin until one of them reaches the end. A text shorter than a window has one window.
-    starts = range(0, max(1, num_inputs - block_size + stride), stride)
     # The windows that do not reach past the end are computed together, as batches of one shape.
     num_whole = max(0, (num_inputs - block_size) // stride + 1)
-    whole = starts[:num_whole]
-    cut = starts[num_whole:]
+    starts = range(0, num_whole * stride, stride)
     for first in range(0, num_whole, batch_size):
-        yield _windows(tokens, whole[first : first + batch_size], block_size, stride)
+        yield _windows(tokens, starts[first : first + batch_size], block_size, num_scored=stride)
         release_pages(tokens)  # a long text would fill the memory while it is read
-    # The window at the end is shorter by the inputs that it lacks, and so is its part to predict.
-    for start in cut:
-        num_missing = start + block_size - num_inputs
-        yield _windows(tokens, [start], block_size - num_missing, stride - num_missing)
+    # The last window, if inputs are left, is shorter: it ends with the text.
+    last_start = num_whole * stride
+    num_predicted = last_start - stride + block_size if num_whole > 0 else 0
+    num_left = num_inputs - num_predicted
+    if num_left > 0:
+        yield _windows(tokens, [last_start], num_inputs - last_start, num_scored=num_left)
 
 
 def _windows(tokens: Tokens, starts: Sequence[int], length: int, num_scored: int) -> Batch:

@@ -270,7 +270,8 @@ def _is_finished(folder: Path) -> bool:
     """
     try:
         train = TrainConfig(max_steps=_read_document(folder)["train"]["max_steps"])
-        return TrainingState.from_dict(_last_state(RunFolder(folder))).is_over(train)
+        state = TrainingState.from_dict(_last_state(RunFolder(folder)))
+        return state.is_over(train)
     except (ConfigError, CheckpointError, KeyError, TypeError, ValidationError):
         return False
 

@@ -264,17 +264,19 @@ class Stepper:
         self, step: int | Tensor, loss: Tensor, change_gradients: ChangeGradients | None
     ) -> Tensor:
         """Clip the gradients and make the update; return their norm before clipping."""
-        # Unscaled first, since the largest norm is meant for the gradients as they are.
-        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it reads the groups only
+        # Unscaled first, since the largest norm is meant for the gradients as they are. The
+        # optimizer is a group of optimizers, of which GradScaler reads the parameter groups only.
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        # A callback has the last word on the gradients, after clipping, as it may set them.
         if change_gradients is not None:
             change_gradients()
-        self._judge(step, loss, norm)
-        self.scaler.step(self.optimizer)  # type: ignore[arg-type]  # it calls `step` only
+        self._block_unless_finite(step, loss, norm)
+        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         return norm
 
-    def _judge(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
+    def _block_unless_finite(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
         """Prevent the update, and all later ones, if the loss or the gradients are not finite."""
         if self.scaler.is_enabled():
             # Gradients in float16 may overflow now and then. GradScaler skips such a step itself,

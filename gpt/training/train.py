@@ -106,8 +106,8 @@ def build_trainer(
         compute = _choose_compute(config, host)
     runs = runs_of(config)
     checkpoint = world.rank_zero(lambda: find_resumed(resume, runs))
-    # A run of another text is another run, so that the text is needed to choose the folder. Only
-    # the text of a run with `train.init_from` is encoded later, by its checkpoint's tokenizer.
+    # The run's folder depends on the text: a run on another text is another run. The text of a run
+    # with `train.init_from` is encoded later, by the tokenizer of its checkpoint.
     data = None
     if config.train.init_from is None:
         data = _prepare_data(config, host)
@@ -116,15 +116,16 @@ def build_trainer(
     try:
         start = world.rank_zero(lambda: find_start(config, run, checkpoint, host.report))
         if data is None:
-            # `train.init_from` is given, so that there is a checkpoint: its own, or one to resume.
+            # `train.init_from` is given, so that there is a checkpoint: the one that it names, or
+            # one of this run to resume.
             assert not isinstance(start, New)
             config = with_architecture(config, start)
             data = _prepare_data(config, host, start.checkpoint.tokenizer)
         with world.together():
             config = fill_in(config, data, _saved_vocab_size(config, start))
-            _check(config, data, start, compute, allow_config_change)
+            _check_fit(config, data, start, compute, allow_config_change)
         _report_changes(start, config, host.report)
-        _warn_if_grouped(config, data, host.report)
+        _warn_if_sorted_text(config, data, host.report)
 
         # From here on the process changes, and the work takes long: everything is checked.
         setup_process(config.run.threads, compute.device, world.launch)
@@ -152,10 +153,12 @@ def build_trainer(
         # whose states are restored.
         if isinstance(start, Resume):
             restore(trainer, start)
+        # Only now, since a run that is rejected has taken no folder.
         if note_on_folder:
             host.report(note_on_folder)
         # The folder is written after all that can reject the run: until here it is as it was.
         has_best = world.rank_zero(lambda: _write_folder(trainer, start))
+        # A run without its best checkpoint, new or damaged, takes the next one for the best.
         if not has_best:
             trainer.state = trainer.state.without_best()
     except BaseException:
@@ -224,7 +227,7 @@ def fill_in(config: Config, data: Dataset, min_vocab_size: int = 0) -> Config:
     return config.model_copy(update={"model": model, "sample": sample})
 
 
-def _check(
+def _check_fit(
     config: Config, data: Dataset, start: Start, compute: Compute, allow_config_change: bool
 ) -> None:
     """Raise a GPTError if the filled in configuration, the data and the start do not fit."""
@@ -250,7 +253,7 @@ def _report_changes(start: Start, config: Config, report: Report) -> None:
         )
 
 
-def _warn_if_grouped(config: Config, data: Dataset, report: Report) -> None:
+def _warn_if_sorted_text(config: Config, data: Dataset, report: Report) -> None:
     """Warn of a sorted text: its end, by which the run is validated, is unlike the rest."""
     if data.items is None and is_grouped(data):
         report(

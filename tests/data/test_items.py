@@ -229,3 +229,14 @@ def test_question_longer_than_the_window_is_cut_at_its_beginning() -> None:
     tokens = tokens_of([*range(10, 30), 1, 5, 6])
     _, targets = ItemSampler(tokens, 8, 5, ids).get_batch(1)
     assert targets[0].tolist() == [*[IGNORE] * 5, 5, 6, END]
+
+
+@pytest.mark.parametrize("num_cut", range(5, 10))
+def test_answers_count_after_a_conversation_was_cut_within_one(num_cut: int) -> None:
+    """Its first question is cut off, and the last answer is still learned."""
+    ids = ItemIds(end=0, answer=1, turn=2)
+    conversation = np.array([8, 8, 8, 8, 1, 5, 5, 5, 5, 2, 8, 1, 6, 6, 0])
+    is_counted = [False] * 5 + [True] * 5 + [False] * 2 + [True] * 3
+    assert ids.counted(conversation).tolist() == is_counted
+    expected = [False] * (10 - num_cut) + [False, False, True, True, True]
+    assert ids.counted(conversation[num_cut:]).tolist() == expected

@@ -98,7 +98,7 @@ def test_a_line_warns_of_a_text_too_small_for_a_claim(
 @pytest.mark.parametrize("characters", [MIN_CHARS, 8_000, 60_000, 150_001, 1_000_000, 20_000_000])
 @pytest.mark.parametrize("longest", [5, 100, 10_000])
 def test_recipe_for_items_holds_a_whole_item_where_one_can(characters: int, longest: int) -> None:
-    config = Config.model_validate(item_recipe_for(characters, longest))
+    config = Config.model_validate(item_recipe_for(characters, characters // 10, longest))
     assert config.model.block_size >= min(longest, 256)
     assert config.model.block_size % 8 == 0
     assert config.train.batch_size >= 1

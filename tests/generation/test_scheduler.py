@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.generation.engine import Engine
-from gpt.generation.paged import BLOCK
+from gpt.generation.paged import BLOCK, BlockPool
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken, Window
@@ -37,7 +37,7 @@ class MemoryRunner(Runner):
     max_samples_per_call = 1
 
     def __init__(self, blocks: int) -> None:
-        super().__init__(BLOCK_SIZE, blocks)
+        super().__init__(BLOCK_SIZE, BlockPool(blocks, BLOCK))
         self.computed: list[int] = []
         self._memory = [[-1] * BLOCK for _ in range(blocks)]
 
