@@ -41,7 +41,7 @@ class MemoryRunner(Runner):
         self.computed: list[int] = []
         self._memory = [[-1] * BLOCK for _ in range(blocks)]
 
-    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[SequenceState], torch.Tensor]:
+    def logits(self, work: Sequence[ScheduledWork]) -> tuple[list[ScheduledWork], torch.Tensor]:
         raise NotImplementedError
 
     def run(self, work: Sequence[ScheduledWork]) -> Sampled:
@@ -49,11 +49,13 @@ class MemoryRunner(Runner):
         for target, source in (pair for item in work for pair in item.copies):
             self._memory[target] = list(self._memory[source])
         written: list[tuple[int, int]] = []
-        for sequence, tokens, _, _ in work:
-            written += self._write(sequence, sequence.num_cached, tokens)
+        for item in work:
+            written += self._write(item.sequence, item.sequence.num_cached, item.tokens)
         sampled: Sampled = {}
-        for sequence, tokens, steps, _ in work:
-            found = self._read(sequence, sequence.num_cached + len(tokens))
+        for item in work:
+            sequence = item.sequence
+            steps = item.max_samples
+            found = self._read(sequence, sequence.num_cached + len(item.tokens))
             assert found == sequence.window()[: len(found)]
             if steps == 0:
                 continue
