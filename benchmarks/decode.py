@@ -80,6 +80,15 @@ def add_parser(subparsers: Any) -> None:
     )
     add_variants(parser, VARIANTS, "native,eager")
     parser.add_argument(
+        "--draft", metavar="RUN", type=Path, help="with --checkpoint: also decode with this draft"
+    )
+    parser.add_argument(
+        "--draft-rate",
+        type=at_least(0, float),
+        metavar="X",
+        help="with shapes: also decode with a draft of the first shape, right at this rate",
+    )
+    parser.add_argument(
         "--architecture",
         choices=("gpt2", "llama"),
         default="gpt2",
@@ -123,7 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
     shapes = arguments.shapes or ("4/4/128", "6/6/384")
     configs = {f"{arguments.architecture} {shape}": config_of(shape, arguments) for shape in shapes}
 
-    from benchmarks.decoders import from_checkpoint, from_shape, ours, peers
+    from benchmarks.decoders import drafted, from_checkpoint, from_shape, ours, peers
+    from benchmarks.drafts import simulated
     from gpt.system.device import choose_device, keep_freed_memory
 
     keep_freed_memory()  # for all alike, as sample.py does
@@ -140,6 +150,11 @@ def run(arguments: argparse.Namespace) -> int:
     for subject in subjects:
         with ExitStack() as stack:
             entrants = {name: ours(name, subject) for name in arguments.variants}
+            if arguments.draft is not None:
+                entrants[f"with {arguments.draft}"] = drafted(subject, arguments.draft, device)
+            elif arguments.draft_rate is not None and subject is not subjects[0]:
+                name = f"draft right at {arguments.draft_rate:g}"
+                entrants[name] = simulated(subject, subjects[0], arguments.draft_rate)
             entrants |= peers(subject.model, stack, arguments)
             for batch in arguments.batch:
                 rows = measure(entrants, subject, batch, arguments)
@@ -159,6 +174,10 @@ def _check(arguments: argparse.Namespace) -> None:
     has_peers = any((arguments.shapes, arguments.hf, arguments.llama_cpp))
     if arguments.checkpoint is not None and has_peers:
         raise ConfigError("--checkpoint has no peers, and goes without --shapes, --hf, --llama-cpp")
+    if arguments.draft is not None and arguments.checkpoint is None:
+        raise ConfigError("--draft guesses for a trained model; give its run by --checkpoint")
+    if arguments.draft_rate is not None and arguments.checkpoint is not None:
+        raise ConfigError("--draft-rate is for shapes; a run has its draft by --draft")
     if arguments.llama_cpp is not None:
         length = arguments.prompt_length + arguments.tokens
         if arguments.architecture != "llama":

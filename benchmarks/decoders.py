@@ -113,6 +113,13 @@ def ours(variant: str, subject: Subject) -> Entrant:
     return Entrant(stepwise(runtime), weights_format(model), matrix_bytes(model))
 
 
+def drafted(subject: Subject, path: Path, device: torch.device) -> Entrant:
+    """Return the fastest backend with a draft, which is the model of a run."""
+    draft = load_trained(path, Path("runs"), device).model
+    runtime = build_runtime(subject.model, report=report, draft=draft)
+    return Entrant(stepwise(runtime), weights_format(subject.model), matrix_bytes(subject.model))
+
+
 def stepwise(runtime: Runtime) -> Decode:
     """Return a function that decodes with a runtime, in a step for each token of all sequences."""
 
