@@ -1,6 +1,5 @@
 """A training step as one CUDA graph: small kernels take longer to launch than to run."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,15 +10,13 @@ from torch import Tensor
 
 from gpt.config import Config
 from gpt.config.plugins import used_plugins
+from gpt.system.cuda_graphs import GraphCapturer
 from gpt.system.device import Compute, to_device
 from gpt.system.distributed import World
-from gpt.system.errors import DeviceError, explained
 from gpt.training.callbacks import Callback
 from gpt.training.objective import StepBatch
 from gpt.training.step import ChangeGradients, StepInputs, Stepper, StepResult
 
-ONE_CAPTURE = threading.Lock()
-"""Held while a graph is captured: threads may train at once, but only one of them captures."""
 Signature = tuple[bool, tuple[torch.Size, ...]]
 """Whether multi-token prediction counts, and the shapes of all tensors of the micro-batches.
 
@@ -130,9 +127,7 @@ class GraphedStepper(Stepper):
         super().__init__(*arguments)
         self._warmed_up: set[Signature] = set()
         self._captured: dict[Signature, CapturedStep] = {}
-        # all graphs share their memory for activations, since only one is replayed at a time
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(self.compute.device)  # type: ignore[no-untyped-call]
+        self._capturer = GraphCapturer(self.compute.device)
 
     def step(
         self,
@@ -149,29 +144,11 @@ class GraphedStepper(Stepper):
         signature = _signature(inputs)
         if change_gradients is not None or signature not in self._warmed_up:
             self._warmed_up.add(signature)
-            with self._on_own_stream():
+            with self._capturer.on_own_stream():
                 return self._run(inputs, change_gradients)
         if signature not in self._captured:
             self._captured[signature] = self._capture(inputs)
         return self._captured[signature].replay(inputs)
-
-    @contextmanager
-    def _on_own_stream(self) -> Iterator[None]:
-        """Queue the kernels that are launched inside this context on the stream for captures.
-
-        The steps before a capture run on it too, since autograd accumulates a gradient on the
-        stream on which the gradient was first made. The run's device is the current one inside the
-        context, since a capture sees only the current device.
-        """
-        with torch.cuda.device(self.compute.device):
-            usual = torch.cuda.current_stream()
-            # Each stream waits for the other, so that all kernels run in the order of the program.
-            self._stream.wait_stream(usual)
-            try:
-                with torch.cuda.stream(self._stream):
-                    yield
-            finally:
-                usual.wait_stream(self._stream)
 
     def _capture(self, inputs: StepInputs) -> CapturedStep:
         """Record the kernels of a step without running them.
@@ -179,24 +156,15 @@ class GraphedStepper(Stepper):
         Raises:
             DeviceError: the step does something that a graph cannot hold.
         """
-        graph = torch.cuda.CUDAGraph()
         static = StaticInputs.allocate(inputs, self.compute.device)
         # The gradients of the last step go first: the graph has memory for gradients of its own,
         # and both would be held at the same time.
         self.optimizer.zero_grad(set_to_none=True)
-        # In the mode `thread_local` other threads may allocate memory during the capture.
-        capture = torch.cuda.graph(
-            graph, self._pool, self._stream, capture_error_mode="thread_local"
-        )
-        try:
-            with ONE_CAPTURE, self._on_own_stream(), capture, self._capturable_optimizer():
-                # The kernels are recorded here, and run only in a replay: the weights stay as they
-                # are, and `result` names memory that nothing has written yet.
-                result = self._run(static, change_gradients=None)
-        except torch.AcceleratorError as error:
-            cause = explained(_first_error(error))
-            message = f"no CUDA graph of a step: {cause}; set run.kernels=torch"
-            raise DeviceError(message) from error
+        captured = self._capturer.capture("a step", "set run.kernels=torch")
+        with captured as graph, self._capturable_optimizer():
+            # The kernels are recorded here, and run only in a replay: the weights stay as they
+            # are, and `result` names memory that nothing has written yet.
+            result = self._run(static, change_gradients=None)
         return CapturedStep(graph, static, result)
 
     @contextmanager
@@ -228,14 +196,3 @@ def _signature(inputs: StepInputs) -> Signature:
     for batch in inputs.micro_batches:
         shapes += [tensor.shape for tensor in batch]
     return inputs.mtp_scale is not None, tuple(shapes)
-
-
-def _first_error(error: BaseException) -> BaseException:
-    """Return the error that ended a capture.
-
-    To close the failed capture raised another error, which says only that the capture failed, and
-    whose context is the first one.
-    """
-    while isinstance(error.__context__, RuntimeError):
-        error = error.__context__
-    return error
