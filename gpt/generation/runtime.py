@@ -1,4 +1,4 @@
-"""A model prepared for decoding on this machine: by the C++ decoder where it can, or by PyTorch."""
+"""A model prepared for decoding: by the C++ decoder, by CUDA graphs, or by PyTorch alone."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,14 @@ import torch
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.engine import FORK_HINT, Engine
+from gpt.generation.graph_runner import GraphRunner, in_bfloat16, why_no_graph
 from gpt.generation.kv_cache import KV_DTYPES
 from gpt.generation.native_runner import NativeModel, NativeRunner
 from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, TorchRunner
 from gpt.generation.speculation import DraftStats, SpeculativeRunner
 from gpt.model import GPT
-from gpt.model.quantized import weights_format
+from gpt.model.quantized import BFLOAT16, weights_format
 from gpt.native.decoding.decoder import load_decoder
 from gpt.native.decoding.weights import lay_out_weights, unsupported_reason
 from gpt.native.fingerprint import SAMPLING, changed_code
@@ -21,11 +22,14 @@ from gpt.system.environment import Settings, read_settings
 from gpt.system.errors import DeviceError, GenerationError
 from gpt.system.progress import Report, announce_if_slow, print_line, silent
 
-BACKENDS = ("auto", "eager", "native")
-"""`eager` is PyTorch; `native` the C++ engine, on a CPU; `auto` native where it is available."""
+BACKENDS = ("auto", "eager", "native", "graph")
+"""`eager` is PyTorch; `native` the C++ engine, on a CPU; `graph` CUDA graphs of PyTorch's kernels.
+
+`auto` is native on a CPU, and graph on a CUDA device, where they are available.
+"""
 EAGER_ONLY = "fp16"
 NATIVE_ONLY = "int8"
-"""Types of keys and values that only the backend of that name has."""
+"""Types of keys and values that PyTorch alone has, with graphs or without, and the C++ engine."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class DecodeOptions:
 
     Attributes:
         backend: one of `BACKENDS`.
-        kv_dtype: type of keys and values: fp32, bf16, fp16 (eager only) or int8 (native only).
+        kv_dtype: type of keys and values: fp32, bf16, fp16 (not native) or int8 (native only).
     """
 
     backend: str = "auto"
@@ -43,7 +47,7 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         _require_known("backend", self.backend, BACKENDS)
         _require_known("kv_dtype", self.kv_dtype, (*KV_DTYPES, NATIVE_ONLY))
-        missing = {"eager": NATIVE_ONLY, "native": EAGER_ONLY}
+        missing = {"eager": NATIVE_ONLY, "graph": NATIVE_ONLY, "native": EAGER_ONLY}
         if missing.get(self.backend) == self.kv_dtype:
             raise GenerationError(
                 f"the {self.backend} backend has no cache of {self.kv_dtype}; take another kv_dtype"
@@ -51,7 +55,11 @@ class DecodeOptions:
 
     @property
     def allows_native(self) -> bool:
-        return self.backend != "eager" and self.kv_dtype != EAGER_ONLY
+        return self.backend in ("auto", "native") and self.kv_dtype != EAGER_ONLY
+
+    @property
+    def allows_graphs(self) -> bool:
+        return self.backend in ("auto", "graph") and self.kv_dtype != NATIVE_ONLY
 
     @property
     def requires_native(self) -> bool:
@@ -62,12 +70,13 @@ class Runtime:
     """A model prepared for decoding, which makes runners and engines for it.
 
     Attributes:
-        name: the backend, the types of weights and of the cache, for messages.
+        name: the backend, the types of weights and of the cache, and the device, for messages.
         draft_stats: what was drafted, if a draft was given.
 
     Args:
         native: what the C++ engine needs of the model; None if PyTorch computes it.
         report: see `build_runtime`.
+        uses_graphs: whether PyTorch decodes in a static cache, on a CUDA device by graphs.
         draft: a small model that guesses tokens, see `SpeculativeRunner`.
     """
 
@@ -77,6 +86,7 @@ class Runtime:
         kv_dtype: str = "fp32",
         native: NativeModel | None = None,
         report: Report = silent,
+        uses_graphs: bool = False,
         draft: "Runtime | None" = None,
     ) -> None:
         self.model = model
@@ -85,12 +95,20 @@ class Runtime:
         self._kv_dtype = kv_dtype
         self._native = native
         self._report = report
-        backend = "eager" if native is None else "native"
+        self._uses_graphs = uses_graphs
+        facts = ["eager"]
+        if native is not None:
+            facts = ["native"]
+        elif uses_graphs:
+            facts = ["graph"]
         weights = weights_format(model)
-        if weights == "float32":  # the usual format is not worth a word in messages
-            self.name = f"{backend}, {kv_dtype} cache"
-        else:
-            self.name = f"{backend}, {weights} weights, {kv_dtype} cache"
+        if weights != "float32":  # the usual format is not worth a word in messages
+            facts.append(f"{weights} weights")
+        facts.append(f"{kv_dtype} cache")
+        device = next(model.parameters()).device
+        if device.type != "cpu":  # nor is the usual device
+            facts.append(str(device))
+        self.name = ", ".join(facts)
 
     def engine(
         self,
@@ -146,6 +164,8 @@ class Runtime:
             raise GenerationError(
                 f"{blocks} blocks of {BLOCK} positions; one window needs {blocks_of_window}"
             )
+        if self._uses_graphs:
+            return GraphRunner(self.model, sequences, blocks, KV_DTYPES[self._kv_dtype])
         if self._native is None:
             return TorchRunner(self.model, blocks, KV_DTYPES[self._kv_dtype])
         # The C++ decoder allocates memory by the sequence: the next token of each, and an equal
@@ -174,8 +194,8 @@ def build_runtime(
             error.
 
     Raises:
-        DeviceError: the native engine was asked for, or is needed for the cache, and is not
-            available; or this is a forked process with several threads.
+        DeviceError: the native engine or graphs were asked for, or are needed for the cache, and
+            are not available; or this is a forked process with several threads.
         GenerationError: the draft has another number of token ids.
     """
     options = options or DecodeOptions()
@@ -189,13 +209,21 @@ def build_runtime(
         small = build_runtime(draft, options, report)
     hint = report or silent  # for lines that matter to those who asked for reports
     require_own_threads(torch.get_num_threads(), FORK_HINT)
+    is_on_cuda = next(model.parameters()).device.type == "cuda"
+    if options.backend == "graph" or (is_on_cuda and options.allows_graphs):
+        reason = why_no_graph(model)
+        if reason is None:
+            return graph_runtime(model, options.kv_dtype, small)
+        if options.backend == "graph":
+            raise DeviceError(f"no graph backend: {reason}; take backend auto or eager")
+        hint(f"no graph backend, which launches its kernels faster: {reason}")
     if not options.allows_native:
         return Runtime(model, options.kv_dtype, draft=small)
     settings = read_settings()
     reason = why_not_native(model, settings, report or print_line)
     if reason is None:
         native = prepare_native(model, settings, report or print_line)
-        return Runtime(model, options.kv_dtype, native, hint, small)
+        return Runtime(model, options.kv_dtype, native, hint, draft=small)
     if options.requires_native:
         remedy = "another kv_dtype" if options.kv_dtype == NATIVE_ONLY else "backend auto or eager"
         raise DeviceError(f"no native backend: {reason}; take {remedy}")
@@ -203,6 +231,13 @@ def build_runtime(
     if next(model.parameters()).device.type == "cpu":
         hint(f"no native backend, which is several times faster: {reason}")
     return Runtime(model, options.kv_dtype, draft=small)
+
+
+def graph_runtime(model: GPT, kv_dtype: str, draft: Runtime | None = None) -> Runtime:
+    """Return a runtime that decodes by graphs; bf16 weights are multiplied in bfloat16."""
+    if weights_format(model) == BFLOAT16:
+        model = in_bfloat16(model)
+    return Runtime(model, kv_dtype, uses_graphs=True, draft=draft)
 
 
 def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None:

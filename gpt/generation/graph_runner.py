@@ -1,0 +1,277 @@
+"""The runner of CUDA devices: a token of all sequences is the replay of a CUDA graph.
+
+PyTorch launches some fifteen kernels a layer for each token, and to launch them takes longer than
+to run them. A graph launches all kernels of a token at once, the sampling included, and the next
+token needs nothing from the CPU. So several tokens are sampled before any is read back.
+"""
+
+import copy
+import time
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.config.sections import SHIPPED
+from gpt.generation.burst import MAX_BURST, Burst
+from gpt.generation.runner import NOT_FINITE, Sampled, TorchRunner, sample_each
+from gpt.generation.sampling import next_token_probabilities, sample
+from gpt.generation.sequence import ScheduledWork, SequenceState
+from gpt.generation.static_cache import StaticCache, StaticView, StoredRange
+from gpt.generation.tokens import NOT_SAMPLING_FIELDS, SampledToken
+from gpt.model import GPT, eval_mode
+from gpt.native.coverage import changed_module, uncovered
+from gpt.system.cuda_graphs import Call, ReplayedCalls, call_plainly
+from gpt.system.device import to_device
+
+LARGEST_BATCH = 64
+"""Sequences of the largest graph; more of them are computed in parts, one after the other."""
+FIELDS_IN_GRAPH = NOT_SAMPLING_FIELDS | {"temperature", "top_k", "top_p", "min_p"}
+"""Fields of `SamplingParams` by which a graph samples; others need a history, or Python."""
+NO_TOKEN = -1
+"""Stands for a token whose logits are not finite, on the device."""
+
+
+class Part(NamedTuple):
+    """Neighboring slots of the static cache, which one graph computes."""
+
+    first: int
+    batch: int
+
+    @property
+    def slots(self) -> slice:
+        return slice(self.first, self.first + self.batch)
+
+
+class Contents(NamedTuple):
+    """What a slot holds: the keys and values of the window of a sequence.
+
+    Attributes:
+        start: index of the window's first token.
+        length: number of stored positions.
+    """
+
+    sequence: SequenceState
+    start: int
+    length: int
+
+
+def parts_of(sequences: int) -> list[Part]:
+    """Return the parts that a number of sequences fills, the last one perhaps not to its end.
+
+    The batch of a part is a power of two, so that few graphs are enough for all numbers.
+    """
+    parts = []
+    for first in range(0, sequences, LARGEST_BATCH):
+        needed = min(sequences - first, LARGEST_BATCH)
+        parts.append(Part(first, 1 << (needed - 1).bit_length()))
+    return parts
+
+
+def why_no_graph(model: GPT) -> str | None:
+    """Return why a model must not be computed by graphs; None if it may.
+
+    A replay runs no Python: neither hooks, nor what a plugin or a notebook has put into the model.
+    """
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return f"it is for CUDA devices, and the model is on {device}"
+    other = uncovered(model.config, SHIPPED["model.mlp"]) or changed_module(model)
+    return None if other is None else f"it does not cover {other}"
+
+
+def in_bfloat16(model: GPT) -> GPT:
+    """Return a copy of a model that computes in bfloat16, all its weights rounded.
+
+    Tables of positions are no parameters, and stay float32: rounded angles would misplace tokens.
+    """
+    copied = copy.deepcopy(model)
+    for parameter in copied.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return copied
+
+
+class GraphRunner(TorchRunner):
+    """Decodes in a static cache, by graphs that also sample, and computes prompts as its parent.
+
+    A sequence that decodes has a slot of the static cache. Its keys and values are copied there
+    from its blocks, and new ones back into its blocks, where other sequences find them. Where the
+    sequences of a step are not sampled alike, or not by their logits alone, a graph computes the
+    logits and PyTorch samples. On a CPU the same functions run without graphs.
+
+    Args:
+        sequences: the most sequences that decode at a time.
+    """
+
+    def __init__(
+        self, model: GPT, sequences: int, blocks: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(model, blocks, dtype)
+        self._device = self._store.device
+        slots = parts_of(sequences)[-1].slots.stop
+        self._cache = StaticCache(model.config, slots, self._store)
+        self._contents: list[Contents] = []  # of the first slots
+        # What graphs read and write, at addresses that stay the same.
+        self._tokens = torch.zeros(slots, dtype=torch.int64, device=self._device)
+        self._positions = torch.zeros_like(self._tokens)  # of these tokens
+        self._uniforms = torch.zeros(MAX_BURST, slots, device=self._device, dtype=torch.float32)
+        self._sampled = torch.zeros(MAX_BURST, slots, dtype=torch.int64, device=self._device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=self._device)  # row of both
+        self._burst = Burst()
+        self._call: Call = call_plainly
+        if self._device.type == "cuda":
+            calls = ReplayedCalls(self._device, "a decoding step", "take backend eager")
+            self._call = calls.call
+
+    @property
+    def max_samples_per_call(self) -> int:
+        return self._burst.length
+
+    def run(self, work: Sequence[ScheduledWork]) -> Sampled:
+        """Sample after sequences that decode, several tokens if there are no others."""
+        decoding = [item for item in work if _decodes(item)]
+        others = [item for item in work if not _decodes(item)]
+        for item in decoding:
+            # Before anything is written: the block of another sequence may be the source.
+            self._store.copy_blocks(item.copies)
+        sampled: Sampled = {}
+        if others:
+            sampled |= super().run(others)
+        if decoding:
+            with eval_mode(self._model):
+                # Whoever waits for the end of a prompt gets the first token as soon as it is there.
+                sampled |= self._decode(decoding, max_steps=1 if others else MAX_BURST)
+        return sampled
+
+    def _decode(self, work: Sequence[ScheduledWork], max_steps: int) -> Sampled:
+        """Sample tokens after each sequence, and keep what was computed of it."""
+        sequences = self._place([item.sequence for item in work])
+        self._burst.begin(len(sequences))
+        # No sequence samples more tokens than it has blocks for, or than are left before its end.
+        steps = min(max_steps, self._burst.length, *(item.max_samples for item in work))
+        start = time.perf_counter()
+        if _sampled_in_graph(sequences):
+            sampled = self._sample(sequences, steps)
+        else:
+            steps = 1
+            sampled = sample_each(sequences, self._logits_of(sequences))
+        self._burst.end(steps, time.perf_counter() - start)
+        self._cache.save([_stored(slot, each, steps) for slot, each in enumerate(sequences)])
+        # The newest token has not been through the model. Slots after these may hold padding.
+        self._contents = [
+            Contents(each, each.start, each.num_cached + len(sampled[each])) for each in sequences
+        ]
+        return sampled
+
+    def _place(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
+        """Give each sequence one of the first slots; return them in the order of their slots.
+
+        A sequence keeps its slot, unless the slot is none of the first ones any more.
+        """
+        wanted = [Contents(each, each.start, each.num_cached) for each in sequences]
+        known = set(wanted)
+        placed: dict[int, Contents] = {}
+        for slot, contents in enumerate(self._contents[: len(sequences)]):
+            if contents in known:
+                placed[slot] = contents
+        kept = set(placed.values())
+        missing = [contents for contents in wanted if contents not in kept]
+        free = [slot for slot in range(len(sequences)) if slot not in placed]
+        for slot, contents in zip(free, missing, strict=True):
+            blocks = contents.sequence.table.blocks
+            self._cache.load(StoredRange(slot, blocks, 0, contents.length))
+            placed[slot] = contents
+        return [placed[slot].sequence for slot in range(len(sequences))]
+
+    def _sample(self, sequences: Sequence[SequenceState], steps: int) -> Sampled:
+        """Sample `steps` tokens after each sequence; fewer after one that is not finite."""
+        first = sequences[0]
+        # Only peeked at: `SequenceState.append` uses up the numbers of the tokens that are kept.
+        uniforms = torch.tensor([each.random.peek(steps) for each in sequences]).t()  # (steps, B)
+        _fill(self._uniforms[:steps, : len(sequences)], uniforms)
+        for part in self._parts(sequences):
+            self._step.zero_()
+            for _ in range(steps):
+                key = (part, first.sampled_by)
+                self._call(key, self._compute_and_sample, part, first.params)
+        # To read waits for the device.
+        rows = self._sampled[:steps, : len(sequences)].t().tolist()
+        sampled: Sampled = {}
+        for sequence, row in zip(sequences, rows, strict=True):
+            finite = takewhile(lambda index: index != NO_TOKEN, row)
+            sampled[sequence] = [SampledToken(index) for index in finite] or NOT_FINITE
+        return sampled
+
+    def _logits_of(self, sequences: Sequence[SequenceState]) -> Tensor:
+        """Return the logits (B, V) after each sequence."""
+        logits = []
+        for part in self._parts(sequences):
+            # A copy, since the next replay may write its results to the same memory.
+            logits.append(self._call((part, "logits"), self._compute, part).clone())
+        return torch.cat(logits)[: len(sequences)]
+
+    def _parts(self, sequences: Sequence[SequenceState]) -> list[Part]:
+        """Hand the newest token of each sequence to the graphs; return the parts to compute.
+
+        A batch is padded by token 0 at position 0, whose slot belongs to no sequence.
+        """
+        parts = parts_of(len(sequences))
+        padding = [0] * (parts[-1].slots.stop - len(sequences))
+        tokens = [each.tokens[-1] for each in sequences]
+        positions = [each.num_cached for each in sequences]
+        used = slice(0, parts[-1].slots.stop)
+        _fill(self._tokens[used], torch.tensor(tokens + padding))
+        _fill(self._positions[used], torch.tensor(positions + padding))
+        return parts
+
+    def _compute(self, part: Part) -> Tensor:
+        """Store the newest tokens of a part; return the logits (B, V) after them."""
+        positions = self._positions[part.slots]
+        dtype = self._model.wte.weight.dtype
+        view = StaticView(self._cache, part.slots, positions, dtype)
+        logits: Tensor = self._model(self._tokens[part.slots].unsqueeze(1), cache=view)  # (B, 1, V)
+        return logits[:, -1]
+
+    def _compute_and_sample(self, part: Part, params: SamplingParams) -> None:
+        """Sample the next token of each sequence of a part, and make it the newest one."""
+        logits = self._compute(part)
+        uniforms = self._uniforms[:, part.slots].index_select(0, self._step)  # (1, B)
+        tokens = sample(next_token_probabilities(logits, params), uniforms[0])  # (B,)
+        is_finite = torch.isfinite(logits).all(dim=-1)
+        shown = tokens.masked_fill(~is_finite, NO_TOKEN)
+        self._sampled[:, part.slots].index_copy_(0, self._step, shown.unsqueeze(0))
+        self._tokens[part.slots].copy_(tokens)
+        self._positions[part.slots].add_(1)
+        self._step.add_(1)
+
+
+def _decodes(item: ScheduledWork) -> bool:
+    """Return whether a sequence needs only its next token, which is not its first one."""
+    return len(item.tokens) == 1 and item.max_samples > 0 and not item.sequence.is_new
+
+
+def _sampled_in_graph(sequences: Sequence[SequenceState]) -> bool:
+    """Return whether a graph can sample: all sequences alike, and by nothing but their logits."""
+    first = sequences[0]
+    if any(each.sampled_by != first.sampled_by for each in sequences):
+        return False
+    if torch.are_deterministic_algorithms_enabled():
+        return False  # the distribution is then on the CPU
+    for name, field in type(first.params).model_fields.items():
+        if name not in FIELDS_IN_GRAPH and getattr(first.params, name) != field.default:
+            return False
+    return True
+
+
+def _stored(slot: int, sequence: SequenceState, count: int) -> StoredRange:
+    """Return the positions that a decode of `count` tokens has stored."""
+    begin = sequence.num_cached
+    return StoredRange(slot, sequence.table.blocks, begin, begin + count)
+
+
+def _fill(memory: Tensor, values: Tensor) -> None:
+    """Overwrite memory that graphs read by values from the CPU, without waiting for the device."""
+    memory.copy_(to_device(values, memory.device))
