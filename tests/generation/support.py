@@ -15,12 +15,19 @@ from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.engine import Engine
 from gpt.generation.paged import BLOCK, BlockPool
 from gpt.generation.runner import Runner
-from gpt.generation.runtime import build_runtime
+from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.generation.sequence import Request, ScheduledWork, TextChunk
 from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
+
+
+def runtime_of(model: GPT, backend: str, kv_dtype: str = "fp32") -> Runtime:
+    """A runtime of a backend; `graph` decodes as on a CUDA device, but without graphs."""
+    if backend == "graph":
+        return Runtime(model, kv_dtype, uses_graphs=True)
+    return build_runtime(model, DecodeOptions(backend, kv_dtype))
 
 
 def rows_of(batch: Batch, steps: int) -> list[list[int]]:

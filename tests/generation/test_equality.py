@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from generation.support import LETTERS, Drive, Text, complete, rows_of
+from generation.support import LETTERS, Drive, Text, complete, rows_of, runtime_of
 from hypothesis import given
 from hypothesis import strategies as st
 from native_support import needs_compiler
@@ -33,7 +33,7 @@ from tolerances import LOGITS
 from variants import VARIANTS, draw_model, keys_of
 
 every_backend = pytest.mark.parametrize(
-    "backend", ["eager", pytest.param("native", marks=needs_compiler)]
+    "backend", ["eager", "graph", pytest.param("native", marks=needs_compiler)]
 )
 
 
@@ -83,7 +83,7 @@ def test_logits_equal_uncached_ones_beyond_the_window_too(
     )
     window = model.config.block_size
     prompts = random_prompts(model, (1, window // 2, window - 1, window + 3))
-    assert largest_error(build_runtime(model, DecodeOptions(backend)), prompts, steps=8) < LOGITS
+    assert largest_error(runtime_of(model, backend), prompts, steps=8) < LOGITS
 
 
 @every_backend
@@ -98,7 +98,7 @@ def test_logits_equal_uncached_ones_while_rows_leave(
 ) -> None:
     model = model_of(position)
     runtime, prompts = (
-        build_runtime(model, DecodeOptions(backend)),
+        runtime_of(model, backend),
         random_prompts(model, lengths, steps),
     )
     assert largest_error(runtime, prompts, steps, stop=("a", "bc")) < LOGITS
@@ -108,6 +108,7 @@ def test_logits_equal_uncached_ones_while_rows_leave(
     ("backend", "kv_dtype", "tolerance"),
     [
         ("eager", "bf16", 0.02),
+        ("graph", "bf16", 0.02),
         ("eager", "fp16", 0.003),
         pytest.param("native", "bf16", 0.02, marks=needs_compiler),
         pytest.param("native", "int8", 0.04, marks=needs_compiler),
@@ -116,7 +117,7 @@ def test_logits_equal_uncached_ones_while_rows_leave(
 def test_smaller_cache_changes_the_logits_by_its_rounding_only(
     backend: str, kv_dtype: str, tolerance: float
 ) -> None:
-    runtime = build_runtime(sharp_model(std=0.25), DecodeOptions(backend, kv_dtype))
+    runtime = runtime_of(sharp_model(std=0.25), backend, kv_dtype)
     assert tolerance / 10 < largest_error(runtime, [[3, 1, 4, 1, 5]], 40) < 3 * tolerance
 
 
@@ -136,7 +137,7 @@ def test_tokens_are_those_of_the_reference(
     backend: str, given: dict[str, Any], prompt: list[int]
 ) -> None:
     model, params = model_of("rope"), SamplingParams(max_new_tokens=40, seed=5, **given)
-    found = generate_tokens(model, prompt, params, build_runtime(model, DecodeOptions(backend)))
+    found = generate_tokens(model, prompt, params, runtime_of(model, backend))
     assert list(found) == list(reference_tokens(model, prompt, params))
 
 
@@ -158,7 +159,7 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> N
     expected = list(reference_tokens(model, [1, 2, 3], params))[:7]
     with torch.no_grad():
         model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
-    batch = Batch(build_runtime(model, DecodeOptions(backend)), [[1, 2, 3]], params, [0])
+    batch = Batch(runtime_of(model, backend), [[1, 2, 3]], params, [0])
     assert rows_of(batch, 7) == [expected]
     with pytest.raises(GenerationError, match="position 9 are not finite"):
         batch.step()
@@ -186,12 +187,12 @@ def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("backend", ["auto", "eager"])
+@pytest.mark.parametrize("backend", ["auto", "eager", "graph"])
 def test_text_is_the_same_streamed_batched_and_alone(backend: str, temperature: float) -> None:
     model = model_of("rope")
     prompts, runtime = (
         ["abc", "v", "", "hjklmnopqrstu"],
-        build_runtime(model, DecodeOptions(backend)),
+        runtime_of(model, backend),
     )
     options = {
         "runtime": runtime,
@@ -246,7 +247,7 @@ def finish(drive: Drive, runtime: Runtime, answers: Iterable[Text]) -> None:
             expected.ids,
         )
         found, right = ([token.logprob for token in each.tokens] for each in (answer, expected))
-        assert found == (pytest.approx(right, abs=1e-4) if "eager" in runtime.name else right)
+        assert found == (right if "native" in runtime.name else pytest.approx(right, abs=1e-4))
 
 
 params = st.builds(
@@ -289,6 +290,7 @@ def test_tokens_do_not_depend_on_the_rest_of_the_batch(
     ("backend", "variant", "weights", "kv_dtype"),
     [
         *(("eager", variant, None, "fp32") for variant in range(len(WIDE))),
+        *(("graph", variant, None, "fp32") for variant in range(len(WIDE))),
         *(
             pytest.param("native", 0, *formats, marks=needs_compiler)
             for formats in (("bf16", "fp32"), ("int8", "bf16"), ("int4", "int8"))
@@ -299,7 +301,7 @@ def test_formats_give_the_answers_given_alone(
     backend: str, variant: int, weights: str | None, kv_dtype: str
 ) -> None:
     model = wide_model(variant) if weights is None else quantize(wide_model(variant), weights)
-    runtime = build_runtime(model, DecodeOptions(backend, kv_dtype))
+    runtime = runtime_of(model, backend, kv_dtype)
     drive = Drive(engine_of(runtime, 9))
     answers = [
         drive.add(
@@ -323,7 +325,7 @@ def test_logits_not_finite_fail_only_their_request(backend: str) -> None:
     bad = next(letter for letter in "opqrstuv" if letter not in text)
     with torch.no_grad():
         model.wte.weight[int(LETTERS.encode(bad)[0])] = float("nan")
-    drive = Drive(engine_of(build_runtime(model, DecodeOptions(backend))))
+    drive = Drive(engine_of(runtime_of(model, backend)))
     broken = drive.add("abc" + bad, max_new_tokens=5)
     sound = drive.add("abc", max_new_tokens=5, temperature=0.0)
     drive.finish()

@@ -57,14 +57,24 @@ def test_runtime_that_must_be_native_is_refused(options: DecodeOptions, remedy: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"backend": "fast"}, "backend 'fast': expected one of auto, eager, native"),
+        ({"backend": "fast"}, "backend 'fast': expected one of auto, eager, native, graph"),
         ({"kv_dtype": "int2"}, "kv_dtype 'int2': expected one of fp32, bf16, fp16, int8"),
         (
             {"backend": "eager", "kv_dtype": "int8"},
             "the eager backend has no cache of int8; take another kv_dtype",
+        ),
+        (
+            {"backend": "graph", "kv_dtype": "int8"},
+            "the graph backend has no cache of int8; take another kv_dtype",
         ),
     ],
 )
 def test_options_refuse_what_no_backend_has(options: dict[str, str], said: str) -> None:
     with pytest.raises(GenerationError, match=f"^{said}$"):
         DecodeOptions(**options)
+
+
+def test_graphs_are_refused_on_a_cpu() -> None:
+    said = "no graph backend: it is for CUDA devices, and the model is on cpu"
+    with pytest.raises(DeviceError, match=f"^{said}; take backend auto or eager$"):
+        build_runtime(sharp_model(), DecodeOptions("graph"))
