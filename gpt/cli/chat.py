@@ -29,8 +29,6 @@ HELP = "Ask something. Ctrl-C stops an answer, an empty line begins anew, Ctrl-D
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser)
-    # Decoding a small model on a GPU is bound by the time to launch its kernels.
-    parser.set_defaults(device="cpu")
     add_weights_option(parser)
     parser.add_argument(
         "--temperature",
@@ -48,13 +46,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 )
 def main(arguments: argparse.Namespace) -> int:
     load_torch()
-    from gpt.checkpoint import load_trained
     from gpt.data import CharTokenizer
-    from gpt.generation.runtime import build_runtime
-    from gpt.system.device import choose_device
+    from gpt.generation.placement import load_for_decoding
+    from gpt.generation.runtime import DecodeOptions, build_runtime
 
-    device = choose_device(arguments.device)
-    loaded = load_trained(arguments.checkpoint, arguments.runs, device, arguments.weights)
+    loaded = load_for_decoding(
+        arguments.checkpoint,
+        arguments.runs,
+        arguments.device,
+        arguments.weights,
+        DecodeOptions(),
+        report,
+    )
     if loaded.config.data.items != "pairs":
         raise ConfigError(
             f"{loaded.folder} was not trained on questions and answers (data.items=pairs); "

@@ -8,8 +8,6 @@ from gpt.cli.shared_options import to_path
 from gpt.system.errors import CheckpointError
 
 if TYPE_CHECKING:
-    import torch
-
     from gpt.checkpoint import Loaded
 
 
@@ -23,12 +21,14 @@ def add_draft_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_draft(path: Path, runs: Path, device: "torch.device") -> "Loaded":
-    """Load the run that `--draft` names, see `load_trained`."""
+def load_draft(path: Path, runs: Path) -> "Loaded":
+    """Load the run that `--draft` names on the CPU, see `load_trained`."""
+    import torch
+
     from gpt.checkpoint import load_trained
 
     try:
-        return load_trained(path, runs, device)
+        return load_trained(path, runs, torch.device("cpu"))
     except CheckpointError as error:
         raise CheckpointError(f"--draft: {error}") from None
 

@@ -59,16 +59,23 @@ def main(arguments: argparse.Namespace) -> int:
     text = _read_text(arguments)
 
     load_torch()
-    from gpt.checkpoint import load_trained
     from gpt.data import CharTokenizer
     from gpt.data.tokenizers import convert_newlines
+    from gpt.generation.placement import load_for_decoding
     from gpt.generation.runtime import DecodeOptions, build_runtime
-    from gpt.system.device import choose_device, keep_freed_memory
+    from gpt.system.device import keep_freed_memory
 
     texts = _prompts_of(arguments, convert_newlines(text))  # line ends as a corpus has them
     keep_freed_memory()  # which makes every step faster
-    device = choose_device(arguments.device)
-    loaded = load_trained(arguments.checkpoint, arguments.runs, device, arguments.weights)
+    options = DecodeOptions(arguments.backend, arguments.kv_dtype)
+    loaded = load_for_decoding(
+        arguments.checkpoint,
+        arguments.runs,
+        arguments.device,
+        arguments.weights,
+        options,
+        report,
+    )
     items = loaded.config.data.items
     if arguments.new and items == "none":
         raise GenerationError(
@@ -76,9 +83,9 @@ def main(arguments: argparse.Namespace) -> int:
         )
     draft = None
     if arguments.draft is not None:
-        small = load_draft(arguments.draft, arguments.runs, device)
+        small = load_draft(arguments.draft, arguments.runs)
         check_draft(small, loaded)
-        draft = small.model
+        draft = small.model.to(next(loaded.model.parameters()).device)
     params = loaded.config.sample.params().model_copy(update=given)
     is_random = params.temperature > 0 and arguments.beam is None
     if is_random and "seed" not in given:
@@ -89,7 +96,6 @@ def main(arguments: argparse.Namespace) -> int:
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
     # Ids of the model that the tokenizer does not have are not sampled: they have no text.
     params = params.limited_to(tokenizer.vocab_size)
-    options = DecodeOptions(arguments.backend, arguments.kv_dtype)
     runtime = build_runtime(loaded.model, options, report, draft)
     # All prompts are encoded before anything is written: a bad one may be in a later batch.
     prompts = _encode(arguments, loaded, tokenizer, texts, params)

@@ -25,8 +25,6 @@ from gpt.system.errors import GenerationError
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser)
-    # Decoding a small model on a GPU is bound by the time to launch its kernels.
-    parser.set_defaults(device="cpu")
     add_weights_option(parser)
     add_draft_option(parser)
     source = parser.add_mutually_exclusive_group()
@@ -59,7 +57,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what to do with characters outside the vocabulary (default: error)",
     )
     _add_decoding_options(parser)
-    parser.add_argument("--stats", action="store_true", help="report the backend and tokens/s")
+    parser.add_argument(
+        "--stats", action="store_true", help="report the backend, the device and tokens/s"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
 
 
@@ -131,7 +131,7 @@ def _add_decoding_options(parser: argparse.ArgumentParser) -> None:
     """Add options for how logits are computed: values of `DecodeOptions`, without its import."""
     parser.add_argument(
         "--backend",
-        choices=("auto", "eager", "native"),
+        choices=("auto", "eager", "native", "graph"),
         default="auto",
         help="how to compute the logits (default: auto, the fastest)",
     )

@@ -62,12 +62,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add_weights_option(parser)
     add_device_option(parser)
     add_draft_option(parser)
-    # A small model decodes faster on a CPU: launching the kernels of a step on a GPU takes longer
-    # than the CPU needs for the whole step.
-    parser.set_defaults(device="cpu")
     parser.add_argument(
         "--backend",
-        choices=("auto", "eager", "native"),
+        choices=("auto", "eager", "native", "graph"),
         default="auto",
         help="of the engine (default: auto)",
     )
@@ -189,31 +186,37 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
     """Return the models to serve, of which none is loaded yet."""
-    from gpt.checkpoint import Loaded, load_trained
+    from gpt.checkpoint import Loaded
     from gpt.extras.serving import EngineThread
     from gpt.extras.serving.engine_thread import EngineLimits
     from gpt.extras.serving.http.models import Models
+    from gpt.generation.placement import AUTO, load_for_decoding
     from gpt.generation.runtime import DecodeOptions
     from gpt.system.device import choose_device
 
-    device = choose_device(arguments.device)
+    if arguments.device != AUTO:
+        choose_device(arguments.device)  # refuses one that is not there, before the port is bound
+
+    options = DecodeOptions(arguments.backend, arguments.kv_dtype)
 
     draft: Loaded | None = None
     if arguments.draft is not None:
-        draft = load_draft(arguments.draft, arguments.runs, device)
+        draft = load_draft(arguments.draft, arguments.runs)
 
     def make_engine(loaded: Loaded) -> EngineThread:
         return EngineThread(
             loaded.model,
             loaded.tokenizer,
             EngineLimits(limits.running, limits.waiting, arguments.cache_blocks),
-            DecodeOptions(arguments.backend, arguments.kv_dtype),
+            options,
             draft=_fitting_model(draft, loaded),
         )
 
     def load(folder: "Path") -> Loaded:
         report(f"using {folder}")
-        return load_trained(folder, arguments.runs, device, arguments.weights)
+        return load_for_decoding(
+            folder, arguments.runs, arguments.device, arguments.weights, options, report
+        )
 
     return Models(load, make_engine, arguments.runs, arguments.checkpoint)
 
@@ -227,7 +230,7 @@ def _fitting_model(draft: "Loaded | None", loaded: "Loaded") -> "GPT | None":
     except CheckpointError as error:
         report(f"{loaded.folder} is decoded without a draft: {error}")
         return None
-    return draft.model
+    return draft.model.to(next(loaded.model.parameters()).device)
 
 
 async def _serve(

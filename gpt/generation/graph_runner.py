@@ -159,7 +159,7 @@ class GraphRunner(TorchRunner):
             steps = 1
             sampled = sample_each(sequences, self._logits_of(sequences))
         self._burst.end(steps, time.perf_counter() - start)
-        self._cache.save([_stored(slot, each, steps) for slot, each in enumerate(sequences)])
+        self._cache.copy_out([_stored(slot, each, steps) for slot, each in enumerate(sequences)])
         # The newest token has not been through the model. Slots after these may hold padding.
         self._contents = [
             Contents(each, each.start, each.num_cached + len(sampled[each])) for each in sequences
@@ -182,7 +182,7 @@ class GraphRunner(TorchRunner):
         free = [slot for slot in range(len(sequences)) if slot not in placed]
         for slot, contents in zip(free, missing, strict=True):
             blocks = contents.sequence.table.blocks
-            self._cache.load(StoredRange(slot, blocks, 0, contents.length))
+            self._cache.copy_in(StoredRange(slot, blocks, 0, contents.length))
             placed[slot] = contents
         return [placed[slot].sequence for slot in range(len(sequences))]
 

@@ -46,7 +46,7 @@ class StaticCache:
         self.keys = torch.zeros(shape, dtype=store.keys.dtype, device=store.device)
         self.values = torch.zeros_like(self.keys)
 
-    def load(self, stored: StoredRange) -> None:
+    def copy_in(self, stored: StoredRange) -> None:
         """Copy the positions of a sequence from its blocks into its slot, and clear the rest.
 
         What another sequence has left in the slot may be NaN.
@@ -58,7 +58,7 @@ class StaticCache:
             slot[:, :, stored.begin : stored.end] = source[:, :, index]
             slot[:, :, stored.end :] = 0.0
 
-    def save(self, ranges: Sequence[StoredRange]) -> None:
+    def copy_out(self, ranges: Sequence[StoredRange]) -> None:
         """Copy positions of sequences from their slots into their blocks.
 
         Others may share the blocks, or find them again later.

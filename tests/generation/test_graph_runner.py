@@ -125,27 +125,31 @@ def test_end_of_a_prompt_is_not_kept_waiting() -> None:
 
 def test_slot_of_a_sequence_that_ends_goes_to_the_last_one() -> None:
     drive = Drive(runtime_of(sharp_model(0.25, block_size=200), "graph").engine(LETTERS, 8))
-    with patch.object(StaticCache, "load", autospec=True, side_effect=StaticCache.load) as load:
+    with patch.object(
+        StaticCache, "copy_in", autospec=True, side_effect=StaticCache.copy_in
+    ) as copy_in:
         answers = [
             drive.add("abcdefgh"[number:], max_new_tokens=20 + 20 * number, seed=number)
             for number in range(6)
         ]
         drive.finish()
     assert all(len(answer.ids) == 20 + 20 * number for number, answer in enumerate(answers))
-    # One load for each sequence that begins. The ends of the first three leave a hole each.
-    assert load.call_count == 6 + 3
+    # One copy for each sequence that begins. The ends of the first three leave a hole each.
+    assert copy_in.call_count == 6 + 3
 
 
 def test_new_sequence_takes_no_slot_from_the_others() -> None:
     """Its first token is computed alone, and may come from a prompt of one token."""
     drive = Drive(runtime_of(sharp_model(0.25, block_size=200), "graph").engine(LETTERS, 8))
-    with patch.object(StaticCache, "load", autospec=True, side_effect=StaticCache.load) as load:
+    with patch.object(
+        StaticCache, "copy_in", autospec=True, side_effect=StaticCache.copy_in
+    ) as copy_in:
         for letter in "abc":
             drive.add(letter, max_new_tokens=100, temperature=0.0)
         drive.step(3)
         drive.add("d", max_new_tokens=3, temperature=0.0)
         drive.finish()
-    assert load.call_count == 4
+    assert copy_in.call_count == 4
 
 
 def test_dropout_is_off_in_a_model_that_trains() -> None:
