@@ -3,6 +3,10 @@
 Tensors on it are torch's fake tensors, which raise where operands are on different devices.
 Whatever is read back is 1, be it a loss, a token or whether all is finite. On a real device that
 waits for it, which is noted, or refused within `FakeCuda.refusing`.
+
+Within `FakeCuda.computing` tensors have numbers too, in memory of the CPU. Graphs then do what
+those of a device do: a capture runs nothing, and a replay runs what was captured on the memory that
+it was captured with.
 """
 
 import sys
@@ -10,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import safetensors.torch
@@ -73,7 +77,7 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.forget()
         self._fake = FakeTensorMode()
-        self._refuses_waits = self._refuses_float32 = False
+        self._refuses_waits = self._refuses_float32 = self._computes = False
         self.stream = Stream(0)
         self.captured: Graph | None = None
 
@@ -95,8 +99,22 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._refuses_waits, self._refuses_float32 = before
 
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Within, tensors that are made on the device have numbers."""
+        self._computes = True
+        try:
+            yield
+        finally:
+            self._computes = False
+
     def wait(self, what: str) -> None:
-        """Note that the device is waited for, or raise HiddenSync where it must not be."""
+        """Note that the device is waited for, or raise HiddenSync where it must not be.
+
+        In a capture that is an error of the device.
+        """
+        if self.captured is not None:
+            raise torch.AcceleratorError(f"{what}: not permitted when a stream is captured")
         place = _place()
         if self._refuses_waits:
             raise HiddenSync(f"{what} in {place or 'torch'}")
@@ -121,15 +139,9 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not to_device and not any(map(_is_on_device, tensors)):
             return func(*args, **kwargs)
         packet = func.overloadpacket
-        if packet in READS:
-            self.wait("read")
-            return True if packet is aten.equal else ANSWERS.get(_place(), 1)
-        if packet is aten._to_copy and target is not None and not to_device:
-            self.wait("copy to host")
-            return torch.ones(tensors[0].shape, dtype=kwargs.get("dtype") or tensors[0].dtype)
-        if packet is aten.copy_ and not _is_on_device(args[0]):
-            self.wait("copy to host")
-            return args[0].fill_(1)
+        is_moved = packet is aten._to_copy and target is not None and not to_device
+        if packet in READS or is_moved or (packet is aten.copy_ and not _is_on_device(args[0])):
+            return self._read(func, args, kwargs)
         self._note(packet, args, kwargs, tensors)
         if self.captured is not None:
             self.captured.add(
@@ -137,10 +149,43 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         result = None
         if func is not aten._fused_adamw_.tensor_lr:  # it works in place, and torch has no shapes
-            args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
+            fake_args, fake_kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
             with self._fake:
-                result = func(*args, **kwargs)
+                result = func(*fake_args, **fake_kwargs)
+        if self._computes:
+            self._compute(func, args, kwargs, result)
         return result
+
+    def _read(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return what is read from the device, a number or a tensor on the CPU."""
+        packet = func.overloadpacket
+        self.wait("read" if packet in READS else "copy to host")
+        if self._computes:
+            return func(*_on_host(args), **kwargs)
+        if packet in READS:
+            return True if packet is aten.equal else ANSWERS.get(_place(), 1)
+        if packet is aten.copy_:
+            return args[0].fill_(1)
+        return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+
+    def _compute(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Run an operation on the numbers, or record it; the results get their numbers."""
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
+        host_kwargs = {**_on_host(kwargs)}
+        if "device" in host_kwargs:
+            host_kwargs["device"] = torch.device("cpu")
+        call = Operation(func, _on_host(args), host_kwargs)
+        if self.captured is None or func.is_view:  # a view is no kernel
+            outputs = call.run()
+        elif func._schema.is_mutable:
+            self.captured.calls.append(call)
+            return
+        else:
+            outputs = [_spoiled(tensor) for tensor in made]
+            call.outputs = outputs
+            self.captured.calls.append(call)
+        for tensor, numbers in zip(made, outputs, strict=True):
+            tensor.numbers = numbers  # type: ignore[attr-defined]
 
     def _note(
         self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
@@ -151,6 +196,7 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
             hasattr(tensor, "is_pinned_here") for tensor in tensors if not _is_on_device(tensor)
         ):
             self.pageable.append(_place())
+        assert not (copies and self.captured), "a replay would copy what the host has then"
         if copies and not non_blocking:
             self.wait("blocking copy to device")
         masks = packet in (
@@ -189,12 +235,45 @@ class Stream:
         assert self.device == other.device
 
 
+class Operation:
+    """An operation on numbers.
+
+    Attributes:
+        outputs: where a replay writes the results.
+    """
+
+    def __init__(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        self._func, self._args, self._kwargs = func, args, kwargs
+        self.outputs: list[Tensor] = []
+
+    def run(self) -> list[Tensor]:
+        """Return the results."""
+        result = self._func(*self._args, **self._kwargs)
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+
+    def replay(self) -> None:
+        """Write the results over those of the replay before, in the same memory."""
+        for output, tensor in zip(self.outputs, self.run(), strict=False):
+            output.copy_(tensor)
+
+
 class Graph:
-    """What was captured, which is on one device, and can be replayed unless that was nothing."""
+    """What was captured, which is on one device, and can be replayed unless that was nothing.
+
+    Attributes:
+        operations: all that were captured.
+        calls: those on numbers.
+        pool: graphs of one pool share the memory of their results, so that a replay of one spoils
+            those of the others.
+    """
+
+    _replayed: ClassVar[dict[Any, "Graph"]] = {}  # the last one of each pool
 
     def __init__(self) -> None:
         self.operations: list[Any] = []
+        self.calls: list[Operation] = []
         self.stream: Stream | None = None
+        self.pool: Any = None
 
     def add(self, operation: Any, devices: list[torch.device]) -> None:
         """Record an operation.
@@ -209,6 +288,14 @@ class Graph:
     def replay(self) -> None:
         """Run what was captured."""
         assert self.operations, "an empty graph is replayed"
+        before = Graph._replayed.get(self.pool, self)
+        Graph._replayed[self.pool] = self
+        if before is not self:
+            for call in before.calls:
+                for output in call.outputs:
+                    output.copy_(_spoiled(output))
+        for call in self.calls:
+            call.replay()
 
 
 def index_of(device: Any) -> int:
@@ -256,7 +343,7 @@ class OnDevice:
         capture_error_mode: str = "global",
     ) -> Iterator[None]:
         """Within, work on the current device is captured."""
-        graph.stream = stream or Stream()
+        graph.stream, graph.pool = stream or Stream(), pool
         assert graph.stream.device.index == index_of(None), (
             "the graph is of another device than the current one"
         )
@@ -265,15 +352,33 @@ class OnDevice:
         )
         with self.use_stream(graph.stream):
             self._device.captured = graph
+            has_failed = True
             try:
                 yield
+                has_failed = False
             finally:
                 self._device.captured = None
+                if has_failed:  # torch closes the capture all the same, which is another error
+                    raise torch.AcceleratorError("the capture is not valid")
         self._device.graphs.append(graph)
 
 
 def _is_on_device(tensor: Tensor) -> bool:
     return tensor.device.type == "cuda"
+
+
+def _on_host(tree: Any) -> Any:
+    """The numbers of all tensors of the device; those of the CPU as they are."""
+    return tree_map_only(
+        Tensor, lambda tensor: tensor.numbers if _is_on_device(tensor) else tensor, tree
+    )
+
+
+def _spoiled(like: Tensor) -> Tensor:
+    """Numbers that nothing has computed, which are good for nothing."""
+    size = (like.shape, like.stride())
+    nonsense = torch.nan if like.dtype.is_floating_point else -7
+    return torch.empty_strided(*size, dtype=like.dtype).fill_(nonsense)
 
 
 def _place() -> str:
@@ -314,6 +419,7 @@ FACTS = {
     "memory_allocated": lambda device=None: 1 << 20,
     "get_rng_state": lambda device=0: GENERATOR_STATE.clone(),
     "get_rng_state_all": lambda: [GENERATOR_STATE.clone()],
+    "graph_pool_handle": object,
     "CUDAGraph": Graph,
     "Stream": Stream,
 }
@@ -322,7 +428,6 @@ NOTHING = (
     "init",
     "empty_cache",
     "reset_peak_memory_stats",
-    "graph_pool_handle",
     "manual_seed",
     "manual_seed_all",
     "set_rng_state",

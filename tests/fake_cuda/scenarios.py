@@ -8,6 +8,7 @@ loaded first.
 """
 
 import contextlib
+import copy
 import ctypes
 import json
 import os
@@ -33,17 +34,19 @@ from gpt.config import OptimConfig, SamplingParams
 from gpt.config.sources import load_config
 from gpt.data import CharTokenizer
 from gpt.generation.batch import Batch, TextBatch
-from gpt.generation.runtime import DecodeOptions, build_runtime
+from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.model import GPT
+from gpt.system.cuda_graphs import MAX_GRAPHS, ONE_CAPTURE, ReplayedCalls
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
+from gpt.system.errors import DeviceError
 from gpt.training.graphed_step import GraphedStepper
 from gpt.training.loss import evaluate as mean_loss
 from gpt.training.objective import Objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from gpt.training.train import Host, build_trainer
-from tiny import CORPUS, tiny_config
+from tiny import CORPUS, sharp_model, tiny_config
 from variants import VARIANTS, keys_of
 
 CONFIG = """
@@ -166,6 +169,101 @@ def capture(device: FakeCuda, name: str) -> None:
     assert torch.cuda.current_device() == 0
 
 
+def replay(device: FakeCuda, name: str) -> None:
+    """Call a function by a graph, also on a device that is not the current one: the first call, and
+    the capture, run on one stream, and every call changes what stays, once.
+    """
+    place = torch.device(name)
+    calls = ReplayedCalls(place, "a test", "do nothing")
+    is_locked: list[bool] = []
+
+    def add_one(key: str) -> Tensor:
+        is_locked.append(ONE_CAPTURE.locked())
+        total.copy_(total @ torch.eye(2, device=place) + 1)
+        return total * 2
+
+    with device.computing():
+        total = torch.zeros(2, 2, device=place)
+        results = [calls.call("first", add_one, "first").tolist()[0][0] for _ in range(4)]
+        assert results == [2, 4, 6, 8]
+        kept = calls.call("first", add_one, "first")
+        calls.call("second", add_one, "second")
+        # The result of one graph lies where another one computes.
+        assert kept.tolist()[0][0] == 10
+        calls.call("second", add_one, "second")
+        assert kept.isnan().all()
+        assert total.tolist()[0][0] == 7
+    assert is_locked == [False, True, False, True]
+    assert len(device.graphs) == 2
+    assert all(graph.stream is device.graphs[0].stream for graph in device.graphs)
+    assert set(device.streams) == {device.graphs[0].stream}
+    assert torch.cuda.current_device() == 0
+
+
+def replay_many(device: FakeCuda) -> None:
+    """Call by more keys than graphs may be kept for: the oldest graph goes, and is made anew."""
+    calls = ReplayedCalls(DEVICE, "a test", "do nothing")
+
+    def double(key: int) -> Tensor:
+        return number * 2
+
+    with device.computing():
+        number = torch.ones(1, device=DEVICE)
+        for key in range(MAX_GRAPHS + 1):
+            for _ in range(2):
+                assert float(calls.call(key, double, key)) == 2
+        assert len(device.graphs) == MAX_GRAPHS + 1
+        for _ in range(3):
+            assert float(calls.call(0, double, 0)) == 2
+        assert len(device.graphs) == MAX_GRAPHS + 2
+        assert len(calls._recordings) == MAX_GRAPHS
+
+
+def fail_to_capture(device: FakeCuda) -> None:
+    """Read in a capture: the message has the first error, not the one that closes the capture."""
+    calls = ReplayedCalls(DEVICE, "a test", "do nothing")
+    number = torch.ones(1, device=DEVICE)
+    calls.call("key", float, number)
+    said = ""
+    try:
+        calls.call("key", float, number)
+    except DeviceError as error:
+        said = str(error)
+    first = "read: not permitted when a stream is captured"
+    assert said == f"no CUDA graph of a test: {first}; do nothing", said
+    assert not ONE_CAPTURE.locked()
+    assert float(calls.call("other", number.sum)) == 1, "nothing can be called any more"
+
+
+def decode_by_graphs(device: FakeCuda, name: str, batch: int, **given: object) -> None:
+    """Write texts past the edge of the window by graphs, which are the CPU's: several tokens are
+    sampled before any is read back, and a graph is captured for each number of texts.
+    """
+    values = {"max_new_tokens": 30, "temperature": 0.8, **given}
+    params = SamplingParams.model_validate(values)
+    prompts = [[2 + row % 20] * (1 + row % 5) for row in range(batch)]
+    # The stand-in is slow, and several tokens are sampled only as long as nobody waits for them.
+    patient = mock.patch("gpt.generation.burst.MAX_STREAM_DELAY", 1e9)
+    with patient, device.computing():
+        model = sharp_model(n_layer=1, n_embd=16, n_head=2, n_kv_head=1, position="rope")
+        place = torch.device(name)
+        texts = []
+        for runtime in (Runtime(model), build_runtime(copy.deepcopy(model).to(place))):
+            rows: list[list[object]] = [[] for _ in prompts]
+            for chunk in Batch(runtime, prompts, params, range(batch)):
+                assert chunk.token is not None
+                rows[chunk.row].append(chunk.token.id)
+            texts.append(rows)
+    assert runtime.name == f"graph, fp32 cache, {name}"
+    assert texts[1] == texts[0]
+    assert device.graphs
+    assert {graph.stream.device for graph in device.graphs if graph.stream} == {place}
+    assert torch.cuda.current_device() == 0
+    if batch == 1:  # the ends of several windows would read one token each
+        reads = device.waits.count("GraphRunner._sample")
+        assert 0 < reads < len(texts[0][0]) / 2
+
+
 def evaluate_run(device: FakeCuda) -> None:
     """Evaluate by the command, which waits once, whatever the number of batches."""
     for size in ("8", "64"):
@@ -280,6 +378,20 @@ SCENARIOS: dict[str, Scenario] = {
     "second device": lambda device: train(device, "second", "bfloat16", "run.device=cuda:1", end=3),
     "a step is captured": lambda device: capture(device, "cuda:0"),
     "a step is captured on the second device": lambda device: capture(device, "cuda:1"),
+    "a function is replayed": lambda device: replay(device, "cuda:0"),
+    "a function is replayed on the second device": lambda device: replay(device, "cuda:1"),
+    "graphs are kept up to a number": replay_many,
+    "a capture fails": fail_to_capture,
+    "graphs write a text": lambda device: decode_by_graphs(device, "cuda:0", 1),
+    "graphs write on the second device": lambda device: decode_by_graphs(
+        device, "cuda:1", 9, top_k=5, top_p=0.9, min_p=0.01, end_id=1
+    ),
+    "graphs compute logits in parts": lambda device: decode_by_graphs(
+        device, "cuda:0", 66, logprobs=1, max_new_tokens=4
+    ),
+    "graphs sample in parts": lambda device: decode_by_graphs(
+        device, "cuda:0", 66, temperature=0.0, max_new_tokens=12
+    ),
     "an evaluation waits once": evaluate_run,
     "a run is moved": move,
     "eager": lambda device: decode(device, DecodeOptions("eager"), position="rope", n_kv_head=2),
