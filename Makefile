@@ -140,7 +140,7 @@ site: setup .venv/with-site ## build build/site/index.html: the book, executed, 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
 	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"
 
-cuda: ## measure and test on a GPU, in half an hour: make cuda PYTHON=python3 NANOGPT=path/to/checkout [STAGES=] [OUTPUT=]
+cuda: ## measure and test on a GPU, in 8 minutes: make cuda PYTHON=python3 NANOGPT=path/to/checkout [STAGES=] [OUTPUT=]
 	@$(PYTHON) -m benchmarks.cuda $(if $(NANOGPT),--nanogpt "$(NANOGPT)") $(if $(STAGES),--stages "$(STAGES)") $(if $(OUTPUT),--output "$(OUTPUT)")
 
 wheels: setup ## build dist/*.whl with kernels for Linux, macOS and Windows, which need no compiler (installs ziglang and what checks them)

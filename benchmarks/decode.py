@@ -38,7 +38,10 @@ from gpt.system.errors import ConfigError
 if TYPE_CHECKING:
     from benchmarks.decoders import Entrant, Subject
 
-VARIANTS = ("eager", "native", "native-bf16", "native-int8", "native-int4", "eager-int8")
+VARIANTS = (
+    *("eager", "native", "native-bf16", "native-int8", "native-int4", "eager-int8"),
+    *("graph", "graph-bf16"),
+)
 """Backends of this package, and the format of their weights where it is not float32."""
 Q8_0_BLOCK = 32
 """Weights that share a scale in llama.cpp's format Q8_0; widths have to be multiples of it."""
@@ -113,6 +116,11 @@ def add_parser(subparsers: Any) -> None:
         "--hf", action="store_true", help="also measure Hugging Face: `generate` with a cache"
     )
     parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="also measure gpt-fast's way: torch.compile with a static cache, mode reduce-overhead",
+    )
+    parser.add_argument(
         "--llama-cpp",
         nargs="?",
         const=sys.executable,
@@ -171,13 +179,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise ConfigError if options do not go together, or a peer is missing."""
-    has_peers = any((arguments.shapes, arguments.hf, arguments.llama_cpp))
+    has_peers = any((arguments.shapes, arguments.hf, arguments.compiled, arguments.llama_cpp))
     if arguments.checkpoint is not None and has_peers:
-        raise ConfigError("--checkpoint has no peers, and goes without --shapes, --hf, --llama-cpp")
+        raise ConfigError(
+            "--checkpoint has no peers, and goes without --shapes, --hf, --compiled, --llama-cpp"
+        )
     if arguments.draft is not None and arguments.checkpoint is None:
         raise ConfigError("--draft guesses for a trained model; give its run by --checkpoint")
     if arguments.draft_rate is not None and arguments.checkpoint is not None:
         raise ConfigError("--draft-rate is for shapes; a run has its draft by --draft")
+    if arguments.compiled and arguments.prompt_length + arguments.tokens > arguments.window:
+        raise ConfigError(
+            f"--compiled does not move its window of {arguments.window} tokens; "
+            "lower --tokens or --prompt-length"
+        )
     if arguments.llama_cpp is not None:
         length = arguments.prompt_length + arguments.tokens
         if arguments.architecture != "llama":

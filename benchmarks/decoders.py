@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks import compiled
+from benchmarks.compiled import Compiled
 from benchmarks.hugging_face import check_agreement, hugging_face
 from benchmarks.llama_cpp import CACHES, LlamaCpp
 from gpt.checkpoint import load_trained
@@ -109,7 +111,9 @@ def ours(variant: str, subject: Subject) -> Entrant:
     """
     backend, _, weights = variant.partition("-")
     model = quantize(subject.model, weights) if weights in NAMES else subject.model
-    runtime = build_runtime(model, DecodeOptions(backend), report=report)
+    # Graphs multiply bf16 weights in bfloat16, and another type of keys would be converted.
+    kv_dtype = "bf16" if variant == "graph-bf16" else "fp32"
+    runtime = build_runtime(model, DecodeOptions(backend, kv_dtype), report=report)
     return Entrant(stepwise(runtime), weights_format(model), matrix_bytes(model))
 
 
@@ -149,6 +153,9 @@ def peers(model: GPT, stack: ExitStack, wanted: argparse.Namespace) -> dict[str,
     if wanted.hf:
         decode = whole(hugging_face(model), model)
         entrants["Hugging Face"] = Entrant(decode, "float32", matrix_bytes(model), is_peer=True)
+    if wanted.compiled:
+        decode = Compiled(model, stack).decode
+        entrants[compiled.NAME] = Entrant(decode, "float32", matrix_bytes(model), is_peer=True)
     if wanted.llama_cpp is not None:
         entrants |= _llama_cpp_entrants("F32", "float32", model, stack, wanted.llama_cpp)
         # Q8_0 has a scale for every 32 weights, int8 of this package one for a row

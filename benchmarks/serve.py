@@ -63,6 +63,7 @@ IDLE = Run()
 """One request at a time."""
 SETTINGS = (
     "shape",
+    "device",
     "kv_dtype",
     "window",
     "prompt_lengths",
@@ -100,6 +101,9 @@ def add_parser(subparsers: Any) -> None:
         choices=("fp32", "bf16", "int8"),
         default="fp32",
         help="of keys and values (default: fp32)",
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="where to decode, such as cuda (default: cpu)"
     )
     add_count(parser, "--window", 256, "block_size of the shape")
     add_count(
@@ -150,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
             loaded.tokenizer.decode([index]) for index in range(loaded.tokenizer.vocab_size)
         ]
         report("starting the server")
-        with start_server(loaded.folder, arguments.kv_dtype) as url:
+        with start_server(loaded.folder, arguments) as url:
             report("closed loops: requests follow answers")
             busy = Run(arguments.concurrency)
             closed = measure([IDLE, busy], url, alphabet, arguments)
@@ -239,7 +243,7 @@ def write_random_model(config: ModelConfig, folder: Path) -> Path:
 
 
 @contextmanager
-def start_server(checkpoint: Path, kv_dtype: str) -> Iterator[str]:
+def start_server(checkpoint: Path, arguments: argparse.Namespace) -> Iterator[str]:
     """Start `scripts/serve.py` on a free port of 127.0.0.1, yield its URL when it answers, and end
     it afterwards.
 
@@ -253,7 +257,8 @@ def start_server(checkpoint: Path, kv_dtype: str) -> Iterator[str]:
     command = [
         *script_command("serve"),
         *("--checkpoint", str(checkpoint)),
-        *("--kv-dtype", kv_dtype),
+        *("--kv-dtype", arguments.kv_dtype),
+        *("--device", arguments.device),
         # No request is refused, so that the latency of all is measured.
         *("--max-waiting", "100000"),
         *("--port", str(port)),

@@ -12,7 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.cli_options import add_count, add_measurement, add_nanogpt, check_overrides
+from benchmarks.cli_options import (
+    add_count,
+    add_measurement,
+    add_nanogpt,
+    at_least,
+    check_overrides,
+)
 from benchmarks.measure import (
     Row,
     describe,
@@ -46,7 +52,8 @@ README_OPTIONS = (
 """Word for word what nanoGPT's README gives for a CPU; on a GPU it trains by its configuration
 alone.
 """
-README_STEPS = "iters=2000"
+README_NUM_STEPS = 2000
+README_STEPS = f"iters={README_NUM_STEPS}"
 """The number of steps in these options, in two of them."""
 NANOGPT_CPU_WINDOW = 64
 """Of README_OPTIONS."""
@@ -130,7 +137,13 @@ def add_parsers(subparsers: Any) -> None:
         f"{config} --nanogpt ../nanoGPT",
     )
     add_nanogpt(race, NANOGPT_FILES, required=True)
-    add_count(race, "--peer-steps", 2000, "training steps of nanoGPT on a CPU; its README has 2000")
+    race.add_argument(
+        "--peer-steps",
+        type=at_least(1),
+        metavar="N",
+        help="end nanoGPT after N training steps (default: on a CPU the 2000 of its README, on a "
+        "GPU all 5000 of its configuration)",
+    )
     for parser, seeds in ((recipe, [1, 2, 3]), (race, [1])):
         add_count(parser, "--seeds", seeds, "a process for each", lowest=0)
         parser.set_defaults(run=run)
@@ -167,8 +180,8 @@ def run(arguments: argparse.Namespace) -> int:
                 run = time_ours(arguments.config, [*arguments.overrides, f"run.seed={seed}"])
             else:
                 assert copy is not None
-                steps = arguments.peer_steps if device == "cpu" else None
-                run = time_nanogpt(copy, steps, config.run.threads)
+                options = nanogpt_options(device, arguments.peer_steps)
+                run = time_nanogpt(copy, options, config.run.threads)
             loss = loss_of(run.model, dataset, windows[name], device)
             row = run.row(loss, loss_of(run.model, dataset, common_window, device))
             if name == "gpt":
@@ -281,19 +294,24 @@ def _values(metrics: Sequence[Row], name: str) -> list[float]:
     return [row[name] for row in metrics if name in row]
 
 
-def time_nanogpt(copy: Path, steps: int | None, threads: int | None) -> Run:
-    """Run the train.py of a copied checkout.
+def nanogpt_options(device: str, steps: int | None) -> list[str]:
+    """Return the options of nanoGPT's train.py: on a CPU those of its README, on a GPU none.
 
     Args:
-        steps: train by the options of its README for a CPU, for so many steps; None: by its
-            configuration alone.
+        steps: end after so many steps, with the learning rates of the whole training on a GPU;
+            None: train as long as README or configuration say.
     """
+    if device == "cpu":
+        return README_OPTIONS.replace(README_STEPS, f"iters={steps or README_NUM_STEPS}").split()
+    return [] if steps is None else [f"--max_iters={steps}"]
+
+
+def time_nanogpt(copy: Path, options: Sequence[str], threads: int | None) -> Run:
+    """Run the train.py of a copied checkout, by its configuration and some options."""
     from benchmarks.nanogpt import OUTPUT_FOLDER, load_nanogpt
 
     shutil.rmtree(copy / OUTPUT_FOLDER, ignore_errors=True)  # the checkpoint of the process before
-    command = [sys.executable, "train.py", NANOGPT_CONFIG]
-    if steps is not None:
-        command += README_OPTIONS.replace(README_STEPS, f"iters={steps}").split()
+    command = [sys.executable, "train.py", NANOGPT_CONFIG, *options]
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         seconds, lines = time_process(command, Path(folder), copy, threads, report)
     model = load_nanogpt(copy)

@@ -52,13 +52,14 @@ LLAMA = "decode --architecture llama"
         (f"{LLAMA} --llama-cpp nowhere", "pip install llama-cpp-python"),
         (f"{LLAMA} --llama-cpp x --window 20", "does not move its window of 20"),
         ("decode --checkpoint nowhere --hf", "--checkpoint has no peers"),
+        ("decode --compiled --window 20", "--compiled does not move its window of 20"),
         (
             "serve --window 100",
             "--prompt-lengths and --tokens do not fit into the model's window of 100",
         ),
         ("serve --shape 1/2", "--shapes 1/2: expected layers/heads/width"),
         ("cuda", "sees no CUDA device, and this needs one"),
-        ("cuda --stages step,nonsense", "--stages: 'nonsense' is none of tests, decoding"),
+        ("cuda --stages race,nonsense", "--stages: 'nonsense' is none of tests, decoding"),
         ("cuda --nanogpt nowhere", "--nanogpt nowhere is not a checkout of nanoGPT"),
         (f"{STEP} --variants native {' '.join(QUICK)}", "native: run.kernels is native, but "),
         ("decode --hf", "--hf needs transformers; pip install transformers"),
@@ -133,7 +134,11 @@ SMALL = ["--tokens", "5", "--rounds", "1"]
 
 
 @needs_compiler
-def test_decoding_is_timed_beside_peers(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decoding_is_timed_beside_peers(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is compiled, which would take a minute: the loop beside it is the same.
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     variants = "native,eager,native-int8,native-int4"
     command = [
         "--shapes",
@@ -148,14 +153,15 @@ def test_decoding_is_timed_beside_peers(trained: Path, capsys: pytest.CaptureFix
         variants,
         *SMALL,
     ]
-    assert main(["decode", *command, *HF]) == 0
+    assert main(["decode", *command, *HF, "--compiled"]) == 0
     found = last_line(capsys)["results"]
     models = ("gpt2 1/2/16", "gpt2 2/2/32")
     assert [(row["model"], row["batch"]) for row in found] == [
         (name, batch) for name in models for batch in (1, 3)
     ]
     for result in found:
-        assert list(result["rows"]) == [*variants.split(","), *(["Hugging Face"] if HF else [])]
+        peers = [*(["Hugging Face"] if HF else []), "torch.compile"]
+        assert list(result["rows"]) == [*variants.split(","), *peers]
         assert all(row["tokens_per_second"] > 0 for row in result["rows"].values())
         assert result["rows"]["native"]["times"] == [1.0]
         assert result["rows"]["native"]["first_seconds"] > 0
@@ -169,6 +175,13 @@ def test_decoding_is_timed_beside_peers(trained: Path, capsys: pytest.CaptureFix
     assert result["rows"]["native-int8"]["weights"] == "int8"
 
 
+ENDLESS = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
+"""Waits for a process that would keep its output open."""
+
+
 def test_failing_or_endless_command_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,27 +190,37 @@ def test_failing_or_endless_command_does_not_stop_the_others(
             ["-c", "print('error: a device-side assert', file=__import__('sys').stderr); exit(134)"]
         ],
         "decoding": [["-c", "print('a table'); print('{}')"]],
-        "step": [["-c", "import time; time.sleep(60)"]],
+        "commands": [["-c", ENDLESS], ["-c", "print('too late')"]],
     }
-    monkeypatch.setitem(cuda.MINUTES, "step", 1 / 120)
-    assert cuda.run_all(commands, list(commands), tmp_path) == 1
+    monkeypatch.setitem(cuda.MINUTES, "commands", 1 / 60)
+    skipped = {"race": "Not run: no text", "recipes": "Not run."}
+    assert cuda.run_all(commands, skipped, tmp_path) == 1
     text = (tmp_path / "cuda.md").read_text(encoding="utf-8")
     assert text in capsys.readouterr().out
     assert "... ended with 134: a device-side assert" in text
     assert "```\na table\n```" in text
-    assert "**Failed:** it took more than 0.0 minutes" in text
-    assert "## race\n\nNot run." in text
+    assert text.count("**Failed:** the time of its stage is over") == 2
+    assert "too late" not in text.replace("print('too late')", "")
+    assert "## race\n\nNot run: no text" in text
 
 
 def test_commands_for_a_gpu_are_those_that_there_are(checkout: Path) -> None:
-    stages = cuda.commands_of(checkout)
+    stages = cuda.commands_of(checkout, Path("results"))
     assert list(stages) == list(cuda.MINUTES)
+    assert sum(cuda.MINUTES.values()) <= 8
     for script, *words in (command for commands in stages.values() for command in commands):
         if script == "scripts/bench.py":
             with pytest.raises(SystemExit) as ended:
                 main([*words, "--help"])
             assert ended.value.code == 0
-            assert all((cuda.ROOT / word).is_file() for word in words if word.endswith(".yaml"))
+        assert script.startswith("-") or (cuda.ROOT / script).is_file()
+        assert all((cuda.ROOT / word).is_file() for word in words if word.endswith(".yaml"))
+
+
+def test_text_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPT_OFFLINE", "1")
+    monkeypatch.setenv("GPT_DATA_DIR", str(tmp_path))
+    assert "tinyshakespeare.txt is missing, and offline" in cuda.why_no_text()
 
 
 def test_trainer_itself_runs_and_nothing_is_left(workplace: Path) -> None:
