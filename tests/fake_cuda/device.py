@@ -78,7 +78,9 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.forget()
         self._fake = FakeTensorMode()
         self._refuses_waits = self._refuses_float32 = self._computes = False
-        self.stream = Stream(0)
+        self.usual = [Stream(0), Stream(1)]
+        self.stream = self.usual[0]
+        self.order = Order()
         self.captured: Graph | None = None
 
     def forget(self) -> None:
@@ -88,6 +90,11 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.matmuls: list[tuple[torch.dtype, str, str]] = []
         self.streams: list[Stream] = []
         self.graphs: list[Graph] = []
+
+    def queue(self, device: Any) -> "Stream":
+        """The stream on which work of a device is queued now: the chosen one, or the usual one."""
+        index = index_of(device)
+        return self.stream if self.stream.device.index == index else self.usual[index]
 
     @contextmanager
     def refusing(self, waits: bool = True, float32: bool = False) -> Iterator[None]:
@@ -171,12 +178,12 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _compute(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Run an operation on the numbers, or record it; the results get their numbers."""
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
-        host_kwargs = {**_on_host(kwargs)}
-        if "device" in host_kwargs:
-            host_kwargs["device"] = torch.device("cpu")
-        call = Operation(func, _on_host(args), host_kwargs)
-        if self.captured is None or func.is_view:  # a view is no kernel
+        call = Operation(func, args, kwargs)
+        if func.is_view:  # which is no kernel
             outputs = call.run()
+        elif self.captured is None:
+            devices = [tensor.device for tensor in tree_leaves((args, result)) if _on(tensor)]
+            outputs = self.order.run(call, self.queue(devices[0]))
         elif func._schema.is_mutable:
             self.captured.calls.append(call)
             return
@@ -225,25 +232,58 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Stream:
-    """A stream of a device, by default of the current one."""
+    """A stream of a device, by default of the current one.
+
+    Attributes:
+        length: number of operations that were queued on it.
+        waited: how many of each other stream it has waited for.
+    """
 
     def __init__(self, device: Any = None) -> None:
         self.device = torch.device("cuda", index_of(device))
+        self.length = 0
+        self.waited: dict[Stream, int] = {}
 
     def wait_stream(self, other: "Stream") -> None:
-        """Wait for nothing, as long as both are of one device."""
+        """Wait for all that is queued on another stream of the same device."""
         assert self.device == other.device
+        self.waited[other] = other.length
+
+
+class Order:
+    """Asserts that no stream uses what another one writes without waiting for it."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, tuple[Stream, int]] = {}  # by address: where, and as which one
+
+    def run(self, call: "Operation", stream: Stream) -> list[Tensor]:
+        """Run an operation on numbers as the next one of a stream."""
+        for tensor in call.inputs:
+            writer, number = self._written.get(_address(tensor), (stream, 0))
+            has_waited = writer is stream or stream.waited.get(writer, 0) >= number
+            assert has_waited, "a stream uses what another one has not written yet"
+        stream.length += 1
+        result = call.run()
+        for tensor in [*call.mutated, *call.outputs, *result]:
+            self._written[_address(tensor)] = (stream, stream.length)
+        return result
 
 
 class Operation:
     """An operation on numbers.
 
     Attributes:
+        inputs: tensors of the device that it reads.
+        mutated: the one that it writes in place, if it does.
         outputs: where a replay writes the results.
     """
 
     def __init__(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        self._func, self._args, self._kwargs = func, args, kwargs
+        self._func, self._args, self._kwargs = func, _on_host(args), _on_host(kwargs)
+        if "device" in kwargs:
+            self._kwargs = {**self._kwargs, "device": torch.device("cpu")}
+        self.inputs = [leaf.numbers for leaf in tree_leaves((args, kwargs)) if _on(leaf)]
+        self.mutated = self.inputs[:1] if func._schema.is_mutable else []
         self.outputs: list[Tensor] = []
 
     def run(self) -> list[Tensor]:
@@ -251,9 +291,9 @@ class Operation:
         result = self._func(*self._args, **self._kwargs)
         return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
 
-    def replay(self) -> None:
+    def replay(self, order: Order, stream: Stream) -> None:
         """Write the results over those of the replay before, in the same memory."""
-        for output, tensor in zip(self.outputs, self.run(), strict=False):
+        for output, tensor in zip(self.outputs, order.run(self, stream), strict=False):
             output.copy_(tensor)
 
 
@@ -274,6 +314,7 @@ class Graph:
         self.calls: list[Operation] = []
         self.stream: Stream | None = None
         self.pool: Any = None
+        self.device: FakeCuda | None = None
 
     def add(self, operation: Any, devices: list[torch.device]) -> None:
         """Record an operation.
@@ -294,8 +335,11 @@ class Graph:
             for call in before.calls:
                 for output in call.outputs:
                     output.copy_(_spoiled(output))
+        assert self.device is not None
+        assert self.stream is not None
+        queue = self.device.queue(self.stream.device)
         for call in self.calls:
-            call.replay()
+            call.replay(self.device.order, queue)
 
 
 def index_of(device: Any) -> int:
@@ -331,8 +375,7 @@ class OnDevice:
 
     def current_stream(self, device: Any = None) -> Stream:
         """The stream that work is queued on, or the usual one of another device."""
-        used = self._device.stream
-        return used if used.device.index == index_of(device) else Stream(device)
+        return self._device.queue(device)
 
     @contextmanager
     def capture(
@@ -343,7 +386,7 @@ class OnDevice:
         capture_error_mode: str = "global",
     ) -> Iterator[None]:
         """Within, work on the current device is captured."""
-        graph.stream, graph.pool = stream or Stream(), pool
+        graph.stream, graph.pool, graph.device = stream or Stream(), pool, self._device
         assert graph.stream.device.index == index_of(None), (
             "the graph is of another device than the current one"
         )
@@ -365,6 +408,15 @@ class OnDevice:
 
 def _is_on_device(tensor: Tensor) -> bool:
     return tensor.device.type == "cuda"
+
+
+def _on(leaf: Any) -> bool:
+    """Whether something is a tensor of the device."""
+    return isinstance(leaf, Tensor) and _is_on_device(leaf)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _on_host(tree: Any) -> Any:
