@@ -157,7 +157,9 @@ class GraphRunner(TorchRunner):
             sampled = self._sample(sequences, steps)
         else:
             steps = 1
-            sampled = sample_each(sequences, self._logits_of(sequences))
+            item_of = {item.sequence: item for item in work}
+            items = [item_of[sequence] for sequence in sequences]
+            sampled = sample_each(items, self._logits_of(sequences))
         self._burst.end(steps, time.perf_counter() - start)
         self._cache.copy_out([_stored(slot, each, steps) for slot, each in enumerate(sequences)])
         # The newest token has not been through the model. Slots after these may hold padding.
@@ -250,7 +252,8 @@ class GraphRunner(TorchRunner):
 
 def _decodes(item: ScheduledWork) -> bool:
     """Return whether a sequence needs only its next token, which is not its first one."""
-    return len(item.tokens) == 1 and item.max_samples > 0 and not item.sequence.is_new
+    needs_one = len(item.input_ids) == 1 and item.max_samples > 0
+    return needs_one and not item.sequence.is_new
 
 
 def _sampled_in_graph(sequences: Sequence[SequenceState]) -> bool:

@@ -23,11 +23,14 @@ from gpt.model import GPT
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 
 
-def runtime_of(model: GPT, backend: str, kv_dtype: str = "fp32") -> Runtime:
+def runtime_of(
+    model: GPT, backend: str, kv_dtype: str = "fp32", draft: Runtime | None = None
+) -> Runtime:
     """A runtime of a backend; `graph` decodes as on a CUDA device, but without graphs."""
     if backend == "graph":
-        return Runtime(model, kv_dtype, uses_graphs=True)
-    return build_runtime(model, DecodeOptions(backend, kv_dtype))
+        return Runtime(model, kv_dtype, uses_graphs=True, draft=draft)
+    small = None if draft is None else draft.model
+    return build_runtime(model, DecodeOptions(backend, kv_dtype), draft=small)
 
 
 def rows_of(batch: Batch, steps: int) -> list[list[int]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from generation.support import LETTERS, Drive, Text, complete
+from generation.support import LETTERS, Drive, Text, complete, runtime_of
 from native_support import needs_compiler
 
 import gpt
@@ -18,7 +18,7 @@ from gpt.system.errors import GenerationError
 from tiny import sharp_model
 
 every_backend = pytest.mark.parametrize(
-    "backend", ["eager", pytest.param("native", marks=needs_compiler)]
+    "backend", ["eager", "graph", pytest.param("native", marks=needs_compiler)]
 )
 PROMPTS = ["abc", "v", "", "hjklmnopqrstu"]
 PARAMS: list[dict[str, Any]] = [
@@ -60,8 +60,8 @@ def tokens_of(texts: list[Text]) -> list[list[tuple[int, str]]]:
 
 
 def runtimes(backend: str, model: GPT, draft: GPT) -> tuple[Runtime, Runtime]:
-    options = DecodeOptions(backend)
-    return build_runtime(model, options), build_runtime(model, options, draft=draft)
+    small = runtime_of(draft, backend)
+    return runtime_of(model, backend), runtime_of(model, backend, draft=small)
 
 
 @every_backend
