@@ -5,6 +5,7 @@ Only complete and verified content gets the file's name.
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gpt.system.errors import DataError, first_line
 from gpt.system.files import make_folder, replacing, sha256_of
@@ -24,6 +25,10 @@ class Download:
     filename: str
     sha256: str
     size: int
+
+
+NO_CONNECTION = "no connection"
+"""What a mirror that cannot be reached is said to have."""
 
 
 class MirrorError(Exception):
@@ -74,8 +79,13 @@ def fetch(
         raise DataError(
             f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER"
         ) from error
-    said = "; ".join(f"{url}: {why}" for url, why in failures.items())
-    raise DataError(f"no good download: {said}; {by_hand} (GPT_OFFLINE=1: never download)")
+    if set(failures.values()) == {NO_CONNECTION}:
+        # One reason for all: without a network, the addresses would only make the line longer.
+        hosts = ", ".join(str(urlsplit(url).hostname) for url in failures)
+        said = f"{NO_CONNECTION} to {hosts}"
+    else:
+        said = "; ".join(f"{url}: {why}" for url, why in failures.items())
+    raise DataError(f"download failed: {said}; {by_hand} (GPT_OFFLINE=1: never download)")
 
 
 def _problem(path: Path, download: Download) -> str | None:
@@ -111,6 +121,10 @@ def _transfer(
                         raise MirrorError(f"sends more than {2 * download.size} bytes")
                     file.write(chunk)
                     advance(len(chunk))
+        except requests.exceptions.SSLError as error:  # a ConnectionError too, but not of a network
+            raise MirrorError(first_line(error)) from error
+        except requests.ConnectionError as error:
+            raise MirrorError(NO_CONNECTION) from error
         except requests.RequestException as error:
             raise MirrorError(first_line(error)) from error
         problem = _problem(temporary, download)

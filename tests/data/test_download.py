@@ -156,9 +156,23 @@ def test_lasting_trouble_is_named_after_two_attempts(
     server: Server, failure: Callable[..., str], page: str, words: str
 ) -> None:
     said = failure(server.url + page, seconds=0.5 if page == "/silent" else PATIENCE)
-    assert said.startswith(f"no good download: {server.url}{page}: ")
+    assert said.startswith("download failed: ")
     assert words in said
     assert server.visits[page] == 2
+
+
+def test_without_a_network_one_short_line_says_what_to_put_where(
+    failure: Callable[..., str], tmp_path: Path
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    said = failure(f"http://127.0.0.1:{port}/one", f"http://localhost:{port}/two")
+    assert said.startswith("download failed: no connection to 127.0.0.1, localhost; put corpus.txt")
+    assert "\n" not in said
+    assert SHA256 in said
+    assert str(tmp_path / "corpus.txt") in said
+    assert len(said) < 300 + len(str(tmp_path))
 
 
 def test_damaged_file_is_replaced_and_a_good_one_needs_no_socket(
