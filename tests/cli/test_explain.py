@@ -211,3 +211,14 @@ def test_flops_are_those_by_hand(run: Call) -> None:
     )
     assert [step["step"] for step in generation["steps"]] == [1, 2, 4, 8, 16, 32, 64, 100]
     assert generation["ratio"] == pytest.approx(75, abs=1)
+
+
+def test_flops_of_a_whole_training_count_its_shorter_sequences(run: Call) -> None:
+    command = "explain flops --config shakespeare_modern"
+    found = run(f"{command} --json").json
+    whole = found["whole_training"]
+    assert whole["steps"] == 1720
+    at_full_length = whole["steps"] * found["training_step"]
+    assert 0.8 < whole["flops"] / at_full_length < 0.81  # 128 and 256 of 512 tokens in 80%
+    assert "all steps of 3,072 tokens, 34 TFLOP" in run(command).out
+    assert "whole_training" not in run(f"{LLAMA} --json").json

@@ -12,7 +12,7 @@ from gpt.cli.explain.options import (
     read_size,
 )
 from gpt.cli.tables import human_count, print_view
-from gpt.config import ModelConfig
+from gpt.config import Config, ModelConfig
 from gpt.extras.inspection.rendering.tables import Table
 from gpt.system.errors import ConfigError
 
@@ -45,13 +45,18 @@ def run(arguments: argparse.Namespace) -> None:
 
     training_table, training_summary = _training(model, batch, length)
     tables = [training_table]
+    summary = {"source": source, **training_summary}
+    if arguments.published is None:  # how long a published model was trained is not known here
+        whole_table, whole_summary = _whole_training(config)
+        tables.append(whole_table)
+        summary["whole_training"] = whole_summary
     generation_summary = None
     if new > 0:
         generation = GenerationFlops(model, prompt, new)
         steps = _steps(generation)
         tables.append(_generation_table(generation, steps))
         generation_summary = _generation_summary(generation, steps)
-    summary = {"source": source, **training_summary, "generation": generation_summary}
+    summary["generation"] = generation_summary
     print_view(arguments, source, tables, summary)
 
 
@@ -98,6 +103,29 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
     title = f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs"
     summary = {"batch": batch, "seq": length, "forward_parts": parts, **passes}
     return Table(title, header, rows, "<>>>", note), summary
+
+
+def _whole_training(config: Config) -> tuple[Table, dict[str, Any]]:
+    """Return the table of all steps of a training, by length of sequence, and its part of the
+    summary.
+
+    A step reads the same number of tokens at each length, and its attention is cheaper where
+    `train.length_warmup` cuts them into shorter sequences.
+    """
+    from gpt.model.flops import training_flops
+
+    tokens = config.train.sequences * config.model.block_size
+    rows: list[tuple[str, ...]] = []
+    total = 0
+    for length, steps in config.sequence_lengths():
+        flops = steps * training_flops(config.model, tokens // length, length)
+        total += flops
+        rows.append((f"{length:,}", f"{steps:,}", f"{flops:,}"))
+    rows.append(("total", f"{config.train.max_steps:,}", f"{total:,}"))
+    header = ("sequence length", "steps", "FLOPs")
+    title = f"Training: all steps of {tokens:,} tokens, {total / 1e12:,.3g} TFLOP"
+    summary = {"steps": config.train.max_steps, "flops": total}
+    return Table(title, header, rows, "<>>"), summary
 
 
 def _shares(flops_by_name: dict[str, int], whole: int, tokens: int) -> list[tuple[str, ...]]:
