@@ -17,8 +17,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @command(
     "prepare-data",
-    "Download and encode the corpus of a configuration. Training does this itself if necessary. "
-    "Started again, it keeps what is finished.",
+    "Download and encode the corpus of a configuration. Training does this itself if necessary.",
     "--config quickstart data.source=file data.path='my/*.txt'",
     _add_options,
 )

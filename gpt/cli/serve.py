@@ -66,7 +66,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=("auto", "eager", "native", "graph"),
         default="auto",
-        help="of the engine (default: auto)",
+        help="how to compute the logits (default: auto, the fastest)",
     )
 
 
@@ -76,7 +76,7 @@ def _add_address_options(parser: argparse.ArgumentParser) -> None:
         "--host",
         type=not_empty,
         default="127.0.0.1",
-        help="address to listen at (default: 127.0.0.1)",
+        help="address to listen on (default: 127.0.0.1)",
     )
     parser.add_argument(
         "--port",
@@ -89,8 +89,8 @@ def _add_address_options(parser: argparse.ArgumentParser) -> None:
         "--api-key",
         type=not_empty,
         metavar="KEY",
-        help="that requests must have; `ps` shows it to other users of this machine, so that the "
-        "environment variable GPT_API_KEY is the better place (default: from there, or none)",
+        help="key that every request must send; `ps` shows it to other users of this machine, so the "
+        "environment variable GPT_API_KEY is a better place for it (default: its value, or no key)",
     )
     parser.add_argument(
         "--allow-host",
@@ -98,7 +98,7 @@ def _add_address_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name that clients know this server by",
+        help="a host name by which clients reach this server; may be repeated",
     )
     parser.add_argument(
         "--allow-origin",
@@ -116,8 +116,8 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how much the server computes and holds at a time."""
     any_count = 2**31  # more than any machine holds
     add_number(parser, "--max-sequences", "sequences decoded concurrently", 64, most=4096)
-    add_number(parser, "--max-waiting", "sequences queued beside them", 256, most=any_count)
-    add_number(parser, "--max-tokens", "tokens of a completion", 4096, most=any_count)
+    add_number(parser, "--max-waiting", "sequences that may wait in the queue", 256, most=any_count)
+    add_number(parser, "--max-tokens", "most tokens of a completion", 4096, most=any_count)
     add_number(
         parser,
         "--cache-blocks",
@@ -128,14 +128,14 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         "--kv-dtype",
         choices=("fp32", "bf16", "fp16", "int8"),
         default="fp32",
-        help="of keys and values: a narrower one makes a large batch faster (default: fp32)",
+        help="dtype of the key/value cache; a narrower one speeds up large batches (default: fp32)",
     )
     parser.add_argument(
         "--drain-seconds",
         type=number(0, kind=float),
         default=30.0,
         metavar="S",
-        help="to finish what runs at SIGTERM (default: 30)",
+        help="seconds to finish running requests after SIGTERM (default: 30)",
     )
 
 

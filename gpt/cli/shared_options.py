@@ -156,7 +156,7 @@ def add_runs_option(parser: argparse.ArgumentParser) -> None:
 
 def add_plugin_option(parser: argparse.ArgumentParser) -> None:
     """Add `--plugin`; `load_given_plugins` loads what it names."""
-    file = "Python file with parts of your own, see docs/changing.md; may be repeated"
+    file = "Python file with parts of your own, such as a new activation; may be repeated"
     parser.add_argument(
         "--plugin", type=to_path, action="append", default=[], metavar="FILE", help=file
     )
