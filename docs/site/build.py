@@ -1,7 +1,6 @@
 """Build the site: chapters executed side by side, pages gathered in build/pages, then MkDocs."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -132,7 +131,7 @@ def _write_linked(files: set[str], pages: Path) -> None:
                 ),
             )
             continue
-        adapted, linked = adapt(text.replace("<!-- chapters -->", _contents()), name)
+        adapted, linked = adapt(text, name)
         _write(target, adapted)
         _write_linked(linked, pages)
 
@@ -141,14 +140,6 @@ def _language(path: Path) -> str:
     return {".py": "python", ".yaml": "yaml", ".h": "cpp", ".cpp": "cpp", ".js": "js"}.get(
         path.suffix, "text"
     )
-
-
-def _title(path: Path) -> str:
-    return re.search(r"^# (.+)", path.read_text(encoding="utf-8"), re.MULTILINE)[1]  # type: ignore[index]
-
-
-def _contents() -> str:
-    return "\n".join(f"- [{_title(path)}](book/{path.name})" for path in CHAPTERS)
 
 
 def _write(path: Path, text: str) -> None:
