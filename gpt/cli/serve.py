@@ -89,8 +89,8 @@ def _add_address_options(parser: argparse.ArgumentParser) -> None:
         "--api-key",
         type=not_empty,
         metavar="KEY",
-        help="key that every request must send; `ps` shows it to other users of this machine, so the "
-        "environment variable GPT_API_KEY is a better place for it (default: its value, or no key)",
+        help="key that every request must send; `ps` shows it to other users of this machine, so "
+        "the environment variable GPT_API_KEY is a better place (default: its value, or no key)",
     )
     parser.add_argument(
         "--allow-host",

@@ -323,7 +323,7 @@ def _compile(
     """
     log = cached.folder / f"{cached.key}.log"
     start = time.monotonic()
-    report(f"compiling {title}: once, by {compiler_name}, in ten seconds to two minutes")
+    report(f"compiling {title}: once, by {compiler_name}, in seconds (Zig takes a minute)")
     # `temporary_file` gives a name in the folder of the log, from which the library can be renamed.
     with (
         announce_if_slow(report, f"still compiling {title}", seconds=10),
