@@ -1,7 +1,6 @@
 """Each change of docs/changing.md, made in a plain checkout, leaves the package's tests green."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,8 @@ from pathlib import Path
 import pytest
 from native_support import needs_compiler
 
-from changing_page import CALLBACK, DIFFS, PLUGIN, ROOT
+from changing_page import CALLBACK, DIFFS, PLUGIN
+from checkouts import copy_tracked
 from tiny import CORPUS
 
 pytestmark = pytest.mark.slow
@@ -37,13 +37,7 @@ PROGRAMS = {"callback": CALLBACK, "plugin": PLUGIN}
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with the tracked files of this checkout, and a text to train on."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
-    for name in listed.stdout.decode().split("\0"):
-        source = ROOT / name
-        if name and source.is_file():
-            target = tmp_path / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
+    copy_tracked(tmp_path)
     (tmp_path / "my.txt").write_text(CORPUS * 100, encoding="utf-8")
     return tmp_path
 

@@ -43,10 +43,15 @@ def blocks(text: str) -> list[Block]:
     return [Block(match[2], match[3]) for match in _FENCED.finditer(text)]
 
 
+def spans(text: str) -> list[str]:
+    """Return the code in the lines of a page, each without a line end."""
+    found = _SPAN.findall(_FENCED.sub("", text))
+    return [span.strip("`").replace("\n", " ") for span in found]
+
+
 def code(text: str) -> str:
     """Return all that a page shows as code, in blocks and in lines."""
-    spans = _SPAN.findall(_FENCED.sub("", text))
-    return "\n".join([*(block.text for block in blocks(text)), *spans])
+    return "\n".join([*(block.text for block in blocks(text)), *spans(text)])
 
 
 def prose(text: str) -> str:
