@@ -1,7 +1,6 @@
-"""Drills at their small scale, and the page that has their figures."""
+"""Drills at their small scale."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +19,3 @@ def test_nothing_fails(name: str) -> None:
         command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_the_tests_that_the_page_names_are_there() -> None:
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(tests/[a-z_/]+\.py)`", page)
-    assert len(named) > 10
-    assert [name for name in named if not (ROOT / name).is_file()] == []
