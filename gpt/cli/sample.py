@@ -230,7 +230,7 @@ def _sample(
     num_samples = arguments.num_samples or 1
     if params.seed + num_samples > SEEDS:
         raise GenerationError(
-            f"--seed is {params.seed}, and sample i has this + i, which must be less than 2^32; "
+            f"--seed is {params.seed}, and sample i has this plus i, which must be below 2^32; "
             "take a smaller one"
         )
     seeds = range(params.seed, params.seed + num_samples)

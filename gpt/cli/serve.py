@@ -251,7 +251,7 @@ async def _serve(
     gc.freeze()
     if arguments.host not in LOOPBACK and key is None:
         found = f"warning: whoever reaches {arguments.host} can use this server"
-        report(f"{found}; set GPT_API_KEY to ask for a key")
+        report(f"{found}; set GPT_API_KEY to require a key")
     url = _url(bound)
     report(f"serving {models.first}: playground {url}/, API {url}/v1")
     if arguments.open:

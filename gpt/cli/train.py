@@ -174,7 +174,7 @@ def _only_text(texts: Sequence[str], words: Sequence[str]) -> str:
         keys = [word for word in words if _is_key(word)]
         if keys:  # `train.max_steps 500`, where 500 was taken for a text
             raise ConfigError(
-                f"{keys[0]} has no value; write it as {keys[0]}=VALUE, without blanks"
+                f"{keys[0]} has no value; write it as {keys[0]}=VALUE, without spaces"
             )
         raise ConfigError(
             f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as "

@@ -111,7 +111,7 @@ def find_config(source: str | Path) -> Path:
         # A recipe is never meant. A path that is missing is reported where the file is read.
         if not path.exists() and path.stem in known:
             raise ConfigError(
-                f"{path}: no such configuration file; did you mean the recipe, {path.stem}?"
+                f"{path}: no such configuration file; did you mean the recipe {path.stem}?"
             )
         return path
     if path.name not in known:

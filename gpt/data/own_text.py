@@ -301,8 +301,9 @@ def _check_amount(data: DataConfig, dataset: Dataset, report: Report) -> None:
         raise ConfigError(f"{name} has {length:,} {unit}; a model needs at least {MIN_CHARS:,}")
     if data.val_path is None and length < MIN_CHARS_FOR_RELIABLE_VAL:
         report(
-            f"warning: {name} has {length:,} {unit}, of which {len(dataset.val):,} validate; below "
-            f"{MIN_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically meaningful"
+            f"warning: {name} has {length:,} {unit}, {len(dataset.val):,} of them for validation; "
+            f"below {MIN_CHARS_FOR_RELIABLE_VAL:,} the validation loss is not statistically "
+            "meaningful"
         )
 
 

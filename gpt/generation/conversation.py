@@ -24,7 +24,7 @@ def encode_conversation(
         GenerationError: it does not end with a question, or the last question alone is too long.
     """
     if not messages or messages[-1].role != "user":
-        raise GenerationError("the last message is to be the user's: it is the one to answer")
+        raise GenerationError("the last message must be the user's, since it is the one to answer")
     read = [Message(role, convert_newlines(text)) for role, text in messages]
     # A part is a message with the mark after it; the system's text is part of the first question.
     texts = conversation_parts(read, "the messages")

@@ -257,9 +257,9 @@ def _warn_if_sorted_text(config: Config, data: Dataset, report: Report) -> None:
     """Warn of a sorted text: its end, by which the run is validated, is unlike the rest."""
     if data.items is None and is_grouped(data):
         report(
-            "warning: the part of the corpus that validates has other characters "
-            "than the rest, as a sorted or grouped text has; a list trains better with "
-            "data.items=lines, and any text with a validation file of its own"
+            "warning: the validation split has other characters than the rest of the corpus, as in "
+            "a sorted or grouped text; a list trains better with data.items=lines, and any text "
+            "with a validation file of its own"
         )
 
 

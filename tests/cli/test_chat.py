@@ -94,7 +94,7 @@ def test_question_that_no_window_holds_is_refused() -> None:
 
 
 def test_conversation_ends_with_a_question() -> None:
-    with pytest.raises(GenerationError, match="the last message is to be the user's"):
+    with pytest.raises(GenerationError, match="the last message must be the user's"):
         text_of(TALK[:2], 64)
 
 
