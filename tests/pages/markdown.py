@@ -49,11 +49,6 @@ def spans(text: str) -> list[str]:
     return [span.strip("`").replace("\n", " ") for span in found]
 
 
-def code(text: str) -> str:
-    """Return all that a page shows as code, in blocks and in lines."""
-    return "\n".join([*(block.text for block in blocks(text)), *spans(text)])
-
-
 def prose(text: str) -> str:
     """Return a page without its code, and without the targets of its links."""
     without_code = _SPAN.sub("CODE", _FENCED.sub("", text))
