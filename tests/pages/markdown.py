@@ -38,6 +38,11 @@ def guides() -> list[str]:
     return ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
 
+def without_blocks(text: str) -> str:
+    """Return a page without its fenced blocks."""
+    return _FENCED.sub("", text)
+
+
 def blocks(text: str) -> list[Block]:
     """Return the fenced blocks of a page."""
     return [Block(match[2], match[3]) for match in _FENCED.finditer(text)]
@@ -45,13 +50,13 @@ def blocks(text: str) -> list[Block]:
 
 def spans(text: str) -> list[str]:
     """Return the code in the lines of a page, each without a line end."""
-    found = _SPAN.findall(_FENCED.sub("", text))
+    found = _SPAN.findall(without_blocks(text))
     return [span.strip("`").replace("\n", " ") for span in found]
 
 
 def prose(text: str) -> str:
     """Return a page without its code, and without the targets of its links."""
-    without_code = _SPAN.sub("CODE", _FENCED.sub("", text))
+    without_code = _SPAN.sub("CODE", without_blocks(text))
     return re.sub(r"\]\([^)]*\)", "]", without_code)
 
 
@@ -62,7 +67,7 @@ def anchors(text: str) -> set[str]:
     of each space. A heading that repeats an earlier one gets a number that the two write in
     different ways, and is not among them.
     """
-    headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", text), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_blocks(text), re.MULTILINE)
     kept = (re.sub(r"[^\w\- ]", "", heading).strip() for heading in headings)
     return {*(heading.lower().replace(" ", "-") for heading in kept), *_ids(text)}
 
