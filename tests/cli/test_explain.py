@@ -95,7 +95,7 @@ def test_attention_has_weights_and_figures_of_the_shown_heads(
 LENS = "explain lens --prompt 'It was'"
 
 
-def test_lens_has_a_row_for_every_stream_the_last_on_top(
+def test_lens_has_a_row_for_every_stream_in_the_order_of_the_pages(
     run: Call, loaded: Loaded, ids: torch.Tensor
 ) -> None:
     def view_of(count: int = 5, **options: Any) -> dict[str, Any]:
@@ -114,13 +114,13 @@ def test_lens_has_a_row_for_every_stream_the_last_on_top(
         line.split("  ", 1) for line in out if line.startswith(("text", "actual", "after"))
     )
     assert [name for name in lines if name.startswith("after")] == [
-        "after block 0",
         "after embeddings",
+        "after block 0",
     ]
     texts = [
         "It␣was",
         "t␣was",
-        *("".join(cell[0][0] for cell in row) for row in reversed(view_of()["top"])),
+        *("".join(cell[0][0] for cell in row) for row in view_of()["top"]),
     ]
     assert [line.strip() for line in lines.values()] == texts
     for position, came in ((0, f"{found['next_probability'][1][0]:.3f}"), (5, "-")):

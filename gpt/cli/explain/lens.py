@@ -51,12 +51,11 @@ def _tables(view: "View") -> Iterator[Table]:
 
     actual_next = [label or " " for label in view["next"]]  # the last token has no next one
     rows: list[tuple[str, list[str]]] = [("text", view["labels"]), ("actual next", actual_next)]
-    layers = list(zip(view["rows"], view["top"], strict=True))
-    for name, top in reversed(layers):
+    for name, top in zip(view["rows"], view["top"], strict=True):
         most_likely = [candidates[0][0] for candidates in top]
         rows.append((f"after {name}", most_likely))
 
-    note = "the last block is on top; --position T shows the most likely tokens after one position"
+    note = "--position T shows the most likely tokens after one position"
     every_label = [label for _, labels in rows for label in labels]
     of_characters = mostly_characters(every_label)
     if of_characters:
@@ -94,9 +93,9 @@ def _position_table(view: "View", position: int) -> Table:
     """Return the most likely tokens after one position, and how likely the actual next one is."""
     count = len(view["top"][0][position])
     actual_next = view["next"][position]
-    layers = list(zip(view["rows"], view["top"], view["next_probability"], strict=True))
+    layers = zip(view["rows"], view["top"], view["next_probability"], strict=True)
     rows = []
-    for name, top, next_probability in reversed(layers):
+    for name, top, next_probability in layers:
         cells = [f"{token} {probability:.3f}" for token, probability in top[position]]
         probability_of_next = next_probability[position]
         last_cell = "-" if probability_of_next is None else f"{probability_of_next:.3f}"
