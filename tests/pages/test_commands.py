@@ -102,6 +102,8 @@ def train_runs() -> None:
         ("bpe", "my.txt", {"tokenizer": "bpe", "bpe_vocab_size": 300}),
         ("teacher", "my.txt", {}),
         ("mine", "my.txt", {}),
+        ("small", "my.txt", {}),
+        ("large", "my.txt", {}),
         ("quickstart", "my.txt", {}),
         ("shakespeare", "my.txt", {}),
     ):

@@ -62,7 +62,8 @@ WITH_UNIT = re.compile(
     rf"(?<![\w.,\u2212+-])(?P<numbers>{LIST})\)?\**[ -]?"
     rf"(?P<unit>{UNIT})s?(?![\w/])"
 )
-WITH_DECIMALS = re.compile(r"(?<![\w.])(?P<sign>[\u2212+])?(?P<number>\d+\.\d{3,})(?![\w.])")
+# A loss has one or two digits before its point; the number of a paper (2211.17192) has four.
+WITH_DECIMALS = re.compile(r"(?<![\w.])(?P<sign>[\u2212+])?(?P<number>\d{1,2}\.\d{3,})(?![\w.])")
 CELL = re.compile(r"(?<=\|) *\**(?P<number>[\d,]*\d\.\d{1,2}|\d+,\d+)\** *(?=\|)")
 SHORT = 2
 """Digits of a number that is found in any long text."""
