@@ -132,11 +132,12 @@ def parse_only(main: Callable[[Sequence[str]], object], words: Sequence[str]) ->
 
 def check(called: Called) -> None:
     """Give the words of a call to the program itself, as far as it can go here."""
-    program, words = called.program, list(called.words)
+    program = called.program
+    words = list(called.words)
     match program:
-        case "make":
+        case "make":  # -n: it prints the commands of its targets instead of executing them
             subprocess.run(["make", "-n", *words], check=True, capture_output=True)
-        case "srun":
+        case "srun":  # it starts the program that its words name
             check(Called(Path(words[0]).name, called.words[1:]))
         case "torchrun":
             parse_only(torch.distributed.run.main, words)
@@ -146,8 +147,8 @@ def check(called: Called) -> None:
             call(COMMANDS[words[0]].file, words[1:])
         case "python" if words[0] == "-m":
             package = words[1].partition(".")[0]
-            is_foreign = find_spec(package) is None
-            assert is_foreign or find_spec(words[1]) is not None, called
+            is_installed = find_spec(package) is not None  # sglang, which needs a GPU, is not
+            assert not is_installed or find_spec(words[1]) is not None, called
         case "python":
             script = Path(words[0])
             assert script.is_file(), called

@@ -126,8 +126,8 @@ def logged_numbers() -> frozenset[str]:
 def logged_with(unit: str) -> frozenset[str]:
     """Return the numbers of the log that have a unit: in a sentence, or by the head of a table."""
     found = {figure.number for figure in figures_of(log()) if figure.unit == unit}
-    words = [word for word, meaning in UNITS.items() if meaning == unit]
-    names_unit = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})s?(?!\w)")
+    spellings = [re.escape(word) for word, meaning in UNITS.items() if meaning == unit]
+    names_unit = re.compile(rf"(?<!\w)(?:{'|'.join(spellings)})s?(?!\w)")
     for paragraph in log().split("\n\n"):
         lines = paragraph.strip().splitlines()
         is_table = lines and lines[0].startswith("|")
