@@ -23,7 +23,7 @@ TESTS = {
     "position encoding": ("tests/model/test_gpt.py",),
     "sampling filter": ("tests/generation/test_sampling.py", "tests/config/test_loading.py"),
     "optimizer": ("tests/training/test_optimizers.py",),
-    "schedule": ("tests/training/test_trainer.py",),
+    "schedule": ("tests/training/test_step.py",),
     "loss term": ("tests/training/test_objective.py",),
     "metric": ("tests/training/test_trainer.py", "tests/training/test_monitor.py"),
 }

@@ -51,6 +51,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics = path / "metrics.jsonl"
+        self.files = [self.metrics]  # that a training appends to
         self.samples = path / "samples"
         self.snapshots = path / "snapshots"
 
@@ -122,16 +123,17 @@ class RunFolder:
         """Create the folder and write the resolved configuration into it."""
         # Old checkpoints and samples are removed later; through a link that would remove other
         # files of the user.
-        for path in (self.samples, self.snapshots, self.path / "checkpoints", self.metrics):
+        for path in (self.samples, self.snapshots, self.path / "checkpoints", *self.files):
             if path.is_symlink():
                 raise CheckpointError(
                     f"{path} is a link; a run writes only below its own folder, set run.dir instead"
                 )
-        # The metrics could be a named pipe, and opening one would wait for a reader.
-        if self.metrics.exists() and not self.metrics.is_file():
-            raise CheckpointError(
-                f"{self.metrics} is not a regular file; remove it, or set run.dir to another folder"
-            )
+        for file in self.files:
+            # It could be a named pipe, and opening one would wait for a reader.
+            if file.exists() and not file.is_file():
+                raise CheckpointError(
+                    f"{file} is not a regular file; remove it, or set run.dir to another folder"
+                )
         try:
             make_folder(self.samples)
             self._remove_unfinished()

@@ -1,7 +1,8 @@
 """Windows of a split, chosen at random or in a shuffled order, and the micro-batches of a step."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,36 @@ NUM_SAVED_BLOCKS = 8
 
 By chance the first eight of a thousand blocks agree once in 10^24.
 """
+
+
+@dataclass(frozen=True, repr=False)
+class StepBatch:
+    """A micro-batch of a training step; on the CPU, until the objective moves it.
+
+    Attributes:
+        inputs: ids, (B, T) int64.
+        targets: the ids after them, (B, T) int64; `IGNORE` where none counts.
+        fields: what the objective reads beside them, by name, (B, T, ...) each.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    fields: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.inputs, self.targets, *self.fields.values()]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "StepBatch":
+        """Return the batch with each tensor as a function returns it."""
+        fields = {name: change(tensor) for name, tensor in self.fields.items()}
+        return StepBatch(change(self.inputs), change(self.targets), fields)
+
+
+Field = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Computes a field of a batch, (B, T, ...), from its inputs and targets, (B, T), and the positions
+(B,) at which its windows begin in the training split. A window of items begins at its first item,
+and is packed from several."""
 
 
 def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
@@ -211,31 +242,31 @@ def build_sampler(
     return BatchSampler(tokens, block_size, seed)
 
 
-def _unchanged(batch: tuple[Tensor, Tensor], starts: Tensor) -> tuple[Tensor, ...]:
-    """Add no further targets to a batch."""
-    return batch
-
-
 @dataclass(repr=False)
 class MicroBatches:
     """Reads the micro-batches of each step: one large batch, split.
 
     The batch does not depend on how it is split, so that accumulation does not change the data.
 
-    Attributes: sequences: windows of a step, of all processes. size: windows of a micro-batch.
+    Attributes:
+        sequences: windows of a step, of all processes.
+        size: windows of a micro-batch.
         rows: indices of the windows of a step that this process reads, (R,) int64; None: all.
-        add_targets: adds what the objective reads to inputs and targets, (B, T) each, of windows
-        that
-            begin at the given positions, (B,).
+        fields: computes what batches have beside inputs and targets, by the names of the fields.
     """
 
     sampler: Sampler
     sequences: int
     size: int
     rows: Tensor | None = None
-    add_targets: Callable[[tuple[Tensor, Tensor], Tensor], tuple[Tensor, ...]] = _unchanged
+    fields: Mapping[str, Field] = field(default_factory=dict)
 
-    def next(self, length: int) -> list[tuple[Tensor, ...]]:
+    def example(self) -> StepBatch:
+        """Return a micro-batch of the usual shapes, whose values mean nothing."""
+        ids = torch.zeros(self.size, self.sampler.block_size, dtype=torch.int64)  # (B, T)
+        return self._with_fields(ids, ids, torch.zeros(self.size, dtype=torch.int64))
+
+    def next(self, length: int) -> list[StepBatch]:
         """Read the micro-batches of a step; each tensor is (B T / length, length, ...).
 
         Args:
@@ -244,13 +275,18 @@ class MicroBatches:
         # `get_batch` chooses the windows, so `starts` is read only after it.
         inputs, targets = self.sampler.get_batch(self.sequences, self.rows)  # (R, T) each
         starts = self.sampler.starts if self.rows is None else self.sampler.starts[self.rows]
-        batches: list[tuple[Tensor, ...]] = []
+        batches: list[StepBatch] = []
         for first in range(0, len(inputs), self.size):
             part = slice(first, first + self.size)
-            # A teacher has predicted whole windows, so its probabilities are added before the cut.
-            batch = self.add_targets((inputs[part], targets[part]), starts[part])
-            batches.append(tuple(_cut(tensor, length) for tensor in batch))
+            # Fields are of whole windows, as a teacher predicts them, and so are computed before
+            # the windows are cut.
+            batch = self._with_fields(inputs[part], targets[part], starts[part])
+            batches.append(batch.map(partial(_cut, length=length)))
         return batches
+
+    def _with_fields(self, inputs: Tensor, targets: Tensor, starts: Tensor) -> StepBatch:
+        fields = {name: compute(inputs, targets, starts) for name, compute in self.fields.items()}
+        return StepBatch(inputs, targets, fields)
 
 
 def _cut(tensor: Tensor, length: int) -> Tensor:

@@ -3,11 +3,10 @@
 The predictions are smoother than the text, so that the student overfits later, also where the
 teacher has the same architecture ("born-again networks", Furlanello et al. 2018, 1805.04770).
 
-A training meets distillation in two places: `add_targets_of` returns a function that adds the
-teacher's probabilities to each batch, and the objective compares those of the student with them.
+A training meets distillation in two places: `teacher_fields` adds the teacher's probabilities to
+each batch, as a field, and the objective compares those of the student with them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from gpt.checkpoint import RunFolder, find_checkpoint, load_trained, read_state
 from gpt.config import Config
+from gpt.data.batches import Field
 from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.model import GPT
@@ -26,12 +26,8 @@ from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import CheckpointError
 from gpt.system.progress import Report, progress_bar, silent
 from gpt.training.acceleration import use_native_kernels
-from gpt.training.loss import Batch
-from gpt.training.objective import StepBatch
+from gpt.training.objective import TEACHER
 from gpt.training.training_state import TrainingState
-
-AddTargets = Callable[[Batch, Tensor], StepBatch]
-"""Adds further targets for the objective to a batch whose windows begin at positions (B,)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,31 +41,25 @@ class SoftTargets:
 
     probabilities: Tensor
 
-    def add_to(self, batch: Batch, starts: Tensor) -> StepBatch:
-        """Add the probabilities, (B, T, V), to a batch of windows that begin at `starts`, (B,)."""
-        inputs, targets = batch
+    def of(self, inputs: Tensor, targets: Tensor, starts: Tensor) -> Tensor:
+        """Return the probabilities (B, T, V) of windows that begin at `starts`, (B,)."""
         positions = starts[:, None] + torch.arange(inputs.size(1))  # (B, T)
-        return inputs, targets, self.probabilities[positions]
+        return self.probabilities[positions]
 
 
-def add_nothing(batch: Batch, starts: Tensor) -> StepBatch:
-    """Leave a batch as it is: the run has no teacher."""
-    return batch
-
-
-def add_targets_of(
+def teacher_fields(
     config: Config,
     dataset: Dataset,
     compute: Compute,
     settings: Settings,
     world: World,
     report: Report,
-) -> AddTargets:
-    """Return the function that adds the predictions of `train.teacher` to a batch.
+) -> dict[str, Field]:
+    """Return the field of a batch that has the predictions of `train.teacher`.
 
     The teacher predicts the whole training split here: each position then costs one pass, however
     often the student learns it, and the teacher itself is not kept in memory. Without a teacher the
-    function adds nothing.
+    batches have no such field.
 
     Raises:
         CheckpointError: there is no such run, it is not finished, or it has another vocabulary.
@@ -77,7 +67,7 @@ def add_targets_of(
         DeviceError: there is no memory for the probabilities.
     """
     if config.train.teacher is None:
-        return add_nothing
+        return {}
     name = config.train.teacher
     runs = expand_home(config.run.dir, "run.dir")
     folder = world.rank_zero(lambda: find_teacher(name, runs))
@@ -101,7 +91,7 @@ def add_targets_of(
         probabilities = predict(
             teacher.model, dataset.train, batch_size, compute, report, temperature
         )
-    return SoftTargets(probabilities).add_to
+    return {TEACHER: SoftTargets(probabilities).of}
 
 
 def find_teacher(name: str, runs: Path) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,11 +11,11 @@ from torch import Tensor
 
 from gpt.config import Config
 from gpt.config.plugins import used_plugins
+from gpt.data.batches import StepBatch
 from gpt.system.cuda_graphs import GraphCapturer
 from gpt.system.device import Compute, to_device
 from gpt.system.distributed import World
 from gpt.training.callbacks import Callback
-from gpt.training.objective import StepBatch
 from gpt.training.step import ChangeGradients, StepInputs, Stepper, StepResult
 
 Signature = tuple[bool, tuple[torch.Size, ...]]
@@ -71,7 +72,9 @@ class StaticInputs(StepInputs):
             num_tokens=torch.empty((), device=device),
             mtp_scale=mtp_scale,
             learning_rates=[torch.empty((), device=device) for _ in inputs.learning_rates],
-            micro_batches=[_empty_like(batch, device) for batch in inputs.micro_batches],
+            micro_batches=[
+                batch.map(partial(_empty_like, device=device)) for batch in inputs.micro_batches
+            ],
         )
         static.copy_from(inputs)
         return static
@@ -90,7 +93,7 @@ class StaticInputs(StepInputs):
         for static_rate, rate in zip(self.learning_rates, inputs.learning_rates, strict=True):
             static_rate.fill_(rate)
         for static_batch, batch in zip(self.micro_batches, inputs.micro_batches, strict=True):
-            for static_tensor, tensor in zip(static_batch, batch, strict=True):
+            for static_tensor, tensor in zip(static_batch.tensors, batch.tensors, strict=True):
                 # From the CPU to the device by pinned memory, which need not be waited for, and
                 # then on the device into the memory that the graph reads.
                 static_tensor.copy_(to_device(tensor, static_tensor.device))
@@ -187,12 +190,12 @@ class GraphedStepper(Stepper):
                 group.update(before)
 
 
-def _empty_like(batch: StepBatch, device: torch.device) -> StepBatch:
-    return tuple(torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for tensor in batch)
+def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
 
 
 def _signature(inputs: StepInputs) -> Signature:
     shapes: list[torch.Size] = []
     for batch in inputs.micro_batches:
-        shapes += [tensor.shape for tensor in batch]
+        shapes += [tensor.shape for tensor in batch.tensors]
     return inputs.mtp_scale is not None, tuple(shapes)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,16 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import Config, TrainConfig
+from gpt.data.batches import StepBatch
 from gpt.data.tokens import IGNORE
 from gpt.system.device import Compute, to_device
 from gpt.system.errors import ConfigError, first_line
 from gpt.training.loss import summed_cross_entropy
 
-StepBatch = tuple[Tensor, ...]
-"""Inputs and targets, each (B, T) int64, on the CPU.
-
-If there is a teacher, also the probabilities that it gives to each next token, (B, T, V) float16.
-"""
+TEACHER = "teacher"
+"""Name of the field with the probabilities that a teacher gives to each next token, (B, T, V)."""
 Term = Callable[[Tensor, Tensor], Tensor]
 """Computes a loss term from logits (B, T, V) and targets (B, T), summed over positions."""
 
@@ -102,18 +101,18 @@ class Objective:
         The logits are freed on return: kept during the backward pass, they would raise its peak
         memory.
         """
-        # inputs and targets are (B, T); with a teacher, the list has a tensor (B, T, V)
-        inputs, targets, *soft_targets = (to_device(tensor, compute.device) for tensor in batch)
+        batch = batch.map(partial(to_device, device=compute.device))
+        targets = batch.targets  # (B, T)
         with compute.autocast():
-            logits = forward(inputs)  # (B, T, V)
+            logits = forward(batch.inputs)  # (B, T, V)
         if self.logit_temperature != 1:
             logits = logits / self.logit_temperature
         cross_entropy = summed_cross_entropy(logits, targets)
         minimized = cross_entropy
         if mtp_scale is not None:
             minimized = self._add_mtp(minimized, logits, targets, mtp_scale)
-        if soft_targets:
-            minimized = self._blend_with_teacher(minimized, logits, soft_targets[0])
+        if TEACHER in batch.fields:
+            minimized = self._blend_with_teacher(minimized, logits, batch.fields[TEACHER])
         terms: dict[str, Tensor] = {}
         for name, weight in self.terms:
             term = LOSS_TERMS[name](logits, targets)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gpt.data.batches import StepBatch
 from gpt.data.tokens import IGNORE
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.distributed import World
 from gpt.system.errors import NonFiniteError
-from gpt.training.objective import Objective, StepBatch
+from gpt.training.objective import Objective
 
 if TYPE_CHECKING:  # a step works with any optimizer, and so does not import them
     from gpt.training.optimizers import CombinedOptimizer
@@ -214,8 +215,8 @@ class Stepper:
         DDP averages the gradients of the processes: divided by the mean number, their average is
         the sum of all gradients divided by the number of all targets.
         """
-        # batch[1] has the targets (B, T), on the CPU
-        num_targets = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
+        # The targets, (B, T), are still on the CPU.
+        num_targets = sum(int((batch.targets != IGNORE).sum()) for batch in micro_batches)
         world = self.parallelism.world
         return world.all_reduce_sum(num_targets) / world.size
 

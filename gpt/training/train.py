@@ -1,6 +1,6 @@
 """Build a trainer from a configuration, from top to bottom: find, prepare, check, build."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config
 from gpt.config.sources import LoadedConfig
-from gpt.data.batches import MicroBatches, Sampler, build_sampler
+from gpt.data.batches import Field, MicroBatches, Sampler, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.data.item_batches import ItemSampler
 from gpt.data.pairs import TURN
@@ -26,7 +26,7 @@ from gpt.system.processor import supported_processors
 from gpt.system.progress import Report
 from gpt.training.acceleration import compile_blocks, use_native_kernels
 from gpt.training.callbacks import Callback, CallbackGroup
-from gpt.training.distillation import AddTargets, add_targets_of
+from gpt.training.distillation import teacher_fields
 from gpt.training.graphed_step import GraphedStepper, can_capture
 from gpt.training.loss import evaluate
 from gpt.training.monitor import Monitor, MonitorGroup, RunFiles, SpeedMeter, TensorBoard
@@ -129,11 +129,12 @@ def build_trainer(
 
         # From here on the process changes, and the work takes long: everything is checked.
         setup_process(config.run.threads, compute.device, world.launch)
-        add_targets = add_targets_of(config, data, compute, host.settings, world, host.report)
+        fields = teacher_fields(config, data, compute, host.settings, world, host.report)
+        batches = _build_batches(config, data, world, fields)
         with world.together():
             model = _build_model(config, data.tokenizer, start)
             use_native_kernels(model, config.run, compute, host.settings, host.report)
-        stepper = _build_stepper(model, config, compute, host, callbacks)
+        stepper = _build_stepper(model, config, compute, host, callbacks, batches)
         trainer = Trainer(
             config=config,
             model=model,
@@ -142,7 +143,7 @@ def build_trainer(
             world=world,
             report=host.report,
             stepper=stepper,
-            batches=_build_batches(config, data, world, add_targets),
+            batches=batches,
             validation=_build_validation(config, model, data, compute, world),
             run_folder=run,
             monitor=_build_monitor(config, run, host, progress),
@@ -278,7 +279,12 @@ def _build_model(config: Config, tokenizer: Tokenizer, start: Start) -> GPT:
 
 
 def _build_stepper(
-    model: GPT, config: Config, compute: Compute, host: Host, callbacks: Sequence[Callback]
+    model: GPT,
+    config: Config,
+    compute: Compute,
+    host: Host,
+    callbacks: Sequence[Callback],
+    batches: MicroBatches,
 ) -> Stepper:
     """Move the model to the device, and build what updates it.
 
@@ -292,10 +298,8 @@ def _build_stepper(
     objective = build_objective(config.train)
     stepper = kind(model, optimizer, compute, config.optim.grad_clip, objective, parallelism)
     if config.run.compile:
-        # Blocks are compiled for the shape of a micro-batch of this process; its values are unused.
-        batch_size = config.train.batch_size // world.size
-        tokens = torch.zeros(batch_size, config.model.block_size, dtype=torch.int64)  # (B, T)
-        compile_blocks(model, lambda: stepper.gradients([(tokens, tokens)]), host.report)
+        # Blocks are compiled for the shape of a micro-batch of this process.
+        compile_blocks(model, lambda: stepper.gradients([batches.example()]), host.report)
     # All processes have drawn the same initial weights; their dropout is to differ.
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
@@ -303,7 +307,7 @@ def _build_stepper(
 
 
 def _build_batches(
-    config: Config, data: Dataset, world: World, add_targets: AddTargets
+    config: Config, data: Dataset, world: World, fields: Mapping[str, Field]
 ) -> MicroBatches:
     """Build what reads the batches: windows of a running text, or whole items of a list."""
     block_size = config.model.block_size
@@ -317,7 +321,7 @@ def _build_batches(
     # `train.batch_size` is that of all processes, of which each reads an equal part.
     size = train.batch_size // world.size
     rows = rows_of_process(train, world)
-    return MicroBatches(sampler, train.sequences, size, rows, add_targets)
+    return MicroBatches(sampler, train.sequences, size, rows, fields)
 
 
 def _build_validation(

@@ -165,7 +165,7 @@ class Trainer:
         return is_interval or self._is_finished()
 
     def _is_finished(self) -> bool:
-        return self.callbacks.stopped or self.state.step >= self.config.train.max_steps
+        return self.callbacks.stopped or self.state.has_made_last_step(self.config.train)
 
     def _train_one_step(self) -> None:
         """Make and report one optimizer step.

@@ -50,9 +50,17 @@ class TrainingState:
         self.val_loss = loss
         return self.best_val_loss is None or loss < self.best_val_loss
 
+    def has_made_last_step(self, train: TrainConfig) -> bool:
+        """Return whether no step is left to make.
+
+        A stop rule of the configuration belongs here: all who ask whether a run is finished, such
+        as the training loop, `gpt runs` and `train.teacher`, ask this.
+        """
+        return self.step >= train.max_steps
+
     def is_over(self, train: TrainConfig) -> bool:
         """Return whether the run has made its last step and evaluated it."""
-        return self.evaluated_step == self.step >= train.max_steps
+        return self.has_made_last_step(train) and self.evaluated_step == self.step
 
     def as_best(self) -> "TrainingState":
         """Return this state with the checkpoint of the present step as the best one."""

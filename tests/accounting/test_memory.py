@@ -7,6 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from gpt.config import ModelConfig, OptimConfig
+from gpt.data.batches import StepBatch
 from gpt.extras.accounting.memory import inference_memory, training_memory
 from gpt.generation.kv_cache import KV_DTYPES, KVCache, cache_bytes
 from gpt.model import GPT
@@ -82,7 +83,7 @@ def test_training_step_takes_what_was_predicted(
     # so small a batch peaks in the matmuls of Muon
     batch, length, tolerance = (1, 2, 0.05) if name == "muon" else (BATCH, LENGTH, 0.01)
     idx = torch.zeros(batch, length, dtype=torch.int64)
-    batches = [(idx, idx)] * micro_batches
+    batches = [StepBatch(idx, idx)] * micro_batches
     while not all(part.state for part in optimizer.optimizers.values()):
         # makes the optimizer's state; the first ones of float16 may be left out
         stepper.step(0, 1e-4, batches)

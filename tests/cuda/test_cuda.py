@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 import gpt
 from cuda_device import no_synchronization, stepper_of
 from gpt.config import SamplingParams
+from gpt.data.batches import StepBatch
 from gpt.extras.inspection.views.attention import attention_patterns
 from gpt.extras.inspection.views.lens import logit_lens
 from gpt.extras.inspection.views.surprisal import surprisal
@@ -24,7 +25,6 @@ from gpt.model import GPT
 from gpt.system.errors import NonFiniteError
 from gpt.training.acceleration import compile_blocks
 from gpt.training.graphed_step import GraphedStepper
-from gpt.training.loss import Batch as Texts
 from gpt.training.step import Stepper
 from tiny import sharp_model, tiny_config
 
@@ -33,10 +33,10 @@ every_optimizer = pytest.mark.parametrize("name", ["adamw", "muon"])
 every_type = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 
 
-def batch_of(seed: int, rows: int = 8) -> Texts:
+def batch_of(seed: int, rows: int = 8) -> StepBatch:
     """Inputs, and targets that are a function of them."""
     inputs = torch.randint(23, (rows, 16), generator=torch.Generator().manual_seed(seed))
-    return inputs, (inputs * 7 + 3) % 23
+    return StepBatch(inputs, (inputs * 7 + 3) % 23)
 
 
 @every_optimizer
@@ -74,7 +74,10 @@ def test_graphs_make_the_steps_of_plain_launches(name: str) -> None:
         with patch.object(torch.cuda, "graph", wraps=torch.cuda.graph) as capture:
             for number in range(24):
                 length = 8 if number < 6 else 16
-                batches = [tuple(x[:, :length] for x in batch_of(number + i)) for i in (0, 50)]
+                batches = [
+                    batch_of(number + i).map(lambda ids, length=length: ids[:, :length])
+                    for i in (0, 50)
+                ]
                 # a first step allocates what stays, and a second one is captured
                 with no_synchronization(DEVICE if number not in (0, 1, 6, 7, 12, 13) else CPU):
                     result = stepper.step(number, 3e-3 / (1 + number), batches)

@@ -71,7 +71,7 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
         whole = sampler.get_batch(config.train.batch_size * config.train.grad_accum_steps)[0]
         first_step = step.call_args_list[0].args[2]
         read[variant] = {
-            "read": [inputs.tolist() for inputs, _ in first_step],
+            "read": [batch.inputs.tolist() for batch in first_step],
             "whole": whole.tolist(),
         }
     start_session(folder / "lines-pair", *LINES, world=world).run()

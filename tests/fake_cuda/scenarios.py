@@ -33,6 +33,7 @@ from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams
 from gpt.config.sources import load_config
 from gpt.data import CharTokenizer
+from gpt.data.batches import StepBatch
 from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.model import GPT
@@ -42,7 +43,7 @@ from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
 from gpt.training.graphed_step import GraphedStepper
 from gpt.training.loss import evaluate as mean_loss
-from gpt.training.objective import Objective
+from gpt.training.objective import TEACHER, Objective
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from gpt.training.train import Host, build_trainer
@@ -72,7 +73,10 @@ DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")
 FILTERS = {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1}
 IDX = torch.arange(32).view(2, 16) % 23
-BATCHES = ((IDX, IDX), (IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
+BATCHES = (
+    StepBatch(IDX, IDX),
+    StepBatch(IDX, IDX, {TEACHER: torch.full((2, 16, 23), 1 / 23)}),
+)
 Scenario = Callable[[FakeCuda], None]
 
 

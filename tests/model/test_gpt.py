@@ -16,11 +16,13 @@ from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.generation.kv_cache import KVCache
 from gpt.generation.paged_store import PagedStore
 from gpt.model import GPT, eval_mode
+from gpt.native.coverage import uncovered
+from gpt.native.decoding.c_structs import ACTIVATIONS
 from gpt.system.device import meta_device
 from gpt.system.errors import InputError
 from plugin_files import plugin_of, unload
 from tiny import sharp_model, tiny_config
-from variants import CHOICES, VARIANTS, keys_of, name_of
+from variants import CHOICES, PYTORCH_VARIANTS, VARIANTS, keys_of, name_of
 
 LENGTH = 8
 ALIBI = [
@@ -31,7 +33,7 @@ ALIBI = [
 CLOSE = {"rtol": 1e-5, "atol": 5e-5}
 
 
-@pytest.fixture(params=[*VARIANTS, *ALIBI], ids=name_of)
+@pytest.fixture(params=[*VARIANTS, *PYTORCH_VARIANTS, *ALIBI], ids=name_of)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GPT]:
     if request.param in ALIBI:
         plugin_of(tmp_path)
@@ -43,15 +45,32 @@ def random_ids(batch: int, length: int = LENGTH) -> Tensor:
     return torch.randint(23, (batch, length))
 
 
+def has_kernel(name: str, value: object) -> bool:
+    """Whether the native kernels know a value of a key of `model`."""
+    return uncovered(tiny_config(**{name: value}), ACTIVATIONS) is None
+
+
 def test_any_two_choices_meet_in_a_variant() -> None:
     keys = ModelConfig.model_json_schema()["properties"]
     words = {name: tuple(keys[name]["enum"]) for name in ("position", "norm", "mlp", "attention")}
     options = words | {"n_kv_head": (4, 2, 1)}
     for (first, one), (second, other) in itertools.combinations(enumerate(CHOICES), 2):
         met = {(variant[first], variant[second]) for variant in VARIANTS}
-        assert met == set(
-            itertools.product(options.get(one, (True, False)), options.get(other, (True, False)))
-        )
+        values = [options.get(name, (True, False)) for name in (one, other)]
+        expected = {
+            pair
+            for pair in itertools.product(*values)
+            if has_kernel(one, pair[0]) and has_kernel(other, pair[1])
+        }
+        assert met == expected
+
+
+def test_each_choice_without_a_kernel_is_in_a_variant() -> None:
+    for index, name in enumerate(("position", "norm", "mlp")):
+        values = ModelConfig.model_json_schema()["properties"][name]["enum"]
+        without_kernel = {value for value in values if not has_kernel(name, value)}
+        shown = {variant[index] for variant in PYTORCH_VARIANTS}
+        assert without_kernel <= shown
 
 
 def test_logits_depend_on_earlier_tokens_and_their_order(model: GPT) -> None:

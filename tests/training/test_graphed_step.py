@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gpt.config import Config, OptimConfig
+from gpt.data.batches import StepBatch
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.distributed import World
@@ -23,7 +24,7 @@ from tiny import tiny_config
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
-BATCH = (torch.zeros(4, 16, dtype=torch.int64), torch.ones(4, 16, dtype=torch.int64))
+BATCH = StepBatch(torch.zeros(4, 16, dtype=torch.int64), torch.ones(4, 16, dtype=torch.int64))
 
 
 class Observer(Callback):
@@ -53,14 +54,19 @@ def test_steps_without_python_are_captured(changes: dict[str, Any], expected: bo
 
 
 def inputs_of(step: int, mtp_scale: float | None) -> StepInputs:
-    batch = (BATCH[0] + step, BATCH[1] + step)
+    batch = BATCH.map(lambda tensor: tensor + step)
     return StepInputs(step, 64.0 + step, mtp_scale, [0.5 * step, 0.25 * step], [batch])
 
 
 @pytest.mark.parametrize("mtp_scale", [None, 0.75])
 def test_static_inputs_take_new_values_at_the_same_addresses(mtp_scale: float | None) -> None:
     static = StaticInputs.allocate(inputs_of(1, mtp_scale), CPU)
-    tensors = [static.step, static.num_tokens, *static.learning_rates, *static.micro_batches[0]]
+    tensors = [
+        static.step,
+        static.num_tokens,
+        *static.learning_rates,
+        *static.micro_batches[0].tensors,
+    ]
     if static.mtp_scale is not None:
         tensors.append(static.mtp_scale)
     addresses = [tensor.data_ptr() for tensor in tensors]
@@ -73,7 +79,7 @@ def test_static_inputs_take_new_values_at_the_same_addresses(mtp_scale: float | 
     assert [rate.item() for rate in static.learning_rates] == [
         torch.tensor(rate).item() for rate in late.learning_rates
     ]
-    assert all(map(torch.equal, static.micro_batches[0], late.micro_batches[0]))
+    assert all(map(torch.equal, static.micro_batches[0].tensors, late.micro_batches[0].tensors))
     if static.mtp_scale is not None:
         assert static.mtp_scale.item() == 0.5
 

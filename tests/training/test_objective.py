@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import TrainConfig
-from gpt.data.batches import BatchSampler, MicroBatches, read_windows
+from gpt.data.batches import BatchSampler, MicroBatches, StepBatch, read_windows
 from gpt.data.tokens import IGNORE
 from gpt.system.device import Compute
 from gpt.system.errors import CheckpointError, ConfigError
 from gpt.training.distillation import SoftTargets, predict
-from gpt.training.objective import LOSS_TERMS, Objective, build_objective
+from gpt.training.objective import LOSS_TERMS, TEACHER, Objective, build_objective
 from gpt.training.signals import Interrupted
 from tiny import sharp_model
 from training.sessions import same, stopped_after, weights
@@ -92,7 +92,7 @@ def test_objective_and_its_gradient_follow_the_definition(
     expected = expected + sum(weight * squares for _, weight in objective.terms)
     value, loss, terms = objective(
         model,
-        (INPUTS, TARGETS, *([teacher] if certainty else [])),
+        StepBatch(INPUTS, TARGETS, {TEACHER: teacher} if certainty else {}),
         COMPUTE,
         objective.mtp_scale(step),
     )
@@ -213,11 +213,15 @@ def test_micro_batches_cut_windows_along_with_their_soft_targets(
     following = torch.as_tensor(TOKENS.astype("int64")).roll(-1)
     soft = SoftTargets(F.one_hot(following, 23).half())
     which = None if rows is None else torch.tensor(rows)
-    batches = MicroBatches(BatchSampler(TOKENS, 16, seed=0), 8, 2, which, soft.add_to)
+    batches = MicroBatches(BatchSampler(TOKENS, 16, seed=0), 8, 2, which, {TEACHER: soft.of})
     parts = batches.next(length)
     assert len(parts) == (4 if rows is None else 2)
-    assert {part.shape[:2] for batch in parts for part in batch} == {(2 * 16 // length, length)}
-    inputs, targets, soft_targets = map(torch.cat, zip(*parts, strict=True))
+    assert {part.shape[:2] for batch in parts for part in batch.tensors} == {
+        (2 * 16 // length, length)
+    }
+    inputs = torch.cat([part.inputs for part in parts])
+    targets = torch.cat([part.targets for part in parts])
+    soft_targets = torch.cat([part.fields[TEACHER] for part in parts])
     starts = batches.sampler.starts if which is None else batches.sampler.starts[which]
     expected = read_windows(
         TOKENS, (starts[:, None] + torch.arange(0, 16, length)).flatten(), length
@@ -238,7 +242,7 @@ def test_run_begins_with_short_sequences(tmp_path: Path) -> None:
     trainer = start(tmp_path, *keys)
     trainer.stepper.objective = objective = Mock(wraps=trainer.stepper.objective)
     trainer.run()
-    found = [(call.args[3], *call.args[1][0].shape) for call in objective.call_args_list]
+    found = [(call.args[3], *call.args[1].inputs.shape) for call in objective.call_args_list]
     assert found == [
         step for step in [(1.0, 8, 8), (0.5, 8, 8), (None, 4, 16), (None, 4, 16)] for _ in range(2)
     ]

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config import Config, OptimConfig
+from gpt.config.sections import SHIPPED
+from gpt.data.batches import StepBatch
 from gpt.data.tokens import IGNORE
 from gpt.model import GPT
 from gpt.system.device import Compute
 from gpt.system.errors import NonFiniteError
-from gpt.training.loss import Batch
 from gpt.training.optimizers import build_optimizer
 from gpt.training.schedule import fit_schedule, learning_rate, sequence_length
 from gpt.training.step import Stepper
@@ -41,11 +42,11 @@ def resume(stepper: Stepper, stopped: Stepper) -> None:
         getattr(stepper, part).load_state_dict(copy.deepcopy(getattr(stopped, part).state_dict()))
 
 
-def batches(count: int = 1, rows: int = 4) -> list[Batch]:
+def batches(count: int = 1, rows: int = 4) -> list[StepBatch]:
     """Sequences that count upwards: easy to learn."""
     starts = torch.randint(23, (count, rows, 1))
     windows = (starts + torch.arange(17)) % 23
-    return [(window[:, :-1], window[:, 1:]) for window in windows]
+    return [StepBatch(window[:, :-1], window[:, 1:]) for window in windows]
 
 
 def held(stepper: Stepper) -> list[Tensor]:
@@ -85,7 +86,7 @@ def spoil(stepper: Stepper, what: str, value: float, micro_batch: int = 0) -> No
 OPTIMIZERS = pytest.mark.parametrize("name", ["adamw", "muon"])
 
 
-def loss_and_gradients(micro_batches: list[Batch]) -> list[Tensor]:
+def loss_and_gradients(micro_batches: list[StepBatch]) -> list[Tensor]:
     stepper = build_stepper(grad_clip=0)
     stepper.gradients(batches())  # those of an earlier step do not add up
     loss = stepper.gradients(micro_batches)
@@ -110,7 +111,7 @@ def test_micro_batches_have_the_mean_and_the_gradients_of_torch(
         targets[0, 5:] = IGNORE
         targets[4, :] = IGNORE
         targets[8, :15] = IGNORE
-    pieces = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
+    pieces = list(map(StepBatch, inputs.split(sizes), targets.split(sizes)))
     model = build_stepper().model
     mean = torch.nn.functional.cross_entropy(
         model(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE
@@ -172,7 +173,8 @@ def test_step_gives_loss_and_norm_before_the_update(
         build_stepper().model,
         batches(2),
     )
-    inputs, targets = (torch.cat(parts) for parts in zip(*data, strict=True))
+    inputs = torch.cat([batch.inputs for batch in data])
+    targets = torch.cat([batch.targets for batch in data])
     loss = torch.nn.functional.cross_entropy(reference(inputs).flatten(0, 1), targets.flatten())
     loss.backward()
     norm = torch.stack([gradient.norm() for gradient in gradients_of(reference)]).norm()
@@ -264,7 +266,7 @@ def test_rates_worked_out_by_hand(
 
 
 @given(
-    schedule=st.sampled_from(["cosine", "wsd", "constant"]),
+    schedule=st.sampled_from(SHIPPED["optim.schedule"]),
     peak=st.floats(1e-6, 10),
     share=st.floats(0, 1),
     warmup=st.integers(0, 50),
@@ -289,7 +291,7 @@ def test_rate_is_within_bounds_and_only_falls_after_the_warmup(
     assert all(later <= earlier + rounding for earlier, later in itertools.pairwise(rates[warmup:]))
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
+@pytest.mark.parametrize("schedule", SHIPPED["optim.schedule"])
 @pytest.mark.parametrize(("max_steps", "warmup"), [(1, 0), (9, 0), (20, 2), (100, 10), (101, 100)])
 def test_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(
     schedule: str, max_steps: int, warmup: int

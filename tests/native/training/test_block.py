@@ -13,6 +13,7 @@ from native_support import EMULATED, PROCESSORS_HERE, needs_compiler
 from torch import Tensor, nn
 
 from gpt.config import OptimConfig
+from gpt.data.batches import StepBatch
 from gpt.generation.kv_cache import KVCache
 from gpt.model import GPT
 from gpt.model.gpt import Block
@@ -21,7 +22,6 @@ from gpt.native.training.block import NativeBlock, replace_blocks, use_native_bl
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
 from gpt.system.errors import DeviceError
-from gpt.training.loss import Batch
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config
@@ -69,14 +69,14 @@ def build_stepper(kernels: Kernels | None, compute: Compute, **changes: Any) -> 
     return Stepper(model, build_optimizer(model, OptimConfig(), CPU), compute, 1.0)
 
 
-def batch(rows: int = 3, length: int = 39) -> Batch:
+def batch(rows: int = 3, length: int = 39) -> StepBatch:
     """Sequences that count upwards, but for a few steps of another width."""
     steps = torch.where(torch.rand(rows, length + 1) < 0.2, 5, 1)
     window = (torch.randint(23, (rows, 1)) + steps.cumsum(dim=1)) % 23
-    return window[:, :-1], window[:, 1:]
+    return StepBatch(window[:, :-1], window[:, 1:])
 
 
-def gradients(stepper: Stepper, data: list[Batch]) -> dict[str, Tensor]:
+def gradients(stepper: Stepper, data: list[StepBatch]) -> dict[str, Tensor]:
     stepper.gradients(data)
     return {
         name: p.grad.clone() for name, p in stepper.model.named_parameters() if p.grad is not None
@@ -116,7 +116,7 @@ def test_gradients_are_as_near_to_float32_as_those_of_torch(
 
 def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernels) -> None:
     model = build_model(kernels, dropout=0.3)
-    inputs, _ = batch()
+    inputs = batch().inputs
 
     def run(seed: int) -> Tensor:
         torch.manual_seed(seed)
@@ -132,7 +132,7 @@ def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernel
 @pytest.mark.parametrize("dropped", ["none", "mlp", "attn"])
 def test_mode_of_each_dropout_counts(kernels: Kernels, dropped: str) -> None:
     """As in PyTorch: a callback may switch one off in training, or on in an evaluation."""
-    data = batch()[0]
+    data = batch().inputs
 
     def logits(trains: bool, only: str) -> Tensor:
         model = build_model(kernels, dropout=0.5).train(trains)
@@ -187,7 +187,7 @@ def test_passes_without_gradients_are_the_blocks_own(
     kernels: Kernels, changes: dict[str, Any], training: bool
 ) -> None:
     """So that evaluations and samples in float32 are those of the checkpoint, bit for bit."""
-    inputs, _ = batch()
+    inputs = batch().inputs
     ours, theirs = (build_model(native, **changes).train(training) for native in (kernels, None))
     for context in (torch.no_grad, torch.inference_mode):
         with context():
@@ -198,7 +198,7 @@ def test_passes_without_gradients_are_the_blocks_own(
 def test_evaluations_in_bfloat16_take_the_kernels_of_training(
     kernels: Kernels, changes: dict[str, Any]
 ) -> None:
-    inputs, _ = batch()
+    inputs = batch().inputs
     model, compute = build_model(kernels, **changes).eval(), compute_of(kernels)
     with compute.autocast():
         trained = model(inputs).detach()
@@ -209,7 +209,7 @@ def test_evaluations_in_bfloat16_take_the_kernels_of_training(
 
 
 def test_passes_with_padding_or_a_cache_are_the_blocks_own(kernels: Kernels) -> None:
-    inputs, _ = batch()
+    inputs = batch().inputs
     mask = torch.ones_like(inputs, dtype=torch.bool)
     mask[0, :9] = False
     results = []
@@ -225,7 +225,8 @@ def test_passes_with_padding_or_a_cache_are_the_blocks_own(kernels: Kernels) -> 
 
 
 def test_copies_and_pickles_are_plain_models(kernels: Kernels) -> None:
-    model, (inputs, _) = build_model(kernels, dropout=0.1).eval(), batch()
+    model = build_model(kernels, dropout=0.1).eval()
+    inputs = batch().inputs
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert (type(twin.h[0]), type(twin.drop)) == (Block, nn.Dropout)
         assert torch.equal(twin(inputs), build_model(None).eval()(inputs))
