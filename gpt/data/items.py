@@ -24,8 +24,8 @@ from gpt.system.errors import DataError
 END_OF_LINE = "\n"
 """Ends each item of `data.items: lines`, as in the file."""
 EMPTY_LINES = re.compile(r"\n(?:[ \t]*\n)+")
-PARTS_AND_MARKS = re.compile(f"([{ANSWER}{TURN}])")
-"""Splits an item into its texts and the marks between them."""
+PARTS_AND_MARKS = re.compile(f"([{''.join(MARKS)}])")
+"""Splits a text into parts without marks, and the marks between them."""
 HASH_BYTES = 8
 """Bytes of the hash by which items are ordered: 64 bits, so that different texts seldom share one.
 """
@@ -82,6 +82,17 @@ def item_ids(kind: str, tokenizer: Tokenizer) -> ItemIds:
 def _id_of(mark: str, tokenizer: Tokenizer) -> int:
     """Return the id of one character; bytes and byte pairs have one for every ASCII character."""
     return int(tokenizer.encode(mark)[-1])
+
+
+def encode_marked(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of a text, of which each mark is encoded by itself.
+
+    Byte pairs would merge a mark with what stands beside it.
+    """
+    ids: list[int] = []
+    for part in PARTS_AND_MARKS.split(text):
+        ids += tokenizer.encode(part).tolist()
+    return ids
 
 
 def item_spans(tokens: Tokens, end: int) -> NDArray[np.int64]:

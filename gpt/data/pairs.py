@@ -24,6 +24,8 @@ MARKS = {
     TURN: "group separator",
 }
 """Characters that items may not contain, with their names, since they mark where items end."""
+SIGNS = {END_OF_TEXT: "␞", ANSWER: "␟", TURN: "␝"}
+"""Signs by which marks are shown and typed: Unicode's pictures of these control characters."""
 SUFFIXES = (".jsonl", ".ndjson", ".tsv")
 """Ends of the names of files with questions and answers."""
 FORMS = '{"prompt": ..., "answer": ...} or {"messages": [...]}'
@@ -67,6 +69,20 @@ def read_pairs(corpus: CorpusText) -> list[str]:
             if messages:
                 texts.append(_conversation_text(messages, place))
     return texts
+
+
+def with_signs(text: str) -> str:
+    """Return a text in which signs stand for the marks."""
+    for mark, sign in SIGNS.items():
+        text = text.replace(mark, sign)
+    return text
+
+
+def with_marks(text: str) -> str:
+    """Return a text in which marks stand for their signs."""
+    for mark, sign in SIGNS.items():
+        text = text.replace(sign, mark)
+    return text
 
 
 def looks_like_pairs(corpus: CorpusText) -> bool:

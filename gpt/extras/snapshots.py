@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gpt.checkpoint.runs import MAX_VOCABULARY
 from gpt.config.sections import SEEDS
+from gpt.data.pairs import SIGNS
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.reference import reference_texts
 from gpt.model import GPT, eval_mode
@@ -21,7 +22,7 @@ from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.callbacks import Callback, CloseEvent, StartEvent, StepEvent, Training
 
-ONE_LINE = str.maketrans({"\n": "⏎", "\x1d": "␝", "\x1e": "␞", "\x1f": "␟"})
+ONE_LINE = str.maketrans({"\n": "⏎", **SIGNS})
 """Signs for line ends and the marks of items: a sample is shown in one line."""
 COUNT = 32
 """Snapshots of a run, at most.

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpt.config import SamplingParams
+from gpt.config import SampleConfig, SamplingParams
+from gpt.data.items import encode_marked
+from gpt.data.pairs import with_marks
 from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.system.errors import (
     DataError,
@@ -15,6 +17,30 @@ FIRST_TEXT = "\n"
 """Where an empty prompt starts: after a line end, or, if the vocabulary has none, after id 0."""
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """Shown for an id that the tokenizer does not have; a model's vocabulary may be larger."""
+
+
+def encode_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[int]:
+    """Return the ids of a text as a model reads it: its line ends are those of a corpus.
+
+    A model of items reads a text behind the token `params.begin_id`, as in its training.
+
+    Raises:
+        UnknownCharactersError: the text has characters outside the vocabulary.
+    """
+    text = convert_newlines(text)
+    if params.begin_id is None:
+        return tokenizer.encode(text).tolist()
+    return [params.begin_id, *encode_marked(tokenizer, text)]
+
+
+def encode_typed_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[int]:
+    """Return the ids of a text to look at, as `encode_text`.
+
+    With a model of items, the signs that stand for marks where tokens are shown are read as those.
+    """
+    if params.begin_id is not None:
+        text = with_marks(text)
+    return encode_text(tokenizer, text, params)
 
 
 def encode_prompt(
@@ -30,13 +56,10 @@ def encode_prompt(
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
     try:
-        ids = tokenizer.encode(convert_newlines(prompt)).tolist()
+        ids = encode_text(tokenizer, prompt, params)
     except UnknownCharactersError as error:
         remedy = "or pass --unknown drop or replace (unknown= of CharTokenizer)"
         raise UnknownCharactersError(f"the prompt has {error}, {remedy}") from None
-    # A model of items saw this id before each of them.
-    if params.begin_id is not None:
-        ids = [params.begin_id, *ids]
     return fit_prompt(ids, tokenizer, params, block_size)
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from gpt.data.pairs import SIGNS
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.system.errors import InputError
 
@@ -15,8 +16,8 @@ Alternative = tuple[int, float]
 Kind = Literal["character", "byte", "token"]
 """What one token is, in a word."""
 KINDS: dict[type[Tokenizer], Kind] = {CharTokenizer: "character", ByteTokenizer: "byte"}
-VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR", "\x1d": "␝", "\x1e": "␞", "\x1f": "␟"}
-"""Signs of white space, and of the marks of items (Unicode's pictures of control characters)."""
+VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR", **SIGNS}
+"""Signs of white space, and of the marks of items."""
 LONGEST = 10
 """Characters of a label in a column of long tokens."""
 PLACEHOLDER = "·"
