@@ -31,7 +31,10 @@ const page = readFileSync(0, "utf8");
 const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))?.[1];
 const data = JSON.parse(part("data") ?? "null");
 const newModel = () => new Model(data, decodeBase64(part("weights")));
-const newSource = () => new LocalSource(newModel(), new Tokenizer(data.tokenizer), data.labels);
+const newSource = () => {
+  const { tokenizer, labels, learning, facts } = data;
+  return new LocalSource(newModel(), new Tokenizer(tokenizer), labels, learning, facts.marks);
+};
 """
 
 

@@ -18,8 +18,9 @@ from tokenizers import Tokenizer as LibraryTokenizer
 import gpt
 from browser import CONTROL, Page
 from export.node import run_page
-from gpt.config import SamplingParams
+from gpt.config import SampleConfig, SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
+from gpt.data.pairs import ANSWER, END_OF_TEXT, SIGNS, TURN
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.data.words import learn_words
 from gpt.extras.export import html
@@ -309,3 +310,73 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
         )
         assert (view, page.violations()) == (view, [])
         assert page.run("document.documentElement.scrollWidth") <= width
+
+
+MARKED = CharTokenizer([*"abcdefgh \n", END_OF_TEXT, ANSWER, TURN])
+END = MARKED.stoi[END_OF_TEXT]
+LINE_END = CHARS.stoi["\n"]
+
+
+def open_items(
+    visit: Open, tmp_path: Path, tokenizer: CharTokenizer, example: str = "", **sample: Any
+) -> tuple[Page, GPT]:
+    """Open the page of a model of items that samples with `sample`."""
+    model = sharp_model(std=0.1, vocab_size=tokenizer.vocab_size, block_size=64)
+    file = tmp_path / "items.html"
+    words = PageWords("A title", "a note", example)
+    page = render_model_page(model, tokenizer, "float32", SampleConfig(**sample), words)
+    file.write_text(page, encoding="utf-8")
+    return visit(file.as_uri()), model
+
+
+def test_page_of_a_list_writes_whole_items_one_after_another(visit: Open, tmp_path: Path) -> None:
+    sample = {"begin_id": LINE_END, "end_id": LINE_END, "max_new_tokens": 200, "temperature": 0.8}
+    page, model = open_items(visit, tmp_path, CHARS, "ab", seed=7, **sample)
+    page.wait_for(DONE)
+    assert page.text(".status").startswith("20 items of")
+    assert page.run("document.getElementById('prompt').value") == ""
+    text = write(page, "ab", count=3, temperature=0.8, seed=11)
+    marks = {"begin_id": LINE_END, "end_id": LINE_END}
+    items = []
+    for seed in (11, 12, 13):
+        written = generate(
+            model, CHARS, "ab", max_new_tokens=200, temperature=0.8, seed=seed, **marks
+        )
+        items.append(f"ab{written}\n")
+    assert text == "\n" + "".join(items)
+    open_view(page, "picture")
+    read = page.run("document.getElementById('reading-text').value")
+    assert "".join(items).endswith(read)
+    assert read.endswith(items[-1])
+
+
+def test_chosen_token_changes_its_item_and_those_after_it(visit: Open, tmp_path: Path) -> None:
+    sample = {"begin_id": LINE_END, "end_id": LINE_END, "max_new_tokens": 200, "temperature": 0.8}
+    page, _ = open_items(visit, tmp_path, CHARS, seed=7, **sample)
+    text = write(page, "ab", count=3, temperature=0.8, seed=11)
+    first, second, third = text[1:].splitlines()
+    place = 1 + len(first) + 1 + 2  # the first token of the second item that is not its beginning
+    page.point(f"document.querySelectorAll('.written .token')[{place}]", click=True)
+    page.point("document.querySelector('.pairs li:not(.came) button')", click=True)
+    page.wait_for("document.querySelector('.picked') !== null")
+    page.wait_for(DONE)
+    changed = page.run(WRITTEN)[1:].splitlines()
+    assert [changed[0], changed[2]] == [first, third]
+    assert changed[1][:2] == "ab"
+    assert changed[1][2] != second[2]
+
+
+def test_page_of_pairs_puts_a_question_into_the_template(visit: Open, tmp_path: Path) -> None:
+    sample = {"begin_id": END, "end_id": END, "stop": (TURN,), "temperature": 0.0}
+    page, model = open_items(visit, tmp_path, MARKED, f"ab{SIGNS[ANSWER]}c", **sample)
+    page.wait_for(DONE)
+    assert page.run("document.getElementById('prompt').value") == "ab"
+    text = write(page, "fed", count=40, temperature=0)
+    question = f"fed{ANSWER}"
+    answer = generate(model, MARKED, question, max_new_tokens=40, **sample)
+    begin = SIGNS[END_OF_TEXT] + "fed" + SIGNS[ANSWER] + answer
+    assert text.rstrip("".join(SIGNS.values())) == begin.rstrip("".join(SIGNS.values()))
+    assert not set(page.run("document.body.innerText")) & set(SIGNS)
+    page.run("document.getElementById('prompt').value = ''")
+    page.point("document.getElementById('write-button')", click=True)
+    assert page.text(".status") == "Ask the model something."

@@ -11,6 +11,7 @@ import torch
 
 from export.node import run_page
 from gpt.config import SamplingParams
+from gpt.data.pairs import ANSWER, END_OF_TEXT, SIGNS, TURN
 from gpt.data.tokenizers import CharTokenizer
 from gpt.extras.export.html import PageWords, render_model_page
 from gpt.extras.inspection.tracing.activation_cache import Edits
@@ -21,7 +22,7 @@ from gpt.extras.inspection.views.lens import lens_view
 from gpt.extras.inspection.views.picture import picture_view
 from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.extras.inspection.views.tokens import View, labels_of
-from gpt.generation.generator import generate
+from gpt.generation.generator import generate, generate_tokens
 from gpt.model import GPT
 from inspection.variants import VARIANTS
 from tiny import sharp_model
@@ -56,6 +57,71 @@ def ask(model: GPT, code: str) -> Any:
         render_model_page(model, CHARS, "float32", SamplingParams(), PageWords("", "")),
         f"{KNOWN}\n{code}",
     )
+
+
+MARKED = CharTokenizer([*"abcdefgh \n", END_OF_TEXT, ANSWER, TURN])
+END = MARKED.stoi[END_OF_TEXT]
+
+
+def ask_marked(model: GPT, code: str, **sample: Any) -> Any:
+    """What `code` returns on the page of a model of items."""
+    params = SamplingParams(begin_id=END, end_id=END, **sample)
+    page = render_model_page(model, MARKED, "float32", params, PageWords("", ""))
+    return run_page(page, f"{KNOWN}\n{code}")
+
+
+def test_items_begin_at_their_mark_and_end_before_the_length_they_may_have() -> None:
+    model = sharp_model(vocab_size=MARKED.vocab_size, block_size=64)
+    settings = {"temperature": 1.0, "seed": 5}
+    code = f"""
+    const request = {{ prompt: "ab", count: 40, ...{json.dumps(settings)} }};
+    return (await write(source, request)).map((token) => [token.id, token.isGiven]);
+    """
+    found = ask_marked(model, code)
+    prompt = [END, *MARKED.encode("ab").tolist()]
+    params = SamplingParams(max_new_tokens=40, end_id=END, **settings)
+    written = list(generate_tokens(model, prompt, params))
+    assert written[-1] == END
+    assert len(written) < 40
+    given = [[index, True] for index in prompt]
+    assert found == [*given, *([index, False] for index in written)]
+
+
+def test_answer_ends_where_another_question_would_follow() -> None:
+    model = sharp_model(vocab_size=MARKED.vocab_size, block_size=64)
+    turn = MARKED.stoi[TURN]
+    with torch.no_grad():
+        model.lm_head.weight[turn] = 0  # the logit 0, where all others are below it
+        model.lm_head.weight[[index for index in range(len(MARKED.itos)) if index != turn]] *= 1e-6
+    code = """
+    const request = { prompt: "ab\\x1f", count: 40, temperature: 1, seed: 3 };
+    return (await write(source, request)).map(({ id }) => id);
+    """
+    found = ask_marked(model, code, stop=(TURN,))
+    assert found[:4] == [END, *MARKED.encode(f"ab{ANSWER}").tolist()]
+    assert found.index(turn) == len(found) - 1 < 43
+
+
+def test_views_of_items_begin_at_the_mark_and_read_signs() -> None:
+    model = sharp_model(vocab_size=MARKED.vocab_size)
+    code = f"return source.surprisal({{ text: 'ab{SIGNS[ANSWER]}c' }});"
+    idx = torch.tensor([END, *MARKED.encode(f"ab{ANSWER}c").tolist()])
+    bits = [None, *surprisal(model, idx).bits.tolist()]
+    assert_same(ask_marked(model, code, stop=(TURN,))["bits"], bits)
+
+
+def test_logits_of_an_earlier_item_are_computed_again() -> None:
+    model = sharp_model(vocab_size=MARKED.vocab_size)
+    first = [END, *MARKED.encode("ab").tolist()]
+    code = f"""
+    await write(source, {{ prompt: "ab", count: 1 }});
+    await write(source, {{ prompt: "cd", count: 1 }});
+    return [...await source.logitsAfter({{ ids: {first} }})];
+    """
+    with torch.no_grad():
+        expected = model(torch.tensor([first]))[0, -1]
+    found = torch.tensor(ask_marked(model, code))
+    torch.testing.assert_close(found, expected, atol=1e-4 * float(expected.std()), rtol=0)
 
 
 def assert_same(found: Any, expected: Any) -> None:

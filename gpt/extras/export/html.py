@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
+from gpt.data.pairs import TURN
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.words import WordTokenizer
 from gpt.extras.export.coverage import changes_for, unknown_defaults
@@ -22,6 +23,7 @@ from gpt.extras.inspection.views.picture import sizes_of
 from gpt.extras.inspection.views.snapshots import read_snapshot, view_snapshot
 from gpt.extras.inspection.views.tokens import kind_of, labels_of
 from gpt.extras.web.document import MODEL, render_document
+from gpt.extras.web.marks import marks_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 from gpt.system.errors import InputError
@@ -79,7 +81,8 @@ def render_model_page(
 
     Args:
         weights: one of `WEIGHTS`.
-        params: the temperature, filters, seed and length that the page starts with.
+        params: the temperature, filters, seed and length that the page starts with, and the tokens
+            that begin and end a text.
         words: what the page says about the model.
         learning: how the model was trained, from `learning_of`.
 
@@ -99,6 +102,10 @@ def render_model_page(
             f"and these have {len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
         )
     config = model.config
+    marks = marks_of(tokenizer, params)
+    start = {"seed": params.seed}
+    if marks["kind"] != "items":  # of which the page has a number of its own
+        start["count"] = params.max_new_tokens
     # The page takes the ranges of the filters from the schema.
     schema = SampleConfig.model_json_schema()["properties"]
     data = {
@@ -111,10 +118,12 @@ def render_model_page(
             "token": kind_of(tokenizer),
             "vocab_size": tokenizer.vocab_size,
             "example": words.example,
+            "marks": marks,
+            "longest": params.max_new_tokens,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },
         "filters": {name: schema[name] for name in FILTERS},
-        "start": {"count": params.max_new_tokens, "seed": params.seed},
+        "start": start,
         "learning": learning,
     }
     encoded = base64.b64encode(content).decode()
@@ -123,7 +132,10 @@ def render_model_page(
 
 def not_in_page(params: SampleConfig) -> list[str]:
     """Return the sampling defaults, as sample.KEY=VALUE, that a page has no place for."""
-    return unknown_defaults(params, {"max_new_tokens", "temperature", "seed", *FILTERS})
+    known = {"max_new_tokens", "temperature", "seed", "begin_id", "end_id", *FILTERS}
+    # the only string that ends a text in a page is the mark of an answer
+    other_stops = tuple(stop for stop in params.stop if stop != TURN)
+    return unknown_defaults(params.model_copy(update={"stop": other_stops}), known)
 
 
 def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:

@@ -1,3 +1,4 @@
+import { NO_MARKS, withMarks } from "../marks.js";
 import { gatherPicture } from "./picture.js";
 import { bitsOf, byProbability, probabilitiesOf, Twister } from "./sampling.js";
 import { Text } from "./text.js";
@@ -6,8 +7,8 @@ const SLICE_MILLISECONDS = 12; // of computation, so that the page draws 60 time
 const ALTERNATIVES = 10; // of the most likely tokens that are listed
 
 /**
- * Calls `task(index)` for 0 to count - 1, with pauses in which the page draws, and in which
- * `signal` can end it. `onSlice()` is called before each pause and at the end.
+ * Calls `task(index)` for 0 to count - 1, or until it returns true, with pauses in which the page
+ * draws, and in which `signal` can end it. `onSlice()` is called before each pause and at the end.
  */
 async function inSlices(count, task, signal, onSlice = () => {}) {
   let until = performance.now() + SLICE_MILLISECONDS;
@@ -18,7 +19,7 @@ async function inSlices(count, task, signal, onSlice = () => {}) {
       signal?.throwIfAborted();
       until = performance.now() + SLICE_MILLISECONDS;
     }
-    task(index);
+    if (task(index)) break;
   }
   onSlice();
 }
@@ -29,9 +30,14 @@ async function inSlices(count, task, signal, onSlice = () => {}) {
  * answered waits for it.
  */
 export class LocalSource {
-  /** `labels` has one for each id; `learning` is how the model learned, or null. */
-  constructor(model, tokenizer, labels, learning = null) {
+  /**
+   * `labels` has one for each id; `learning` is how the model learned, or null; `marks` are as
+   * `NO_MARKS`.
+   */
+  constructor(model, tokenizer, labels, learning = null, marks = NO_MARKS) {
     this.learning = learning;
+    this.begin = marks.begin;
+    this.ends = new Set(marks.ends);
     this.model = model;
     this.tokenizer = tokenizer;
     this.labels = labels;
@@ -46,15 +52,21 @@ export class LocalSource {
     return result;
   }
 
-  /** Ids of a text, at least one. */
+  /** Ids of a text, at least one, behind the mark that begins texts, where there is one. */
   encode(text) {
+    if (this.begin !== null) return [this.begin, ...this.tokenizer.encodeMarked(text).ids];
     const { ids } = this.tokenizer.encode(text);
     return ids.length ? ids : [this.tokenizer.first];
   }
 
+  /** Ids of a text that is read, in which signs stand for marks. */
+  encodeRead(text) {
+    return this.encode(this.begin === null ? text : withMarks(text));
+  }
+
   /** A text as the model reads it: unknown characters in a plain form, or left out. */
   readable(text) {
-    return this.tokenizer.encode(text).ids.map(this.tokenizer.stream()).join("");
+    return this.tokenizer.encodeMarked(text).ids.map(this.tokenizer.stream()).join("");
   }
 
   ablatedHeads(ablate) {
@@ -62,10 +74,10 @@ export class LocalSource {
   }
 
   /**
-   * Continues a prompt, a text or its ids, by `count` tokens. `onTokens` is called with several
-   * tokens at a time: those of the prompt without the first `known`, then the new ones. Returns the
-   * characters of the prompt that the model does not know. Throws an AbortError when `signal` is
-   * aborted.
+   * Continues a prompt, a text or its ids, by `count` tokens, or up to one that ends a text.
+   * `onTokens` is called with several tokens at a time: those of the prompt without the first
+   * `known`, then the new ones. Returns the characters of the prompt that the model does not know.
+   * Throws an AbortError when `signal` is aborted.
    */
   write({ prompt, count, seed, known = 0, ablate = [], signal, ...settings }, onTokens) {
     return this.inTurn("writing", async () => {
@@ -81,11 +93,12 @@ export class LocalSource {
           else this.text.sample(settings, generator.uniform());
         }
         const text = show(this.text.ids[index]);
-        if (index >= known)
-          tokens.push({ ...this.tokenAt(index, settings), text, isGiven: index < ids.length });
+        const isGiven = index < ids.length;
+        if (index >= known) tokens.push({ ...this.tokenAt(index, settings), text, isGiven });
+        return !isGiven && this.ends.has(this.text.ids[index]);
       };
       await inSlices(ids.length + count, write, signal, () => onTokens(tokens.splice(0)));
-      return typeof prompt === "string" ? this.tokenizer.encode(prompt).unknown : [];
+      return typeof prompt === "string" ? this.tokenizer.encodeMarked(prompt).unknown : [];
     });
   }
 
@@ -103,14 +116,31 @@ export class LocalSource {
 
   /**
    * Logits (V) from which the token after the ids was sampled; null where the text no longer begins
-   * with these.
+   * with these. Those of an earlier item of a list are computed again.
    */
-  async logitsAfter({ ids }) {
-    if (ids.some((id, index) => id !== this.text.ids[index])) return null;
-    const logits = this.text.logits[ids.length];
-    if (!logits) return null;
+  async logitsAfter({ ids, signal }) {
+    const isOther = ids.some((id, index) => id !== this.text.ids[index]);
+    if (isOther && this.begin === null) return null;
+    const logits = isOther ? await this.reread(ids, signal) : this.text.logits[ids.length];
     // ids without a text are never sampled
-    return logits.slice().fill(-Infinity, this.tokenizer.size);
+    return logits ? logits.slice().fill(-Infinity, this.tokenizer.size) : null;
+  }
+
+  /** Logits (V) after some ids; null where they are more than a window. */
+  reread(ids, signal) {
+    return this.inTurn("reading", async () => {
+      if (ids.length > this.model.config.block_size) return null;
+      const cache = this.model.caches[1];
+      let logits = null;
+      const step = (index) => {
+        logits = this.model.step(ids[index], index, {
+          cache,
+          wantLogits: index === ids.length - 1,
+        });
+      };
+      await inSlices(ids.length, step, signal);
+      return logits;
+    });
   }
 
   /**
@@ -145,7 +175,7 @@ export class LocalSource {
           `A window of ${size} tokens has no room for ${count} new ones after a text.`
         );
       }
-      const ids = this.encode(text).slice(-Math.min(last, size - count));
+      const ids = this.encodeRead(text).slice(-Math.min(last, size - count));
       const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate) };
       const given = ids.length;
       const probabilities = [];
@@ -175,7 +205,7 @@ export class LocalSource {
    */
   read({ text, last = Infinity, ablate = [], signal }, least, begin) {
     return this.inTurn("reading", async () => {
-      const all = this.encode(text);
+      const all = this.encodeRead(text);
       const { block_size: most } = this.model.config;
       const ids = all.slice(-last);
       if (ids.length < least) {

@@ -1,3 +1,5 @@
+import { splitAtMarks } from "../marks.js";
+
 /** Characters that common texts have and many vocabularies have not, in a plain form. */
 const PLAIN = { "‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\t": " " };
 
@@ -37,6 +39,15 @@ export class Tokenizer {
     if (!this.chars) return { ids: [...new TextEncoder().encode(text)], unknown: [] };
     const { known, unknown } = inPlainForm(text, this.ids);
     return { ids: known.map((char) => this.ids.get(char)), unknown };
+  }
+
+  /** The same for a text with marks, of which byte pairs would merge some with what is beside. */
+  encodeMarked(text) {
+    const parts = splitAtMarks(text).map((part) => this.encode(part));
+    return {
+      ids: parts.flatMap(({ ids }) => ids),
+      unknown: [...new Set(parts.flatMap(({ unknown }) => unknown))],
+    };
   }
 
   /** A function that takes one id after another, and returns the text that is complete with it. */

@@ -11,8 +11,9 @@ import { startValues, WRITE, Writer } from "../views/write.js";
 const MAX_TOKENS = 20000; // that one text may be asked to have
 const data = JSON.parse(document.getElementById("data").textContent);
 const model = new Model(data, decodeBase64(document.getElementById("weights").textContent));
-const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, data.learning);
-const context = { source, model: "", text: data.facts.example, facts: data.facts };
+const { labels, learning, facts } = data;
+const source = new LocalSource(model, new Tokenizer(data.tokenizer), labels, learning, facts.marks);
+const context = { source, model: "", text: facts.example, facts };
 
 /** Shows the form of `Writer`, and lets it write. */
 function showWriter(root) {
@@ -20,7 +21,7 @@ function showWriter(root) {
     context.text = text;
   };
   const start = {
-    ...startValues(data.facts),
+    ...startValues(facts),
     ...data.start,
     most: MAX_TOKENS,
     filters: data.filters,
@@ -32,5 +33,5 @@ const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
 const root = Object.assign(create("div"), { id: "view" });
 document.querySelector("main").append(create("div", "shell", nav), root);
 const views = [{ ...WRITE, show: showWriter }, ...READING_VIEWS];
-if (data.learning) views.unshift(LEARNING);
+if (learning) views.unshift(LEARNING);
 startShell(nav, root, views, context);

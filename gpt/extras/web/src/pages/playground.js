@@ -1,4 +1,5 @@
 import { fill, recall, remember, say, setOptions } from "../dom.js";
+import { NO_MARKS } from "../marks.js";
 import header from "../playground/header.html";
 import { LEARNING } from "../playground/learning.js";
 import main from "../playground/main.html";
@@ -15,12 +16,17 @@ head.className = "shell";
 
 /** Shows the form of `Writer` with what was in it last, and lets it write. */
 function showWriter(root, context) {
+  // the form of another kind of model has other values: a question, or a number of items
+  const storedName = () => {
+    const { kind } = (context.facts ?? unknownFacts()).marks;
+    return kind === "text" ? "write" : `write.${kind}`;
+  };
   const readValues = () => ({
     ...startValues(context.facts ?? unknownFacts()),
-    ...recall("write", {}),
+    ...recall(storedName(), {}),
   });
   const start = { ...readValues(), most: data.mostTokens, filters: data.filters };
-  const changed = (values) => remember("write", values);
+  const changed = (values) => remember(storedName(), values);
   const written = (text) => {
     context.text = text;
     remember("text", text);
@@ -41,7 +47,7 @@ function showWriter(root, context) {
 function unknownFacts() {
   const sample = { temperature: 0.8 };
   for (const [name, schema] of Object.entries(data.filters)) sample[name] = schema.default;
-  return { example: "", token: "character", sample };
+  return { example: "", token: "character", marks: NO_MARKS, sample };
 }
 
 /**

@@ -1,4 +1,5 @@
 import { inPlainForm } from "../engine/tokenizer.js";
+import { withMarks } from "../marks.js";
 
 const MOST_ALTERNATIVES = 4096; // that the server returns
 
@@ -11,6 +12,7 @@ export class ServerSource {
     this.key = key;
     // the characters of the model that was described last; null if it reads any text
     this.vocabulary = null;
+    this.begin = null; // the id before each text of that model, where there is one
     this.attention = this.posting("/api/attention");
     this.lens = this.posting("/api/lens");
     this.surprisal = this.posting("/api/surprisal");
@@ -30,6 +32,7 @@ export class ServerSource {
     const response = await this.ask(`/api/models/${name}`, { method: "POST" });
     const facts = await response.json();
     this.vocabulary = facts.characters && new Set(facts.characters);
+    this.begin = facts.marks.begin;
     return facts;
   }
 
@@ -90,10 +93,14 @@ export class ServerSource {
     return response.json();
   }
 
-  /** A method that sends a request with a text, and perhaps a signal, and returns the answer. */
+  /**
+   * A method that sends a request with a text, in which signs stand for marks, and perhaps a
+   * signal, and returns the answer.
+   */
   posting(path) {
     return async ({ signal, text, ...body }) => {
-      const response = await this.send(path, { ...body, text: this.readable(text) }, signal);
+      const read = this.readable(this.begin === null ? text : withMarks(text));
+      const response = await this.send(path, { ...body, text: read }, signal);
       return response.json();
     };
   }

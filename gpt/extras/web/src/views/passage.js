@@ -1,6 +1,7 @@
 import { drawInTheme, drawLegend, paintBits } from "../colors.js";
 import { create, createButton, fill } from "../dom.js";
 import { probabilitiesOf } from "../engine/sampling.js";
+import { plainTextOf, SIGNS } from "../marks.js";
 import { createBar, makeChoosable, percent, quoted } from "../tokens.js";
 import template from "./passage.html";
 
@@ -55,8 +56,9 @@ export class Passage {
     this.show(null);
   }
 
-  get text() {
-    return this.tokens.map(({ text }) => text).join("");
+  /** The text behind its mark `begin`, with line ends for other marks. */
+  plainText(begin) {
+    return plainTextOf(this.tokens, begin);
   }
 
   choose(index) {
@@ -89,12 +91,12 @@ export class Passage {
 
   /**
    * Adds a token, and returns the nodes to append: its element, and a line break after a sign for
-   * one.
+   * one, or for a mark of items.
    */
   addItem(token) {
     const { label, text, probability } = token;
-    const isLineBreak = text === "\n";
-    const shown = isLineBreak ? "⏎" : text || "·";
+    const sign = signOf(text);
+    const shown = sign ?? (text || "·");
     const item = create("span", "token", shown);
     item.classList.toggle("given", Boolean(token.isGiven));
     item.classList.toggle("picked", Boolean(token.isPicked));
@@ -109,7 +111,7 @@ export class Passage {
     this.tokens.push({ ...token, sampling: this.sampling });
     this.items.push(item);
     this.tint(this.items.length - 1);
-    return isLineBreak ? [item, "\n"] : [item];
+    return endsLine(text, this.items.length - 1) ? [item, "\n"] : [item];
   }
 
   /** Removes the tokens from `length` on. */
@@ -120,7 +122,8 @@ export class Passage {
     tokens.length = kept;
     items.length = kept;
     while (written.lastChild && written.lastChild !== items.at(-1)) written.lastChild.remove();
-    if (tokens.at(-1)?.text === "\n") written.append("\n"); // the loop has removed its line break
+    // the loop has removed the line break of the last token
+    if (endsLine(tokens.at(-1)?.text, kept - 1)) written.append("\n");
     if (this.chosen !== null && this.chosen >= length) this.choose(null);
   }
 
@@ -232,6 +235,16 @@ export class Passage {
     if (!logits && this.logits === asked) this.logits = null;
     return logits;
   }
+}
+
+/** The sign of a line end or of a mark; undefined of another token. */
+function signOf(text) {
+  return text === "\n" ? "⏎" : SIGNS[text];
+}
+
+/** Whether the token at `index` is a line end, or a mark behind which another text begins. */
+function endsLine(text, index) {
+  return text === "\n" || (index > 0 && text in SIGNS);
 }
 
 function describeChoice({ probability, isGiven, isPicked }) {

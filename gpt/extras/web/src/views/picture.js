@@ -1,5 +1,6 @@
 import { drawInTheme, paint, unpaint } from "../colors.js";
 import { create, createButton, fill, keyIn, within } from "../dom.js";
+import { textOf } from "../marks.js";
 import { drawBars, makeChoosable, percent, unitOf } from "../tokens.js";
 import template from "./picture.html";
 import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
@@ -152,7 +153,7 @@ class Picture {
     const isCurrent = token === this.token && temperature === asked;
     const bars = sampled.map(([, label, probability]) => [label, probability]);
     if (isCurrent) drawBars(this.bars, bars, (index) => (sampled[index][0] === id ? "chosen" : ""));
-    return written.map(({ text }) => text).join("");
+    return textOf(written, source.begin);
   }
 
   /** Creates a row of the picture: a button with name and shape, what is drawn, and figures. */

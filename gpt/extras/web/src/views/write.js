@@ -1,4 +1,5 @@
 import { camelCase, copy, create, fill, isSubmit, say } from "../dom.js";
+import { NO_MARKS, SIGNS, textOf } from "../marks.js";
 import { many } from "../tokens.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
@@ -28,6 +29,18 @@ const TEMPERATURE = {
 const COMPUTED = ["temperature", "top-k", "top-p", "min-p"];
 const PACE_MILLISECONDS = 16; // between tokens: as fast as a screen shows them
 const SLIDER_RANGE = 50; // of a setting without an upper bound
+const NUM_ITEMS = 20; // of a list, as `gpt sample` writes
+const SEEDS = 2 ** 32; // as many as there are
+/** What the form says, by what the model writes: running text, the items of a list, or answers. */
+const WORDS = {
+  text: { label: "Prompt", hint: "Empty: the text begins after a line end.", button: "Write" },
+  items: {
+    label: "Beginning of each item",
+    hint: "Empty: the model begins the items itself.",
+    button: "Write",
+  },
+  answers: { label: "Question", hint: "What the model is to answer.", button: "Ask" },
+};
 const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u; // one word, or two where the second is short
 
 /**
@@ -38,8 +51,13 @@ const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/u; // one word, or two where t
  *
  * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls
  * `add(tokens)` with tokens as `Passage` takes them: those of the prompt without the first `known`,
- * then `count` that are sampled. The prompt is a text, or the ids of one. `source.logitsAfter({
- * model, ids })` returns the logits, up to a constant, of the token after the ids.
+ * then `count` that are sampled, or fewer, if one of them ends the text. The prompt is a text, or
+ * the ids of one. `source.logitsAfter({ model, ids })` returns the logits, up to a constant, of the
+ * token after the ids.
+ *
+ * `marks` of the context's facts say where a text begins and ends. A model of a list writes `count`
+ * items, one after another: each is a text of its own, which the model reads from the mark before
+ * it. A model of questions and answers reads the prompt as a question.
  *
  * `changed(values)` is called when the form has changed, `written(text)` after each text that the
  * reader has asked for.
@@ -138,18 +156,35 @@ export class Writer {
 
   /** A program that writes the text of the form. */
   snippet(settings) {
-    const numbers = [`max_new_tokens=${settings.count}`, `temperature=${settings.temperature}`];
+    const { facts } = this.context;
+    const length = this.marks.kind === "items" ? facts.longest : settings.count;
+    const numbers = [`max_new_tokens=${length}`, `temperature=${settings.temperature}`];
     for (const { field } of this.chosenFilters(settings)) {
       numbers.push(`${field.replaceAll("-", "_")}=${settings[camelCase(field)]}`);
     }
-    numbers.push(`seed=${settings.seed}`);
     const { source, model } = this.context;
-    const prompt = source.readable(this.fields.prompt.value);
+    const prompt = source.readable(this.asked(this.fields.prompt.value));
     const folder = `runs/${model || source.learning?.run.name}`;
-    return (
-      `import gpt\n\nmodel, tokenizer = gpt.load(${JSON.stringify(folder)})\nprompt = ${JSON.stringify(prompt)}\n` +
-      `print(prompt + gpt.generate(model, tokenizer, prompt, ${numbers.join(", ")}))`
-    );
+    const head =
+      `import gpt\n\nmodel, tokenizer = gpt.load(${JSON.stringify(folder)})\n` +
+      `prompt = ${JSON.stringify(prompt)}\n`;
+    const write = (seed) => {
+      const values = [...numbers, `seed=${seed}`, ...this.markArguments()].join(", ");
+      return `print(prompt + gpt.generate(model, tokenizer, prompt, ${values}))`;
+    };
+    if (this.marks.kind !== "items") return head + write(settings.seed);
+    const seeds = `range(${settings.seed}, ${settings.seed + settings.count})`;
+    return `${head}for seed in ${seeds}:\n    ${write("seed")}`;
+  }
+
+  /** The arguments of a program that say where the texts of the model begin and end. */
+  markArguments() {
+    const { begin, ends, turn } = this.marks;
+    const values = [];
+    if (begin !== null) values.push(`begin_id=${begin}`);
+    if (ends.length) values.push(`end_id=${ends[0]}`);
+    if (turn) values.push(`stop=${JSON.stringify(turn)}`);
+    return values;
   }
 
   /** Starts the text when the view is first shown, and when the model is another one. */
@@ -158,8 +193,18 @@ export class Writer {
     this.word = facts.token;
     this.parts.same.hidden = !model && !this.context.source.learning;
     this.follow();
-    this.parts.unit.textContent = `${this.word[0].toUpperCase()}${this.word.slice(1)}s`;
+    const unit = this.marks.kind === "items" ? "item" : this.word;
+    this.parts.unit.textContent = `${unit[0].toUpperCase()}${unit.slice(1)}s`;
+    const { label, hint, button } = WORDS[this.marks.kind];
+    this.parts.promptLabel.textContent = label;
+    this.parts.prompt.placeholder = hint;
+    this.parts.writeButton.textContent = button;
     if (this.shown !== model) this.start(false);
+  }
+
+  /** The marks of the model, as `NO_MARKS`; those of one that cannot be loaded are not known. */
+  get marks() {
+    return this.context.facts?.marks ?? NO_MARKS;
   }
 
   values() {
@@ -185,7 +230,17 @@ export class Writer {
     this.shown = this.context.model;
     if (!this.parts.form.reportValidity()) return;
     this.passage.truncate(0);
-    this.run(this.parts.prompt.value, this.settings(), 0, isAsked);
+    const prompt = this.parts.prompt.value;
+    if (this.marks.kind === "answers" && !prompt.trim()) {
+      say(this.parts.status, isAsked ? "Ask the model something." : "");
+      return;
+    }
+    this.run(this.asked(prompt), this.settings(), 0, isAsked);
+  }
+
+  /** A prompt as the model reads it: a question is followed by the mark that begins an answer. */
+  asked(prompt) {
+    return prompt + this.marks.answer;
   }
 
   /** The settings in words, without filters that are off. */
@@ -209,7 +264,7 @@ export class Writer {
   }
 
   async copy() {
-    const isCopied = await copy(this.passage.text);
+    const isCopied = await copy(this.passage.plainText(this.marks.begin));
     const { status } = this.parts;
     say(
       status,
@@ -220,7 +275,13 @@ export class Writer {
 
   logitsAfter(ids, signal) {
     const { source, model } = this.context;
-    return source.logitsAfter({ model, ids, signal });
+    return source.logitsAfter({ model, ids: this.fromMark(ids), signal });
+  }
+
+  /** The end of some ids that the model reads: from the last mark that begins a text. */
+  fromMark(ids) {
+    const { begin } = this.marks;
+    return begin === null ? ids : ids.slice(Math.max(0, ids.lastIndexOf(begin)));
   }
 
   /**
@@ -234,10 +295,49 @@ export class Writer {
     const settings = this.settings();
     // the replaced one included
     const written = tokens.slice(0, index + 1).filter(({ isGiven }) => !isGiven);
-    settings.count = Math.max(0, settings.count - written.length);
+    if (this.marks.kind !== "items") settings.count = Math.max(0, settings.count - written.length);
     this.passage.truncate(index);
-    const ids = tokens.map((token) => token.id);
-    this.run([...ids, id], settings, index, true);
+    const ids = this.fromMark(tokens.map((token) => token.id));
+    this.run([...ids, id], settings, ids.length, true);
+  }
+
+  /**
+   * Asks the source for one text, or for the items of a list that are not written yet, one after
+   * another. Returns what `source.write` returns for the last of them.
+   */
+  async ask(request, take) {
+    const { kind, begin } = this.marks;
+    if (kind !== "items") return this.askOnce(request, take);
+    let unknown = [];
+    let { prompt, known } = request;
+    const first = this.countItems();
+    const end = Math.max(request.count, first + 1); // an item that was changed is written anew
+    for (let item = first; item < end; item++) {
+      let last = null;
+      const takeItem = (tokens) => {
+        last = tokens.at(-1) ?? last;
+        take(tokens);
+      };
+      const seed = (request.seed + item) % SEEDS;
+      const asked = { ...request, prompt, known, seed, count: this.context.facts.longest };
+      unknown = (await this.askOnce(asked, takeItem)) ?? [];
+      prompt = this.parts.prompt.value;
+      known = last?.id === begin ? 1 : 0; // the mark that ends an item begins the next one
+    }
+    return unknown;
+  }
+
+  /** Asks for one text. A token that ends it may have been chosen by the reader. */
+  askOnce(request, take) {
+    const { prompt, count } = request;
+    const isEnded = Array.isArray(prompt) && this.marks.ends.includes(prompt.at(-1));
+    return this.context.source.write({ ...request, count: isEnded ? 0 : count }, take);
+  }
+
+  /** The number of items of the list that have ended. */
+  countItems() {
+    const isEnd = ({ id, isGiven }) => !isGiven && this.marks.ends.includes(id);
+    return this.passage.tokens.filter(isEnd).length;
   }
 
   /**
@@ -253,7 +353,7 @@ export class Writer {
     passage.sampling = settings;
     say(parts.status, "Writing…");
     const began = performance.now();
-    const picked = Array.isArray(prompt) ? known : null;
+    const picked = Array.isArray(prompt) ? passage.tokens.length : null;
     let added = 0;
     const add = (tokens) => {
       if (!signal.aborted) added += this.add(tokens, picked);
@@ -276,8 +376,7 @@ export class Writer {
     let seconds = 0;
     try {
       const request = { ...settings, model: context.model, prompt, known, signal };
-      unknown =
-        (await Promise.race([context.source.write(request, take), untilAborted(signal)])) ?? [];
+      unknown = (await Promise.race([this.ask(request, take), untilAborted(signal)])) ?? [];
       seconds = (performance.now() - began) / 1000;
       while (waiting.length) await Promise.race([nextFrame(), untilAborted(signal)]);
     } catch (error) {
@@ -289,15 +388,14 @@ export class Writer {
     parts.stop.disabled = true;
     if (fault === null) {
       const bits = describeBits(passage.tokens, context.facts);
-      say(
-        parts.status,
-        describeRun(added, word, settings.seed, seconds) + bits + describeUnknown(unknown)
-      );
+      const what = this.marks.kind === "items" ? `${many(this.countItems(), "item")} of ` : "";
+      const run = what + describeRun(added, word, settings.seed, seconds);
+      say(parts.status, run + bits + describeUnknown(unknown));
     } else {
       say(parts.status, fault, true);
     }
     passage.settle();
-    if (isAsked) this.written?.(passage.text);
+    if (isAsked) this.written?.(textOf(passage.tokens, this.marks.begin));
   }
 
   /**
@@ -363,16 +461,23 @@ function fieldOf(filter) {
  * The values that the form starts with: the first words of the model's example, and what its
  * configuration samples with.
  */
-export function startValues({ example, sample: { temperature, ...filters } }) {
-  const [prompt = ""] = BEGINNING.exec(example) ?? [];
+export function startValues({ example, marks, sample: { temperature, ...filters } }) {
   const values = {
-    prompt,
-    count: 300,
+    prompt: beginningOf(example, marks),
+    count: marks.kind === "items" ? NUM_ITEMS : 300,
     seed: 1337,
     temperature: Math.min(TEMPERATURE.maximum, temperature),
   };
   for (const [name, value] of Object.entries(filters)) values[fieldOf(name)] = value;
   return values;
+}
+
+/** The prompt that the form starts with. */
+function beginningOf(example, { kind, answer }) {
+  if (kind === "items") return ""; // whole ones
+  if (kind === "answers") return example.split(SIGNS[answer])[0];
+  const [words = ""] = BEGINNING.exec(example) ?? [];
+  return words;
 }
 
 /** Creates a field for a number with a slider beside it, from a JSON schema. */
