@@ -114,3 +114,9 @@ def test_sorted_text_gets_one_warning(names: Path, run: Call) -> None:
     Path("sorted.txt").write_text("\n".join(lines), encoding="utf-8")
     err = run(f"train sorted.txt data.items=none {QUICK}").err
     assert err.count("a sorted or grouped text") == 1
+
+
+@pytest.mark.usefixtures("trained_on_names")
+def test_explained_text_begins_with_the_mark_of_items(run: Call) -> None:
+    found = run("explain attention --checkpoint names --prompt Bel --json").json
+    assert found["labels"] == ["⏎", "B", "e", "l"]

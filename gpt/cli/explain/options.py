@@ -189,6 +189,8 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits"]:
     """Return the model of `--checkpoint`, the prompt's ids (T,) int64 on its device, and the edits.
 
+    A model of items reads the prompt behind their mark, as in its training.
+
     Raises:
         InputError: an edit is wrong, or the prompt is empty or longer than the window.
     """
@@ -197,7 +199,7 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
     import torch
 
     from gpt.checkpoint import load_trained
-    from gpt.data.tokenizers import convert_newlines
+    from gpt.generation.text import encode_typed_text
     from gpt.system.device import choose_device
 
     device = choose_device(arguments.device)
@@ -205,7 +207,7 @@ def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits
     prompt = arguments.prompt
     if prompt == "-":
         prompt = read_text(STANDARD_INPUT)
-    ids = loaded.tokenizer.encode(convert_newlines(prompt)).tolist()
+    ids = encode_typed_text(loaded.tokenizer, prompt, loaded.config.sample)
     window = loaded.config.model.block_size
     if not 1 <= len(ids) <= window:
         raise InputError(

@@ -1,5 +1,6 @@
 """Models of items over HTTP: a list begins and ends each item, and a chat is a conversation."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from gpt.checkpoint import Loaded
 from gpt.config import Config
-from gpt.data.pairs import ANSWER, END_OF_TEXT, TURN
+from gpt.data.pairs import ANSWER, END_OF_TEXT, SIGNS, TURN
 from gpt.data.tokenizers import CharTokenizer
 from http_server import Serve, assert_is_error, real_engine
 from tiny import sharp_model
@@ -74,3 +75,49 @@ def test_chat_whose_roles_do_not_alternate_is_refused(serve: Serve) -> None:
     with serve(real_engine, loaded=loaded("pairs", stop=(TURN,))) as served:
         answer = served.post("/v1/chat/completions", messages=messages)
         assert_is_error(answer, 400, "messages", "message 2 is the user's")
+
+
+def logprobs_behind_the_mark(text: str) -> list[float]:
+    ids = CHARS.encode(END_OF_TEXT + text).tolist()
+    with torch.no_grad():
+        logprobs = MODEL(torch.tensor([ids]))[0].log_softmax(dim=-1)
+    return [float(logprobs[place, index]) for place, index in enumerate(ids[1:])]
+
+
+def test_echo_scores_a_text_behind_the_mark_and_does_not_show_it(serve: Serve) -> None:
+    with serve(real_engine, loaded=loaded("paragraphs")) as served:
+        body = {"prompt": "abc", "echo": True, "logprobs": 0}
+        found = served.post(max_tokens=0, **body).json()["choices"][0]
+        assert found["text"] == "abc"
+        assert found["logprobs"]["tokens"] == ["a", "b", "c"]
+        assert found["logprobs"]["text_offset"] == [0, 1, 2]
+        expected = pytest.approx(logprobs_behind_the_mark("abc"), abs=1e-4)
+        assert found["logprobs"]["token_logprobs"] == expected
+        written = served.post(max_tokens=9, **body).json()["choices"][0]
+        assert written["text"] == "abc" + greedy(END_OF_TEXT + "abc", 9, END_OF_TEXT)
+
+
+def test_echo_of_a_text_beyond_the_window_has_the_offsets_of_the_text(serve: Serve) -> None:
+    text = "abcdefgh" * 9
+    with serve(real_engine, loaded=loaded("paragraphs")) as served:
+        body = {"prompt": text, "echo": True, "logprobs": 0, "long_prompt": "crop"}
+        found = served.post(max_tokens=0, **body).json()["choices"][0]
+        assert found["text"] == text
+        assert found["logprobs"]["text_offset"] == list(range(8, 72))
+
+
+def test_playground_reads_and_continues_texts_behind_the_mark(serve: Serve) -> None:
+    with serve(real_engine, loaded=loaded("pairs", stop=(TURN,))) as served:
+        marks = served.post("/api/models/first").json()["marks"]
+        assert marks["kind"] == "answers"
+        prompt = "ab" + marks["answer"]
+        answer = served.post("/api/generate", prompt=prompt, max_tokens=40, temperature=0.0)
+        events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+        tokens = [token for event in events[:-1] for token in json.loads(event)["tokens"]]
+        read = END_OF_TEXT + prompt
+        assert [token["text"] for token in tokens if token["isGiven"]] == list(read)
+        written = "".join(token["text"] for token in tokens if not token["isGiven"])
+        ends = END_OF_TEXT + TURN
+        assert written.rstrip(ends) == greedy(read, 40, ends)
+        view = served.post("/api/surprisal", text="ab" + SIGNS[ANSWER] + "c").json()
+        assert view["labels"] == [SIGNS[END_OF_TEXT], "a", "b", SIGNS[ANSWER], "c"]

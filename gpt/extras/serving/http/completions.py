@@ -250,8 +250,8 @@ def _begin(
     before = prompt.ids
     offset = 0
     if prompt.is_shown:
-        before = prompt.cropped
-        offset = len(TextStream(tokenizer).begin(prompt.cropped)) if scored else 0
+        before = prompt.cropped_text_ids
+        offset = len(TextStream(tokenizer).begin(before)) if scored else 0
     choices = []
     for index, params in enumerate(prompt.params, first):
         logprobs = None

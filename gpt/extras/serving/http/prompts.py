@@ -19,7 +19,15 @@ from gpt.data.pairs import TURN
 from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import APIError, CompletionRequest, Ids, naming
-from gpt.generation.text import UNKNOWN, TextStream, check_ids, decode_text, fit_prompt, token_name
+from gpt.generation.text import (
+    UNKNOWN,
+    TextStream,
+    check_ids,
+    decode_text,
+    encode_text,
+    fit_prompt,
+    token_name,
+)
 from gpt.generation.tokens import SampledToken, not_finite, to_sampled_tokens
 from gpt.model import GPT
 from gpt.system.errors import GenerationError, GPTError
@@ -49,6 +57,8 @@ class Prompt(NamedTuple):
         cropped: its tokens before the window.
         params: one for each completion; they differ in the seed.
         is_shown: whether the completions begin with the prompt.
+        is_marked: whether the first of all tokens is the mark before items, which is no part of the
+            text.
     """
 
     text: str
@@ -56,6 +66,17 @@ class Prompt(NamedTuple):
     cropped: list[int]
     params: list[SamplingParams]
     is_shown: bool
+    is_marked: bool
+
+    @property
+    def text_ids(self) -> list[int]:
+        """The tokens of the text in the window."""
+        return self.ids[1:] if self.is_marked and not self.cropped else self.ids
+
+    @property
+    def cropped_text_ids(self) -> list[int]:
+        """The tokens of the text before the window."""
+        return self.cropped[1:] if self.is_marked else self.cropped
 
     @property
     def values(self) -> int:
@@ -76,14 +97,15 @@ class Prompt(NamedTuple):
         """Number of tokens of the prompt that have log-probabilities in a completion, where these
         are asked for.
         """
-        return len(self.ids) if self.is_shown else 0
+        return len(self.text_ids) if self.is_shown else 0
 
     async def score(self, model: GPT, executor: Executor) -> list[SampledToken]:
-        """Return the prompt's tokens in the window with their log-probabilities."""
+        """Return the tokens of the text in the window with their log-probabilities."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
+        scored = await loop.run_in_executor(
             executor, prompt_logprobs, model, self.ids, self.params[0]
         )
+        return scored[len(self.ids) - len(self.text_ids) :]
 
 
 def read_prompts(
@@ -104,10 +126,7 @@ def read_prompts(
     prompts = []
     for given in given_prompts:
         try:
-            ids = _encode(given, tokenizer)
-            # an echo shows the prompt and its tokens, and nothing else
-            if isinstance(given, str) and params.begin_id is not None and not request.echo:
-                ids = [params.begin_id, *ids]
+            ids = _encode(given, tokenizer, params)
             window = fit_prompt(ids, tokenizer, params, model.config.block_size)
         except GPTError as error:
             # of a prompt that is not empty, whose ids the model has, only the length can be wrong
@@ -120,7 +139,8 @@ def read_prompts(
             # request
             window = []
         text = _text_of(given, tokenizer, params)
-        prompts.append(Prompt(text, window, cropped, seeded, bool(request.echo)))
+        is_marked = isinstance(given, str) and params.begin_id is not None
+        prompts.append(Prompt(text, window, cropped, seeded, bool(request.echo), is_marked))
     tokens = sum(len(seeded) * (params.max_new_tokens + each.num_described) for each in prompts)
     limits.check_logprobs(tokens, request.logprobs)
     return prompts
@@ -194,13 +214,13 @@ def _sampling_params(
     return defaults.params(**given).limited_to(vocab_size)
 
 
-def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of a prompt.
+def _encode(prompt: str | Ids, tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
+    """Return the ids of a prompt, of a text those that `encode_text` gives.
 
     Given ids stay as they are, also where the tokenizer would choose others for their text.
     """
     if isinstance(prompt, str):
-        return tokenizer.encode(convert_newlines(prompt)).tolist()
+        return encode_text(tokenizer, prompt, params)
     check_ids(prompt, tokenizer.vocab_size)
     return prompt
 

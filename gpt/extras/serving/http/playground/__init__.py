@@ -23,6 +23,7 @@ from gpt.extras.serving.http.playground.runs import add_runs
 from gpt.extras.serving.http.protocol import JSONText
 from gpt.extras.serving.http.responses import Services
 from gpt.extras.web.document import PLAYGROUND, content_policy, render_document
+from gpt.extras.web.marks import marks_of
 
 
 def add_playground(app: FastAPI, services: Services, *, needs_key: bool) -> None:
@@ -82,6 +83,9 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "block_size": config.block_size,
                 "vocab_size": loaded.tokenizer.vocab_size,
                 "token": kind_of(loaded.tokenizer),
+                "marks": marks_of(loaded.tokenizer, sample),
+                # of an item of a list: a request may ask for no more
+                "longest": min(sample.max_new_tokens, services.limits.max_tokens),
                 "characters": getattr(loaded.tokenizer, "itos", None),
                 "example": served.example,
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},

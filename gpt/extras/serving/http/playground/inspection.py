@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from gpt.checkpoint import Loaded
-from gpt.data.tokenizers import convert_newlines
 from gpt.extras.inspection.rendering.pages import packed_bytes, page_data, picture_bytes
 from gpt.extras.inspection.tracing.activation_cache import Edits
 from gpt.extras.inspection.views.attention import attention_view, without_heads
@@ -28,6 +27,7 @@ from gpt.extras.inspection.views.tokens import View, labels_of, require_finite
 from gpt.extras.serving.http.limits import Limits
 from gpt.extras.serving.http.protocol import APIError, naming
 from gpt.extras.serving.http.responses import CLIENT_GONE, Services
+from gpt.generation.text import encode_typed_text
 from gpt.system.errors import InputError
 
 NUM_ALTERNATIVES = 10
@@ -200,7 +200,7 @@ def _read(name: str, body: ReadingRequest, loaded: Loaded, limits: Limits) -> _R
         found = f"text: it has {len(text)} characters"
         raise APIError(400, f"{found}, more than {max_tokens} tokens can have", "text")
     with naming("text"):
-        ids = tokenizer.encode(convert_newlines(text[-max_characters:])).tolist()
+        ids = encode_typed_text(tokenizer, text[-max_characters:], loaded.config.sample)
     is_whole = len(text) <= max_characters
     if body.last is not None:
         count = min(body.last, max_tokens)
