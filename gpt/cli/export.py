@@ -142,13 +142,12 @@ def _write_hugging_face(given_weights: str | None, loaded: "Loaded", staged: Pat
 
 
 def _write_gguf(given_weights: str | None, loaded: "Loaded", staged: Path) -> list[str]:
-    from gpt.extras.export.coverage import unknown_defaults
-    from gpt.extras.export.gguf_file import write_gguf
+    from gpt.extras.export.gguf_file import not_in_file, write_gguf
 
     weights = given_weights or "float32"
     sample = loaded.config.sample
-    write_gguf(staged, loaded.model, loaded.tokenizer, weights, _name(loaded), sample.end_id)
-    return unknown_defaults(sample, {"end_id"})
+    write_gguf(staged, loaded.model, loaded.tokenizer, weights, _name(loaded), sample)
+    return not_in_file(loaded.tokenizer, sample)
 
 
 def _name(loaded: "Loaded") -> str:

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import jinja2
 import pytest
 import torch
 import transformers
 from torch import Tensor
 
-from gpt.config import SamplingParams
+from gpt.config import SampleConfig, SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
+from gpt.data.pairs import ANSWER, END_OF_TEXT, TURN
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.data.words import learn_words
-from gpt.extras.export.gguf_file import gguf_tokens, write_gguf
+from gpt.extras.export.gguf_file import gguf_tokens, not_in_file, write_gguf
 from gpt.generation.generator import generate_tokens
 from gpt.model import GPT
 from gpt.system.errors import InputError
@@ -155,6 +157,49 @@ def test_tokens_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None
     words = learn_words(lambda: [CORPUS], 30)
     with pytest.raises(InputError, match=r"llama\.cpp has no tokenizer of words.*; use --to hf"):
         gguf_tokens(words)
+
+
+def header_of(file: Path) -> dict[str, Any]:
+    """Return what a file says of its tokenizer."""
+    reader: Any = gguf.GGUFReader(file)
+    fields = {name.removeprefix("tokenizer."): each for name, each in reader.fields.items()}
+    return {name.removeprefix("ggml."): each.contents() for name, each in fields.items()}
+
+
+MARKS = [END_OF_TEXT, ANSWER, TURN]
+MARKED = CharTokenizer([*"abcdef\n", *MARKS])
+
+
+@pytest.mark.parametrize(("tokenizer", "adds_begin"), [(MARKED, False), (BPE, True)])
+def test_answer_begins_and_ends_at_the_marks_of_its_run(
+    tokenizer: Tokenizer, adds_begin: bool, tmp_path: Path
+) -> None:
+    end, turn = (int(tokenizer.encode(mark)[0]) for mark in (END_OF_TEXT, TURN))
+    params = SampleConfig(begin_id=end, end_id=end, stop=(TURN,))
+    model = sharp_model(vocab_size=tokenizer.vocab_size, mlp="gelu_tanh")
+    write_gguf(tmp_path / "x.gguf", model, tokenizer, "float32", "x", params)
+    header = header_of(tmp_path / "x.gguf")
+    assert (header["bos_token_id"], header["eos_token_id"]) == (end, end)
+    assert header["eot_token_id"] == turn
+    assert header["add_bos_token"] == adds_begin
+    messages = [{"role": "user", "content": "ab"}]
+    written = jinja2.Template(header["chat_template"]).render(
+        messages=messages, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
+    )
+    assert written == f"{END_OF_TEXT}ab{ANSWER}"
+    assert not_in_file(tokenizer, params) == []
+
+
+def test_item_of_a_list_ends_at_its_mark_and_begins_with_the_prompt_s(tmp_path: Path) -> None:
+    params = SampleConfig(begin_id=0, end_id=0)
+    model = sharp_model(vocab_size=MARKED.vocab_size, mlp="gelu_tanh")
+    write_gguf(tmp_path / "x.gguf", model, MARKED, "float32", "x", params)
+    header = header_of(tmp_path / "x.gguf")
+    assert (header["bos_token_id"], header["eos_token_id"]) == (0, 0)
+    assert not {"eot_token_id", "chat_template"} & header.keys()
+    (said,) = not_in_file(MARKED, params)
+    assert said.endswith(r'(begin a prompt with "\n")')
+    assert not_in_file(BPE, params) == []
 
 
 def test_file_is_refused_without_the_library_or_an_architecture(

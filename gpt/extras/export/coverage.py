@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpt.config import ModelConfig, SampleConfig
+from gpt.data.pairs import TURN
 from gpt.model import GPT
 from gpt.native.decoding.weights import reason_not_as_configured
 from gpt.system.errors import InputError
@@ -72,6 +73,15 @@ def unknown_defaults(params: SampleConfig, known: Collection[str]) -> list[str]:
         if key not in known and value != field.default:
             lost.append(f"sample.{key}={json.dumps(value, ensure_ascii=False)}")
     return lost
+
+
+def other_stops(params: SampleConfig) -> SampleConfig:
+    """Return sampling defaults without the mark that ends an answer.
+
+    A format that ends answers at the token of this mark need not know it as a text.
+    """
+    stops = tuple(stop for stop in params.stop if stop != TURN)
+    return params.model_copy(update={"stop": stops})
 
 
 def require_as_configured(model: GPT) -> None:

@@ -1,5 +1,6 @@
 """A model with its tokenizer as one GGUF file, which llama.cpp and the programs built on it run."""
 
+import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -7,12 +8,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gpt.config import ModelConfig
+from gpt.config import ModelConfig, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
+from gpt.data.items import item_ids
+from gpt.data.pairs import TURN
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.data.words import WordTokenizer
 from gpt.extras.export.architectures import architecture_for, gpt2_entries
-from gpt.extras.export.hugging_face import require_float32, weights_with_positions
+from gpt.extras.export.coverage import other_stops, unknown_defaults
+from gpt.extras.export.hugging_face import chat_template, require_float32, weights_with_positions
 from gpt.extras.export.tensors import to_theirs
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.model import GPT
@@ -48,14 +52,19 @@ class GGUFTokens(NamedTuple):
 
 
 def write_gguf(
-    path: Path, model: GPT, tokenizer: Tokenizer, weights: str, name: str, end_id: int | None = None
+    path: Path,
+    model: GPT,
+    tokenizer: Tokenizer,
+    weights: str,
+    name: str,
+    params: SampleConfig | None = None,
 ) -> None:
     """Write a model and its tokenizer as a GGUF file.
 
     Args:
         weights: format of the matrices, one of `WEIGHTS`.
         name: name of the model inside the file.
-        end_id: the token that ends a text, if there is one.
+        params: say which tokens begin and end a text; None: none does.
 
     Raises:
         InputError: gguf is not installed, or llama.cpp cannot run this model or tokenizer.
@@ -76,13 +85,15 @@ def write_gguf(
             f"q8_0 rounds rows of a multiple of {Q8_BLOCK}, and model.n_embd is {config.n_embd}; "
             "take float32"
         )
-    tokens = gguf_tokens(tokenizer, end_id)
+    params = params or SampleConfig()
+    tokens = gguf_tokens(tokenizer, params.end_id)
 
     writer = gguf.GGUFWriter(path, kind)
     try:
         writer.add_name(name)
         _add_sizes(writer, config, kind)
         _add_tokens(writer, tokens, model.vocab_size)
+        _add_marks(writer, tokens, tokenizer, params)
         _add_tensors(writer, gguf, model, kind, weights)
         # The format has this order: header, keys and values, tensors.
         writer.write_header_to_file()
@@ -178,10 +189,37 @@ def _add_tokens(writer: Any, tokens: GGUFTokens, vocab_size: int) -> None:
     if tokens.model == "gpt2":
         writer.add_tokenizer_pre("gpt-2")
         writer.add_token_merges(tokens.merges)
-        # llama.cpp would take token 11 as the beginning of a text. No token is put before a prompt,
-        # since the model has not been trained with one.
-        writer.add_bos_token_id(tokens.end_id)
-        writer.add_add_bos_token(False)
+
+
+def _add_marks(writer: Any, tokens: GGUFTokens, tokenizer: Tokenizer, params: SampleConfig) -> None:
+    """Add the token that begins a text, and the template of questions and answers."""
+    is_byte_pairs = tokens.model == "gpt2"
+    begin_id = params.begin_id
+    if begin_id is None and is_byte_pairs:
+        begin_id = tokens.end_id  # llama.cpp would take token 11
+    if begin_id is not None:
+        writer.add_bos_token_id(begin_id)
+        # llama.cpp puts it before a prompt of byte pairs alone. Said of another tokenizer, it would
+        # be taken out of the text that the template writes, and not be put back. A model that was
+        # trained without such a token gets none.
+        writer.add_add_bos_token(is_byte_pairs and params.begin_id is not None)
+    if TURN in params.stop:
+        writer.add_eot_token_id(item_ids("pairs", tokenizer).turn)
+        writer.add_chat_template(chat_template())
+
+
+def not_in_file(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
+    """Return the sampling defaults that a file of `write_gguf` loses, wholly or in part."""
+    lost = unknown_defaults(other_stops(params), {"begin_id", "end_id"})
+    # The template of questions and answers writes it, and llama.cpp puts it before byte pairs.
+    writes_mark = TURN in params.stop or isinstance(tokenizer, BPETokenizer)
+    if params.begin_id is not None and not writes_mark:
+        mark = json.dumps(tokenizer.decode([params.begin_id]))
+        lost.append(
+            f"sample.begin_id={params.begin_id} before a prompt, where llama.cpp puts tokens for "
+            f"byte pairs alone (begin a prompt with {mark})"
+        )
+    return lost
 
 
 def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:

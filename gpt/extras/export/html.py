@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from gpt.checkpoint import RunFolder, step_files
 from gpt.config import Config, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
-from gpt.data.pairs import TURN
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.words import WordTokenizer
-from gpt.extras.export.coverage import changes_for, unknown_defaults
+from gpt.extras.export.coverage import changes_for, other_stops, unknown_defaults
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.extras.inspection.views.picture import sizes_of
 from gpt.extras.inspection.views.snapshots import read_snapshot, view_snapshot
@@ -133,9 +132,7 @@ def render_model_page(
 def not_in_page(params: SampleConfig) -> list[str]:
     """Return the sampling defaults, as sample.KEY=VALUE, that a page has no place for."""
     known = {"max_new_tokens", "temperature", "seed", "begin_id", "end_id", *FILTERS}
-    # the only string that ends a text in a page is the mark of an answer
-    other_stops = tuple(stop for stop in params.stop if stop != TURN)
-    return unknown_defaults(params.model_copy(update={"stop": other_stops}), known)
+    return unknown_defaults(other_stops(params), known)
 
 
 def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:

@@ -73,6 +73,11 @@ ANSWER and TURN stand for the marks of those names.
 """
 
 
+def chat_template() -> str:
+    """Return the template of a model of questions and answers, with its marks."""
+    return CHAT_TEMPLATE.replace("ANSWER", ANSWER).replace("TURN", TURN)
+
+
 def _tokenizer_json(tokenizer: Tokenizer, params: SampleConfig) -> dict[str, Any]:
     """Return a tokenizer.json that puts the token `sample.begin_id` before each text."""
     content = to_tokenizer_json(tokenizer)
@@ -138,7 +143,7 @@ def _tokenizer_fields(
         if begin_token is not None:
             fields["bos_token"] = begin_token
     if TURN in params.stop:  # a model of questions and answers
-        fields["chat_template"] = CHAT_TEMPLATE.replace("ANSWER", ANSWER).replace("TURN", TURN)
+        fields["chat_template"] = chat_template()
     return fields
 
 
