@@ -180,6 +180,15 @@ class ItemCorpus(CorpusText):
             marks += [ANSWER, TURN]
         return sorted({*super().characters(), *marks})
 
+    def sample(self) -> Iterator[str]:
+        """Yield what byte pairs are learned from, each mark by itself.
+
+        A pair of a mark and what stands beside it would be learned in vain: none is ever encoded.
+        Another program, which does not know the marks, would write it all the same.
+        """
+        for piece in super().sample():
+            yield from PARTS_AND_MARKS.split(piece)
+
     def encoded(self, tokenizer: Tokenizer) -> Iterator[Ids]:
         """Yield the ids of each item, then that of its end.
 

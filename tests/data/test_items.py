@@ -14,6 +14,7 @@ from gpt.config import DataConfig
 from gpt.data.dataset import Dataset
 from gpt.data.item_batches import ItemSampler, item_batches
 from gpt.data.items import ItemIds, item_spans
+from gpt.data.pairs import MARKS
 from gpt.data.preparation import prepare
 from gpt.data.recognition import is_grouped, recognize_items
 from gpt.data.tokens import IGNORE
@@ -240,3 +241,12 @@ def test_answers_count_after_a_conversation_was_cut_within_one(num_cut: int) -> 
     assert ids.counted(conversation).tolist() == is_counted
     expected = [False] * (10 - num_cut) + [False, False, True, True, True]
     assert ids.counted(conversation[num_cut:]).tolist() == expected
+
+
+def test_byte_pairs_are_learned_without_marks(tmp_path: Path) -> None:
+    lines = [f'{{"prompt": "is it {name}?", "answer": "it is."}}' for name in NAMES]
+    changes = {"tokenizer": "bpe", "bpe_vocab_size": 300}
+    tokenizer = prepared(tmp_path, "\n".join(lines), "pairs", **changes).tokenizer
+    tokens = [tokenizer.token_bytes(index).decode("latin-1") for index in range(300)]
+    assert "is" in tokens
+    assert [token for token in tokens if len(token) > 1 and set(token) & set(MARKS)] == []
