@@ -147,20 +147,27 @@ def _conversation_text(messages: Sequence[Message], place: str) -> str:
     return text.removesuffix(TURN)
 
 
+def system_text(messages: Sequence[Message]) -> str:
+    """Return what stands before the first question of a conversation: nothing, or the message of
+    the system and an empty line.
+    """
+    is_there = len(messages) > 0 and messages[0].role == "system"
+    return f"{messages[0].text}\n\n" if is_there else ""
+
+
 def conversation_parts(messages: Sequence[Message], place: str) -> Iterator[str]:
     """Yield each question with `ANSWER`, and each answer with `TURN`, of a conversation.
 
-    A message of the system stands before the first question, with an empty line between.
+    A message of the system stands before the first question, see `system_text`.
 
     Raises:
         DataError: the roles do not alternate, or a text contains a mark.
     """
-    system = ""
+    system = system_text(messages)
     expected = "user"
     for number, (role, text) in enumerate(messages):
         _check_marks(text, place)
         if role == "system" and number == 0:
-            system = f"{text}\n\n"
             continue
         if role != expected:
             raise DataError(

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gpt.config import SamplingParams
-from gpt.data.pairs import Message, conversation_parts
+from gpt.data.items import encode_marked
+from gpt.data.pairs import Message, conversation_parts, system_text
 from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.system.errors import GenerationError
 
@@ -17,26 +18,44 @@ def encode_conversation(
     """Return the ids of a conversation that the model is to answer.
 
     The oldest question and its answer are left out, and the next ones, until the rest fits into
-    the window with room for an answer, or only the last question is left.
+    the window with room for an answer, or only the last question is left. A message of the system
+    stays, before the oldest question that is left.
 
     Raises:
         DataError: the roles do not alternate, or a text has characters outside the vocabulary.
-        GenerationError: it does not end with a question, or the last question alone is too long.
+        GenerationError: it does not end with a question, or the last question is too long, alone or
+            with the message of the system.
     """
     if not messages or messages[-1].role != "user":
         raise GenerationError("the last message must be the user's, since it is the one to answer")
     read = [Message(role, convert_newlines(text)) for role, text in messages]
-    # A part is a message with the mark after it; the system's text is part of the first question.
-    texts = conversation_parts(read, "the messages")
-    parts = [tokenizer.encode(text).tolist() for text in texts]
+    # A turn is a message with the mark after it. The text of the system is taken off the first
+    # question, since another question may become the first.
+    system = system_text(read)
+    turns = list(conversation_parts(read, "the messages"))
+    turns[0] = turns[0].removeprefix(system)
+
     begin = [] if params.begin_id is None else [params.begin_id]
+    num_before = len(begin) + len(encode_marked(tokenizer, system))
+    lengths = [len(encode_marked(tokenizer, turn)) for turn in turns]
     room = block_size - max(1, int(block_size * ANSWER_FRACTION))
-    while len(parts) > 1 and len(begin) + sum(map(len, parts)) > room:
-        parts = parts[2:]  # a question and its answer
-    ids = [*begin, *(index for part in parts for index in part)]
+    total = num_before + sum(lengths)
+    oldest = 0
+    while oldest < len(turns) - 1 and total > room:
+        total -= lengths[oldest] + lengths[oldest + 1]  # a question and its answer
+        oldest += 2
+
+    # As one text, since byte pairs may reach from the message of the system into the question.
+    ids = begin + encode_marked(tokenizer, system + "".join(turns[oldest:]))
     # A last question that leaves less room than that is answered all the same.
-    if len(ids) > block_size:
+    if len(ids) <= block_size:
+        return ids
+    if num_before >= block_size:
         raise GenerationError(
-            f"the question has {len(ids):,} tokens, more than the window of {block_size:,}"
+            f"the message of the system has {num_before:,} tokens, and leaves no room for a "
+            f"question in the window of {block_size:,}; shorten it"
         )
-    return ids
+    beside = " with the message of the system" if system else ""
+    raise GenerationError(
+        f"the question{beside} has {len(ids):,} tokens, more than the window of {block_size:,}"
+    )

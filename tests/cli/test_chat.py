@@ -9,7 +9,8 @@ import pytest
 from cli.conftest import Call, Refuse
 from gpt.config import SamplingParams
 from gpt.config.sources import load_config
-from gpt.data.pairs import TURN, Message
+from gpt.data.bpe import BPETokenizer, learn_bpe
+from gpt.data.pairs import ANSWER, TURN, Message
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import conversation
 from gpt.generation.conversation import encode_conversation
@@ -71,7 +72,7 @@ def test_run_on_running_text_does_not_chat(here: Path, refuse: Refuse) -> None:
     assert "was not trained on questions and answers" in error
 
 
-CHARS = CharTokenizer("abc\x1d\x1e\x1f")
+CHARS = CharTokenizer("abc\n\x1d\x1e\x1f")
 PARAMS = SamplingParams(begin_id=CHARS.stoi["\x1e"])
 TALK = [Message("user", "ab"), Message("assistant", "c"), Message("user", "ca")]
 
@@ -86,6 +87,31 @@ def test_conversation_is_read_as_in_training() -> None:
 
 def test_history_is_cut_from_its_oldest_turn() -> None:
     assert text_of(TALK, 10) == "\x1eca\x1f"
+
+
+def test_message_of_the_system_stays_when_history_is_cut() -> None:
+    talk = [Message("system", "cc"), *TALK]
+    assert text_of(talk, 64) == "\x1ecc\n\nab\x1fc\x1dca\x1f"
+    assert text_of(talk, 15) == "\x1ecc\n\nca\x1f"
+    longer = [*talk, Message("assistant", "a"), Message("user", "b")]
+    assert text_of(longer, 16) == "\x1ecc\n\nca\x1fa\x1db\x1f"
+
+
+def test_message_of_the_system_that_fills_the_window_is_refused() -> None:
+    alone = [Message("system", "a" * 7), Message("user", "b")]
+    with pytest.raises(GenerationError, match="the message of the system has 10 tokens, and"):
+        text_of(alone, 10)
+    together = "the question with the message of the system has 12 tokens, more than"
+    with pytest.raises(GenerationError, match=together):
+        text_of(alone, 11)
+
+
+def test_mark_after_a_question_is_a_token_of_its_own() -> None:
+    content = learn_bpe([f"b?{ANSWER}" * 9], 258).to_dict()["tokenizer"]
+    tokenizer = BPETokenizer(content)
+    assert len(tokenizer.encode(f"?{ANSWER}")) == 1  # a pair that such a text has
+    ids = encode_conversation(tokenizer, [Message("user", "a?")], SamplingParams(begin_id=30), 64)
+    assert ids == [30, *tokenizer.encode("a?").tolist(), *tokenizer.encode(ANSWER).tolist()]
 
 
 def test_question_that_no_window_holds_is_refused() -> None:
