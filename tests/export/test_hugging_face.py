@@ -216,7 +216,6 @@ def test_defaults_without_a_place_are_named() -> None:
     assert not_in_page(params) == [
         "sample.repetition_penalty=1.3",
         'sample.stop=["the", "\\n"]',
-        "sample.end_id=0",
     ]
 
 
