@@ -167,16 +167,21 @@ def weights_of(model: GPT) -> dict[str, Tensor]:
 
 
 def bare_checkpoint(
-    model: GPT, tokenizer: Tokenizer, state: dict[str, Any] | None = None, end_id: int | None = None
+    model: GPT,
+    tokenizer: Tokenizer,
+    state: dict[str, Any] | None = None,
+    sample: SampleConfig | None = None,
+    items: str = "none",
 ) -> Checkpoint:
     """Return a checkpoint, with a step of 0, of a model that no training of this package made.
 
     Args:
         state: further values of the checkpoint's state.
-        end_id: the id that ends a text, for `sample.end_id`.
+        sample: how it samples; None: by the defaults.
+        items: what it was trained on, see `DataConfig.items`.
     """
-    data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"]})
-    config = Config(model=model.config, data=data, sample=SampleConfig(end_id=end_id))
+    data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"], "items": items})
+    config = Config(model=model.config, data=data, sample=sample or SampleConfig())
     weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
     progress = {"step": 0, **(state or {})}
     # There is no training state: no optimizer has made these weights here.

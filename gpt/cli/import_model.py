@@ -9,6 +9,13 @@ from gpt.cli.shared_options import command, to_path
 from gpt.system.errors import ConfigError, DataError, InputError
 from gpt.system.progress import announce_if_slow
 
+NAMES_OF_ITEMS = {
+    "lines": "a list",
+    "paragraphs": "texts between empty lines",
+    "pairs": "questions and answers",
+}
+"""What a model was trained on, by the value of `data.items`."""
+
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     # `arguments.from` would be a syntax error, since `from` is a keyword of Python.
@@ -41,25 +48,34 @@ def main(arguments: argparse.Namespace) -> int:
 
     load_torch()
     from gpt.checkpoint import bare_checkpoint, write_checkpoint
-    from gpt.extras.export.hugging_face import import_folder, read_end_id
+    from gpt.config import SampleConfig
+    from gpt.extras.export.hugging_face import ImportedTexts, import_folder, read_texts
     from gpt.extras.export.nanogpt import import_checkpoint
 
-    end_id = None  # nanoGPT's characters have no token that ends a text
+    # nanoGPT's characters have no token that ends a text
+    texts = ImportedTexts("none", SampleConfig())
     try:
         with announce_if_slow(report, f"reading {arguments.input}"):
             if arguments.source == "hf":
                 model, tokenizer = import_folder(arguments.input)
-                end_id = read_end_id(arguments.input, model.vocab_size)
+                texts = read_texts(arguments.input, model, tokenizer)
             else:
                 model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
     except (InputError, DataError) as error:
         raise InputError(f"{arguments.input} cannot be imported: {error}") from None
     with announce_if_slow(report, f"writing {output}"):
-        write_checkpoint(output, bare_checkpoint(model, tokenizer, end_id=end_id))
+        checkpoint = bare_checkpoint(model, tokenizer, sample=texts.sample, items=texts.items)
+        write_checkpoint(output, checkpoint)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     report(
         f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary"
     )
+    if texts.items != "none":
+        report(
+            f"{output}: it writes as the run on {NAMES_OF_ITEMS[texts.items]} that was exported; "
+            "the items of that run are not in the folder, so that evaluate needs --text-file, and "
+            "sample cannot mark what was trained on"
+        )
     return 0
 
 

@@ -128,3 +128,18 @@ def test_conversation_ends_with_a_question() -> None:
 def test_run_of_pairs_is_resumed_by_its_own_configuration(run: Call) -> None:
     run("train --resume pairs train.max_steps=6")
     assert load_config(Path("runs/pairs/config.yaml")).config.sample.stop == (TURN,)
+
+
+@pytest.mark.usefixtures("answers")
+def test_exported_run_of_pairs_answers_when_it_is_imported(
+    run: Call, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("export --to hf --checkpoint pairs --output hf")
+    err = run("import_model --from hf --input hf --output runs/back").err
+    assert "it writes as the run on questions and answers that was exported" in err
+    asked = "sample --prompt 'red blue' --checkpoint"
+    assert run(f"{asked} back").out == run(f"{asked} pairs").out
+    monkeypatch.setattr("sys.stdin", io.StringIO("red blue\n"))
+    assert len(run("chat --checkpoint back").out.splitlines()) == 1
+    error = refuse("evaluate --checkpoint back")
+    assert "has no record of its training corpus; give a text with --text-file" in error

@@ -159,7 +159,7 @@ def test_export_names_the_sampling_defaults_that_it_lacks(workplace: Path, run: 
         "sample.temperature=0.5",
     )
     for to, name, lost in (
-        ("html", "tiny.html", f"{penalty}, {stop}, sample.end_id=3"),
+        ("html", "tiny.html", f"{penalty}, {stop}"),
         ("hf", "tiny-hf", stop),
         ("gguf", "tiny.gguf", f"{heat}, {penalty}, {stop}"),
     ):

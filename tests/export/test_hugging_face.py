@@ -13,20 +13,20 @@ import transformers
 from tokenizers import Tokenizer as LibraryTokenizer
 from torch import Tensor
 
-from gpt.config import SamplingParams
+from gpt.config import SampleConfig, SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.pairs import ANSWER, END_OF_TEXT, TURN, Message
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.data.words import learn_words
 from gpt.extras.export.html import not_in_page
-from gpt.extras.export.hugging_face import export_files, import_folder, not_in_folder, read_end_id
+from gpt.extras.export.hugging_face import export_files, import_folder, not_in_folder, read_texts
 from gpt.extras.export.tokenizer_json import from_tokenizer_json, to_tokenizer_json
 from gpt.generation.conversation import encode_conversation
 from gpt.generation.sampling import next_token_probabilities
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.system.errors import InputError
-from tiny import sharp_model
+from tiny import CORPUS, sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
 LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
@@ -118,7 +118,8 @@ def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) ->
         "min_p": 0.1,
         "repetition_penalty": 1.3,
     }
-    save(sharp_model(block_size=66), tmp_path, end_id=3, **defaults)
+    model = sharp_model(block_size=66)
+    save(model, tmp_path, end_id=3, **defaults)
     config = transformers.GenerationConfig.from_pretrained(tmp_path)
     expected = {
         "do_sample": True,
@@ -128,13 +129,13 @@ def test_sampling_defaults_and_the_end_of_a_text_travel_along(tmp_path: Path) ->
         **defaults,
     }
     assert {name: getattr(config, name) for name in expected} == expected
-    assert read_end_id(tmp_path, 23) == 3
+    assert read_texts(tmp_path, model, CHARS) == ("none", SampleConfig(end_id=3))
     for ids, first in (([5, 7], 5), (50256, 3), ([], 3), (None, 3)):
         edit(tmp_path / "generation_config.json", eos_token_id=ids)
-        assert read_end_id(tmp_path, 23) == first
+        assert read_texts(tmp_path, model, CHARS).sample.end_id == first
     (tmp_path / "generation_config.json").write_text("[1]")
     with pytest.raises(InputError, match=r"generation_config\.json is not a JSON object$"):
-        read_end_id(tmp_path, 23)
+        read_texts(tmp_path, model, CHARS)
     save(sharp_model(), tmp_path, temperature=0.0, repetition_penalty=1.3)
     greedy = transformers.GenerationConfig.from_pretrained(tmp_path)
     assert (greedy.do_sample, greedy.repetition_penalty) == (False, 1.3)
@@ -379,9 +380,14 @@ CONVERSATION = [
 ]
 
 
-def test_conversation_has_the_ids_that_the_training_had(tmp_path: Path) -> None:
-    tokenizer = CharTokenizer([*" abcdef\n", END_OF_TEXT, ANSWER, TURN])
-    end = tokenizer.stoi[END_OF_TEXT]
+MARKED = CharTokenizer([*" abcdef\n", END_OF_TEXT, ANSWER, TURN])
+
+
+@pytest.mark.parametrize("tokenizer", [MARKED, ByteTokenizer(), learn_bpe([CORPUS], 300)])
+def test_conversation_has_the_ids_that_the_training_had(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    end = int(tokenizer.encode(END_OF_TEXT)[0])
     params = {"begin_id": end, "end_id": end, "stop": (TURN,)}
     save(sharp_model(vocab_size=tokenizer.vocab_size), tmp_path, tokenizer, **params)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -390,7 +396,40 @@ def test_conversation_has_the_ids_that_the_training_had(tmp_path: Path) -> None:
         tokenizer, messages, SamplingParams.model_validate(params), block_size=64
     )
     assert theirs.apply_chat_template(CONVERSATION, return_dict=False) == expected
-    assert theirs.bos_token_id == end
+    if tokenizer is MARKED:
+        assert theirs.bos_token_id == end
+    generation = transformers.GenerationConfig.from_pretrained(tmp_path)
+    assert generation.eos_token_id == [end, int(tokenizer.encode(TURN)[0])]
+
+
+@pytest.mark.parametrize("tokenizer", [MARKED, ByteTokenizer(), learn_bpe([CORPUS], 300)])
+@pytest.mark.parametrize(
+    ("items", "mark", "stop"),
+    [("lines", "\n", ()), ("paragraphs", END_OF_TEXT, ()), ("pairs", END_OF_TEXT, (TURN,))],
+)
+@pytest.mark.parametrize("is_saved_again", [False, True])
+def test_run_on_items_is_imported_as_it_was_exported(
+    items: str,
+    mark: str,
+    stop: tuple[str, ...],
+    tokenizer: Tokenizer,
+    is_saved_again: bool,
+    tmp_path: Path,
+) -> None:
+    end = int(tokenizer.encode(mark)[0])
+    model = sharp_model(vocab_size=tokenizer.vocab_size)
+    values = {"temperature": 0.0, "repetition_penalty": 1.3, "max_new_tokens": 16}
+    sample = SampleConfig(begin_id=end, end_id=end, stop=stop, **values)
+    save(model, tmp_path, tokenizer, **sample.model_dump())
+    if is_saved_again:
+        transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert read_texts(tmp_path, model, import_folder(tmp_path)[1]) == (items, sample)
+
+
+def test_token_of_another_model_that_begins_and_ends_texts_is_no_mark(tmp_path: Path) -> None:
+    model = sharp_model()
+    save(model, tmp_path, begin_id=4, end_id=4)  # as <|endoftext|> of GPT-2
+    assert read_texts(tmp_path, model, CHARS) == ("none", SampleConfig(end_id=4))
 
 
 def test_begin_of_a_text_is_added_to_it(tmp_path: Path) -> None:

@@ -3,17 +3,18 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt.config import ModelConfig, SampleConfig
-from gpt.data.pairs import ANSWER, TURN
+from gpt.data.items import END_OF_LINE, item_ids
+from gpt.data.pairs import ANSWER, END_OF_TEXT, TURN
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.export.architectures import Architecture, architecture_for, architecture_named
-from gpt.extras.export.coverage import unknown_defaults
+from gpt.extras.export.coverage import other_stops, unknown_defaults
 from gpt.extras.export.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.extras.export.tokenizer_json import from_tokenizer_json, special_token, to_tokenizer_json
 from gpt.model import GPT
@@ -62,20 +63,26 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SampleConfig) -> dict
 
 
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}"
-    "{{ message.content }}\n\n{% elif message.role == 'user' %}{{ message.content }}ANSWER"
-    "{% else %}{{ message.content }}{% if loop.last %}{{ eos_token }}{% else %}TURN{% endif %}"
+    "{{ 'END' }}{% for message in messages %}{% if message.role == 'system' %}"
+    "{{ message.content }}\n\n{% elif message.role == 'user' %}{{ message.content + 'ANSWER' }}"
+    "{% else %}{{ message.content }}{% if loop.last %}{{ 'END' }}{% else %}{{ 'TURN' }}{% endif %}"
     "{% endif %}{% endfor %}"
 )
 """Writes messages as `gpt.data.pairs` does, in the language of templates of transformers (Jinja).
 
-ANSWER and TURN stand for the marks of those names.
+END, ANSWER and TURN stand for the marks. They are no `bos_token` and `eos_token`, which tokenizers
+of bytes and byte pairs lack, see `special_token`. They are in expressions, since Jinja strips them
+before a block, as white space.
 """
 
 
 def chat_template() -> str:
     """Return the template of a model of questions and answers, with its marks."""
-    return CHAT_TEMPLATE.replace("ANSWER", ANSWER).replace("TURN", TURN)
+    marks = {"END": END_OF_TEXT, "ANSWER": ANSWER, "TURN": TURN}
+    template = CHAT_TEMPLATE
+    for name, mark in marks.items():
+        template = template.replace(name, mark)
+    return template
 
 
 def _tokenizer_json(tokenizer: Tokenizer, params: SampleConfig) -> dict[str, Any]:
@@ -103,6 +110,12 @@ def _generation_fields(
 ) -> dict[str, Any]:
     """Return the content of generation_config.json: the sampling defaults that transformers has."""
     assert config.vocab_size is not None
+    end_ids: int | list[int] | None = params.end_id
+    if params.end_id is not None and TURN in params.stop:
+        # The mark of another question ends an answer too.
+        turn_id = item_ids("pairs", tokenizer).turn
+        assert turn_id is not None
+        end_ids = [params.end_id, turn_id]
     beyond_tokenizer = range(tokenizer.vocab_size, config.vocab_size)
     without_text = [index for index in beyond_tokenizer if index != params.end_id]
     fields: dict[str, Any] = {
@@ -112,7 +125,7 @@ def _generation_fields(
         # as max_new_tokens, since that would win over a caller's max_length.
         "max_length": config.block_size,
         "bos_token_id": params.begin_id,
-        "eos_token_id": params.end_id,
+        "eos_token_id": end_ids,
         "pad_token_id": params.end_id,
     }
     if without_text:  # a model may have more ids than its tokenizer, which it must not generate
@@ -150,7 +163,7 @@ def _tokenizer_fields(
 def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
     """Return the sampling defaults that the files of `export_files` lose, wholly or in part."""
     known = {"temperature", "repetition_penalty", "begin_id", "end_id", *FILTERS}
-    lost = unknown_defaults(params, known)
+    lost = unknown_defaults(other_stops(params), known)
     if params.end_id is not None and special_token(tokenizer, params.end_id) is None:
         lost.append(f"sample.end_id={params.end_id} as the tokenizer's eos_token")
     if params.begin_id is not None and special_token(tokenizer, params.begin_id) is None:
@@ -220,8 +233,76 @@ def _read_config(path: Path) -> tuple[Architecture, ModelConfig]:
     return architecture, ModelConfig(**keys)
 
 
-def read_end_id(folder: Path, vocab_size: int) -> int | None:
-    """Return the id of the token that ends a text, the first of several; None where there is none.
+class ImportedTexts(NamedTuple):
+    """What a folder says of the texts that its model writes.
+
+    Attributes:
+        items: what the model was trained on, see `DataConfig.items`.
+        sample: how it samples, and where a text begins and ends.
+    """
+
+    items: str
+    sample: SampleConfig
+
+
+def read_texts(folder: Path, model: GPT, tokenizer: Tokenizer) -> ImportedTexts:
+    """Return how the model of a folder begins, ends and samples a text.
+
+    Of a model of another program that is where a text ends. A run on items that `export_files` has
+    written is known by its mark, which begins a text and ends it, and is sampled as before.
+    """
+    end_id = _read_id(folder, "eos_token_id", model.vocab_size)
+    begin_id = _read_id(folder, "bos_token_id", model.vocab_size)
+    items = "none"
+    if begin_id is not None and begin_id == end_id and begin_id < tokenizer.vocab_size:
+        items = _items_of_mark(tokenizer.decode([begin_id]), folder)
+    if items == "none":
+        return ImportedTexts(items, SampleConfig(end_id=end_id))
+    values: dict[str, Any] = {
+        "begin_id": begin_id,
+        "end_id": end_id,
+        "max_new_tokens": model.config.block_size,
+    }
+    if items == "pairs":
+        values["stop"] = (TURN,)
+    file = folder / "generation_config.json"
+    with foreign_files(file):
+        fields = _read_json(file)
+        for name in ("temperature", "repetition_penalty", *FILTERS):
+            if name in fields:
+                values[name] = fields[name]
+        if not fields.get("do_sample", True):
+            values["temperature"] = 0.0
+        return ImportedTexts(items, SampleConfig.model_validate(values))
+
+
+def _items_of_mark(mark: str, folder: Path) -> str:
+    """Return the value of `data.items` whose items a mark begins and ends; none: of no other."""
+    if mark == END_OF_LINE:
+        return "lines"
+    if mark != END_OF_TEXT:
+        return "none"
+    return "pairs" if _read_chat_template(folder) == chat_template() else "paragraphs"
+
+
+def _read_chat_template(folder: Path) -> str | None:
+    """Return the chat template of a tokenizer; None where it has none.
+
+    Newer versions of transformers write it into a file of its own.
+    """
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return read_file(file, MAX_JSON_BYTES).decode(errors="replace")
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return None
+    with foreign_files(file):
+        template = _read_json(file).get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _read_id(folder: Path, key: str, vocab_size: int) -> int | None:
+    """Return the id of a special token, the first of several; None where there is none.
 
     transformers prefers generation_config.json, and so does this function.
     """
@@ -230,11 +311,11 @@ def read_end_id(folder: Path, vocab_size: int) -> int | None:
         if not file.exists():
             continue
         with foreign_files(file):
-            end_id = _read_json(file).get("eos_token_id")
-        if isinstance(end_id, list) and end_id:
-            end_id = end_id[0]
-        if isinstance(end_id, int) and 0 <= end_id < vocab_size:
-            return end_id
+            index = _read_json(file).get(key)
+        if isinstance(index, list) and index:
+            index = index[0]
+        if isinstance(index, int) and 0 <= index < vocab_size:
+            return index
     return None
 
 
