@@ -26,6 +26,26 @@ TOKENS = "tokens.bin"
 """File of the token ids of the text, little-endian."""
 
 
+class LongAnswerError(DataError):
+    """A window does not hold an answer.
+
+    Attributes:
+        text: the text of the pair or the conversation.
+    """
+
+    def __init__(self, question: str, length: int, block_size: int, text: str) -> None:
+        self._problem = (
+            f"has {length:,} tokens, and model.block_size is {block_size:,}; shorten it, or take a "
+            "larger window"
+        )
+        self.text = text
+        super().__init__(f"the answer of {question} {self._problem}")
+
+    def at(self, place: str) -> DataError:
+        """Return the same error with the place of the answer instead of its question."""
+        return DataError(f"{place}: the answer {self._problem}")
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A tokenized corpus: its splits in the order of the text, memory-mapped where it is one text.
@@ -78,7 +98,7 @@ class Dataset:
                 )
 
     def _check_answers(self, block_size: int) -> None:
-        """Raise DataError for an answer that no window holds, with the end of its question."""
+        """Raise LongAnswerError for an answer that no window holds."""
         assert self.items is not None
         if self.items.answer is None:
             return
@@ -87,11 +107,9 @@ class Dataset:
                 item = tokens[begin:end]
                 length = int(self.items.counted(item).sum())
                 if length >= block_size:  # the window also holds what stands before it
-                    text = quoted(self.tokenizer.decode(item[:NUM_QUOTED_TOKENS]))
-                    raise DataError(
-                        f"the answer of {text} has {length:,} tokens, and model.block_size is "
-                        f"{block_size:,}; shorten it, or take a larger window"
-                    )
+                    question = quoted(self.tokenizer.decode(item[:NUM_QUOTED_TOKENS]))
+                    text = self.tokenizer.decode(item[:-1])
+                    raise LongAnswerError(question, length, block_size, text)
 
 
 def join_texts(datasets: Sequence[Dataset]) -> Dataset:

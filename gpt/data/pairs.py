@@ -50,7 +50,19 @@ def read_pairs(corpus: CorpusText) -> list[str]:
     Raises:
         DataError: a line is no pair; the message has the file and the line.
     """
-    texts: list[str] = []
+    return [text for _, text in _pairs_with_places(corpus)]
+
+
+def find_pair(corpus: CorpusText, wanted: str) -> str | None:
+    """Return the file and the line of the first pair that has a text; None: there is none."""
+    for place, text in _pairs_with_places(corpus):
+        if text == wanted:
+            return place
+    return None
+
+
+def _pairs_with_places(corpus: CorpusText) -> Iterator[tuple[str, str]]:
+    """Yield the place of each pair, which is a file and a line, and its text."""
     forms: set[str] = set()
     for file in corpus.files:
         text = "".join(CorpusText([file]).pieces())
@@ -67,8 +79,7 @@ def read_pairs(corpus: CorpusText) -> list[str]:
             if len(forms) > 1:
                 raise DataError(f"{place}: another form than the lines before; use one of {FORMS}")
             if messages:
-                texts.append(_conversation_text(messages, place))
-    return texts
+                yield place, _conversation_text(messages, place)
 
 
 def with_signs(text: str) -> str:

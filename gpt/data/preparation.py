@@ -9,11 +9,12 @@ from typing import Any
 from gpt.config import DataConfig
 from gpt.data import corpus_text
 from gpt.data.corpus_text import CorpusText, build_tokenizer, extend_tokenizer, has_lone_returns
-from gpt.data.dataset import META, Dataset, join_texts, open_dataset
+from gpt.data.dataset import META, Dataset, LongAnswerError, join_texts, open_dataset
 from gpt.data.encoding import encode_into
 from gpt.data.held_out import find_held_out
 from gpt.data.items import ItemCorpus
-from gpt.data.locating import corpus_files
+from gpt.data.locating import corpus_files, held_out_files
+from gpt.data.pairs import find_pair
 from gpt.data.tokenizers import Tokenizer
 from gpt.system.environment import Settings, expand_home
 from gpt.system.errors import DataError
@@ -59,6 +60,21 @@ def prepare(
         report(f"encoded {corpus.name} into {folder}")
     with announce_if_slow(report, f"verifying {folder}"):
         return open_dataset(folder)
+
+
+def check_length(dataset: Dataset, config: DataConfig, settings: Settings, block_size: int) -> None:
+    """Raise DataError unless the texts of a corpus fit windows of `block_size`.
+
+    An answer that does not is named by its file and line, if it is still there.
+    """
+    try:
+        dataset.check_length(block_size)
+    except LongAnswerError as error:
+        for files in (corpus_files(config, settings), *held_out_files(config).values()):
+            place = find_pair(CorpusText(files), error.text)
+            if place is not None:
+                raise error.at(place) from None
+        raise
 
 
 def _prepare_several(

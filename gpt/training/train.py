@@ -14,7 +14,7 @@ from gpt.data.batches import Field, MicroBatches, Sampler, build_sampler
 from gpt.data.dataset import Dataset
 from gpt.data.item_batches import ItemSampler
 from gpt.data.pairs import TURN
-from gpt.data.preparation import prepare
+from gpt.data.preparation import check_length, prepare
 from gpt.data.recognition import is_grouped
 from gpt.data.tokenizers import Tokenizer
 from gpt.model import GPT
@@ -123,6 +123,7 @@ def build_trainer(
             data = _prepare_data(config, host, start.checkpoint.tokenizer)
         with world.together():
             config = fill_in(config, data, _saved_vocab_size(config, start))
+            check_length(data, config.data, host.settings, config.model.block_size)
             _check_fit(config, data, start, compute, allow_config_change)
         _report_changes(start, config, host.report)
         _warn_if_sorted_text(config, data, host.report)
@@ -232,7 +233,6 @@ def _check_fit(
     config: Config, data: Dataset, start: Start, compute: Compute, allow_config_change: bool
 ) -> None:
     """Raise a GPTError if the filled in configuration, the data and the start do not fit."""
-    data.check_length(config.model.block_size)
     check_terms(config, compute.device)
     if isinstance(start, Resume):
         check_fits(start, config, data, allow_config_change)

@@ -143,3 +143,13 @@ def test_exported_run_of_pairs_answers_when_it_is_imported(
     assert len(run("chat --checkpoint back").out.splitlines()) == 1
     error = refuse("evaluate --checkpoint back")
     assert "has no record of its training corpus; give a text with --text-file" in error
+
+
+@pytest.mark.usefixtures("answers")
+def test_answer_longer_than_the_window_is_refused_with_its_line(refuse: Refuse) -> None:
+    lines = [json.dumps(pair) for pair in [*PAIRS * 2, {"prompt": "red", "answer": "GREEN " * 30}]]
+    Path("long.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    error = refuse(f"train long.jsonl {QUICK}")
+    problem = "line 129: the answer has 181 tokens, and model.block_size is 64; shorten it"
+    assert f"long.jsonl, {problem}" in error
+    assert not Path("runs/long").exists()
