@@ -72,7 +72,8 @@ def evaluate_corpus(
         `exact_answers`, how many of them are right to the last character.
 
     Raises:
-        ConfigError: the token files are not there, or have no such split or one that is too short.
+        ConfigError: the token files are not there, or have no such split or one that is too short,
+            or `windows` are asked for that items do not have.
         CheckpointError: the loss is not finite.
     """
     dataset = training_dataset(loaded)
@@ -119,9 +120,15 @@ def _evaluate_items(
 ) -> dict[str, Any]:
     """Evaluate each item of a split by itself, and count how many samples are new.
 
-    The protocol makes no difference: each item is predicted from its own beginning.
+    Raises:
+        ConfigError: a protocol is asked for that makes no difference to items.
     """
     assert dataset.items is not None
+    if windows.protocol != Windows().protocol:
+        raise ConfigError(
+            f"protocol {windows.protocol} has no effect with data.items: "
+            f"{loaded.config.data.items}; each item is predicted from its own beginning"
+        )
     tokens = _split_of(dataset, split)
     batch_size = windows.batch_size or DEFAULT_BATCH_SIZE
     block_size = loaded.config.model.block_size

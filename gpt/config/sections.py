@@ -745,6 +745,9 @@ class Config(Section):
             yield from self._changed("train", ("teacher_weight",), "without train.teacher")
         if self.model.position == "learned":
             yield from self._changed("model", ("rope_theta",), "with model.position: learned")
+        if self.data.items != "none":
+            reason = f"with data.items: {self.data.items}, which have an order of their own"
+            yield from self._changed("data", ("order",), reason)
 
     def _changed(self, name: str, keys: Sequence[str], reason: str) -> Iterator[Problem]:
         """Yield the keys of a section that do not have their defaults, with the reason."""
@@ -752,7 +755,8 @@ class Config(Section):
         for key in keys:
             value = getattr(section, key)
             if value != SECTIONS[name].model_fields[key].default:
-                yield f"{name}.{key}", f"{value:g} has no effect {reason}"
+                shown = value if isinstance(value, str) else f"{value:g}"
+                yield f"{name}.{key}", f"{shown} has no effect {reason}"
 
     def sequence_lengths(self) -> list[tuple[int, int]]:
         """Return the lengths of sequences in the training, each with the number of its steps."""

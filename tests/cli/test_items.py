@@ -120,3 +120,16 @@ def test_sorted_text_gets_one_warning(names: Path, run: Call) -> None:
 def test_explained_text_begins_with_the_mark_of_items(run: Call) -> None:
     found = run("explain attention --checkpoint names --prompt Bel --json").json
     assert found["labels"] == ["⏎", "B", "e", "l"]
+
+
+def test_order_of_a_training_on_items_is_their_own(names: Path, run: Call) -> None:
+    err = run(f"train names.txt data.order=shuffled {QUICK}").err
+    assert err.count("data.order: shuffled has no effect with data.items: lines, which have") == 1
+
+
+@pytest.mark.usefixtures("trained_on_names")
+def test_protocol_without_effect_on_items_is_refused(run: Call, refuse: Refuse) -> None:
+    for options in ("--protocol sliding", "--protocol sliding --stride 4"):
+        error = refuse(f"evaluate --checkpoint names {options}")
+        assert "protocol sliding has no effect with data.items: lines; each item is" in error
+    run("evaluate --checkpoint names --protocol sliding --text-file names.txt")
