@@ -1,10 +1,18 @@
 /** The marks of items and of questions and answers; see gpt/data/pairs.py. */
 
 /** Marks, which are control characters, and the signs by which the pages show and read them. */
-export const SIGNS = { "\x1d": "␝", "\x1e": "␞", "\x1f": "␟" };
+export const SIGNS = new Map([
+  ["\x1d", "␝"],
+  ["\x1e", "␞"],
+  ["\x1f", "␟"],
+]);
 /** What stands for a mark in a text that is copied to where nobody knows the signs. */
-const LINE_ENDS = { "\x1d": "\n", "\x1e": "\n\n", "\x1f": "\n" };
-const MARKS = Object.fromEntries(Object.entries(SIGNS).map(([mark, sign]) => [sign, mark]));
+const LINE_ENDS = new Map([
+  ["\x1d", "\n"],
+  ["\x1e", "\n\n"],
+  ["\x1f", "\n"],
+]);
+const MARKS = new Map([...SIGNS].map(([mark, sign]) => [sign, mark]));
 
 /**
  * The marks of a model of running text. `kind` is what a model writes: "text", "items" of a list,
@@ -16,14 +24,14 @@ export const NO_MARKS = { kind: "text", begin: null, ends: [], answer: "", turn:
 
 /** A text in which marks stand for their signs. */
 export function withMarks(text) {
-  return [...text].map((char) => MARKS[char] ?? char).join("");
+  return [...text].map((char) => MARKS.get(char) ?? char).join("");
 }
 
 /** A text as texts without marks, and between them the marks, each by itself. */
 export function splitAtMarks(text) {
   const parts = [""];
   for (const char of text) {
-    if (char in SIGNS) parts.push(char, "");
+    if (SIGNS.has(char)) parts.push(char, "");
     else parts[parts.length - 1] += char;
   }
   return parts;
@@ -44,6 +52,6 @@ function textBehind(tokens, begin, table) {
   const hasBegin = begin !== null && tokens[0]?.id === begin;
   return tokens
     .slice(hasBegin ? 1 : 0)
-    .map(({ text }) => table[text] ?? text)
+    .map(({ text }) => table.get(text) ?? text)
     .join("");
 }

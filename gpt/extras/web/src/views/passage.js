@@ -239,12 +239,12 @@ export class Passage {
 
 /** The sign of a line end or of a mark; undefined of another token. */
 function signOf(text) {
-  return text === "\n" ? "⏎" : SIGNS[text];
+  return text === "\n" ? "⏎" : SIGNS.get(text);
 }
 
 /** Whether the token at `index` is a line end, or a mark behind which another text begins. */
 function endsLine(text, index) {
-  return text === "\n" || (index > 0 && text in SIGNS);
+  return text === "\n" || (index > 0 && SIGNS.has(text));
 }
 
 function describeChoice({ probability, isGiven, isPicked }) {

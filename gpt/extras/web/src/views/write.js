@@ -310,6 +310,7 @@ export class Writer {
     if (kind !== "items") return this.askOnce(request, take);
     let unknown = [];
     let { prompt, known } = request;
+    const beginning = this.parts.prompt.value; // the reader may change it in the meantime
     const first = this.countItems();
     const end = Math.max(request.count, first + 1); // an item that was changed is written anew
     for (let item = first; item < end; item++) {
@@ -321,7 +322,9 @@ export class Writer {
       const seed = (request.seed + item) % SEEDS;
       const asked = { ...request, prompt, known, seed, count: this.context.facts.longest };
       unknown = (await this.askOnce(asked, takeItem)) ?? [];
-      prompt = this.parts.prompt.value;
+      await nextFrame(); // so that the page draws, and the reader can stop it
+      request.signal.throwIfAborted();
+      prompt = beginning;
       known = last?.id === begin ? 1 : 0; // the mark that ends an item begins the next one
     }
     return unknown;
@@ -475,7 +478,7 @@ export function startValues({ example, marks, sample: { temperature, ...filters 
 /** The prompt that the form starts with. */
 function beginningOf(example, { kind, answer }) {
   if (kind === "items") return ""; // whole ones
-  if (kind === "answers") return example.split(SIGNS[answer])[0];
+  if (kind === "answers") return example.split(SIGNS.get(answer))[0];
   const [words = ""] = BEGINNING.exec(example) ?? [];
   return words;
 }
