@@ -183,8 +183,8 @@ class ItemCorpus(CorpusText):
     def sample(self) -> Iterator[str]:
         """Yield what byte pairs are learned from, each mark by itself.
 
-        A pair of a mark and what stands beside it would be learned in vain: none is ever encoded.
-        Another program, which does not know the marks, would write it all the same.
+        A pair of a mark and what stands beside it would be learned in vain: `encoded` never writes
+        one. Another program, which does not know the marks, would write it all the same.
         """
         for piece in super().sample():
             yield from PARTS_AND_MARKS.split(piece)

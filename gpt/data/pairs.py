@@ -83,14 +83,14 @@ def _pairs_with_places(corpus: CorpusText) -> Iterator[tuple[str, str]]:
 
 
 def with_signs(text: str) -> str:
-    """Return a text in which signs stand for the marks."""
+    """Return a text with the sign of each mark in its place."""
     for mark, sign in SIGNS.items():
         text = text.replace(mark, sign)
     return text
 
 
 def with_marks(text: str) -> str:
-    """Return a text in which marks stand for their signs."""
+    """Return a text with the mark of each sign in its place."""
     for mark, sign in SIGNS.items():
         text = text.replace(sign, mark)
     return text

@@ -22,7 +22,7 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 def encode_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[int]:
     """Return the ids of a text as a model reads it: its line ends are those of a corpus.
 
-    A model of items reads a text behind the token `params.begin_id`, as in its training.
+    A model of items reads a text after the token `params.begin_id`, as in its training.
 
     Raises:
         UnknownCharactersError: the text has characters outside the vocabulary.
@@ -34,9 +34,10 @@ def encode_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[i
 
 
 def encode_typed_text(tokenizer: Tokenizer, text: str, params: SampleConfig) -> list[int]:
-    """Return the ids of a text to look at, as `encode_text`.
+    """Return the ids of a text that a person has typed to look at, as `encode_text` does.
 
-    With a model of items, the signs that stand for marks where tokens are shown are read as those.
+    Tables and pages show the marks of items as signs, such as ␟. A model of items reads such a sign
+    as the mark, so that a text can be typed as it is shown.
     """
     if params.begin_id is not None:
         text = with_marks(text)

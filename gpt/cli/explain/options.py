@@ -189,7 +189,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 def open_text(arguments: argparse.Namespace) -> tuple["Loaded", "Tensor", "Edits"]:
     """Return the model of `--checkpoint`, the prompt's ids (T,) int64 on its device, and the edits.
 
-    A model of items reads the prompt behind their mark, as in its training.
+    A model of items reads the prompt after their mark, as in its training.
 
     Raises:
         InputError: an edit is wrong, or the prompt is empty or longer than the window.

@@ -75,7 +75,7 @@ def unknown_defaults(params: SampleConfig, known: Collection[str]) -> list[str]:
     return lost
 
 
-def other_stops(params: SampleConfig) -> SampleConfig:
+def without_turn(params: SampleConfig) -> SampleConfig:
     """Return sampling defaults without the mark that ends an answer.
 
     A format that ends answers at the token of this mark need not know it as a text.

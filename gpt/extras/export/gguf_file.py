@@ -15,7 +15,7 @@ from gpt.data.pairs import TURN
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.data.words import WordTokenizer
 from gpt.extras.export.architectures import architecture_for, gpt2_entries
-from gpt.extras.export.coverage import other_stops, unknown_defaults
+from gpt.extras.export.coverage import unknown_defaults, without_turn
 from gpt.extras.export.hugging_face import chat_template, require_float32, weights_with_positions
 from gpt.extras.export.tensors import to_theirs
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
@@ -199,9 +199,9 @@ def _add_marks(writer: Any, tokens: GGUFTokens, tokenizer: Tokenizer, params: Sa
         begin_id = tokens.end_id  # llama.cpp would take token 11
     if begin_id is not None:
         writer.add_bos_token_id(begin_id)
-        # llama.cpp puts it before a prompt of byte pairs alone. Said of another tokenizer, it would
-        # be taken out of the text that the template writes, and not be put back. A model that was
-        # trained without such a token gets none.
+        # llama.cpp adds this token to a prompt only where the tokenizer is of byte pairs. With
+        # another one, "true" would take the token off the text that the chat template writes, and
+        # nothing would add it again. A model that was trained without such a token gets none.
         writer.add_add_bos_token(is_byte_pairs and params.begin_id is not None)
     if TURN in params.stop:
         writer.add_eot_token_id(item_ids("pairs", tokenizer).turn)
@@ -210,14 +210,14 @@ def _add_marks(writer: Any, tokens: GGUFTokens, tokenizer: Tokenizer, params: Sa
 
 def not_in_file(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
     """Return the sampling defaults that a file of `write_gguf` loses, wholly or in part."""
-    lost = unknown_defaults(other_stops(params), {"begin_id", "end_id"})
-    # The template of questions and answers writes it, and llama.cpp puts it before byte pairs.
+    lost = unknown_defaults(without_turn(params), {"begin_id", "end_id"})
+    # The chat template writes the mark, and llama.cpp adds it to a prompt of byte pairs.
     writes_mark = TURN in params.stop or isinstance(tokenizer, BPETokenizer)
     if params.begin_id is not None and not writes_mark:
         mark = json.dumps(tokenizer.decode([params.begin_id]))
         lost.append(
-            f"sample.begin_id={params.begin_id} before a prompt, where llama.cpp puts tokens for "
-            f"byte pairs alone (begin a prompt with {mark})"
+            f"sample.begin_id={params.begin_id} before a prompt, which llama.cpp adds for byte "
+            f"pairs alone (begin a prompt with {mark})"
         )
     return lost
 

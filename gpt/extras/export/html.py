@@ -16,7 +16,7 @@ from gpt.config import Config, SampleConfig
 from gpt.data.bpe import BPETokenizer, byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.words import WordTokenizer
-from gpt.extras.export.coverage import changes_for, other_stops, unknown_defaults
+from gpt.extras.export.coverage import changes_for, unknown_defaults, without_turn
 from gpt.extras.export.tokenizer_json import merges_of, require_gpt2_words
 from gpt.extras.inspection.views.picture import sizes_of
 from gpt.extras.inspection.views.snapshots import read_snapshot, view_snapshot
@@ -103,7 +103,7 @@ def render_model_page(
     config = model.config
     marks = marks_of(tokenizer, params)
     start = {"seed": params.seed}
-    if marks["kind"] != "items":  # of which the page has a number of its own
+    if marks["kind"] != "items":  # the page itself knows how many items it writes at first
         start["count"] = params.max_new_tokens
     # The page takes the ranges of the filters from the schema.
     schema = SampleConfig.model_json_schema()["properties"]
@@ -132,7 +132,7 @@ def render_model_page(
 def not_in_page(params: SampleConfig) -> list[str]:
     """Return the sampling defaults, as sample.KEY=VALUE, that a page has no place for."""
     known = {"max_new_tokens", "temperature", "seed", "begin_id", "end_id", *FILTERS}
-    return unknown_defaults(other_stops(params), known)
+    return unknown_defaults(without_turn(params), known)
 
 
 def learning_of(run: RunFolder, config: Config, end: int) -> dict[str, Any] | None:

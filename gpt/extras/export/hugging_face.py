@@ -14,7 +14,7 @@ from gpt.data.items import END_OF_LINE, item_ids
 from gpt.data.pairs import ANSWER, END_OF_TEXT, TURN
 from gpt.data.tokenizers import Tokenizer
 from gpt.extras.export.architectures import Architecture, architecture_for, architecture_named
-from gpt.extras.export.coverage import other_stops, unknown_defaults
+from gpt.extras.export.coverage import unknown_defaults, without_turn
 from gpt.extras.export.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.extras.export.tokenizer_json import from_tokenizer_json, special_token, to_tokenizer_json
 from gpt.model import GPT
@@ -70,9 +70,9 @@ CHAT_TEMPLATE = (
 )
 """Writes messages as `gpt.data.pairs` does, in the language of templates of transformers (Jinja).
 
-END, ANSWER and TURN stand for the marks. They are no `bos_token` and `eos_token`, which tokenizers
-of bytes and byte pairs lack, see `special_token`. They are in expressions, since Jinja strips them
-before a block, as white space.
+END, ANSWER and TURN stand for the marks. The template has the marks themselves and not `bos_token`
+and `eos_token`, which tokenizers of bytes and byte pairs lack, see `special_token`. An expression
+writes each: Jinja would take a mark before a block for white space, and strip it.
 """
 
 
@@ -163,7 +163,7 @@ def _tokenizer_fields(
 def not_in_folder(tokenizer: Tokenizer, params: SampleConfig) -> list[str]:
     """Return the sampling defaults that the files of `export_files` lose, wholly or in part."""
     known = {"temperature", "repetition_penalty", "begin_id", "end_id", *FILTERS}
-    lost = unknown_defaults(other_stops(params), known)
+    lost = unknown_defaults(without_turn(params), known)
     if params.end_id is not None and special_token(tokenizer, params.end_id) is None:
         lost.append(f"sample.end_id={params.end_id} as the tokenizer's eos_token")
     if params.begin_id is not None and special_token(tokenizer, params.begin_id) is None:
@@ -248,8 +248,9 @@ class ImportedTexts(NamedTuple):
 def read_texts(folder: Path, model: GPT, tokenizer: Tokenizer) -> ImportedTexts:
     """Return how the model of a folder begins, ends and samples a text.
 
-    Of a model of another program that is where a text ends. A run on items that `export_files` has
-    written is known by its mark, which begins a text and ends it, and is sampled as before.
+    For the model of another program, only the end of a text is read. A run on items that
+    `export_files` wrote is recognized by its mark, which begins each text and ends it; its sampling
+    parameters are those of the run.
     """
     end_id = _read_id(folder, "eos_token_id", model.vocab_size)
     begin_id = _read_id(folder, "bos_token_id", model.vocab_size)
@@ -277,7 +278,10 @@ def read_texts(folder: Path, model: GPT, tokenizer: Tokenizer) -> ImportedTexts:
 
 
 def _items_of_mark(mark: str, folder: Path) -> str:
-    """Return the value of `data.items` whose items a mark begins and ends; none: of no other."""
+    """Return the value of `data.items` for a token that begins and ends texts.
+
+    It is none where the token is no mark of items.
+    """
     if mark == END_OF_LINE:
         return "lines"
     if mark != END_OF_TEXT:

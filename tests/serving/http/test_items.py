@@ -77,21 +77,21 @@ def test_chat_whose_roles_do_not_alternate_is_refused(serve: Serve) -> None:
         assert_is_error(answer, 400, "messages", "message 2 is the user's")
 
 
-def logprobs_behind_the_mark(text: str) -> list[float]:
+def logprobs_after_the_mark(text: str) -> list[float]:
     ids = CHARS.encode(END_OF_TEXT + text).tolist()
     with torch.no_grad():
         logprobs = MODEL(torch.tensor([ids]))[0].log_softmax(dim=-1)
     return [float(logprobs[place, index]) for place, index in enumerate(ids[1:])]
 
 
-def test_echo_scores_a_text_behind_the_mark_and_does_not_show_it(serve: Serve) -> None:
+def test_echo_scores_a_text_after_the_mark_and_does_not_show_it(serve: Serve) -> None:
     with serve(real_engine, loaded=loaded("paragraphs")) as served:
         body = {"prompt": "abc", "echo": True, "logprobs": 0}
         found = served.post(max_tokens=0, **body).json()["choices"][0]
         assert found["text"] == "abc"
         assert found["logprobs"]["tokens"] == ["a", "b", "c"]
         assert found["logprobs"]["text_offset"] == [0, 1, 2]
-        expected = pytest.approx(logprobs_behind_the_mark("abc"), abs=1e-4)
+        expected = pytest.approx(logprobs_after_the_mark("abc"), abs=1e-4)
         assert found["logprobs"]["token_logprobs"] == expected
         written = served.post(max_tokens=9, **body).json()["choices"][0]
         assert written["text"] == "abc" + greedy(END_OF_TEXT + "abc", 9, END_OF_TEXT)
@@ -106,7 +106,7 @@ def test_echo_of_a_text_beyond_the_window_has_the_offsets_of_the_text(serve: Ser
         assert found["logprobs"]["text_offset"] == list(range(8, 72))
 
 
-def test_playground_reads_and_continues_texts_behind_the_mark(serve: Serve) -> None:
+def test_playground_reads_and_continues_texts_after_the_mark(serve: Serve) -> None:
     with serve(real_engine, loaded=loaded("pairs", stop=(TURN,))) as served:
         marks = served.post("/api/models/first").json()["marks"]
         assert marks["kind"] == "answers"

@@ -22,7 +22,7 @@ const MARKS = new Map([...SIGNS].map(([mark, sign]) => [sign, mark]));
  */
 export const NO_MARKS = { kind: "text", begin: null, ends: [], answer: "", turn: "" };
 
-/** A text in which marks stand for their signs. */
+/** A text with the mark of each sign in its place. */
 export function withMarks(text) {
   return [...text].map((char) => MARKS.get(char) ?? char).join("");
 }
@@ -39,16 +39,19 @@ export function splitAtMarks(text) {
 
 /** The text of tokens with signs for marks, as the views read it: without the mark `begin`. */
 export function textOf(tokens, begin) {
-  return textBehind(tokens, begin, SIGNS);
+  return textAfter(begin, tokens, SIGNS);
 }
 
 /** The text of tokens with line ends for marks, without the mark `begin`. */
 export function plainTextOf(tokens, begin) {
-  return textBehind(tokens, begin, LINE_ENDS);
+  return textAfter(begin, tokens, LINE_ENDS);
 }
 
-/** The text of tokens behind the mark that begins it, if it is there; `table` replaces marks. */
-function textBehind(tokens, begin, table) {
+/**
+ * The text of tokens after the mark that begins it, if it is there; `table` has what replaces each
+ * mark.
+ */
+function textAfter(begin, tokens, table) {
   const hasBegin = begin !== null && tokens[0]?.id === begin;
   return tokens
     .slice(hasBegin ? 1 : 0)

@@ -84,7 +84,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "vocab_size": loaded.tokenizer.vocab_size,
                 "token": kind_of(loaded.tokenizer),
                 "marks": marks_of(loaded.tokenizer, sample),
-                # of an item of a list: a request may ask for no more
+                # tokens of an item of a list, of which a request may ask for no more than the limit
                 "longest": min(sample.max_new_tokens, services.limits.max_tokens),
                 "characters": getattr(loaded.tokenizer, "itos", None),
                 "example": served.example,

@@ -52,14 +52,14 @@ export class LocalSource {
     return result;
   }
 
-  /** Ids of a text, at least one, behind the mark that begins texts, where there is one. */
+  /** Ids of a text, at least one, after the mark that begins texts, where there is one. */
   encode(text) {
     if (this.begin !== null) return [this.begin, ...this.tokenizer.encodeMarked(text).ids];
     const { ids } = this.tokenizer.encode(text);
     return ids.length ? ids : [this.tokenizer.first];
   }
 
-  /** Ids of a text that is read, in which signs stand for marks. */
+  /** Ids of a text that a reader has typed to look at, with signs in place of marks. */
   encodeRead(text) {
     return this.encode(this.begin === null ? text : withMarks(text));
   }

@@ -56,7 +56,7 @@ export class Passage {
     this.show(null);
   }
 
-  /** The text behind its mark `begin`, with line ends for other marks. */
+  /** The text after its mark `begin`, with line ends in place of other marks. */
   plainText(begin) {
     return plainTextOf(this.tokens, begin);
   }
@@ -242,7 +242,7 @@ function signOf(text) {
   return text === "\n" ? "⏎" : SIGNS.get(text);
 }
 
-/** Whether the token at `index` is a line end, or a mark behind which another text begins. */
+/** Whether the token at `index` is a line end, or a mark after which another text begins. */
 function endsLine(text, index) {
   return text === "\n" || (index > 0 && SIGNS.has(text));
 }
