@@ -7,6 +7,7 @@ from gpt.config import DataConfig
 from gpt.data.corpus_text import SEPARATOR, CorpusText
 from gpt.data.items import ItemCorpus
 from gpt.data.locating import held_out_files
+from gpt.data.pairs import pairs_with_places
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.system.errors import DataError, UnknownCharactersError
 from gpt.system.progress import Report
@@ -54,8 +55,22 @@ def held_out_tokenizer(tokenizer: Tokenizer, config: DataConfig, text: CorpusTex
     if not isinstance(tokenizer, CharTokenizer):
         return tokenizer  # bytes and byte pairs encode any text, words read others as <unk>
     if config.unknown == "error":
-        _require_known_characters(text, tokenizer)
+        if config.items == "pairs":
+            _require_known_pairs(text, tokenizer)
+        else:
+            _require_known_characters(text, tokenizer)
     return CharTokenizer(tokenizer.itos, config.unknown)
+
+
+def _require_known_pairs(pairs: CorpusText, tokenizer: CharTokenizer) -> None:
+    """Raise UnknownCharactersError with the place of the first pair that has such a character.
+
+    The characters of the file itself do not count: a pair has no brackets and quotes of JSON.
+    """
+    for place, text in pairs_with_places(pairs):
+        position = tokenizer.find_unknown(text)
+        if position is not None:
+            raise _not_in_corpus(place, text[position])
 
 
 def _require_known_characters(text: CorpusText, tokenizer: CharTokenizer) -> None:
@@ -76,7 +91,12 @@ def _require_known_characters(text: CorpusText, tokenizer: CharTokenizer) -> Non
                 column = 1
             column += len(before.rpartition("\n")[2])
             if position is not None:
-                raise UnknownCharactersError(
-                    f"{file}, line {line:,}, column {column:,}: {piece[position]!r} is not in the "
-                    f"corpus, whose characters are the vocabulary; {REMEDY}"
-                )
+                place = f"{file}, line {line:,}, column {column:,}"
+                raise _not_in_corpus(place, piece[position])
+
+
+def _not_in_corpus(place: str, character: str) -> UnknownCharactersError:
+    return UnknownCharactersError(
+        f"{place}: {character!r} is not in the corpus, whose characters are the vocabulary; "
+        f"{REMEDY}"
+    )

@@ -50,18 +50,18 @@ def read_pairs(corpus: CorpusText) -> list[str]:
     Raises:
         DataError: a line is no pair; the message has the file and the line.
     """
-    return [text for _, text in _pairs_with_places(corpus)]
+    return [text for _, text in pairs_with_places(corpus)]
 
 
 def find_pair(corpus: CorpusText, wanted: str) -> str | None:
     """Return the file and the line of the first pair that has a text; None: there is none."""
-    for place, text in _pairs_with_places(corpus):
+    for place, text in pairs_with_places(corpus):
         if text == wanted:
             return place
     return None
 
 
-def _pairs_with_places(corpus: CorpusText) -> Iterator[tuple[str, str]]:
+def pairs_with_places(corpus: CorpusText) -> Iterator[tuple[str, str]]:
     """Yield the place of each pair, which is a file and a line, and its text."""
     forms: set[str] = set()
     for file in corpus.files:

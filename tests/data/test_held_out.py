@@ -1,5 +1,6 @@
 """Texts of your own validate and test; they are read by the tokenizer of the corpus."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from gpt.config import DataConfig
 from gpt.data import corpus_text
 from gpt.data.dataset import Dataset
 from gpt.data.own_text import fit_recipe
+from gpt.data.pairs import ANSWER, END_OF_TEXT
 from gpt.data.preparation import prepare
 from gpt.data.tokenizers import CharTokenizer
 from gpt.system.environment import Settings
@@ -180,3 +182,21 @@ def test_recipe_refuses_a_validation_text_without_a_window(write: Write) -> None
     assert any("b.txt has 500 characters; below 2,000" in line for line in lines)
     with pytest.raises(ConfigError, match=r"c\.txt has 10 characters; validation needs at least"):
         fit_recipe(config_of(path, val_path=write("c.txt", "some words")), OFFLINE, silent)
+
+
+def pair(prompt: str, answer: str) -> str:
+    return json.dumps({"prompt": prompt, "answer": answer}) + "\n"
+
+
+def test_pairs_of_your_own_validate_a_training_on_pairs(write: Write) -> None:
+    path = write("a.jsonl", pair("a+b", "c") * 9)
+    held_out = write("b.jsonl", pair("c", "ab"))  # the corpus has no brackets and quotes
+    _, validation, _ = texts_of(prepared(path, items="pairs", val_path=held_out))
+    assert validation == f"c{ANSWER}ab{END_OF_TEXT}"
+
+
+def test_character_of_a_pair_that_the_corpus_lacks_has_its_line(write: Write) -> None:
+    path = write("a.jsonl", pair("a+b", "c") * 9)
+    held_out = write("b.jsonl", pair("c", "ab") + pair("c", "d"))
+    with pytest.raises(DataError, match=r"b\.jsonl, line 2: 'd' is not in the corpus"):
+        prepared(path, items="pairs", val_path=held_out)
