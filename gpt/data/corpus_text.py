@@ -50,6 +50,7 @@ class CorpusText:
     more than `MAX_CHARACTERS`.
 
     Attributes:
+        marks: control characters that stand between its items; running text has none.
         name: what messages call the corpus.
         size: bytes on disk.
         held_out: the texts of their own that `val` and `test` have; the tokenizer does not read
@@ -60,6 +61,7 @@ class CorpusText:
         self, files: Sequence[Path], held_out: "Mapping[str, CorpusText] | None" = None
     ) -> None:
         self.files = files
+        self.marks: tuple[str, ...] = ()
         self.held_out = {} if held_out is None else held_out
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         self.name = f"{files[0]}{more}"
@@ -143,7 +145,7 @@ def build_tokenizer(corpus: CorpusText, config: DataConfig) -> Tokenizer:
         return learn_bpe(corpus.sample(), config.bpe_vocab_size)
     if config.tokenizer == "word":
         # The function itself, since words are read twice.
-        return learn_words(corpus.sample, config.word_vocab_size)
+        return learn_words(corpus.sample, config.word_vocab_size, corpus.marks)
     chars = corpus.characters()
     # There is nothing to predict in a text of one character.
     if len(chars) < 2:

@@ -152,6 +152,10 @@ class ItemCorpus(CorpusText):
         super().__init__(files, held_out)
         self.kind = config.items
         self.end = end_of_items(config.items)
+        if config.items == "pairs":
+            self.marks = (END_OF_TEXT, ANSWER, TURN)
+        elif config.items == "paragraphs":
+            self.marks = (END_OF_TEXT,)
         items = _read_items(CorpusText(files), config.items)
         is_split = not is_held_out and "val" not in self.held_out
         if is_split and len(items) < 2:
@@ -175,10 +179,7 @@ class ItemCorpus(CorpusText):
 
     def characters(self) -> list[str]:
         """Return the distinct characters, sorted, and all marks that such items can have."""
-        marks = [self.end]
-        if self.kind == "pairs":
-            marks += [ANSWER, TURN]
-        return sorted({*super().characters(), *marks})
+        return sorted({*super().characters(), self.end, *self.marks})
 
     def sample(self) -> Iterator[str]:
         """Yield what byte pairs are learned from, each mark by itself.

@@ -22,6 +22,10 @@ SPLITTER = {
 }
 """The pre-tokenizer of tokenizer.json: each white space character is a token, and so is what stands
 between two of them, so that the tokens, one after the other, are the text."""
+WHITE_SPACE_AND_MARKS = r"[\s\x1d-\x1f]"
+"""The same, or one of the marks of items, which Unicode does not count as white space."""
+SPLITTER_AT_MARKS = {**SPLITTER, "pattern": {"Regex": WHITE_SPACE_AND_MARKS}}
+"""The pre-tokenizer of a vocabulary with marks: each mark is a token too, as white space is."""
 DECODER = {"type": "Fuse"}
 """The decoder of tokenizer.json that puts nothing between two tokens."""
 
@@ -122,23 +126,27 @@ def whole_words(pieces: Iterable[str]) -> Iterator[str]:
         yield held
 
 
-def learn_words(read: Callable[[], Iterable[str]], vocab_size: int) -> WordTokenizer:
+def learn_words(
+    read: Callable[[], Iterable[str]], vocab_size: int, marks: Sequence[str] = ()
+) -> WordTokenizer:
     """Return the tokenizer of the most frequent words and white space characters of a text.
 
     Args:
         read: returns the text in pieces; it is called twice, the second time to measure the words
             that became `<unk>`.
         vocab_size: ids, of which one is `<unk>`; a short text may give fewer.
+        marks: control characters between the items of the text, each of which gets an id.
     """
     require_library("a tokenizer of words")
     from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Library
 
     library = Library(models.WordLevel(unk_token=UNKNOWN))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(WHITE_SPACE), "isolated")
+    pattern = WHITE_SPACE_AND_MARKS if marks else WHITE_SPACE
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     library.decoder = decoders.Fuse()
     trainer = trainers.WordLevelTrainer(
-        vocab_size=vocab_size, special_tokens=[UNKNOWN], show_progress=False
+        vocab_size=vocab_size, special_tokens=[UNKNOWN, *marks], show_progress=False
     )
     library.train_from_iterator(whole_words(read()), trainer)
     content = json.loads(library.to_str())
@@ -177,7 +185,8 @@ def _require_words(content: dict[str, Any]) -> None:
         model = content["model"]
         is_of_words = model["type"] == "WordLevel" and model["unk_token"] == UNKNOWN
         has_unknown = UNKNOWN in model["vocab"]
-        splits = content["pre_tokenizer"] == SPLITTER and content["decoder"] == DECODER
+        is_known_splitter = content["pre_tokenizer"] in (SPLITTER, SPLITTER_AT_MARKS)
+        splits = is_known_splitter and content["decoder"] == DECODER
         others = ("normalizer", "post_processor", "truncation", "padding", "added_tokens")
         has_others = any(content.get(part) for part in others)
     except (KeyError, TypeError, AttributeError) as error:  # the content may be anything

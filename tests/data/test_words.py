@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 from gpt.config import DataConfig
 from gpt.data import corpus_text
+from gpt.data.items import end_of_items, item_ids
+from gpt.data.pairs import MARKS
 from gpt.data.preparation import prepare
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.words import WordTokenizer, learn_words, whole_words
@@ -167,3 +169,28 @@ def test_words_of_a_validation_text_that_the_corpus_lacks_are_unk(tmp_path: Path
 def test_size_of_another_tokenizer_is_refused() -> None:
     with pytest.raises(ValidationError, match="is only read with tokenizer: word"):
         DataConfig.model_validate({"word_vocab_size": 100})
+
+
+@pytest.mark.parametrize(
+    ("items", "text", "num_marks"),
+    [
+        ("lines", "red blue\nblue\nred\n", 0),
+        ("paragraphs", "red\nblue\n\nblue blue\n\nred\n", 1),
+        ("pairs", "red\tblue\nblue\tred\n", 3),
+    ],
+)
+def test_marks_of_items_are_words_of_their_own(
+    items: str, text: str, num_marks: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(text, encoding="utf-8")
+    data = prepare(config_of(path, tokenizer="word", items=items), OFFLINE, silent)
+    assert isinstance(data.tokenizer, WordTokenizer)
+    words = words_of(data.tokenizer)
+    assert set(words[1 : 1 + num_marks]) == set(list(MARKS)[:num_marks])
+    assert {"red", "blue"} < set(words)
+    assert data.tokenizer.unknown_id not in np.concatenate([data.train, data.val])
+    assert data.items == item_ids(items, data.tokenizer)
+    again = tokenizer_from_dict(data.tokenizer.to_dict())
+    marked = again.encode("red" + end_of_items(items)).tolist()
+    assert marked == [*again.encode("red").tolist(), data.items.end]

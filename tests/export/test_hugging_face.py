@@ -381,9 +381,15 @@ CONVERSATION = [
 
 
 MARKED = CharTokenizer([*" abcdef\n", END_OF_TEXT, ANSWER, TURN])
+WITH_MARKS: list[Tokenizer] = [
+    MARKED,
+    ByteTokenizer(),
+    learn_bpe([CORPUS], 300),
+    learn_words(lambda: ["be bad\na cab"], 20, [END_OF_TEXT, ANSWER, TURN]),
+]
 
 
-@pytest.mark.parametrize("tokenizer", [MARKED, ByteTokenizer(), learn_bpe([CORPUS], 300)])
+@pytest.mark.parametrize("tokenizer", WITH_MARKS)
 def test_conversation_has_the_ids_that_the_training_had(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
@@ -402,7 +408,7 @@ def test_conversation_has_the_ids_that_the_training_had(
     assert generation.eos_token_id == [end, int(tokenizer.encode(TURN)[0])]
 
 
-@pytest.mark.parametrize("tokenizer", [MARKED, ByteTokenizer(), learn_bpe([CORPUS], 300)])
+@pytest.mark.parametrize("tokenizer", WITH_MARKS)
 @pytest.mark.parametrize(
     ("items", "mark", "stop"),
     [("lines", "\n", ()), ("paragraphs", END_OF_TEXT, ()), ("pairs", END_OF_TEXT, (TURN,))],
