@@ -179,7 +179,7 @@ def conversation_parts(messages: Sequence[Message], place: str) -> Iterator[str]
     for number, (role, text) in enumerate(messages):
         _check_marks(text, place)
         if role == "system" and number == 0:
-            continue
+            continue  # it comes with the first question
         if role != expected:
             raise DataError(
                 f"{place}: message {number + 1} is the {role}'s, expected the {expected}'s"

@@ -76,9 +76,9 @@ def unknown_defaults(params: SampleConfig, known: Collection[str]) -> list[str]:
 
 
 def without_turn(params: SampleConfig) -> SampleConfig:
-    """Return sampling defaults without the mark that ends an answer.
+    """Return sampling defaults without `TURN` among the texts that end an answer.
 
-    A format that ends answers at the token of this mark need not know it as a text.
+    A format that ends answers at the token of this mark loses nothing by that.
     """
     stops = tuple(stop for stop in params.stop if stop != TURN)
     return params.model_copy(update={"stop": stops})

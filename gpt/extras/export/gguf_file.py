@@ -196,7 +196,7 @@ def _add_marks(writer: Any, tokens: GGUFTokens, tokenizer: Tokenizer, params: Sa
     is_byte_pairs = tokens.model == "gpt2"
     begin_id = params.begin_id
     if begin_id is None and is_byte_pairs:
-        begin_id = tokens.end_id  # llama.cpp would take token 11
+        begin_id = tokens.end_id  # llama.cpp would take token 11, whatever that is here
     if begin_id is not None:
         writer.add_bos_token_id(begin_id)
         # llama.cpp adds this token to a prompt only where the tokenizer is of byte pairs. With
@@ -204,6 +204,7 @@ def _add_marks(writer: Any, tokens: GGUFTokens, tokenizer: Tokenizer, params: Sa
         # nothing would add it again. A model that was trained without such a token gets none.
         writer.add_add_bos_token(is_byte_pairs and params.begin_id is not None)
     if TURN in params.stop:
+        # The mark of another question ends an answer too: the "end of turn" of llama.cpp.
         writer.add_eot_token_id(item_ids("pairs", tokenizer).turn)
         writer.add_chat_template(chat_template())
 

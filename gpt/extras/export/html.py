@@ -118,7 +118,7 @@ def render_model_page(
             "vocab_size": tokenizer.vocab_size,
             "example": words.example,
             "marks": marks,
-            "longest": params.max_new_tokens,
+            "longest_item": params.max_new_tokens,
             "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },
         "filters": {name: schema[name] for name in FILTERS},

@@ -85,7 +85,7 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 "token": kind_of(loaded.tokenizer),
                 "marks": marks_of(loaded.tokenizer, sample),
                 # tokens of an item of a list, of which a request may ask for no more than the limit
-                "longest": min(sample.max_new_tokens, services.limits.max_tokens),
+                "longest_item": min(sample.max_new_tokens, services.limits.max_tokens),
                 "characters": getattr(loaded.tokenizer, "itos", None),
                 "example": served.example,
                 "sample": {name: getattr(sample, name) for name in ("temperature", *FILTERS)},

@@ -157,7 +157,7 @@ export class Writer {
   /** A program that writes the text of the form. */
   snippet(settings) {
     const { facts } = this.context;
-    const length = this.marks.kind === "items" ? facts.longest : settings.count;
+    const length = this.marks.kind === "items" ? facts.longest_item : settings.count;
     const numbers = [`max_new_tokens=${length}`, `temperature=${settings.temperature}`];
     for (const { field } of this.chosenFilters(settings)) {
       numbers.push(`${field.replaceAll("-", "_")}=${settings[camelCase(field)]}`);
@@ -320,7 +320,7 @@ export class Writer {
         take(tokens);
       };
       const seed = (request.seed + item) % SEEDS;
-      const asked = { ...request, prompt, known, seed, count: this.context.facts.longest };
+      const asked = { ...request, prompt, known, seed, count: this.context.facts.longest_item };
       unknown = (await this.askOnce(asked, takeItem)) ?? [];
       await nextFrame(); // so that the page draws, and the reader can stop it
       request.signal.throwIfAborted();
