@@ -105,8 +105,7 @@ class Dataset:
         for tokens in (self.train, self.val):
             for begin, end in item_spans(tokens, self.items.end):
                 item = tokens[begin:end]
-                # of all answers together, where the item is a conversation
-                length = int(self.items.counted(item).sum())
+                length = self.items.longest_answer(item)
                 if length >= block_size:  # the window also holds what stands before it
                     question = quoted(self.tokenizer.decode(item[:NUM_QUOTED_TOKENS]))
                     text = self.tokenizer.decode(item[:-1])

@@ -65,6 +65,13 @@ class ItemIds:
         is_in_answer = last_begin > end_before
         return is_in_answer & ~begins
 
+    def longest_answer(self, ids: Ids) -> int:
+        """Return the number of tokens of the longest answer of an item, its end included."""
+        # Questions stand between answers, so that an answer is a run of tokens that count.
+        others = np.flatnonzero(~self.counted(ids))
+        borders = np.concatenate([[-1], others, [len(ids)]])
+        return int(np.diff(borders).max()) - 1
+
 
 def end_of_items(kind: str) -> str:
     """Return the character that ends each item, for a value of `data.items` other than none."""

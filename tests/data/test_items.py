@@ -1,6 +1,7 @@
 """Items of a text: how it is split, what its batches hold, and what is recognized as a list."""
 
 import functools
+import json
 import operator
 import random
 from collections import Counter
@@ -250,3 +251,18 @@ def test_byte_pairs_are_learned_without_marks(tmp_path: Path) -> None:
     tokens = [tokenizer.token_bytes(index).decode("latin-1") for index in range(300)]
     assert "is" in tokens
     assert [token for token in tokens if len(token) > 1 and set(token) & set(MARKS)] == []
+
+
+def test_each_answer_of_a_conversation_has_to_fit_the_window_alone(tmp_path: Path) -> None:
+    turns = [
+        {"role": role, "content": text}
+        for role, text in [("user", "who?"), ("assistant", "x" * 20)] * 3
+    ]
+    pairs = "\n".join(
+        json.dumps({"messages": [*turns, {"role": "user", "content": name}, turns[1]]})
+        for name in NAMES
+    )
+    dataset = prepared(tmp_path, pairs, "pairs")
+    dataset.check_length(22)
+    with pytest.raises(DataError, match=r"21 tokens, and model\.block_size is 21"):
+        dataset.check_length(21)
