@@ -4,6 +4,7 @@ Weights of models that write are sharp, so that rounding decides nothing.
 """
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import pytest
@@ -20,8 +21,10 @@ from gpt.extras.inspection.views.lens import logit_lens
 from gpt.extras.inspection.views.surprisal import surprisal
 from gpt.generation.batch import Batch
 from gpt.generation.beam import BeamOptions, beam_search
+from gpt.generation.graph_runner import GraphRunner
 from gpt.generation.runtime import DecodeOptions, build_runtime
 from gpt.model import GPT
+from gpt.model.quantized import quantize
 from gpt.system.errors import NonFiniteError
 from gpt.training.acceleration import compile_blocks
 from gpt.training.graphed_step import GraphedStepper
@@ -164,25 +167,88 @@ TOKENS = 24
 """Past the end of the window, which has 16."""
 
 
-def generate(model: GPT, params: SamplingParams, prompts: list[list[int]]) -> list[list[int]]:
+def generate(
+    model: GPT, params: SamplingParams, prompts: list[list[int]], backend: str = "eager"
+) -> list[list[int]]:
     """New tokens of every prompt."""
     batch = Batch(
-        build_runtime(model, DecodeOptions("eager")), prompts, params, list(range(len(prompts)))
+        build_runtime(model, DecodeOptions(backend)), prompts, params, list(range(len(prompts)))
     )
     steps = [batch.step() for _ in range(params.max_new_tokens)]
     return [[step[row].token.id for step in steps] for row in range(len(prompts))]
 
 
+@pytest.mark.parametrize("backend", ["eager", "graph"])
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_tokens_are_those_of_the_cpu_whatever_the_other_rows(
-    position: str, temperature: float
+    position: str, temperature: float, backend: str
 ) -> None:
+    """Also of more rows than a graph has."""
     params = SamplingParams(temperature=temperature, top_k=10, top_p=0.95, max_new_tokens=TOKENS)
     expected = generate(sharp_model(position=position), params, PROMPTS)
     model = sharp_model(position=position).to(DEVICE)
-    assert generate(model, params, PROMPTS) == expected
-    assert generate(model, params, PROMPTS + [[3, row % 23] for row in range(61)])[:3] == expected
+    assert generate(model, params, PROMPTS, backend) == expected
+    for rows in (61, 67):
+        prompts = PROMPTS + [[3, row % 23] for row in range(rows)]
+        assert generate(model, params, prompts, backend)[:3] == expected
+
+
+@pytest.mark.parametrize("changes", [{"n_kv_head": 1}, {"norm": "rmsnorm", "mlp": "swiglu"}])
+def test_graphs_decode_every_architecture(changes: dict[str, object]) -> None:
+    params = SamplingParams(temperature=0.8, min_p=0.02, max_new_tokens=TOKENS)
+    model = sharp_model(position="rope", qk_norm=True, **changes)
+    expected = generate(model, params, PROMPTS)
+    assert build_runtime(model.to(DEVICE)).name.startswith("graph, ")
+    assert generate(model, params, PROMPTS, "graph") == expected
+
+
+@pytest.mark.parametrize("given", [{"repetition_penalty": 1.2}, {"logit_bias": ((3, 2.0),)}])
+def test_pytorch_samples_from_the_logits_of_graphs(given: dict[str, object]) -> None:
+    values = {"temperature": 0.8, "max_new_tokens": TOKENS, **given}
+    params = SamplingParams.model_validate(values)
+    expected = generate(sharp_model(), params, PROMPTS)
+    assert generate(sharp_model().to(DEVICE), params, PROMPTS, "graph") == expected
+
+
+def test_graphs_sample_several_tokens_before_any_is_read() -> None:
+    """A model with a large window, which does not move."""
+    model = sharp_model(block_size=128).to(DEVICE)
+    params = SamplingParams(temperature=0.0, max_new_tokens=100)
+    read = GraphRunner._sample
+    with patch.object(GraphRunner, "_sample", autospec=True, side_effect=read) as reading:
+        tokens = generate(model, params, [[1, 2, 3]], "graph")
+    assert len(tokens[0]) == 100
+    assert reading.call_count < 50
+
+
+def test_threads_capture_and_replay_at_once() -> None:
+    """As the engines of a server do, which has several models."""
+    params = SamplingParams(temperature=0.8, max_new_tokens=TOKENS)
+    models = [sharp_model(seed=seed).to(DEVICE) for seed in range(4)]
+    expected = [generate(model, params, PROMPTS) for model in models]
+    with ThreadPoolExecutor(len(models)) as pool:
+        answers = [
+            pool.submit(generate, model, params, PROMPTS, "graph") for model in models for _ in "ab"
+        ]
+        found = [answer.result() for answer in answers]
+    assert found == [tokens for tokens in expected for _ in "ab"]
+
+
+def test_bf16_weights_are_multiplied_in_bfloat16() -> None:
+    """Log-probabilities are near those of the CPU, which rounds the weights alone."""
+    # The first token comes from the prompt, and the bias decides it.
+    params = SamplingParams(max_new_tokens=2, logprobs=23, logit_bias=((3, 100.0),))
+    model = quantize(sharp_model(0.1), "bf16")
+    found = []
+    for place in (CPU, DEVICE):
+        runtime = build_runtime(copy.deepcopy(model).to(place), DecodeOptions(kv_dtype="bf16"))
+        batch = Batch(runtime, [[1, 2], [4]], params, [0, 0])
+        batch.step()
+        rows = [sorted(chunk.token.top) for chunk in batch.step().values()]
+        found.append(torch.tensor([[logprob for _, logprob in row] for row in rows]))
+    assert runtime.name == "graph, bf16 weights, bf16 cache, cuda:0"
+    torch.testing.assert_close(found[1], found[0], atol=5e-2, rtol=5e-2)
 
 
 @pytest.mark.parametrize(

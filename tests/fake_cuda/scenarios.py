@@ -37,6 +37,7 @@ from gpt.data.batches import StepBatch
 from gpt.generation.batch import Batch, TextBatch
 from gpt.generation.runtime import DecodeOptions, Runtime, build_runtime
 from gpt.model import GPT
+from gpt.model.quantized import quantize
 from gpt.system.cuda_graphs import MAX_GRAPHS, ONE_CAPTURE, ReplayedCalls
 from gpt.system.device import Compute
 from gpt.system.environment import read_settings
@@ -268,6 +269,41 @@ def decode_by_graphs(device: FakeCuda, name: str, batch: int, **given: object) -
         assert 0 < reads < len(texts[0][0]) / 2
 
 
+def decode_bf16_weights(device: FakeCuda) -> None:
+    """Decode bf16 weights by graphs: no product of blocks or head is in float32."""
+    model = quantize(sharp_model(n_layer=1, position="rope"), "bf16").to(DEVICE)
+    # A copy of a fake tensor would belong to a copy of the device.
+    with mock.patch("copy.deepcopy", lambda model: model):
+        runtime = build_runtime(model, DecodeOptions(kv_dtype="bf16"))
+    assert runtime.name == "graph, bf16 weights, bf16 cache, cuda:0"
+    device.forget()
+    params = SamplingParams(max_new_tokens=3)
+    assert len(list(TextBatch(runtime, TOKENIZER, ["a", "bc"], params))) == 6
+    # The stand-in writes attention with a mask out, in float32, which a device does not.
+    layers = {dtype for dtype, place, _ in device.matmuls if place != "SDPACore.forward"}
+    assert layers == {torch.bfloat16}
+
+
+def decode_without_graphs(device: FakeCuda) -> None:
+    """Decode a model that Python changes, which a replay would not run: by plain launches, with one
+    line.
+    """
+    model = sharp_model(n_layer=1).to(DEVICE)
+    model.h[0].register_forward_hook(lambda module, inputs, output: output * 0)
+    lines: list[str] = []
+    runtime = build_runtime(model, report=lines.append)
+    assert runtime.name == "eager, fp32 cache, cuda:0"
+    faster = "no graph backend, which launches its kernels faster"
+    assert lines == [f"{faster}: it does not cover hooks, and h.0 has one"], lines
+    try:
+        build_runtime(model, DecodeOptions("graph"))
+    except DeviceError as error:
+        lines.append(str(error))
+    assert lines[1:] == [
+        "no graph backend: it does not cover hooks, and h.0 has one; take backend auto or eager"
+    ]
+
+
 def evaluate_run(device: FakeCuda) -> None:
     """Evaluate by the command, which waits once, whatever the number of batches."""
     for size in ("8", "64"):
@@ -324,7 +360,7 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> None:
     plain.step()
     device.forget()
     plain.step()
-    assert device.waits == ["sample_tokens"]
+    assert device.waits in (["sample_tokens"], ["GraphRunner._sample"])
 
 
 def try_variants(device: FakeCuda) -> None:
@@ -396,10 +432,15 @@ SCENARIOS: dict[str, Scenario] = {
     "graphs sample in parts": lambda device: decode_by_graphs(
         device, "cuda:0", 66, temperature=0.0, max_new_tokens=12
     ),
+    "bf16 weights": decode_bf16_weights,
+    "hooks decode without graphs": decode_without_graphs,
     "an evaluation waits once": evaluate_run,
     "a run is moved": move,
     "eager": lambda device: decode(device, DecodeOptions("eager"), position="rope", n_kv_head=2),
     "bf16 cache": lambda device: decode(device, DecodeOptions("eager", kv_dtype="bf16")),
+    "graphs with a bf16 cache": lambda device: decode(
+        device, DecodeOptions("graph", kv_dtype="bf16"), position="rope"
+    ),
     "variants": try_variants,
     "what is not allowed": refuse,
 }
