@@ -5,7 +5,6 @@ to run them. A graph launches all kernels of a token at once, the sampling inclu
 token needs nothing from the CPU. So several tokens are sampled before any is read back.
 """
 
-import copy
 import time
 from collections.abc import Sequence
 from itertools import takewhile
@@ -20,30 +19,17 @@ from gpt.generation.burst import MAX_BURST, Burst
 from gpt.generation.runner import NOT_FINITE, Sampled, TorchRunner, sample_each
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.generation.sequence import ScheduledWork, SequenceState
-from gpt.generation.static_cache import StaticCache, StaticView, StoredRange
+from gpt.generation.static_cache import Part, StaticCache, StaticView, StoredRange, parts_of
 from gpt.generation.tokens import NOT_SAMPLING_FIELDS, SampledToken
 from gpt.model import GPT, eval_mode
 from gpt.native.coverage import changed_module, uncovered
 from gpt.system.cuda_graphs import Call, ReplayedCalls, call_plainly
 from gpt.system.device import to_device
 
-LARGEST_BATCH = 64
-"""Sequences of the largest graph; more of them are computed in parts, one after the other."""
 FIELDS_IN_GRAPH = NOT_SAMPLING_FIELDS | {"temperature", "top_k", "top_p", "min_p"}
 """Fields of `SamplingParams` by which a graph samples; others need a history, or Python."""
 NO_TOKEN = -1
 """Stands for a token whose logits are not finite, on the device."""
-
-
-class Part(NamedTuple):
-    """Neighboring slots of the static cache, which one graph computes."""
-
-    first: int
-    batch: int
-
-    @property
-    def slots(self) -> slice:
-        return slice(self.first, self.first + self.batch)
 
 
 class Contents(NamedTuple):
@@ -59,18 +45,6 @@ class Contents(NamedTuple):
     length: int
 
 
-def parts_of(sequences: int) -> list[Part]:
-    """Return the parts that a number of sequences fills, the last one perhaps not to its end.
-
-    The batch of a part is a power of two, so that few graphs are enough for all numbers.
-    """
-    parts = []
-    for first in range(0, sequences, LARGEST_BATCH):
-        needed = min(sequences - first, LARGEST_BATCH)
-        parts.append(Part(first, 1 << (needed - 1).bit_length()))
-    return parts
-
-
 def why_no_graph(model: GPT) -> str | None:
     """Return why a model must not be computed by graphs; None if it may.
 
@@ -81,17 +55,6 @@ def why_no_graph(model: GPT) -> str | None:
         return f"it is for CUDA devices, and the model is on {device}"
     other = uncovered(model.config, SHIPPED["model.mlp"]) or changed_module(model)
     return None if other is None else f"it does not cover {other}"
-
-
-def in_bfloat16(model: GPT) -> GPT:
-    """Return a copy of a model that computes in bfloat16, all its weights rounded.
-
-    Tables of positions are no parameters, and stay float32: rounded angles would misplace tokens.
-    """
-    copied = copy.deepcopy(model)
-    for parameter in copied.parameters():
-        parameter.data = parameter.data.bfloat16()
-    return copied
 
 
 class GraphRunner(TorchRunner):
@@ -233,7 +196,7 @@ class GraphRunner(TorchRunner):
         """Store the newest tokens of a part; return the logits (B, V) after them."""
         positions = self._positions[part.slots]
         dtype = self._model.wte.weight.dtype
-        view = StaticView(self._cache, part.slots, positions, dtype)
+        view = StaticView(self._cache, part, positions, dtype)
         logits: Tensor = self._model(self._tokens[part.slots].unsqueeze(1), cache=view)  # (B, 1, V)
         return logits[:, -1]
 

@@ -1,12 +1,13 @@
 """A model prepared for decoding: by the C++ decoder, by CUDA graphs, or by PyTorch alone."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.engine import FORK_HINT, Engine
-from gpt.generation.graph_runner import GraphRunner, in_bfloat16, why_no_graph
+from gpt.generation.graph_runner import GraphRunner, why_no_graph
 from gpt.generation.kv_cache import KV_DTYPES
 from gpt.generation.native_runner import NativeModel, NativeRunner
 from gpt.generation.paged import BLOCK
@@ -238,6 +239,17 @@ def graph_runtime(model: GPT, kv_dtype: str, draft: Runtime | None = None) -> Ru
     if weights_format(model) == BFLOAT16:
         model = in_bfloat16(model)
     return Runtime(model, kv_dtype, uses_graphs=True, draft=draft)
+
+
+def in_bfloat16(model: GPT) -> GPT:
+    """Return a copy of a model that computes in bfloat16, all its weights rounded.
+
+    Tables of positions are no parameters, and stay float32: rounded angles would misplace tokens.
+    """
+    copied = copy.deepcopy(model)
+    for parameter in copied.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return copied
 
 
 def why_not_native(model: GPT, settings: Settings, report: Report) -> str | None:

@@ -16,6 +16,32 @@ from gpt.generation.paged_store import PagedStore
 from gpt.model.attention import Cache
 from gpt.system.device import to_device
 
+LARGEST_BATCH = 64
+"""Sequences of the largest part; more of them are computed in parts, one after the other."""
+
+
+class Part(NamedTuple):
+    """Neighboring slots of the static cache, which one pass of the model computes."""
+
+    first: int
+    batch: int
+
+    @property
+    def slots(self) -> slice:
+        return slice(self.first, self.first + self.batch)
+
+
+def parts_of(sequences: int) -> list[Part]:
+    """Return the parts that a number of sequences fills, the last one perhaps not to its end.
+
+    The batch of a part is a power of two, so that few shapes, and few CUDA graphs, are enough.
+    """
+    parts = []
+    for first in range(0, sequences, LARGEST_BATCH):
+        needed = min(sequences - first, LARGEST_BATCH)
+        parts.append(Part(first, batch=2 ** math.ceil(math.log2(needed))))
+    return parts
+
 
 class StoredRange(NamedTuple):
     """Positions of a sequence: in its slot, and in its blocks.
@@ -89,19 +115,18 @@ class StaticCache:
 
 
 class StaticView(Cache):
-    """The cache of neighboring slots, for one pass over one new token of each sequence.
+    """The cache of a part, for one pass over one new token of each sequence.
 
     Args:
-        slots: the slots of the sequences.
         positions: (B,), of the new tokens.
         dtype: of attention.
     """
 
     def __init__(
-        self, cache: StaticCache, slots: slice, positions: Tensor, dtype: torch.dtype
+        self, cache: StaticCache, part: Part, positions: Tensor, dtype: torch.dtype
     ) -> None:
-        self._keys = cache.keys[:, slots]  # (L, B, K, S, D)
-        self._values = cache.values[:, slots]
+        self._keys = cache.keys[:, part.slots]  # (L, B, K, S, D)
+        self._values = cache.values[:, part.slots]
         self._positions = positions.unsqueeze(1)  # (B, 1)
         _, batch, heads, window, head_dim = self._keys.shape
         # A query attends to the keys up to its own position. The mask is added to the scores: a

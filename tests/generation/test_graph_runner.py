@@ -15,8 +15,9 @@ from generation.support import LETTERS, Drive, runtime_of
 from gpt.config import SamplingParams
 from gpt.generation.batch import Batch
 from gpt.generation.beam import BeamOptions, beam_search
-from gpt.generation.graph_runner import GraphRunner, in_bfloat16, parts_of, why_no_graph
-from gpt.generation.static_cache import StaticCache
+from gpt.generation.graph_runner import GraphRunner, why_no_graph
+from gpt.generation.runtime import in_bfloat16
+from gpt.generation.static_cache import StaticCache, parts_of
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from tiny import sharp_model
