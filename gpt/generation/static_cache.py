@@ -119,7 +119,7 @@ class StaticView(Cache):
 
     Args:
         positions: (B,), of the new tokens.
-        dtype: of attention.
+        dtype: of the queries, in which the mask is added to the scores.
     """
 
     def __init__(

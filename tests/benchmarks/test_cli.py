@@ -16,6 +16,7 @@ from native_support import needs_compiler
 from benchmarks import cuda
 from benchmarks.cli import main
 from benchmarks.serve import Run
+from benchmarks.training_runs import README_OPTIONS, nanogpt_options
 from benchmarks.training_step import start_workers
 
 HF = ["--hf"] if find_spec("transformers") else []
@@ -128,6 +129,21 @@ def test_race_is_run_and_judged(
     assert ours["common_loss"] == ours["loss"], "its window is the shorter one"
     assert theirs["common_loss"] != theirs["loss"]
     assert found["times"]["nanoGPT"] == [theirs["seconds"] / ours["seconds"]]
+
+
+@pytest.mark.parametrize(
+    ("device", "steps", "expected"),
+    [
+        ("cuda", None, []),
+        ("cuda", 1751, ["--max_iters=1751"]),
+        ("cpu", None, README_OPTIONS.split()),
+        ("cpu", 3, README_OPTIONS.replace("iters=2000", "iters=3").split()),
+    ],
+)
+def test_nanogpt_trains_by_its_own_options(
+    device: str, steps: int | None, expected: list[str]
+) -> None:
+    assert nanogpt_options(device, steps) == expected
 
 
 SMALL = ["--tokens", "5", "--rounds", "1"]
