@@ -7,7 +7,6 @@ token needs nothing from the CPU. So several tokens are sampled before any is re
 
 import time
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -27,7 +26,10 @@ from gpt.system.cuda_graphs import Call, ReplayedCalls, call_plainly
 from gpt.system.device import to_device
 
 FIELDS_IN_GRAPH = NOT_SAMPLING_FIELDS | {"temperature", "top_k", "top_p", "min_p"}
-"""Fields of `SamplingParams` by which a graph samples; others need a history, or Python."""
+"""Fields of `SamplingParams` that a graph samples by, or that are not about sampling.
+
+The others need the tokens so far, or the log-probabilities.
+"""
 NO_TOKEN = -1
 """Stands for a token whose logits are not finite, on the device."""
 
@@ -101,12 +103,13 @@ class GraphRunner(TorchRunner):
             # Before anything is written: the block of another sequence may be the source.
             self._store.copy_blocks(item.copies)
         sampled: Sampled = {}
+        max_steps = MAX_BURST
         if others:
             sampled |= super().run(others)
+            max_steps = 1  # whoever waits for the end of a prompt is not kept waiting
         if decoding:
             with eval_mode(self._model):
-                # Whoever waits for the end of a prompt gets the first token as soon as it is there.
-                sampled |= self._decode(decoding, max_steps=1 if others else MAX_BURST)
+                sampled |= self._decode(decoding, max_steps)
         return sampled
 
     def _decode(self, work: Sequence[ScheduledWork], max_steps: int) -> Sampled:
@@ -125,7 +128,8 @@ class GraphRunner(TorchRunner):
             sampled = sample_each(items, self._logits_of(sequences))
         self._burst.end(steps, time.perf_counter() - start)
         self._cache.copy_out([_stored(slot, each, steps) for slot, each in enumerate(sequences)])
-        # The newest token has not been through the model. Slots after these may hold padding.
+        # Each sampled token has stored one position, that of the token before it. Slots after these
+        # may hold padding.
         self._contents = [
             Contents(each, each.start, each.num_cached + len(sampled[each])) for each in sequences
         ]
@@ -157,29 +161,25 @@ class GraphRunner(TorchRunner):
         # Only peeked at: `SequenceState.append` uses up the numbers of the tokens that are kept.
         uniforms = torch.tensor([each.random.peek(steps) for each in sequences]).t()  # (steps, B)
         _fill(self._uniforms[:steps, : len(sequences)], uniforms)
-        for part in self._parts(sequences):
+        for part in self._hand_in(sequences):
             self._step.zero_()
             for _ in range(steps):
                 key = (part, first.sampled_by)
                 self._call(key, self._compute_and_sample, part, first.params)
         # To read waits for the device.
         rows = self._sampled[:steps, : len(sequences)].t().tolist()
-        sampled: Sampled = {}
-        for sequence, row in zip(sequences, rows, strict=True):
-            finite = takewhile(lambda index: index != NO_TOKEN, row)
-            sampled[sequence] = [SampledToken(index) for index in finite] or NOT_FINITE
-        return sampled
+        return {sequence: _to_tokens(row) for sequence, row in zip(sequences, rows, strict=True)}
 
     def _logits_of(self, sequences: Sequence[SequenceState]) -> Tensor:
         """Return the logits (B, V) after each sequence."""
         logits = []
-        for part in self._parts(sequences):
+        for part in self._hand_in(sequences):
             # A copy, since the next replay may write its results to the same memory.
             logits.append(self._call((part, "logits"), self._compute, part).clone())
         return torch.cat(logits)[: len(sequences)]
 
-    def _parts(self, sequences: Sequence[SequenceState]) -> list[Part]:
-        """Hand the newest token of each sequence to the graphs; return the parts to compute.
+    def _hand_in(self, sequences: Sequence[SequenceState]) -> list[Part]:
+        """Hand in the newest token of each sequence; return the parts to compute.
 
         A batch is padded by token 0 at position 0, whose slot belongs to no sequence.
         """
@@ -230,6 +230,15 @@ def _sampled_in_graph(sequences: Sequence[SequenceState]) -> bool:
         if name not in FIELDS_IN_GRAPH and getattr(first.params, name) != field.default:
             return False
     return True
+
+
+def _to_tokens(ids: list[int]) -> Sequence[SampledToken]:
+    """Return the tokens up to the first one whose logits were not finite."""
+    if NO_TOKEN in ids:
+        ids = ids[: ids.index(NO_TOKEN)]
+    if not ids:
+        return NOT_FINITE
+    return [SampledToken(index) for index in ids]
 
 
 def _stored(slot: int, sequence: SequenceState, count: int) -> StoredRange:

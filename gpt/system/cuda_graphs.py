@@ -18,7 +18,7 @@ ONE_CAPTURE = threading.Lock()
 MAX_GRAPHS = 128
 """Graphs that are kept for replays: each holds some memory of the device."""
 Call = Callable[..., Any]
-"""Calls a function with arguments, given a key of its kernels, the function and the arguments."""
+"""`call(key, function, *arguments)` calls the function, as `ReplayedCalls.call` does."""
 
 
 class GraphCapturer:
