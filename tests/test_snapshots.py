@@ -1,13 +1,15 @@
 """Snapshots of a run: when they are taken, what they hold, and that they never change or end it."""
 
 import errno
-from itertools import pairwise
+import re
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import yaml
 
 import gpt
 from gpt.checkpoint import RunFolder, step_files
@@ -19,7 +21,7 @@ from gpt.generation.runtime import Runtime
 from gpt.training.callbacks import Callback
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
-from tiny import CORPUS
+from tiny import CORPUS, TINY
 from training.sessions import rows, same, stopped_after, weights
 from training.sessions import start_session as start
 
@@ -163,3 +165,18 @@ def test_training_from_python_has_snapshots_if_wanted(tmp_path: Path, wanted: bo
         data={"dir": str(tmp_path / "data")},
     )
     assert (run.folder / "snapshots").exists() is wanted
+
+
+def test_snapshot_of_pairs_answers_a_held_out_question(tmp_path: Path) -> None:
+    pairs = "".join(
+        f'{{"prompt": "{first}+{second}", "answer": "{first + second}"}}\n'
+        for first, second in product(range(10), repeat=2)
+    )
+    (tmp_path / "sums.jsonl").write_text(pairs, encoding="utf-8")
+    recipe = yaml.safe_load(TINY)
+    recipe["data"] = {"path": str(tmp_path / "sums.jsonl"), "dir": str(tmp_path / "data")}
+    recipe["data"]["items"] = "pairs"
+    recipe["run"]["dir"] = str(tmp_path / "runs")
+    run = gpt.train(config=recipe, report=None)
+    sample = read_snapshot(RunFolder(run.folder).snapshot(6)).sample
+    assert re.match(r"\d\+\d ", sample)

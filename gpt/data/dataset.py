@@ -69,6 +69,11 @@ class Dataset:
     items: ItemIds | None = None
     held_out: tuple[str, ...] = ()
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether the items are questions with answers."""
+        return self.items is not None and self.items.answer is not None
+
     def chars_per_token(self, tokens: Tokens) -> float:
         """Return the average characters per token of a split, or a part of one."""
         chars = sum(self.tokenizer.count_chars(piece) for piece in in_pieces(tokens))

@@ -21,6 +21,7 @@ from gpt.system.files import make_folder, write_atomic
 from gpt.system.progress import Report
 from gpt.training.acceleration import without_compilation
 from gpt.training.callbacks import Callback, CloseEvent, StartEvent, StepEvent, Training
+from gpt.training.validation import first_question
 
 ONE_LINE = str.maketrans({"\n": "⏎", **SIGNS})
 """Signs for line ends and the marks of items: a sample is shown in one line."""
@@ -111,9 +112,16 @@ class Snapshots(Callback):
         max_new_tokens = min(SAMPLE_TOKENS, config.train.sample_tokens)
         params = config.sample.params(max_new_tokens=max_new_tokens)
         seeds = [(params.seed + row) % SEEDS for row in range(SAMPLE_LINES)]
+        prompt: list[int] | None = None
+        question = ""
+        if trainer.dataset.has_answers and max_new_tokens > 0:
+            # One answer to a question that the training does not see, and the same one each time.
+            prompt = first_question(trainer.dataset, config.model.block_size)
+            question = tokenizer.decode(prompt[1:-1]) + " "
+            seeds = seeds[:1]
         with without_compilation(model):  # a few passes are not worth compiling for their shapes
-            samples = reference_texts(model, tokenizer, params, seeds, poll=lambda: None)
-            lines = [sample.translate(ONE_LINE) for sample in samples]
+            samples = reference_texts(model, tokenizer, params, seeds, lambda: None, prompt)
+            lines = [(question + sample).translate(ONE_LINE) for sample in samples]
             sample = "\n".join(lines).strip("\n")  # empty if train.sample_tokens is 0
             return take_snapshot(model, tokenizer, idx, sample, self._loss)
 

@@ -84,14 +84,18 @@ class Validation:
         length = self.config.train.sample_tokens
         params = self.config.sample.params(max_new_tokens=length)
         tokenizer = self.dataset.tokenizer
-        items = self.dataset.items
         prompt: list[int] | None = None
         shown = ""
-        if items is not None and items.answer is not None and length > 0:
-            block_size = self.config.model.block_size
-            prompt = next(questions_of(self.dataset.val, items, block_size)).ids
+        if self.dataset.has_answers and length > 0:
+            prompt = first_question(self.dataset, self.config.model.block_size)
             # without the marks before and after the question
             shown = tokenizer.decode(prompt[1:-1]) + "\n"
         with without_compilation(self.model):
             texts = reference_texts(self.model, tokenizer, params, [params.seed], poll, prompt)
         return shown + texts[0]
+
+
+def first_question(dataset: Dataset, block_size: int) -> list[int]:
+    """Return the ids of the first question of a validation split, with the marks around it."""
+    assert dataset.items is not None
+    return next(questions_of(dataset.val, dataset.items, block_size)).ids
