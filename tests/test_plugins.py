@@ -9,9 +9,9 @@ import torch
 
 from gpt.checkpoint import read_checkpoint
 from gpt.cli import evaluate, sample, train
+from gpt.config.components import SHIPPED, TABLES, names_of
 from gpt.config.loading import parse_config
 from gpt.config.plugins import PLUGINS, load_plugins, plugin_options, require_plugins
-from gpt.config.sections import SHIPPED, TABLES, names_of
 from gpt.extras.accounting.parameters import count_parameters
 from gpt.extras.inspection.tracing.activation_cache import run_with_cache
 from gpt.model import GPT

@@ -18,7 +18,7 @@ from gpt.cli.draft import check_draft, load_draft
 from gpt.cli.sample_options import add_options, check_options, given_params
 from gpt.cli.shared_options import STANDARD_INPUT, command, read_text, standard_input
 from gpt.config import SamplingParams
-from gpt.config.sections import SEEDS
+from gpt.config.ranges import SEEDS
 from gpt.system.errors import GenerationError, GPTError, quoted
 from gpt.system.invocation import command_line
 from gpt.system.progress import announce_if_slow

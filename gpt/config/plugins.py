@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from gpt.config import Config
-from gpt.config.sections import TABLES, names_of
+from gpt.config.components import TABLES, names_of
 from gpt.system.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
 from gpt.system.files import read_file, text_for_path
 

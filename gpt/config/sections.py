@@ -1,211 +1,44 @@
 """The six sections of a configuration file, typed, bounded and immutable.
 
-A check that needs two keys of a section is in that section's `cross_checks`, so that the loader can
+The types of their values stand in the files beside this one, from `ranges` to `components`. A check
+that needs two keys of a section is in that section's `cross_checks`, so that the loader can
 report all of them at once.
 """
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from gpt.config.filters import FILTERS
+from gpt.config.components import (
+    LossTerms,
+    MLPName,
+    NormName,
+    OptimizerName,
+    PositionName,
+    ScheduleName,
+)
+from gpt.config.filter_fields import filter_fields
+from gpt.config.lists import Betas, Fractions, Strings, Weights
+from gpt.config.names import RunName
+from gpt.config.paths import CorpusPaths, OnePath, PathText
+from gpt.config.ranges import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Sequences,
+)
 from gpt.system.environment import DEVICE_PATTERN
 
-SEEDS = 2**32
-"""Number of seeds.
-
-Torch's generator on a CPU reads the lowest 32 bits only: a larger seed would repeat a smaller one.
-"""
-# The upper bounds keep values within 64 bits, with which torch and NumPy compute.
-PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
-Sequences = Annotated[int, Field(ge=1, le=1_000_000)]
-NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 MIN_SEQUENCE_LENGTH = 8
 """Tokens of the shortest sequence into which `train.length_warmup` may cut a window."""
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with its value."""
-
-
-def _list_to_tuple(value: Any) -> Any:
-    """Return a list as a tuple: YAML has lists, and a frozen section holds no mutable value."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _check_path(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("expected a path, which has no NUL character")
-    return text
-
-
-def _check_sources(value: Any) -> Any:
-    """Check the value of `data.path`: None, a path, or several paths in a list.
-
-    A mapping once gave each text a weight; its message says what to write instead.
-    """
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        raise ValueError(
-            "texts have no weights: expected a path, or [PATH, ...], sampled by length"
-        )
-    paths = value if isinstance(value, list | tuple) else [value]
-    if not paths or not all(_is_path(path) for path in paths):
-        raise ValueError("expected a path, or [PATH, ...]")
-    return _list_to_tuple(value)
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and value != "" and "\0" not in value
-
-
-def _refuse_several(value: Any) -> Any:
-    """Refuse a list of paths where one is expected, in words that say what to do instead."""
-    if isinstance(value, list | tuple):
-        raise ValueError("expected one path; put the files into a folder, and name that")
-    return value
-
-
-def is_name_character(character: str, first: bool = False) -> bool:
-    """Return whether a run's name may have a character, or with `first` begin with it.
-
-    A name begins with a letter or digit of any script, or an emoji. Dots, hyphens, underscores and
-    combining marks, which belong to the letter before them, may follow.
-    """
-    # Categories of Unicode: L... are letters, N... numbers, M... marks, and So has the emoji.
-    category = unicodedata.category(character)
-    if category[0] in "LN" or category == "So":
-        return True
-    may_follow = category[0] == "M" or character in "._-"
-    return may_follow and not first
-
-
-def _check_name(text: str) -> str:
-    """Return a run's name in composed form (NFC); ValueError: it cannot be one."""
-    name = unicodedata.normalize("NFC", text)
-    begins_well = name != "" and is_name_character(name[0], first=True)
-    if not begins_well or not all(map(is_name_character, name)):
-        raise ValueError(
-            "expected letters, digits, dots, hyphens and underscores, of which the first is a "
-            "letter or digit"
-        )
-    return name
-
-
-RunName = Annotated[str, AfterValidator(_check_name)]
-"""The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
-PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
-OnePath = Annotated[PathText | None, BeforeValidator(_refuse_several)]
-Fractions = Annotated[
-    tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_list_to_tuple)
-]
-Weights = Annotated[tuple[PositiveFloat, ...], BeforeValidator(_list_to_tuple)]
-Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
-Strings = Annotated[
-    tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)
-]
-
-
-SHIPPED = {
-    "model.mlp": ["gelu", "gelu_tanh", "relu", "relu2", "swiglu"],
-    "model.norm": ["layernorm", "rmsnorm"],
-    "model.position": ["learned", "sinusoidal", "rope"],
-    "optim.name": ["adamw", "muon"],
-    "optim.schedule": ["cosine", "wsd", "constant"],
-    "train.loss_terms": ["z_loss"],
-}
-"""The names of the package's own components, by the key that takes them.
-
-They are checked without an import of torch, which takes seconds. Editors complete them.
-"""
-TABLES = {
-    "model.mlp": ["gpt.model.layers:ACTIVATIONS", "gpt.model.layers:MLPS"],
-    "model.norm": ["gpt.model.layers:NORMS"],
-    "model.position": ["gpt.model.positions:POSITIONS"],
-    "optim.name": ["gpt.training.optimizers:OPTIMIZERS"],
-    "optim.schedule": ["gpt.training.schedule:SCHEDULES"],
-    "train.loss_terms": ["gpt.training.objective:LOSS_TERMS"],
-}
-"""The dicts that hold the components, those of plugins too.
-
-They are texts, since this module is imported by the modules that define them.
-"""
-
-
-def names_of(key: str) -> list[str]:
-    """Return the names that a key of `TABLES` takes."""
-    names: list[str] = []
-    for table in TABLES.get(key, []):
-        names.extend(resolve_name(table))
-    return names
-
-
-def _check_component(name: str, key: str) -> str:
-    """Return the name of a component; ValueError: neither the package nor a plugin has it."""
-    if name in SHIPPED[key]:
-        return name
-    known = names_of(key)
-    if name not in known:
-        raise ValueError(f"expected one of {', '.join(known)}")
-    return name
-
-
-def _check_terms(terms: dict[str, float]) -> dict[str, float]:
-    for name in terms:
-        _check_component(name, "train.loss_terms")
-    return terms
-
-
-def _component_of(key: str) -> tuple[AfterValidator, Any]:
-    """Return what makes a text the type of a key: its check, and the names for the schema."""
-    check = AfterValidator(partial(_check_component, key=key))
-    return check, Field(json_schema_extra={"enum": [*SHIPPED[key]]})
-
-
-MLPName = Annotated[str, *_component_of("model.mlp")]
-NormName = Annotated[str, *_component_of("model.norm")]
-PositionName = Annotated[str, *_component_of("model.position")]
-OptimizerName = Annotated[str, *_component_of("optim.name")]
-ScheduleName = Annotated[str, *_component_of("optim.schedule")]
-
-
-def filter_fields(optional: bool = False) -> Any:
-    """Return a model to derive from, which has one field for each filter of `FILTERS`.
-
-    A filter that is added there is thus a key of `sample` and a field of the server's requests.
-
-    Args:
-        optional: whether a field may be None, which is then its default.
-    """
-    fields: dict[str, Any] = {}
-    for name, component in FILTERS.items():
-        kind = type(component.off)
-        if optional:
-            # Bounds alone: pydantic ignores the default of a field inside of a union.
-            bounded: Any = Annotated[kind, *component.field.metadata]
-            field = Field(None, description=component.field.description)
-            fields[name] = (bounded | None, field)
-        else:
-            fields[name] = (Annotated[kind, component.field], component.off)
-    return create_model("FilterFields", **fields)
 
 
 class CrossCheckError(ValueError):
@@ -283,7 +116,7 @@ class DataConfig(Section):
     source: Literal["shakespeare", "pydocs", "file"] = Field(
         "shakespeare", description="A named corpus, or your own file or files."
     )
-    path: Annotated[str | tuple[str, ...] | None, BeforeValidator(_check_sources)] = Field(
+    path: CorpusPaths = Field(
         None,
         description="For source: file: a file, a folder, or a glob pattern such as "
         "corpus/**/*.txt. Text in UTF-8. Several, as [a.txt, b.txt], are sampled by "
@@ -575,7 +408,7 @@ class TrainConfig(Section):
         "certain of its predictions, by which one that reads its text several times "
         "has a lower validation loss.",
     )
-    loss_terms: Annotated[dict[str, PositiveFloat], AfterValidator(_check_terms)] = Field(
+    loss_terms: LossTerms = Field(
         {},
         description="Terms added to the loss, by name, and their weights, such as z_loss: 1e-4 "
         "(the square of log Z).",

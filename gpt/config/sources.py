@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt.config.loading import parse_config, read_yaml
-from gpt.config.sections import Config, is_name_character
+from gpt.config.names import is_name_character
+from gpt.config.sections import Config
 from gpt.config.suggestions import nearest
 from gpt.system.errors import ConfigError
 from gpt.system.files import text_for_path

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.checkpoint.runs import MAX_VOCABULARY
-from gpt.config.sections import SEEDS
+from gpt.config.ranges import SEEDS
 from gpt.data.pairs import SIGNS
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.reference import reference_texts

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from gpt.config import SamplingParams
-from gpt.config.sections import SEEDS
+from gpt.config.ranges import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.runtime import Runtime
 from gpt.generation.sequence import Request, TextChunk

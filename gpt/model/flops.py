@@ -1,7 +1,7 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
 from gpt.config import Config, ModelConfig
-from gpt.config.sections import SHIPPED
+from gpt.config.components import SHIPPED
 
 
 def matmul_parameters(config: ModelConfig) -> int:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
-from gpt.config.sections import SHIPPED
+from gpt.config.components import SHIPPED
 from gpt.system.errors import ConfigError, first_line
 
 

@@ -14,7 +14,7 @@ import torch
 
 from gpt.config import SampleConfig, SamplingParams
 from gpt.config.filters import FILTERS
-from gpt.config.sections import SEEDS
+from gpt.config.ranges import SEEDS
 from gpt.data.pairs import TURN
 from gpt.data.tokenizers import Tokenizer, convert_newlines
 from gpt.extras.serving.http.limits import Limits

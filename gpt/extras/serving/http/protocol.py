@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gpt.config.sections import Seed, filter_fields
+from gpt.config.filter_fields import optional_filter_fields
+from gpt.config.ranges import Seed
 from gpt.config.suggestions import nearest
 from gpt.system.errors import GPTError, quoted
 
@@ -113,7 +114,7 @@ class StreamOptions(_Body):
     include_obfuscation: bool | None = Field(None, description="Ignored: chunks are never padded.")
 
 
-class SamplingRequest(_Body, filter_fields(optional=True)):  # type: ignore[misc]
+class SamplingRequest(_Body, optional_filter_fields()):  # type: ignore[misc]
     """The fields of both protocols.
 
     Sampling parameters that are left out are as in the `sample` section of the model's

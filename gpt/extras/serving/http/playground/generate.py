@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
-from gpt.config.sections import Seed, filter_fields
+from gpt.config.filter_fields import filter_fields
+from gpt.config.ranges import Seed
 from gpt.extras.inspection.views.tokens import Alternative, labels_of, most_likely
 from gpt.extras.serving.http.completions import event, stream
 from gpt.extras.serving.http.prompts import Prompt, length_of, prompt_logprobs, read_prompts

@@ -1,0 +1,48 @@
+"""Types of paths: one path, one or none, and one or several of a corpus."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from gpt.config.lists import list_to_tuple
+
+
+def _check_path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("expected a path, which has no NUL character")
+    return text
+
+
+def _check_corpus_paths(value: Any) -> Any:
+    """Check the value of `data.path`: None, a path, or several paths in a list.
+
+    A mapping once gave each text a weight; its message says what to write instead.
+    """
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        raise ValueError(
+            "texts have no weights: expected a path, or [PATH, ...], sampled by length"
+        )
+    paths = value if isinstance(value, list | tuple) else [value]
+    if not paths or not all(_is_path(path) for path in paths):
+        raise ValueError("expected a path, or [PATH, ...]")
+    return list_to_tuple(value)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
+
+
+def _refuse_several(value: Any) -> Any:
+    """Refuse a list of paths where one is expected, in words that say what to do instead."""
+    if isinstance(value, list | tuple):
+        raise ValueError("expected one path; put the files into a folder, and name that")
+    return value
+
+
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
+OnePath = Annotated[PathText | None, BeforeValidator(_refuse_several)]
+"""A path or None, whose message tells those who give a list what to do instead."""
+CorpusPaths = Annotated[str | tuple[str, ...] | None, BeforeValidator(_check_corpus_paths)]
+"""None, a path, or several paths."""
