@@ -85,12 +85,12 @@ def train(  # noqa: PLR0913 - all but one are keywords, as a notebook gives them
     resume_from = None if resume is None else str(resume)
     listeners = as_callbacks(callbacks)
     settings = read_settings(offline)
-    start = None if resume is None else str(resume)
     has_source = any(source is not None for source in (path, text, config))
-    names_run = start is not None and start != AUTO
+    names_run = resume_from is not None and resume_from != AUTO
     if names_run and not has_source:
-        checkpoint = _find_resumed(str(start), keywords)
-        start = str(checkpoint)
+        checkpoint = _find_resumed(str(resume_from), keywords)
+        # The path, since the name would be looked for again, below the `run.dir` of that run.
+        resume_from = str(checkpoint)
         config = configuration_around(checkpoint)
     with joined(read_launch()) as world:
         tell: Report = silent

@@ -176,3 +176,13 @@ def test_resume_of_a_run_has_its_configuration(workplace: Path) -> None:
         gpt.GPTError, match=r"tina is not a run folder: it has no config.yaml; did you mean tiny[?]"
     ):
         gpt.Run("tina")
+
+
+def test_resume_finds_a_run_that_was_moved_by_its_name(workplace: Path) -> None:
+    gpt.train(max_steps=3, run={"dir": "elsewhere"}, **TINY)
+    Path("runs").mkdir(exist_ok=True)
+    Path("elsewhere/tiny").rename("runs/tiny")
+    run = gpt.train(resume="tiny", max_steps=4, report=None)
+    # Its configuration says that runs lie in "elsewhere", where there is none any more.
+    assert run.folder == Path("runs/tiny")
+    assert run.metrics[-1]["step"] == 4
