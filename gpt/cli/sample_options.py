@@ -39,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--interactive", action="store_true", help="prompt repeatedly")
     _add_sampling_options(parser)
+    _add_text_options(parser)
     add_number(parser, "--num-samples", "samples per prompt (default: 1; of a list, 20 items)")
     parser.add_argument(
         "--new", action="store_true", help="of a list: only items that are not in its training text"
@@ -64,7 +65,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """Add one option per sampling parameter; defaults come from the run's configuration."""
+    """Add options for how many tokens are chosen, and how.
+
+    They are named as the sampling parameters, whose defaults come from the run's configuration.
+    """
     usual = SamplingParams()
     parser.add_argument(
         "--max-new-tokens",
@@ -106,6 +110,10 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="same seed, same text; sample i uses N + i (default: random)",
     )
+
+
+def _add_text_options(parser: argparse.ArgumentParser) -> None:
+    """Add the other sampling parameters: where a text ends, and what is told of its tokens."""
     parser.add_argument(
         "--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated"
     )

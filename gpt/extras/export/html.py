@@ -92,14 +92,7 @@ def render_model_page(
     if changes:
         raise InputError(f"a page does not compute this model; train one with {' '.join(changes)}")
     page_tokenizer = _page_tokenizer(tokenizer)
-    if weights == "int8" and weights_format(model) != "int8":
-        model = quantize(model, "int8")
     tensors, content = _pack(model, weights)
-    if len(content) > MAX_BYTES:
-        raise InputError(
-            f"a browser reads at most {MAX_BYTES / 1e6:,.0f} MB of weights from a page, "
-            f"and these have {len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
-        )
     config = model.config
     marks = marks_of(tokenizer, params)
     start = {"seed": params.seed}
@@ -192,7 +185,12 @@ def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
     """Return an index of all tensors, and their bytes one after another.
 
     The scales of an int8 tensor, one float32 a row, directly follow its values.
+
+    Raises:
+        InputError: a browser cannot read so many bytes from a page.
     """
+    if weights == "int8" and weights_format(model) != "int8":
+        model = quantize(model, "int8")
     index: list[dict[str, Any]] = []
     content = bytearray()
     for name, tensor, scales in _tensors(model):
@@ -208,6 +206,11 @@ def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
         content += _to_bytes(name, tensor, kind)
         if scales is not None:
             content += _to_bytes(name, scales, "float32")
+    if len(content) > MAX_BYTES:
+        raise InputError(
+            f"a browser reads at most {MAX_BYTES / 1e6:,.0f} MB of weights from a page, "
+            f"and these have {len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
+        )
     return index, bytes(content)
 
 
