@@ -58,7 +58,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         with temporary_folder(folder) as temporary:
             # A temporary folder is for its owner only.
             temporary.chmod(READABLE_FOLDER)
-            _write_files(temporary, _serialize(checkpoint))
+            write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
     except (OSError, RuntimeError, SafetensorError) as error:
         # On a full disk, torch raises RuntimeError and safetensors SafetensorError.
@@ -130,7 +130,7 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
     }
 
 
-def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files and then their manifest, each flushed to disk.
 
     The manifest comes last: a folder without it is no checkpoint.

@@ -54,7 +54,7 @@ def rewrite(folder: Path, **contents: bytes) -> None:
     """Replace files, under a manifest that agrees: `optimizer_pt=...` is optimizer.pt."""
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
     files |= {name.replace("_", "."): data for name, data in contents.items()}
-    folder_module._write_files(folder, files)
+    folder_module.write_files(folder, files)
 
 
 @pytest.mark.parametrize("tie_weights", [True, False])

@@ -2,14 +2,15 @@
 computes it.
 """
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -48,6 +49,7 @@ from planted_edits import EDITS
 from tiny import sharp_model, tiny_config
 
 FLOAT32 = Compute(torch.device("cpu"), torch.float32)
+Node = TypeVar("Node", bound=ast.AST)
 
 
 def test_the_fingerprint_is_that_of_the_code() -> None:
@@ -57,120 +59,114 @@ def test_the_fingerprint_is_that_of_the_code() -> None:
     assert [changed_code(files) for files in (TRAINING, DECODING, SAMPLING)] == [None] * 3
 
 
-ON_DISK = {
-    "no attention": ("model/gpt.py", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
-    "clamped logits": (
-        "model/gpt.py",
-        "self.ln_f(x)).float()",
-        "self.ln_f(x)).float().clamp(-30, 30)",
-    ),
-    "a constant": ("model/gpt.py", "INIT_STD = 0.02", "INIT_STD = 0.01"),
-    "no dropout": (
-        "model/attention.py",
-        "return self.resid_dropout(self.c_proj(y))",
-        "return self.c_proj(y)",
-    ),
-    "the choice of a core": (
-        "model/attention.py",
-        "trains_on_cpu and (q.dtype == torch.bfloat16",
-        "(q.dtype == torch.half",
-    ),
-    "a table": ("model/attention.py", '{"auto": AutoCore', '{"auto": ReferenceCore'),
-    "a mask": ("model/attention.py", "keys - queries", "keys - queries + 1"),
-    "an import": (
-        "model/attention.py",
-        "import Rotation, rotate",
-        "import Rotation, rotate_half as rotate",
-    ),
-    "an eps": ("model/layers.py", "self.eps)", "2 * self.eps)"),
-    "a statement": (
-        "model/layers.py",
-        "class MLP(",
-        'ACTIVATIONS["gelu"] = F.silu\n\n\nclass MLP(',
-    ),
-    "a new import": ("model/layers.py", "import torch\n", "import itertools\nimport torch\n"),
-    "a sign": ("model/positions.py", "rotate_half(x) * sin", "rotate_half(x) * -sin"),
-    "another sign": ("model/positions.py", "(-second, first)", "(second, first)"),
-    "frequencies": ("model/positions.py", "theta ** (-", "2 * theta ** (-"),
-    "a hidden built-in": (
-        "model/positions.py",
-        "class Rotary(",
-        "def sum(x):\n    return x\n\n\nclass Rotary(",
-    ),
-    "a second definition": (
-        "model/positions.py",
-        "def _angles(",
-        "from math import cos as _angles\n\n\ndef _angles(",
-    ),
-    "a new helper": (
-        "model/positions.py",
-        "def rotate(",
-        "def halves(x):\n    return x / 2\n\n\ndef rotate(",
-    ),
-    "scales": ("model/quantized.py", "* self.scales", "* 0.9 * self.scales"),
-    "a runner": ("generation/runner.py", "logits = self._forward", "logits = 2 * self._forward"),
-    "a random number": (
-        "generation/runner.py",
-        "random.peek(item.num_sampled)",
-        "random.peek(1 + item.num_sampled)[1:]",
-    ),
-    "a temperature": ("generation/sampling.py", "max(params.temp", "max(0.2 * params.temp"),
-    "a filter": ("config/filters.py", "(before >= p)", "(before > p)"),
-    "probabilities": (
-        "generation/tokens.py",
-        "sample(probabilities, ",
-        "sample(probabilities.square(), ",
-    ),
-    "an import of sampling": (
-        "generation/tokens.py",
-        "probabilities, sample\n",
-        "probabilities, widest_dtype as sample\n",
-    ),
-    "a check": ("generation/tokens.py", ".nonzero()[0]", ".nonzero()[-1]"),
+FILES = sorted({*DECODING, *SAMPLING})
+
+
+def nodes_of(tree: ast.AST, kind: type[Node]) -> Iterator[Node]:
+    """Yield the nodes of a syntax tree that are of one kind."""
+    return (node for node in ast.walk(tree) if isinstance(node, kind))
+
+
+def change_number(tree: ast.Module) -> None:
+    numbers = (node for node in nodes_of(tree, ast.Constant) if type(node.value) in (int, float))
+    next(numbers).value += 1  # type: ignore[operator]
+
+
+def change_condition(tree: ast.Module) -> None:
+    """Compare by another operator, as `>` in place of `>=`."""
+    comparison = next(nodes_of(tree, ast.Compare))
+    comparison.ops[0] = ast.NotEq() if isinstance(comparison.ops[0], ast.Eq) else ast.Eq()
+
+
+def change_name(tree: ast.Module) -> None:
+    """Read or write another variable at the end of a function."""
+    function = next(nodes_of(tree, ast.FunctionDef))
+    next(nodes_of(function.body[-1], ast.Name)).id = "another"
+
+
+def leave_out_statement(tree: ast.Module) -> None:
+    function = next(node for node in nodes_of(tree, ast.FunctionDef) if len(node.body) > 1)
+    function.body.pop()
+
+
+def import_under_its_name(tree: ast.Module) -> None:
+    """Import something else from the same module under the name of what was imported."""
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    alias = imports[-1].names[0]
+    alias.asname = alias.name
+    alias.name = "another"
+
+
+def import_more(tree: ast.Module) -> None:
+    tree.body += ast.parse("import itertools").body
+
+
+def add_helper(tree: ast.Module) -> None:
+    tree.body += ast.parse("def halves(x):\n    return x / 2").body
+
+
+def add_statement(tree: ast.Module) -> None:
+    tree.body += ast.parse("TABLE['gelu'] = None").body
+
+
+def hide_built_in(tree: ast.Module) -> None:
+    tree.body += ast.parse("def sum(x):\n    return x").body
+
+
+KINDS_OF_EDITS: dict[str, Callable[[ast.Module], None]] = {
+    "a number": change_number,
+    "a condition": change_condition,
+    "a name": change_name,
+    "a statement less": leave_out_statement,
+    "another import": import_under_its_name,
+    "a new import": import_more,
+    "a new helper": add_helper,
+    "a new statement": add_statement,
+    "a hidden built-in": hide_built_in,
 }
-"""The file that is edited, what is replaced, and by what."""
+"""Each changes the syntax tree of a file, wherever it first can."""
 
 
-def edit(place: Path, file: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the fingerprint read a copy of the package's files, one of them edited."""
-    for each in {*DECODING, *SAMPLING}:
-        (place / each).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(fingerprint.PACKAGE / each, place / each)
-    edited = place / file
-    source = edited.read_text(encoding="utf-8")
-    assert old in source
-    edited.write_text(source.replace(old, new, 1), encoding="utf-8")
-    monkeypatch.setattr(fingerprint, "PACKAGE", place)
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the package's files, which the fingerprint reads in their place."""
+    for file in FILES:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(fingerprint.PACKAGE / file, tmp_path / file)
+    monkeypatch.setattr(fingerprint, "PACKAGE", tmp_path)
+    return tmp_path
 
 
-@pytest.mark.parametrize("name", ON_DISK)
-def test_edit_on_disk_is_named_where_the_file_counts(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, old, new = ON_DISK[name]
-    edit(tmp_path, file, old, new, monkeypatch)
+def edit(path: Path, change: Callable[[ast.Module], None]) -> None:
+    """Change the syntax tree of a file, and write it without comments and in another style."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    change(tree)
+    path.write_text(ast.unparse(tree), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_EDITS)
+@pytest.mark.parametrize("file", FILES)
+def test_edit_on_disk_is_named_where_the_file_counts(file: str, kind: str, copy: Path) -> None:
+    edit(copy / file, KINDS_OF_EDITS[kind])
     for files in (TRAINING, DECODING, SAMPLING):
         expected = f"gpt/{file} was edited" if file in files else None
         assert changed_code(files) == expected
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("model/gpt.py", "        return x +", "\n        # a comment\n        return x +"),
-        ("model/attention.py", '"""Map x (B, T, C) to (B, T, C)', '"""Attend'),
-    ],
-    ids=["comment", "docstring"],
-)
-def test_comments_have_no_part_in_it(
-    file: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edit(tmp_path, file, old, new, monkeypatch)
+def change_docstrings(tree: ast.Module) -> None:
+    for node in (tree, *nodes_of(tree, ast.FunctionDef), *nodes_of(tree, ast.ClassDef)):
+        if ast.get_docstring(node) is not None:
+            node.body[0] = ast.Expr(ast.Constant("Another docstring."))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_comments_docstrings_and_style_have_no_part_in_it(file: str, copy: Path) -> None:
+    edit(copy / file, change_docstrings)
     assert fingerprint.current() == fingerprint.recorded()
 
 
-def test_file_that_is_no_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit(tmp_path, "model/layers.py", "class MLP(", "class MLP((", monkeypatch)
+def test_file_that_is_no_python_is_named(copy: Path) -> None:
+    (copy / "model/layers.py").write_text("class MLP((", encoding="utf-8")
     assert changed_code(TRAINING) == "gpt/model/layers.py raises SyntaxError"
 
 
@@ -332,19 +328,39 @@ MODEL = Path(gpt_file.__file__).read_text(encoding="utf-8")
 EDITED_LATER = "Block of gpt/model/gpt.py was edited after it was imported; start again"
 
 
+def edited_model(change: Callable[[ast.FunctionDef], None]) -> str:
+    """Return gpt/model/gpt.py with a change of the `forward` of `Block`."""
+    tree = ast.parse(MODEL)
+    block = next(node for node in nodes_of(tree, ast.ClassDef) if node.name == "Block")
+    change(next(node for node in nodes_of(block, ast.FunctionDef) if node.name == "forward"))
+    return ast.unparse(tree)
+
+
+def subtract_result(forward: ast.FunctionDef) -> None:
+    """Subtract where the result is a sum, `return x - ...`: no line more or less."""
+    returned = next(nodes_of(forward, ast.Return)).value
+    assert isinstance(returned, ast.BinOp)
+    returned.op = ast.Sub()
+
+
+def change_docstring(forward: ast.FunctionDef) -> None:
+    assert ast.get_docstring(forward) is not None
+    forward.body[0] = ast.Expr(ast.Constant("Another docstring."))
+
+
 def test_file_that_was_edited_after_its_import_was_not_replaced(tmp_path: Path) -> None:
     later = {
         "# a comment\n" + MODEL: "None",
-        MODEL.replace("return x + ", "return x - "): "gpt/model/gpt.py was edited",
+        edited_model(subtract_result): "gpt/model/gpt.py was edited",
         MODEL + " " * 4: "None",
-        MODEL.replace("Map x", "Turn x"): EDITED_LATER,
+        edited_model(change_docstring): EDITED_LATER,
     }
     assert said_after_import(tmp_path, MODEL, [*later]) == [*later.values()]
 
 
 def test_edit_that_was_imported_and_then_undone_is_named(tmp_path: Path) -> None:
     """The file has the hash that is recorded, and the same lines; the edited model is in memory."""
-    edited = MODEL.replace("return x + ", "return x - ")
+    edited = edited_model(subtract_result)
     assert said_after_import(tmp_path, edited, [MODEL]) == [EDITED_LATER]
 
 

@@ -14,6 +14,7 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.extras.serving import EngineClosedError, EngineThread, QueueFullError
 from gpt.extras.serving.engine_thread import EngineLimits
+from gpt.generation.runner import TorchRunner
 from gpt.generation.runtime import DecodeOptions
 from gpt.generation.sequence import TextChunk
 from gpt.model import GPT
@@ -161,12 +162,12 @@ def test_queue_is_limited_and_closing_cancels_all(make: Make) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_bug_ends_engine_and_its_requests(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, received = make(), Receiver()
+    engine, received = make(backend="eager"), Receiver()
 
-    def broken(chunks: object) -> None:
+    def broken(runner: TorchRunner, chunks: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(engine._engine._runner, "run", broken)
+    monkeypatch.setattr(TorchRunner, "run", broken)
     request = engine.submit("abc", SHORT, received)
     assert received.wait()[1] == "error"
     assert request.error is engine.failure

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 import gpt
-from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
+from gpt.checkpoint import find_checkpoint, read_checkpoint
 from gpt.system.distributed import World
 from gpt.system.environment import Launch
 from gpt.system.errors import CheckpointError, ConfigError, GPTError, NonFiniteError, PeerError
+from gpt.system.files import write_atomic
 from gpt.system.signals import WATCHED
 from gpt.training.callbacks import (
     Callback,
@@ -185,16 +186,21 @@ def test_run_killed_before_its_last_pointers_gets_them_on_resume(
     """The last step is saved twice, and a pointer to its folder may be that of the first time."""
     whole, trainer = start(tmp_path / "whole"), start(tmp_path / "killed")
     whole.run()
-    point, writes = RunFolder._point, list[str]()
+    writes_at_step_6 = 0
 
-    def kill(run: RunFolder, name: str, state: dict[str, Any]) -> None:
-        writes.append(name)
-        if trainer.state.step == 6 and len(writes) == len(before) + changes:
-            raise KeyboardInterrupt
-        point(run, name, state)
+    def write_or_die(path: Path, content: bytes) -> None:
+        nonlocal writes_at_step_6
+        is_pointer = path.name in ("best.json", "last.json")
+        if is_pointer and trainer.state.step == 6:
+            writes_at_step_6 += 1
+            if writes_at_step_6 == changes:
+                raise KeyboardInterrupt
+        write_atomic(path, content)
 
-    before = ["best", "last"]  # of step 3
-    with patch.object(RunFolder, "_point", kill), pytest.raises(KeyboardInterrupt):
+    with (
+        patch("gpt.checkpoint.runs.write_atomic", write_or_die),
+        pytest.raises(KeyboardInterrupt),
+    ):
         trainer.run()
     start(tmp_path / "killed", resume="auto").run()
     for name in ("best.json", "last.json"):
@@ -225,14 +231,14 @@ def test_stop_after_an_unread_bad_step_does_not_save_it(tmp_path: Path, stops: s
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
-    """The loss may be finite although one is not, as where it is multiplied by 0."""
-    trainer = start(tmp_path)
+    """The loss is finite although one is not: no text has the last id of this vocabulary."""
+    trainer = start(tmp_path, "model.vocab_size=99", "model.tie_weights=false")
+    with torch.no_grad():
+        trainer.model.wte.weight[-1, 0] = math.inf
     with pytest.raises(
-        NonFiniteError, match=r"the weights w are not finite at step 0; nothing was saved"
+        NonFiniteError, match=r"the weights wte\.weight are not finite at step 3; nothing was saved"
     ):
-        trainer._write(
-            {"w": torch.tensor([1.0, math.inf])}, {}, trainer.state, best=True, required=False
-        )
+        trainer.run()
     assert trainer.run_folder.checkpoints() == []
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,14 @@ from http_server import ManualEngine, Serve, Served, add_run, assert_is_error, r
 from patience import PATIENCE
 
 
-def make_models(runs: Path, **options: Any) -> Models:
-    def load(folder: Path) -> Loaded:
-        return Loaded(*[None] * 3, folder, {})  # type: ignore[arg-type]
+def load_nothing(folder: Path) -> Loaded:
+    """Return a loaded folder that has no model."""
+    return Loaded(*[None] * 3, folder, {})  # type: ignore[arg-type]
 
+
+def make_models(
+    runs: Path, load: Callable[[Path], Loaded] = load_nothing, **options: Any
+) -> Models:
     return Models(load, lambda loaded: ManualEngine(), runs, **options)
 
 
@@ -112,7 +116,10 @@ def test_model_whose_disk_begins_to_hang_stays_loaded(
     stop = threading.Event()
     with serve(real_engine) as served:
         monkeypatch.setattr("gpt.extras.serving.http.folders.LOOK_SECONDS", 0.2)
-        monkeypatch.setattr(served.models, "_find", lambda name: stop.wait(PATIENCE))
+        monkeypatch.setattr(
+            "gpt.extras.serving.http.models.find_checkpoint",
+            lambda path, runs: stop.wait(PATIENCE),
+        )
         assert served.post(prompt="It", max_tokens=1).status_code == 200
         stop.set()
 
@@ -123,18 +130,20 @@ def test_model_that_is_loaded_for_ever_is_waited_for_by_no_other(
     monkeypatch.setattr("gpt.extras.serving.http.models.LOAD_SECONDS", 0.2)
     stop = threading.Event()
 
+    def load(folder: Path) -> Loaded:
+        if "first" in folder.parts:
+            stop.wait(PATIENCE)
+        return load_nothing(folder)
+
     async def ask() -> None:
-        models = make_models(runs)
-        read = models._read
-        monkeypatch.setattr(
-            models, "_read", lambda name: (name == "first" and stop.wait(PATIENCE), read(name))[1]
-        )
+        models = make_models(runs, load)
         for _ in range(2):
             with pytest.raises(APIError, match="does not answer"):
                 await use(models, "first")
         assert (await use(models, "second")).loaded.folder.parts[-3] == "second"
         stop.set()
-        await asyncio.wait(models._loads.values())
+        while len(models.loaded) < 2:
+            await asyncio.sleep(0.01)
         assert list(models.loaded) == ["second", "first"]
         await use(models, "first")
 
