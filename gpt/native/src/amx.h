@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+// What LDTILECFG reads: palette 1 has eight tiles of at most 16 rows of 64 bytes; `start` is the row at which an
+// interrupted load or store of a tile goes on.
 struct TileConfig {
     uint8_t palette, start, reserved[14];
     uint16_t row_bytes[16];
@@ -17,9 +19,14 @@ struct TileConfig {
 #include <unistd.h>
 
 // Linux grants the tile registers only to processes that ask; returns 0 if they are granted.
-inline int request_tiles() { return (int)syscall(SYS_arch_prctl, 0x1023, 18); }
+inline int request_tiles() {
+    // ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA of the kernel, which the headers of older systems do not have.
+    const int request_permission = 0x1023, tile_data = 18;
+    return (int)syscall(SYS_arch_prctl, request_permission, tile_data);
+}
 inline void load_config(const TileConfig& c) { __asm__ volatile("ldtilecfg %0" : : "m"(c)); }
 inline void store_config(TileConfig& c) { __asm__ volatile("sttilecfg %0" : "=m"(c)); }
+// t, sum, a, b: numbers of tiles; p: a tile's first row in memory; stride: bytes from one row to the next.
 #define TILE_MEMORY(name, order, p, stride) \
     __asm__ volatile(name order : : "r"((const void*)(p)), "r"((size_t)(stride)) : "memory")
 #define LOAD_TILE(t, p, stride) TILE_MEMORY("tileloadd ", "(%0,%1), %%tmm" #t, p, stride)
@@ -34,6 +41,7 @@ class TileScope {
 
   public:
     TileScope() {
+        // The arrays have room for sixteen tiles, of which there are eight.
         static const TileConfig whole = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
         store_config(before);
         load_config(whole);
@@ -46,7 +54,7 @@ class TileScope {
 inline void zero_tiles() {
     ZERO_TILE(0); ZERO_TILE(1); ZERO_TILE(2); ZERO_TILE(3);
 }
-// Side by side.
+// Side by side: 64 bytes are the width of a tile.
 inline void store_tiles(void* p, size_t stride) {
     char* start = (char*)p;
     STORE_TILE(0, start, stride); STORE_TILE(1, start + 64, stride);

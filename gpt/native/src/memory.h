@@ -17,13 +17,13 @@ class Arena {
     explicit Arena(void* start) : start((char*)start) {}
     template <class T> T* alloc(size_t count) {
         T* result = start ? (T*)(start + used) : nullptr;
-        used += (count * sizeof(T) + 63) / 64 * 64;
+        used += (count * sizeof(T) + 63) / 64 * 64;  // up to a whole cache line
         return result;
     }
     size_t bytes() const { return used; }
 };
 
-// A Layout of `count` elements.
+// The simplest Layout, as `Memory` below takes them: one array of `count` elements.
 template <class T> struct Buffer {
     T* data;
     Buffer(Arena& arena, size_t count) : data(arena.alloc<T>(count)) {}
@@ -33,7 +33,8 @@ template <class T> struct Buffer {
 // constructor, so that the same code measures and allocates. Streaming through LARGE_PAGES needs fewer address
 // translations.
 template <class Layout, bool LARGE_PAGES = false> class Memory {
-    static constexpr size_t PAGE = 1 << 21, GAP = 4096;  // so that no two layouts' buffers map to the same cache sets
+    static constexpr size_t PAGE = 1 << 21;  // a large page of x86-64, and of AArch64 with pages of 4 KB
+    static constexpr size_t GAP = 4096;  // between layouts, so that no two layouts' buffers map to the same cache sets
     size_t size = 0;
     std::align_val_t alignment{64};
     char* block = nullptr;

@@ -24,11 +24,14 @@ inline void leave_core(int core) {
 }
 #endif
 
+// Where workers wait for each other: how many have arrived in this round, and the number of the round. Each is on a
+// cache line of its own, since all who wait read the second while others still write the first.
 struct Barrier {
     alignas(64) std::atomic<int> arrived{0};
     alignas(64) std::atomic<int> round{0};
 };
 
+// Items from first up to, not including, end.
 struct Range {
     int first, end;
 };
@@ -47,6 +50,7 @@ struct Worker {
         if (count == 1) return;
         const int round = barrier->round.load(std::memory_order_relaxed);
         if (barrier->arrived.fetch_add(1, std::memory_order_acq_rel) == count - 1) {
+            // The count begins anew before the others are let go, who may soon arrive at the next barrier.
             barrier->arrived.store(0, std::memory_order_relaxed);
             barrier->round.store(round + 1, std::memory_order_release);
             return;

@@ -33,6 +33,7 @@ inline void yield_to_others() {
 #endif
 }
 
+// Spins at first, since most waits are short, and then lets others use the core.
 template <class Condition> void spin_until(Condition is_true) {
     for (int spins = 0; !is_true(); spins++)
         if (spins > 1000) yield_to_others();  // which may give the core to another process for milliseconds
@@ -42,6 +43,7 @@ template <class Condition> void spin_until(Condition is_true) {
 // Keeps this library in memory if it is closed, since its threads wait in its code.
 inline void stay_loaded() {
 #ifdef _WIN32
+    // GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS and _PIN: the library that has this address stays.
     const unsigned long from_address = 4, forever = 1;
     void* library;
     GetModuleHandleExA(from_address | forever, (const char*)&pause_spinning, &library);
@@ -64,12 +66,12 @@ namespace {  // which hides what std::thread makes of the class, too
 
 // Is never destroyed, and its threads are detached, so that a process ends without waiting for them.
 class Pool {
-    std::mutex mutex;
+    std::mutex mutex;  // guards `call` and `calls`
     std::condition_variable called;
-    std::atomic<uint32_t> calls{0};
-    std::atomic<int> working{0};
-    std::atomic_flag busy = ATOMIC_FLAG_INIT;
-    int size = 1;  // the caller is a worker too
+    std::atomic<uint32_t> calls{0};            // so far, by which a thread sees that there is a new one
+    std::atomic<int> working{0};               // threads that have not ended their part of the call
+    std::atomic_flag busy = ATOMIC_FLAG_INIT;  // a call is running
+    int size = 1;                              // the caller is a worker too
 
     struct {
         RunWorker run;
@@ -77,6 +79,7 @@ class Pool {
         int count;
     } call;
 
+    // What a thread does for ever: the worker of this index in each call after the first `seen`.
     void serve(int index, uint32_t seen) {
         while (true) {
             std::unique_lock<std::mutex> lock(mutex);
@@ -118,6 +121,7 @@ class Pool {
 
 }  // namespace
 
+// The pool of this process, once there was a call.
 static std::atomic<Pool*> kept{nullptr};
 
 // Runs all workers of a call at the same time: `count`, or fewer where there are no more threads.
@@ -128,7 +132,7 @@ static void run_workers(RunWorker run, void* data, int count) {
         after_fork([] { kept = nullptr; });  // none of its threads is in the new process
         Pool* made = new Pool;
         if (kept.compare_exchange_strong(pool, made)) pool = made;
-        else delete made;
+        else delete made;  // another thread made one first, which `pool` is now
     }
     if (!pool->try_run(run, data, count)) run(data, 0, 1);  // another call has the cores
 }

@@ -4,6 +4,7 @@
 // are NaN where b is.
 #pragma once
 #ifdef GPT_LANES
+// The sums of the widths that have a back end below.
 namespace simd {
 static const int LANES = GPT_LANES, SUMS = LANES == 8 ? 12 : 24, TILE_ROWS = 4, TILE_VECTORS = 16 / LANES > 2 ? 4 : 2;
 }
@@ -44,8 +45,8 @@ inline float reduce_max(floats x) {
     return result;
 }
 
-// Prefetches what a loop over p will load soon. The hardware does that too, but too late for loops that compute much
-// between two loads: GELU of data outside the cache takes 1.2 ms instead of 2.9.
+// Prefetches what a loop over p will load soon, `distance` bytes further. The hardware does that too, but too late for
+// loops that compute much between two loads: GELU of data outside the cache takes 1.2 ms instead of 2.9.
 template <class T> inline void prefetch(const T* p, size_t distance = 2048) {
     __builtin_prefetch((const char*)p + distance);
 }
@@ -57,31 +58,36 @@ inline floats load(const int8_t* p) { return __builtin_convertvector(widen(read<
 // 4-bit integers, two in a byte: the upper or the lower ones.
 inline floats load_int4(const int8_t* p, int upper) {
     const ints x = widen(read<bytes>(p));
+    // The lower ones go to the top of the word first, so that the shift down repeats their sign, as `widen` has
+    // repeated that of the upper ones.
     return __builtin_convertvector((upper ? x : x << 28 >> 24) >> 4, floats);
 }
 
-// e^x = 2^n 2^f with n whole and f in [-1/2, 1/2], by a polynomial of degree 6; relative error below 2e-7. x is
-// clamped between -87 and 88, so that the result is a normal number.
+// e^x = 2^n 2^f with x / ln 2 = n + f, n whole and f in [-1/2, 1/2]. 2^f is its Taylor polynomial of degree 6, whose
+// coefficients are (ln 2)^k / k!; relative error below 2e-7. x is clamped between -87 and 88, so that the result is a
+// normal number.
 inline floats exp(floats x) {
     const floats clamped = min(broadcast(88.0f), max(broadcast(-87.0f), x)), log2e = broadcast(1.44269502f);
-    const floats shifted =
-        fma(clamped, log2e, broadcast(12582912.0f));  // so large that its last bit is worth 1, and holds n
+    // 1.5 * 2^23: so large that the last bit of the sum is worth 1, and its last bits hold n.
+    const floats shifted = fma(clamped, log2e, broadcast(12582912.0f));
     const floats n = shifted - 12582912.0f;
-    const floats f = fma(clamped, broadcast(1.92596300e-8f), fma(clamped, log2e, -n));  // x / ln 2 - n, in two parts
+    // 1 / ln 2 is log2e and what float32 leaves of it.
+    const floats f = fma(clamped, broadcast(1.92596300e-8f), fma(clamped, log2e, -n));
     floats p = fma(f, broadcast(1.54035304e-4f), broadcast(1.33335581e-3f));
     p = fma(p, f, broadcast(9.61812911e-3f));
     p = fma(p, f, broadcast(5.55041087e-2f));
     p = fma(p, f, broadcast(2.40226507e-1f));
     p = fma(p, f, broadcast(6.93147181e-1f));
     p = fma(p, f, broadcast(1.0f));
-    return (floats)((words)p + ((words)shifted << 23));
+    return (floats)((words)p + ((words)shifted << 23));  // adds n to the exponent
 }
 
 inline floats tanh(floats x) { return 1.0f - 2.0f / (exp(2.0f * x) + 1.0f); }
 inline floats sigmoid(floats x) { return reciprocal(1.0f + exp(-x)); }
 
 // Normal distribution: its density times sqrt(2 pi), and the share of it below x, with an absolute error below 2e-7
-// (Abramowitz and Stegun 7.1.26 for the error function).
+// (Abramowitz and Stegun 7.1.26 for the error function, of x / sqrt(2): their p, 0.3275911, is divided by sqrt(2), and
+// their five coefficients are as printed).
 struct Normal {
     floats density, cdf;
     explicit Normal(floats x) : density(exp(-0.5f * x * x)) {

@@ -5,10 +5,11 @@
 #include "cache.h"
 #include <algorithm>
 
-static const int MAX_QUERIES = 4;  // in one pass over the keys
+static const int MAX_QUERIES = 4;  // that one pass over the keys serves
 
 // Query vectors (., D) of one head, the ascending numbers of positions that they attend to, and the targets of their
-// results. Scratch: weights (., capacity), sums (., padded D).
+// results. Scratch: weights (., capacity), sums (., padded D). D is the size of a head, `capacity` the positions of a
+// window, padded.
 struct Queries {
     float *vectors, *weights, *sums;
     int capacity;
@@ -16,7 +17,8 @@ struct Queries {
     float* result[MAX_QUERIES];
 };
 
-// What a pass over keys or values prefetches meanwhile: the rows that are read after it, some in each of its rounds.
+// What a pass over keys or values prefetches meanwhile: the `count` rows that are read after it, `rows` of them in each
+// of its rounds, by `lines` cache lines each.
 struct PrefetchRows {
     const char* next;
     size_t stride;  // in bytes
@@ -70,7 +72,9 @@ void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int bl
                       count, block > 0, ahead);
 }
 
-// `next`: what is attended to after this, `next_positions` of it; it is prefetched.
+// Scores block after block, then weights, then the weighted sum of values block after block. The values of a block are
+// prefetched during its scores. `next`: what is attended to after this, `next_positions` of it, whose keys are
+// prefetched during the values.
 template <class T, int M>
 void attend(const HeadCache<T>& c, const Queries& q, const HeadCache<T>& next, int next_positions) {
     const int D = c.D, padded = padded_head_dim(D), most = q.positions[M - 1];

@@ -39,12 +39,13 @@ inline float store_vector(bf16* p, size_t step, const float* x, int D) {
     return 1.0f;
 }
 
-// Symmetric, rounded to nearest; if an element is not finite, neither is the scale.
+// Integers from -127 to 127, rounded to nearest; if an element is not finite, neither is the scale, and NaN is stored
+// as 0.
 inline float store_vector(int8_t* p, size_t step, const float* x, int D) {
     float largest = 0.0f, invalid = 0.0f;
     for (int d = 0; d < D; d++) {
         largest = std::fmax(largest, std::fabs(x[d]));
-        invalid += x[d] * 0.0f;
+        invalid += x[d] * 0.0f;  // 0, or NaN
     }
     const float scale = largest / 127 + invalid, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     for (int d = 0; d < D; d++) {

@@ -18,7 +18,7 @@ struct Run {
     int first, end, head;
 };
 
-// Sizes padded to blocks.
+// Sizes padded to blocks, but for the numbers of tokens and threads.
 struct Sizes {
     int tokens, threads, capacity, dim, hidden, qkv, vocab;
     Sizes(const Model& m, int tokens, int threads)
@@ -66,7 +66,7 @@ struct Pass {
     Worker w;
     int first;
     Batch b;
-    Activations a;
+    Activations a;  // of these tokens
     const WorkerScratch& scratch;
 };
 
@@ -128,8 +128,9 @@ class Decoder {
         Queries q = {own_scratch.query, own_scratch.weights, own_scratch.sums, size.capacity, {}, {}};
         const int queries = (run.end - run.first) * group;
         for (int n = 0, count; n < queries; n += count) {
-            count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
+            count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;  // the numbers that `attend` is compiled for
             for (int j = 0; j < count; j++) {
+                // The query heads of a token that share this key head follow each other.
                 const int i = run.first + (n + j) / group, h = run.head * group + (n + j) % group;
                 prepare_head(own_scratch.query + j * D, p.a.qkv + (size_t)i * size.qkv + h * D, m, l.q_norm,
                              b.positions[i], 1.0f / std::sqrt((float)D));
@@ -155,8 +156,10 @@ class Decoder {
         for (int first = 0, run = 0, end; first < b.count; first = end, run++) {
             for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
             for (int head = 0; head < m.kv_heads; head++) {
+                // Heads come first in the order that is shared, so that a worker has a head of every sequence.
                 if (head * runs + run < mine.first || head * runs + run >= mine.end) continue;
                 const Run next = {first, end, head};
+                // One behind, since a run prefetches the keys of the next.
                 if (last.end) attend_run<T>(p, layer, last, &next);
                 last = next;
             }

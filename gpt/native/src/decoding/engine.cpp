@@ -74,16 +74,18 @@ GPT_API int64_t gpt_decoder_generate(Decoder* d, const Batch* b, int by_sequence
                 float* copy = logits ? logits + (step * count + row) * V : nullptr;
                 const int token = sample_token(*d, p, i, {*sampling, uniforms[row * steps + step], row_seen, copy});
                 if (token < 0) {
+                    // Of several failures the first step counts, and in it the first row.
                     int64_t failure = 1 + row + count * step, before = failed;
                     while (failure < before && !failed.compare_exchange_weak(before, failure)) {}
                     continue;
                 }
                 sampled[row * steps + step] = p.b.tokens[i] = token;
                 if (row_seen) row_seen[token] = 1;
+                // The last token may lie outside of the window: nothing is computed from it.
                 if (++p.b.positions[i] < d->m.block_size) d->embed(p, i);
             }
             p.w.wait();
-            if (failed <= (int64_t)count * (step + 1)) break;
+            if (failed <= (int64_t)count * (step + 1)) break;  // in this step or before
         }
     });
     return failed == INT64_MAX ? 0 : failed.load();

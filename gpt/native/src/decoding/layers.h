@@ -5,6 +5,7 @@
 #include "model.h"
 #include <cmath>
 
+// The approximation of GELU that GPT-2 has (Hendrycks and Gimpel, 2016); 0.79788456 is sqrt(2 / pi).
 struct TanhGelu {
     static simd::floats value(simd::floats x) {
         return 0.5f * x * (1.0f + simd::tanh(0.79788456f * (x + 0.044715f * x * x * x)));

@@ -6,7 +6,7 @@
 #include "../amx.h"
 #include <cmath>
 
-static const int DIGITS = 4, TILE_ROWS = 16, TILE_INPUTS = 64, TILE_BYTES = 1024;
+static const int DIGITS = 4, TILE_ROWS = 16, TILE_INPUTS = 64, TILE_BYTES = TILE_ROWS * TILE_INPUTS;
 
 inline int padded_inputs(int inputs) { return round_up(inputs, TILE_INPUTS); }
 inline int tile_rows(int rows) { return round_up(rows * DIGITS, TILE_ROWS); }
@@ -36,9 +36,11 @@ inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     }
     int exponent;
     std::frexp(reduce_max(top), &exponent);  // the largest is less than 2^exponent
-    exponent = std::max(exponent, -90);
+    exponent = std::max(exponent, -90);      // so that the factor is finite
     const float factor = std::ldexp(1.0f, 30 - exponent);
-    const int half = 0x00808080;  // so that digits are from -128 to 127
+    // Adds 128 to each digit but the highest, which carries into the next where the digit is 128 or more, and takes it
+    // off again: bytes from 0 to 255 become digits from -128 to 127 of the same number.
+    const int half = 0x00808080;
     for (int k = 0; k < padded_inputs(inputs); k += LANES) {
         const ints d = (round(load_partial(x, k, inputs) * factor) + half) ^ half;
         int8_t* out = digits + (size_t)(k / TILE_INPUTS) * stride * TILE_INPUTS + k % TILE_INPUTS;

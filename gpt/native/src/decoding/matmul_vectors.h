@@ -3,7 +3,7 @@
 #pragma once
 #include "../ops/tile.h"
 
-static const int STEP = 96;          // inputs at a time: 24 KB of float32 weights
+static const int STEP = 96;          // inputs at a time: 24 KB of float32 weights of a block of outputs
 static const int PANEL = 48;         // rows at a time, whose sums are kept from one step to the next
 static const int MAX_TILE_ROWS = 6;  // so that a block's sums for them stay in 24 registers
 
@@ -62,9 +62,9 @@ template <class Weights> void matmul_panel(const Operands& o, int block, int fir
     alignas(64) float sums[PANEL * BLOCK];
     const int inputs = o.m->inputs, rows = end - first, tiles = (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
     const int passes = tiles * (BLOCK / LANES / widest((rows + tiles - 1) / tiles));  // over the same weights
-    const int step = passes > 1 && !o.m->scales ? STEP : inputs;
+    const int step = passes > 1 && !o.m->scales ? STEP : inputs;  // a group of scaled weights is not cut
     const char* weights = (const char*)weights_of<Weights>(*o.m, block, 0).data;
-    const size_t input_bytes = weights_bytes<Weights>(2) / 2;
+    const size_t input_bytes = weights_bytes<Weights>(2) / 2;  // int4 stores two inputs together
     for (int k = 0, next; k < inputs; k = next) {
         next = std::min(inputs, k + step);
         const int ahead = passes > 1 ? next : 16;  // where they are read once, a little ahead of where they are read

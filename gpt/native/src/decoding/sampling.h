@@ -13,7 +13,8 @@ inline void softmax(float* y, const float* x, int count) {
     const float top = *std::max_element(x, x + count);
     floats total = {};
     for (int i = 0; i < count; i += LANES) {
-        const floats score = load(x + i) - top;  // exp does not reach 0 by itself
+        const floats score = load(x + i) - top;
+        // simd::exp clamps its argument at -87, so that it does not reach 0 by itself.
         const floats e = select(lanes() < count - i, select(score > -87.0f, simd::exp(score), floats{}), floats{});
         total += e;
         store(y + i, e);
@@ -70,6 +71,8 @@ inline int sample(float* x, int count, const Sampling& p, float uniform, const u
     for (int i = 0; i < count; i++) x[i] = (x[i] - top) / p.temperature;
     filter(x, count, p, ranks, order);
     softmax(x, x, count);
+    // The probabilities add up to 1 but for rounding, by which the sum might not reach `uniform`: then the last that is
+    // possible is taken.
     double total = 0.0, reached = 0.0;
     for (int i = 0; i < count; i++) total += x[i];
     int last = 0;

@@ -1,4 +1,5 @@
-// Activations of a feed-forward network, and their derivatives.
+// Activations of a feed-forward network, and their derivatives. GELU_TANH and GATED_SILU are not among them: see
+// ../decoding/layers.h and ../training/feed_forward.h.
 #pragma once
 #include "../kinds.h"
 #include "../simd.h"
@@ -15,7 +16,7 @@ struct Gelu {
     static simd::floats value(simd::floats x) { return x * simd::Normal(x).cdf; }
     static simd::floats slope(simd::floats x) {
         const simd::Normal n(x);
-        return simd::fma(x * 0.39894228f, n.density, n.cdf);
+        return simd::fma(x * 0.39894228f, n.density, n.cdf);  // 1 / sqrt(2 pi)
     }
 };
 

@@ -8,7 +8,7 @@ struct Norm {
 };
 
 struct Moments {
-    float mean, inverse;  // 0 unless centered; 1 / deviation
+    float mean, inverse;  // the mean is 0 unless centered; the other is 1 / deviation
 };
 
 // Rows end in padding up to a whole vector, 0 in x and in gain. bias may be null.
@@ -23,7 +23,7 @@ inline Moments norm_row(Out* y, const float* x, const float* gain, const float* 
         const floats v = load(x + whole) - mean;
         squares = fma(v, v, squares);
     }
-    if (whole < width) {
+    if (whole < width) {  // the padding is 0, whose distance from the mean does not count
         const floats v = select(lanes() < width - whole, load(x + whole) - mean, floats{});
         squares = fma(v, v, squares);
     }

@@ -6,9 +6,8 @@ struct SoftmaxSum {
     float peak, sum;  // the largest score; the sum of e^(score - peak)
 };
 
-// Calls use(j, weights) for each vector of the row that begins before `end`; from `count` on weights are 0. Scores are
-// read in whole vectors.
-// score(j) returns the scores from j on.
+// Calls use(j, weights) for each vector of the row that begins before `end`. The row has `count` scores: weights from
+// there on are 0. score(j) returns a whole vector of scores, from j on, whatever lies behind the last.
 template <class Score, class Use> inline SoftmaxSum softmax_row(int count, int end, Score score, Use use) {
     using namespace simd;
     floats top = broadcast(-INFINITY), total = {};

@@ -5,7 +5,8 @@
 using simd::floats;
 using simd::LANES;
 
-// Rows of elements in memory, `stride` apart, read as vectors of floats.
+// The right factor b: rows of elements in memory, `stride` apart, read as vectors of floats. at(k, v) is vector v of
+// row k.
 template <class T> struct Rows {
     typedef T Element;
     static const int IN_ROW = 1;  // rows of b stored in one
@@ -23,14 +24,14 @@ struct Int4Rows {
     floats at(int k, int v) const { return simd::load_int4(data + k / 2 * stride + v * LANES, k % 2); }
 };
 
-// The left factor: element k of row m.
+// The left factor a, read by elements: at(m, k) is element k of row m.
 struct ByRows {
     const float* data;
     size_t stride;
     float at(int m, int k) const { return data[m * stride + k]; }
 };
 
-// Memory that a loop prefetches while it works, `step` bytes further in each iteration.
+// Memory that a loop prefetches while it works, `step` bytes further in each iteration, which calls some().
 struct Prefetch {
     const char* next;
     size_t step;
@@ -67,7 +68,8 @@ template <int M, int N> inline void store_tile(float* y, size_t stride, const fl
         for (int v = 0; v < N; v++) simd::store(y + m * stride + v * LANES, tile[m][v]);
 }
 
-// Number of vectors whose sums for that many rows fit into the registers: a power of two, at most 64 floats.
+// Number of vectors whose sums for that many rows fit into the registers: a power of two, and at most 64 floats, a
+// block of outputs.
 constexpr int widest(int rows) {
     int n = 1;
     while (2 * n * LANES <= 64 && 2 * n * rows <= simd::SUMS) n *= 2;

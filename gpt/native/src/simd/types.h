@@ -24,7 +24,8 @@ template <class Vector> inline Vector read(const void* p) {
 }
 template <class Vector> inline void write(void* p, Vector x) { memcpy(p, &x, sizeof x); }
 
-// The bits of floats as bfloat16, of one or of a vector: rounded to nearest, ties to even; NaN stays NaN.
+// The bits of floats as bfloat16, of one or of a vector: rounded to nearest, ties to even, by adding a little less than
+// half of the last place, or half if that place is odd. NaN stays NaN, by the highest bit of its mantissa.
 template <class Words, class Floats> inline Words to_bf16(Floats x) {
     const Words bits = read<Words>(&x);
     return x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40;

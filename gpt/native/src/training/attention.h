@@ -1,5 +1,7 @@
 // Causal attention, forward and backward, one head of one sequence at a time, so that its queries, keys, values and
-// scores stay in the processor's cache. It includes the norm of queries and keys and their rotation.
+// scores stay in the processor's cache. It includes the norm of queries and keys and their rotation. Matmuls take 16
+// rows of the left factor and multiples of 32 of the right one (see matmul.h), hence 16 queries at a time, and keys up
+// to a multiple of 32. B sequences of T positions have H heads of D elements each; R is T, padded.
 //
 // The forward pass keeps the logarithm of each query's softmax sum; the backward pass recomputes the weights from it
 // (Dao et al. 2022, 2205.14135, appendix B.4).
@@ -11,6 +13,7 @@
 #include "head_transform.h"
 #include "matmul.h"
 
+// qkv, dqkv: (B, T, 3 H D); y, dy: (B, T, H D); q_gain, k_gain, cosine, sine: see HeadTransform; log_sums: (B, H, T).
 // dq_gain and dk_gain: (threads, D), one row per thread, initially zero.
 struct AttentionArguments {
     const element* qkv;
@@ -28,7 +31,8 @@ struct AttentionArguments {
     HeadTransform k() const { return {k_gain, cosine, sine, eps, 1.0f}; }
 };
 
-// One head of one sequence: where it begins in qkv, y and log_sums; the first stream of its dropout.
+// One head of one sequence: where it begins in qkv, in y (`result`) and in log_sums (`rows`); the first stream of its
+// dropout, which has one for each query.
 struct Head {
     size_t qkv, result, rows;
     uint32_t first_stream;
@@ -78,7 +82,7 @@ inline void attend_head(const AttentionArguments& a, const ForwardScratch& scrat
     const element* k = pack_transposed(scratch.packed_k, scratch.k, R, D);
     const element* v = pack(scratch.packed_v, scratch.v, R, D);
     for (int i = 0; i < T; i += 16) {
-        const int keys = round_up(i + 16, 32);
+        const int keys = round_up(i + 16, 32);  // all that the last of these queries sees
         float total[16];
         matmul(scratch.scores, R, scratch.q + (size_t)i * D, D, k, PAIR * R, D / 32, keys / 16);
         for (int r = 0; r < 16; r++) {
@@ -87,11 +91,13 @@ inline void attend_head(const AttentionArguments& a, const ForwardScratch& scrat
             const uint32_t stream = drop.stream(head.first_stream + i + r);
             const auto score = [=](int j) { return load(scores + j); };
             const auto keep = [=](int j, floats e) { store(weights + j, drop.apply(stream, j, e)); };
+            // Query i + r sees itself and the keys before it.
             const SoftmaxSum sum = softmax_row(i + r + 1, keys, score, keep);
             if (i + r < T) a.log_sums[head.rows + i + r] = sum.peak + std::log(sum.sum);
             total[r] = sum.sum;
         }
         matmul(scratch.out, D, scratch.weights, R, v, PAIR * D, keys / 32, D / 16);
+        // The sums divide here, D numbers of a query in place of one for each key. Padding has no place in y.
         for (int r = 0; r < 16 && i + r < T; r++)
             for (int d = 0; d < D; d += LANES)
                 store(y + (size_t)(i + r) * s.stride() + d, load(scratch.out + (size_t)r * D + d) * (1.0f / total[r]));

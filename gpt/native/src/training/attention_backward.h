@@ -16,8 +16,9 @@ inline void load_head(const AttentionArguments& a, const BackwardScratch& scratc
     copy_head(scratch.g, a.dy + head.result, s.stride(), s);
 }
 
-// Computes for each query: delta, the mean gradient of its weights, weighted by them; its log softmax sum; its dropout
-// stream.
+// Computes for each query: delta, the mean gradient of its weights, weighted by them, which is the dot product of its
+// result and that one's gradient; its log softmax sum, infinite in the padding, so that weights are 0 there; its
+// dropout stream.
 inline void load_queries(const AttentionArguments& a, const BackwardScratch& scratch, const Head& head,
                          const Dropout& drop) {
     using namespace simd;

@@ -5,7 +5,8 @@
 #include "weight_gradients.h"
 #include <initializer_list>
 
-// g is the gradient of the result; packed_*: packed as right factors; *_t: packed as transposed right factors.
+// g is the gradient of the result; packed_*: packed as right factors; *_t: packed as transposed right factors; d*: the
+// gradient of *. weights, dscores, scores and dweights are of 16 rows.
 struct BackwardScratch {
     element *q, *k, *v, *g, *q_t, *k_t, *v_t, *g_t, *packed_q, *packed_k, *packed_g, *weights, *dscores;
     float *dq, *dk, *dv, *scores, *dweights, *q_rms, *k_rms, *delta, *log_sums;
@@ -33,7 +34,7 @@ inline void backward_queries(const BackwardScratch& scratch, int i, const Attent
             const size_t at = (size_t)r * R + j;
             const int query = i + r;
             floats result = {};
-            if (j <= query) {
+            if (j <= query) {  // the query sees at least the first of these keys
                 const floats weight = exp(load(scratch.scores + at) - scratch.log_sums[query]);
                 result = gradients_of(weight, load(scratch.dweights + at), broadcast(scratch.delta[query]),
                                       (words)lanes() + (scratch.streams[query] + (uint32_t)j), drop)
@@ -48,7 +49,8 @@ inline void backward_queries(const BackwardScratch& scratch, int i, const Attent
 // The gradients of 16 keys from j on, and of their values.
 inline void backward_keys(const BackwardScratch& scratch, int j, const AttentionShape& s, const Dropout& drop) {
     using namespace simd;
-    const int D = s.head_dim, R = s.rows(), first = j / 32 * 32, queries = R - first;
+    const int D = s.head_dim, R = s.rows();
+    const int first = j / 32 * 32, queries = R - first;  // no query before sees these keys
     const size_t start = (size_t)j * D, pairs = (size_t)first * D;
     matmul(scratch.scores, R, scratch.k + start, D, scratch.q_t + PAIR * first, PAIR * R, D / 32, queries / 16);
     matmul(scratch.dweights, R, scratch.v + start, D, scratch.g_t + PAIR * first, PAIR * R, D / 32, queries / 16);
@@ -57,7 +59,7 @@ inline void backward_keys(const BackwardScratch& scratch, int j, const Attention
             const size_t at = (size_t)r * R + i;
             const int query = first + i;
             WeightGradients result = {};
-            if (query + LANES > j + r) {
+            if (query + LANES > j + r) {  // at least the last of these queries sees the key
                 floats weight = exp(load(scratch.scores + at) - load(scratch.log_sums + query));
                 if (query < j + r) weight = select(lanes() >= j + r - query, weight, floats{});
                 result = gradients_of(weight, load(scratch.dweights + at), load(scratch.delta + query),

@@ -5,7 +5,8 @@
 #include "weight_gradients.h"
 #include <initializer_list>
 
-// g is the gradient of the result; *_t: transposed.
+// g is the gradient of the result; *_t: transposed; d*: the gradient of *. weights, dscores, scores and dweights are of
+// 16 rows.
 struct BackwardScratch {
     float *q, *k, *v, *g, *k_t, *v_t, *dq, *dk, *dv, *weights, *dscores, *scores, *dweights;
     float *q_rms, *k_rms, *delta, *log_sums;
@@ -19,13 +20,13 @@ struct BackwardScratch {
     }
 };
 
-// The weights of query t after dropout, and the gradient of its scores.
+// The weights of query t after dropout, and the gradient of its scores: row r of 16, up to `keys` keys.
 inline void backward_row(const BackwardScratch& scratch, int r, int t, int keys, int R, const Dropout& drop) {
     using namespace simd;
     for (int j = 0; j < keys; j += LANES) {
         const size_t at = (size_t)r * R + j;
         WeightGradients result = {};
-        if (j <= t) {
+        if (j <= t) {  // the query sees at least the first of these keys
             floats weight = exp(load(scratch.scores + at) - scratch.log_sums[t]);
             if (j + LANES > t + 1) weight = select(up_to(j, t), weight, floats{});
             result = gradients_of(weight, load(scratch.dweights + at), broadcast(scratch.delta[t]),

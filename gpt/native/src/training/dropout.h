@@ -12,6 +12,7 @@ template <class Words> inline Words hash(Words x) {
     return x ^ (x >> 16);
 }
 
+// A stream has one number for each element of a row. Of the 2^32 hashes, p * 2^32 are below the threshold.
 struct Dropout {
     uint32_t seed, threshold;
     float scale;

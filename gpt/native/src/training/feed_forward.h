@@ -60,6 +60,7 @@ inline void activation_backward(const ActivationArguments& a) {
             prefetch(x + at), prefetch(x + at + width), prefetch(dy + out), prefetch(dx + at),
                 prefetch(dx + at + width);
             const floats g = load(x + at), s = sigmoid(g), d = load(dy + out);
+            // The slope of SiLU, g s, is s (1 + g (1 - s)).
             store(dx + at, d * load(x + at + width) * s * fma(g, 1.0f - s, broadcast(1.0f)));
             store(dx + at + width, d * g * s);
         });

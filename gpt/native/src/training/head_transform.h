@@ -2,7 +2,7 @@
 #pragma once
 #include "matmul_element.h"
 
-static const int MAX_HEAD_DIM = 256;
+static const int MAX_HEAD_DIM = 256;  // gpt/native/training/block.py leaves larger heads to torch
 
 // Queries, keys and values are side by side in one tensor (B, T, 3 * H * D), results in one of (B, T, H * D).
 struct AttentionShape {
@@ -14,7 +14,7 @@ struct AttentionShape {
     size_t qkv_start(int b, int h) const { return (size_t)b * length * 3 * stride() + (size_t)h * head_dim; }
 };
 
-// Each pointer may be null: no norm, no rotation.
+// How a head is transformed: normed, where there is a gain; rotated, where there are a cosine and a sine; then scaled.
 struct HeadTransform {
     const float *gain, *cosine, *sine;  // (D), (T, D), (T, D)
     float eps, scale;
@@ -41,7 +41,8 @@ inline void copy_head(element* out, const element* x, size_t stride, const Atten
     zero_padding(out, s);
 }
 
-// Rotates the pairs of elements half a head apart, by the table's angles or back. The halves of a table are alike.
+// Rotates the pairs of elements half a head apart, by the table's angles where the direction is 1, and back where it is
+// -1. The halves of a table are alike.
 inline void rotate(float* x, int t, int D, const HeadTransform& p, float direction) {
     using namespace simd;
     if (!p.cosine) return;
@@ -53,7 +54,7 @@ inline void rotate(float* x, int t, int D, const HeadTransform& p, float directi
     }
 }
 
-// The same for queries and keys; inverse_rms (T) is kept for the backward pass.
+// From the queries or keys of a head in qkv to (rows, D); inverse_rms (T) is kept for the backward pass.
 inline void transform_head(element* out, float* inverse_rms, const element* x, const AttentionShape& s,
                            const HeadTransform& p) {
     using namespace simd;
@@ -104,6 +105,7 @@ inline void transform_head_backward(element* dx, float* dgain, const float* dout
             store(dgain + d, fma(dy, unit, load(dgain + d)));
             dot = fma(dy * load(p.gain + d), unit, dot);
         }
+        // The part of the gradient that would only change the length of the row has no effect: the norm undoes it.
         const float mean = reduce_add(dot) / D;
         for (int d = 0; d < D; d += LANES)
             store(out + d, (load(g + d) * load(p.gain + d) - load(row + d) * inverse * mean) * inverse);

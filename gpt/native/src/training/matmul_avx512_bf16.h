@@ -22,7 +22,7 @@ template <int N> struct Sums {
             __m512bh right[N];
             for (int j = 0; j < N; j++) right[j] = (__m512bh)_mm512_loadu_si512(b + pair * ldb + j * next);
             for (int r = 0; r < DOT_ROWS; r++) {
-                int both;
+                int both;  // the pair of a that multiplies every pair of b
                 memcpy(&both, a + r * lda + 2 * pair, sizeof both);
                 for (int j = 0; j < N; j++)
                     of[r][j] = _mm512_dpbf16_ps(of[r][j], (__m512bh)_mm512_set1_epi32(both), right[j]);

@@ -11,7 +11,7 @@ struct MatmulScope {};
 
 inline const float* pack(float*, const float* x, int, int) { return x; }
 
-// x: (rows, cols) -> (cols, rows), in blocks of a few cache lines.
+// x: (rows, cols) -> (cols, rows), 16 rows at a time, which are one cache line of a row of the result.
 inline const float* pack_transposed(float* out, const float* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c++)
@@ -58,7 +58,7 @@ inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, i
 // c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c are
 // contiguous.
 inline void add_transposed(float* c, const float* a, int lda, const float* b, int rows, int columns) {
-    static const int ROWS = 4;
+    static const int ROWS = 4;  // which divides 32, unlike TILE_ROWS of AVX2
     for (int i = 0; i < rows; i += ROWS)
         for (int j = 0; j < columns; j += TILE_COLUMNS)
             matmul_tile<ROWS, simd::TILE_VECTORS>(c + (size_t)i * columns + j, columns, {a + i, 1, (size_t)lda}, b + j,

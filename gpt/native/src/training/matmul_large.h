@@ -18,6 +18,8 @@ struct MatmulArguments {
 
 #ifndef GPT_BFLOAT16
 
+// A block of a has up to 64 x 512 floats, 128 KB: it stays in the L2 cache while all of c's columns are computed from
+// it.
 static const int BLOCK_DEPTH = 512, BLOCK_ROWS = 8 * simd::TILE_ROWS;
 
 // Copies rows of x into panels of W columns, each `depth` rows high.
@@ -40,7 +42,7 @@ template <int W> inline void pack_columns(float* out, const float* x, size_t str
 // Adds a block of `depth` columns of a, from `first` on, times as many rows of b to up to BLOCK_ROWS rows of c.
 inline void add_block(const MatmulArguments& x, int row, int rows, int first, int depth, float* packed,
                       const float* b) {
-    static const int M = simd::TILE_ROWS;
+    static const int M = simd::TILE_ROWS;  // rows of a tile
     const float* data = x.a + (size_t)row * x.a_row + (size_t)first * x.a_column;
     const bool is_packed = x.a_column != 1;
     if (is_packed) pack_panels<M>(packed, data, x.a_column, depth, {0, depth}, rows);
@@ -56,7 +58,7 @@ inline void add_block(const MatmulArguments& x, int row, int rows, int first, in
 }
 
 inline void matmul(const MatmulArguments& x) {
-    static const int M = simd::TILE_ROWS;
+    static const int M = simd::TILE_ROWS;  // rows of a tile
     const Memory<Buffer<float>> right(1, (size_t)round_up(x.columns, TILE_COLUMNS) * BLOCK_DEPTH);
     const Memory<Buffer<float>> left(x.threads, (size_t)BLOCK_ROWS * BLOCK_DEPTH);
     parallel(x.threads, [&](const Worker& w) {
@@ -66,10 +68,10 @@ inline void matmul(const MatmulArguments& x) {
             const float* b = x.b + (size_t)first * x.b_row;
             if (x.b_column == 1) pack_panels<TILE_COLUMNS>(right[0].data, b, x.b_row, depth, w.share(depth), x.columns);
             else pack_columns<TILE_COLUMNS>(right[0].data, b, x.b_column, depth, w.share(depth), x.columns);
-            w.wait();
+            w.wait();  // until all of b's block is packed
             for (int row = M * w.first(tiles); row < end; row += BLOCK_ROWS)
                 add_block(x, row, std::min(BLOCK_ROWS, end - row), first, depth, left[w.index].data, right[0].data);
-            w.wait();
+            w.wait();  // until nobody reads it any more
         }
     });
 }

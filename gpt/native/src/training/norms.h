@@ -101,6 +101,7 @@ inline void add_norm_backward(const AddNormArguments& a) {
             store(dgain + c, fma(d, unit, load(dgain + c)));
             dot = fma(g, unit, dot), total += g;
         }
+        // Parts of the gradient that would only scale or shift the row have no effect: the norm undoes them.
         const float along = reduce_add(dot) / width, shift = a.centered ? reduce_add(total) / width : 0.0f;
         for (int c = 0; c < width; c += LANES) {
             const floats unit = (load(stream + c) - mean) * inverse, g = load(dnormed + c) * load(gain + c);

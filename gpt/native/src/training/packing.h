@@ -5,11 +5,12 @@
 #include <immintrin.h>
 #endif
 
-typedef uint32_t __attribute__((may_alias)) word;
-static const int TILE = 16 * 32;  // elements of a tile: 16 rows of 16 words
+typedef uint32_t __attribute__((may_alias)) word;  // which points to elements
+static const int TILE = 16 * 32;                   // elements of a tile: 16 rows of 16 words
 
 #ifdef __AVX512F__
-// Swaps rows and columns of 16 x 16 words.
+// Swaps rows and columns of 16 x 16 words: of two rows, words are paired; of these pairs, pairs; then quarters of
+// registers find their places in two rounds. 0x88 takes quarters 0 and 2 of both operands, 0xdd quarters 1 and 3.
 inline void transpose(__m512i r[16]) {
     __m512i t[16];
     for (int i = 0; i < 16; i += 2)
@@ -19,7 +20,7 @@ inline void transpose(__m512i r[16]) {
             r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
             r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
         }
-    for (int j = 0; j < 4; j++)  // in every four rows: quarters 0 and 2, 1 and 3
+    for (int j = 0; j < 4; j++)
         for (int i = 0; i < 16; i += 8) {
             t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0x88);
             t[i + 4 + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0xdd);

@@ -23,13 +23,14 @@ inline void pack_tile(word* tile, const bf16* x, int stride, int first, int rows
     for (int i = 0; i < 16; i++) {
         const int row = first + 2 * i;
         const bf16* even = x + (size_t)row * stride;
+        // The next tile of these columns is 32 rows below.
         if (row + 33 < rows)
             simd::prefetch(even + 32 * (size_t)stride, 0), simd::prefetch(even + 33 * (size_t)stride, 0);
         interleave(tile + 16 * i, row < rows ? even : zeros, row + 1 < rows ? even + stride : zeros);
     }
 }
 
-// Up to two tiles of rows of c, from all columns of b.
+// Up to two tiles of rows of c (`wide` of them), from all columns of b.
 inline void matmul_rows(float* c, int wide, const bf16* left, const bf16* right, int columns, int depth,
                         bool is_first) {
     const size_t next_left = (size_t)STEPS * TILE, next_right = (size_t)columns / 16 * TILE;
@@ -56,7 +57,7 @@ inline void matmul_transposed(float* c, const bf16* a, const bf16* b, int rows, 
                 word* packed = (word*)(right + (size_t)i * TILE);
                 pack_tile(packed, b + i % columns * 16, B, first + i / columns * 32, rows);
             }
-            w.wait();
+            w.wait();  // until all of b's block is packed
             for (int pair = w.first(pairs); pair < w.end(pairs); pair++) {
                 const int wide = std::min(2, A / 16 - 2 * pair);
                 for (int m = 0; m < wide; m++)
@@ -66,7 +67,7 @@ inline void matmul_transposed(float* c, const bf16* a, const bf16* b, int rows, 
                     }
                 matmul_rows(c + (size_t)32 * pair * B, wide, left, right, B, depth, first == 0);
             }
-            w.wait();
+            w.wait();  // until nobody reads it any more
         }
     });
 }
@@ -75,6 +76,7 @@ inline void matmul_transposed(float* c, const bf16* a, const bf16* b, int rows, 
 inline void weight_gradient(const WeightGradientArguments& a) {
     const size_t outputs = a.outputs, inputs = a.inputs;
     if (outputs >= inputs) return matmul_transposed(a.dw, a.dy, a.x, a.rows, a.outputs, a.inputs, a.threads);
+    // The transpose is computed, x^T dy, and then turned.
     const Memory<Buffer<float>> scratch(1, inputs * outputs);
     const float* other = scratch[0].data;
     matmul_transposed(scratch[0].data, a.x, a.dy, a.rows, a.inputs, a.outputs, a.threads);
