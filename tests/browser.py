@@ -78,7 +78,7 @@ class Browser:
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         answer = self._receive()
         while answer.get("id") != self._number:
-            # not the answer, but an event of some page
+            # It is not the answer yet, but an event of some page.
             page = self._pages.get(answer.get("sessionId", ""))
             if page is not None:
                 page.notice(answer.get("method", ""), answer.get("params", {}))

@@ -48,7 +48,9 @@ def test_recipe_names_the_schema_and_itself_and_trains(
 def test_shakespeare_is_a_textbook_gpt() -> None:
     """It trains as GPT-2 and nanoGPT do, and has no key that they would not have."""
     config = load_config(CONFIGS[0].parent / "shakespeare.yaml").config
-    model, optim, train = config.model, config.optim, config.train
+    model = config.model
+    optim = config.optim
+    train = config.train
     assert (model.norm, model.position, model.mlp, model.mlp_width) == (
         "layernorm",
         "learned",
@@ -95,7 +97,8 @@ def test_the_shakespeare_recipes_are_nanogpts() -> None:
         ("shakespeare_baby_gpt", (6, 6, 384, 256), 64, 5000, 0.2),
     ):
         config = load_config(CONFIGS[0].parent / f"{name}.yaml").config
-        model, optim = config.model, config.optim
+        model = config.model
+        optim = config.optim
         assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == shape
         assert (config.train.batch_size, config.train.max_steps, model.dropout) == (
             batch,

@@ -28,11 +28,13 @@ def needed() -> dict[str, bool]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {CORE: project["dependencies"], **project["optional-dependencies"]}
     waiting = {line for lines in required.values() for line in lines}
-    found, seen = dict[str, bool](), set[str]()
+    found: dict[str, bool] = {}
+    seen: set[str] = set()
     while waiting:
         seen.add(line := waiting.pop())
         requirement = Requirement(line)
-        name, extras = canonicalize_name(requirement.name), {"", *requirement.extras}
+        name = canonicalize_name(requirement.name)
+        extras = {"", *requirement.extras}
         if name == CORE:
             lines = [line for extra in requirement.extras for line in required[extra]]
         else:
@@ -56,7 +58,8 @@ def pins() -> dict[str, str]:
 
 
 def test_packages_are_pinned_as_installed_and_pins_are_needed() -> None:
-    pinned, found = pins(), needed()
+    pinned = pins()
+    found = needed()
     assert [name for name, is_exact in found.items() if name not in pinned and not is_exact] == []
     here = {name: installed(name) for name in found}
     assert {

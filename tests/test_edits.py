@@ -219,7 +219,7 @@ def run_copy(folder: Path, name: str, script: str) -> str:
     elif name == "new parts":
         for diff in DIFFS.values():
             apply_if_missing(folder, diff)
-    # the copy in the folder is imported
+    # An empty PYTHONPATH, so that the copy in the folder is imported.
     environment = {
         **os.environ,
         "PYTHONPATH": "",
@@ -253,7 +253,8 @@ def test_no_command_ignores_an_edit_in_silence(
     name: str, unedited: dict[str, Any], tmp_path: Path
 ) -> None:
     found = json.loads(run_copy(tmp_path, name, SCRIPT).splitlines()[-1])
-    losses, plain = found["losses"], unedited["losses"]["default"]
+    losses = found["losses"]
+    plain = unedited["losses"]["default"]
     assert losses["default"] == pytest.approx(losses["torch"], rel=1e-4)
     assert losses["resumed"] == losses["default"][3:]
     if name not in DECODING:
@@ -306,7 +307,7 @@ def test_the_diffs_of_the_document_have_effects(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_plugins")
 def test_the_plugin_of_the_document_can_be_loaded(tmp_path: Path) -> None:
-    # a reader of this checkout may have added mish itself
+    # A reader of this checkout may have added mish itself.
     code = PLUGIN.replace('["mish"]', '["own_mish"]')
     assert plugin_of(tmp_path, code).names["gpt.model.layers:ACTIVATIONS"] == ["own_mish"]
 

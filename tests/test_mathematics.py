@@ -71,7 +71,9 @@ def test_embedding() -> None:
 
 @over_leading
 def test_linear(leading: tuple[int, ...]) -> None:
-    x, weight, bias = normal(*leading, 4), normal(3, 4), normal(3)
+    x = normal(*leading, 4)
+    weight = normal(3, 4)
+    bias = normal(3)
     backward = partial(mathematics.linear_backward, x=x, weight=weight)
     assert_pair(mathematics.linear, backward, F.linear, x, weight, bias)
 
@@ -80,7 +82,9 @@ def test_linear(leading: tuple[int, ...]) -> None:
 @over_scales
 @pytest.mark.parametrize("width", [1, 9])
 def test_norms_and_softmax(leading: tuple[int, ...], width: int, scale: float) -> None:
-    x, weight, bias = normal(*leading, width, scale=scale), normal(width), normal(width)
+    x = normal(*leading, width, scale=scale)
+    weight = normal(width)
+    bias = normal(width)
     assert_pair(
         partial(mathematics.layer_norm, eps=EPS),
         partial(mathematics.layer_norm_backward, x=x, weight=weight, eps=EPS),
@@ -111,7 +115,8 @@ def test_attention(
     batch: int, heads: int, queries: int, keys: int, width: int, scale: float
 ) -> None:
     q = normal(batch, heads, queries, width, scale=scale)
-    k, v = normal(batch, heads, keys, width, scale=scale), normal(batch, heads, keys, width)
+    k = normal(batch, heads, keys, width, scale=scale)
+    v = normal(batch, heads, keys, width)
     core = ReferenceCore(dropout=0.0)
     backward = partial(mathematics.attention_backward, q=q, k=k, v=v)
     assert_pair(mathematics.attention, backward, lambda q, k, v: core(q, k, v, None), q, k, v)
@@ -155,7 +160,8 @@ def test_feed_forward_networks(leading: tuple[int, ...], scale: float) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 5), (2, 3, 5)], ids=str)
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
 def test_cross_entropy(shape: tuple[int, int, int], scale: float) -> None:
-    logits, targets = normal(*shape, scale=scale), torch.randint(shape[-1], shape[:2])
+    logits = normal(*shape, scale=scale)
+    targets = torch.randint(shape[-1], shape[:2])
     assert_pair(
         lambda logits: mathematics.cross_entropy(logits, targets),
         lambda grad: (grad * mathematics.cross_entropy_backward(logits, targets),),
@@ -183,13 +189,16 @@ def test_adam_over_several_steps(
     weight_decay: float | None, betas: tuple[float, float], eps: float
 ) -> None:
     theta = normal(4, 3)
-    parameter, m, v = nn.Parameter(theta.clone()), torch.zeros_like(theta), torch.zeros_like(theta)
+    parameter = nn.Parameter(theta.clone())
+    m = torch.zeros_like(theta)
+    v = torch.zeros_like(theta)
     if weight_decay is None:
         optimizer: torch.optim.Optimizer = torch.optim.Adam([parameter], betas=betas, eps=eps)
     else:
         optimizer = torch.optim.AdamW([parameter], betas=betas, eps=eps, weight_decay=weight_decay)
     for t in range(1, 8):
-        grad, lr = normal(4, 3, scale=10.0 ** (3 - t)), 0.3 / t
+        grad = normal(4, 3, scale=10.0 ** (3 - t))
+        lr = 0.3 / t
         grad[0, 0] = 0.0
         optimizer.param_groups[0]["lr"] = lr
         parameter.grad = grad.clone()

@@ -68,10 +68,8 @@ OUTSIDE = re.compile(
 def problems(tree: ast.AST, name: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called, keywords = (
-                ast.unparse(node.func),
-                {word.arg: ast.unparse(word.value) for word in node.keywords},
-            )
+            called = ast.unparse(node.func)
+            keywords = {word.arg: ast.unparse(word.value) for word in node.keywords}
             if called in FORBIDDEN and (name, called) not in ASKED_FOR:
                 yield called
             if called == "torch.load" and keywords.get("weights_only") != "True":

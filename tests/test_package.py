@@ -126,7 +126,8 @@ def loaded_by(module: str, inside_functions: bool = False) -> set[str]:
 
 def closure_of(module: str) -> set[str]:
     """A module, and all that it can load."""
-    found, waiting = set[str](), [module]
+    found: set[str] = set()
+    waiting = [module]
     while waiting:
         if (each := waiting.pop()) not in found:
             found.add(each)
@@ -154,7 +155,8 @@ def test_import_sets_no_environment_variable() -> None:
 def test_imports_run_down_only_and_never_to_the_benchmarks() -> None:
     wrong = {}
     for module in MODULES.keys() - {"gpt"}:
-        part, modules = part_of(module), imported(ast.walk(tree_of(module)))
+        part = part_of(module)
+        modules = imported(ast.walk(tree_of(module)))
         floor = next(number for number, parts in enumerate(FLOORS) if part in parts)
         used = {part_of(each) for each in modules if each.startswith("gpt.")}
         above = used - set().union(*FLOORS[:floor], {part}) | {"benchmarks"} & {
@@ -223,7 +225,8 @@ The kernels' sources, libraries and verdicts are not data.
 
 def openers_in(module: str) -> set[str]:
     """The functions by which a module opens files, but those that only write."""
-    nodes, own = list(ast.walk(tree_of(module))), imported(ast.walk(tree_of(module)))
+    nodes = list(ast.walk(tree_of(module)))
+    own = imported(ast.walk(tree_of(module)))
     writing = {
         node.func
         for node in nodes

@@ -142,7 +142,8 @@ def test_components_of_plugins_are_counted_and_run_in_pytorch(tmp_path: Path) ->
     plugin_of(tmp_path)
     assert (changed_code(TRAINING), changed_code(DECODING)) == (None, None)
     config = tiny_config(mlp="bilinear", norm="double", position="own_alibi")
-    model, idx = GPT(config), torch.arange(5).view(1, 5)
+    model = GPT(config)
+    idx = torch.arange(5).view(1, 5)
     activation = dict(GPT(tiny_config(mlp="prelu")).named_parameters())["h.1.mlp.activation.weight"]
     assert activation.tolist() == [0.25]  # as it begins
     assert count_parameters(config).total == sum(

@@ -174,7 +174,7 @@ def test_snapshot_of_pairs_answers_a_held_out_question(tmp_path: Path) -> None:
     )
     (tmp_path / "sums.jsonl").write_text(pairs, encoding="utf-8")
     recipe = yaml.safe_load(TINY)
-    recipe["data"] = {"path": str(tmp_path / "sums.jsonl"), "dir": str(tmp_path / "data")}
+    recipe["data"] |= {"path": str(tmp_path / "sums.jsonl"), "dir": str(tmp_path / "data")}
     recipe["data"]["items"] = "pairs"
     recipe["run"]["dir"] = str(tmp_path / "runs")
     run = gpt.train(config=recipe, report=None)

@@ -28,7 +28,8 @@ from tiny import tiny_config
 @every_variant
 def test_parameters_add_up_to_the_real_model(variant: dict[str, object]) -> None:
     config = tiny_config(**variant)
-    count, model = count_parameters(config), GPT(config)
+    count = count_parameters(config)
+    model = GPT(config)
     assert count.total == sum(parameter.numel() for parameter in model.parameters())
     assert (
         count.total
@@ -83,7 +84,8 @@ def test_training_flops_are_what_torch_counts(
     variant: dict[str, object], batch: int, length: int
 ) -> None:
     config = tiny_config(**{**variant, "attention": "reference"})
-    model, idx = GPT(config), torch.zeros(batch, length, dtype=torch.long)
+    model = GPT(config)
+    idx = torch.zeros(batch, length, dtype=torch.long)
     counter = counted(lambda: model(idx))
     assert forward_flops(config, batch, length) == counter.get_total_flops()
     parts = flops_by_part(config, batch, length, length)
@@ -97,9 +99,12 @@ def test_training_flops_are_what_torch_counts(
 @torch.no_grad()
 @every_variant
 def test_generation_flops_are_what_torch_counts(variant: dict[str, object]) -> None:
-    prompt, new, batch = 5, 4, 3
+    prompt = 5
+    new = 4
+    batch = 3
     config = tiny_config(**{**variant, "attention": "reference"})
-    model, cache = GPT(config).eval(), KVCache(config, batch)
+    model = GPT(config).eval()
+    cache = KVCache(config, batch)
     generation = GenerationFlops(config, prompt, new)
     idx = torch.zeros(batch, prompt + new, dtype=torch.long)
 
@@ -108,7 +113,8 @@ def test_generation_flops_are_what_torch_counts(variant: dict[str, object]) -> N
 
     assert batch * generation.prefill == flops(0, prompt, cache)
     assert (generation.naive_positions, generation.cached_positions) == (6 + 7 + 8 + 9, 9)
-    naive, cached = 0, generation.prefill
+    naive = 0
+    cached = generation.prefill
     for step in range(1, new + 1):
         length = prompt + step
         assert batch * generation.cached_step(step) == flops(length - 1, length, cache)
@@ -121,7 +127,8 @@ def test_generation_flops_are_what_torch_counts(variant: dict[str, object]) -> N
 def test_run_costs_its_short_and_its_whole_steps() -> None:
     model = tiny_config(attention="reference")
     train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10, length_warmup=(0.4,))
-    net, idx = GPT(model), torch.zeros(6, 16, dtype=torch.long)
+    net = GPT(model)
+    idx = torch.zeros(6, 16, dtype=torch.long)
     short, whole = (
         counted(lambda n=n: net(idx.view(-1, n)).sum().backward()).get_total_flops()
         for n in (8, 16)

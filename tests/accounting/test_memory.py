@@ -40,7 +40,8 @@ VARIANTS: dict[str, tuple[dict[str, object], torch.dtype, int, str]] = {
     "accumulation": ({"attention": "sdpa"}, torch.float32, 3, "adamw"),
     "muon": (LLAMA | {"qk_norm": True}, torch.float32, 1, "muon"),
 }
-BATCH, LENGTH = 4, 64
+BATCH = 4
+LENGTH = 64
 
 
 def building(name: str) -> Callable[[GPT], CombinedOptimizer]:
@@ -76,7 +77,8 @@ def held_by(model: GPT) -> int:
 def test_training_step_takes_what_was_predicted(
     changes: dict[str, object], dtype: torch.dtype, micro_batches: int, name: str
 ) -> None:
-    config, compute = config_of(**changes), Compute(CPU, dtype)
+    config = config_of(**changes)
+    compute = Compute(CPU, dtype)
     model = GPT(config)
     optimizer = building(name)(model)
     stepper = Stepper(model, optimizer, compute, grad_clip=1.0)
@@ -85,7 +87,7 @@ def test_training_step_takes_what_was_predicted(
     idx = torch.zeros(batch, length, dtype=torch.int64)
     batches = [StepBatch(idx, idx)] * micro_batches
     while not all(part.state for part in optimizer.optimizers.values()):
-        # makes the optimizer's state; the first ones of float16 may be left out
+        # A step makes the optimizer's state; the first steps of float16 may be left out.
         stepper.step(0, 1e-4, batches)
     optimizer.zero_grad(set_to_none=True)
     states = [values for part in optimizer.optimizers.values() for values in part.state.values()]
@@ -105,7 +107,8 @@ def test_training_step_takes_what_was_predicted(
 )
 def test_prefill_and_decoding_take_what_was_predicted(changes: dict[str, object]) -> None:
     config = config_of(**changes)
-    model, predictions = GPT(config).eval(), inference_memory(config, BATCH, LENGTH, CPU)
+    model = GPT(config).eval()
+    predictions = inference_memory(config, BATCH, LENGTH, CPU)
     idx = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
     assert set(predictions) == set(KV_DTYPES)
     for kind, predicted in predictions.items():

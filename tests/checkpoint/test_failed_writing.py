@@ -57,7 +57,8 @@ def full_after(room: int, folder: Path) -> Callable[[int], None]:
 def test_failed_rename_keeps_the_old_checkpoint_after_a_crash(
     folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename, aside = Path.rename, folder.with_name(folder.name + ".old")
+    rename = Path.rename
+    aside = folder.with_name(folder.name + ".old")
 
     def fail_for_the_new_one(self: Path, target: Path) -> Path:
         if self.suffix == ".tmp":
@@ -104,7 +105,8 @@ def save_again(path: Path, step: int) -> int:
 def test_kill_anywhere_in_a_save_leaves_a_whole_checkpoint(
     run: RunFolder, step: int, tmp_path: Path
 ) -> None:
-    seen, path = set(), tmp_path / "killed"
+    seen = set()
+    path = tmp_path / "killed"
     shutil.copytree(run.path, path)
     changes = run_forked(partial(save_again, path, step), tmp_path).changes
     assert changes > len(list((run.path / "checkpoints/step-000005").iterdir()))

@@ -118,14 +118,15 @@ def test_cut_or_missing_file_is_named(folder: Path, name: str) -> None:
 
 
 def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
-    contents, draw = {name: (folder / name).read_bytes() for name in NAMES}, random.Random(0)
+    contents = {name: (folder / name).read_bytes() for name in NAMES}
+    draw = random.Random(0)
     places = [(name, draw.randrange(len(contents[name])), draw.randrange(8)) for name in NAMES * 8]
     version = contents[MANIFEST].index(str(FORMAT).encode())
     for name, place, bit in [*places, *((MANIFEST, version, bit) for bit in range(8))]:
         damaged = bytearray(contents[name])
         damaged[place] ^= 1 << bit
         (folder / name).write_bytes(damaged)
-        # a wrong manifest may accuse another file
+        # A manifest that is wrong may accuse another file.
         assert_refused(folder, "" if name == MANIFEST else name)
         (folder / name).write_bytes(contents[name])
     read_checkpoint(folder)
@@ -140,7 +141,7 @@ def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
             for name in ("", ".", "..", "a\0b")
         ),
         ("state.json", lambda entry: {"x" * 300: entry}, "File name too long"),
-        # not beside the folder
+        # A name that leads out of the folder, to a file beside it.
         (
             "state.json",
             lambda entry: {"../secret.json": entry},
@@ -244,9 +245,9 @@ def zipped_anew(
     "content",
     [
         zipped_anew(saved({"moments": torch.zeros(100_000)}), None, zipfile.ZIP_DEFLATED),
-        # which torch lets take as many as it says
+        # A type that torch allows, and that takes as much memory as its argument says.
         saved({"moments": Payload(bytearray, 1_000_000)}),
-        # whose hash would end the process
+        # Values nested so deeply that their hash would overflow the stack and end the process.
         *(
             zipped_anew(saved({}), pickled=nested)
             for nested in (NESTED, NESTED_IN_PAIRS, NESTED_BY_MEMO)
@@ -271,7 +272,9 @@ def test_whatever_an_unpickler_throws_is_a_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "sync_file", lambda path: None)
-    content, draw, messages = (folder / "optimizer.pt").read_bytes(), random.Random(0), []
+    content = (folder / "optimizer.pt").read_bytes()
+    draw = random.Random(0)
+    messages = []
     for _ in range(150):
         rewrite(folder, optimizer_pt=zipped_anew(content, draw))
         try:
@@ -340,7 +343,8 @@ FOLDER = Path("runs/x/checkpoints/step-000005")
 def test_loaded_model_leaves_the_random_state_of_torch_alone(
     make_checkpoint: Callable[..., Checkpoint], tie_weights: bool
 ) -> None:
-    checkpoint, before = make_checkpoint(tie_weights=tie_weights), torch.get_rng_state()
+    checkpoint = make_checkpoint(tie_weights=tie_weights)
+    before = torch.get_rng_state()
     model = build_model(checkpoint, FOLDER)
     assert torch.equal(torch.get_rng_state(), before)
     assert model.training

@@ -165,7 +165,8 @@ def test_replaced_folder_is_listed_after_its_replacement(
 
 
 def test_path_means_a_checkpoint(tmp_path: Path, make_checkpoint: MakeCheckpoint) -> None:
-    runs, elsewhere = tmp_path / "runs", tmp_path / "best"
+    runs = tmp_path / "runs"
+    elsewhere = tmp_path / "best"
     for name, time in (("a", 1000), ("b", 3000), ("c", 2000)):
         for step in (1, 2, 3):
             RunFolder(runs / name).save(make_checkpoint(step), best=step == 1, keep_last=9)
@@ -331,7 +332,8 @@ def test_nobody_else_can_write_into_a_run_whatever_the_umask(
 
 
 def test_run_has_one_lock_by_any_link_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    run, alias = RunFolder(tmp_path / "runs" / "one"), RunFolder(tmp_path / "runs" / "alias")
+    run = RunFolder(tmp_path / "runs" / "one")
+    alias = RunFolder(tmp_path / "runs" / "alias")
     run.lock()
     assert not run.path.exists()
     alias.path.symlink_to("one")

@@ -104,7 +104,7 @@ MODULE = str(ROOT / "gpt" / "__main__.py")
             "scripts/train.py",
             "python -m pdb scripts/sample.py",
         ),
-        # no command of the package, or one whose words were changed
+        # What was started is no command of the package, or its words were changed later.
         (["python", "mine/train.py"], "mine/train.py", "gpt sample"),
         (["python", "-m", "pytest"], "/lib/pytest/__main__.py", "gpt sample"),
         (["python", "-c", "code"], "scripts/train.py", "gpt sample"),

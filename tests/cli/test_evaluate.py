@@ -19,7 +19,7 @@ def test_full_and_sliding_protocols_score_what_training_did(here: Path, run: Cal
     rows = [json.loads(line) for line in Path("runs/tiny/metrics.jsonl").read_text().splitlines()]
     logged = [row["val/loss"] for row in rows if "val/loss" in row][-1]
     full = run("evaluate --checkpoint runs/tiny/last --device cpu").json
-    # float32 both, whatever else the CPU has
+    # Both compute in float32, even if the processor has instructions for bfloat16.
     assert full["loss"] == pytest.approx(logged, abs=1e-6)
     model, tokenizer = gpt.load("runs/tiny/last", "cpu")
     text = Path("corpus.txt").read_text(encoding="utf-8")

@@ -61,12 +61,14 @@ def test_attention_has_weights_and_figures_of_the_shown_heads(
         part for pair in zip(("--layer", "--head"), map(str, chosen), strict=False) for part in pair
     ]
     found = run(f"{ATTENTION} --json", *options).json
-    patterns, changes = attention_patterns(loaded.model, ids), ablate_heads(loaded.model, ids)
+    patterns = attention_patterns(loaded.model, ids)
+    changes = ablate_heads(loaded.model, ids)
     assert (found["labels"], [found["layer"], found["head"]]) == (LABELS, [*chosen, None, None][:2])
     torch.testing.assert_close(
         torch.tensor(found["weights"]), patterns[tuple(chosen)], rtol=0, atol=1e-6
     )
-    shown, cells = chosen[1:] or [0, 1], list[list[str]]()
+    shown = chosen[1:] or [0, 1]
+    cells: list[list[str]] = []
     assert [(figures["layer"], figures["head"]) for figures in found["heads"]] == [
         (0, head) for head in shown
     ]
@@ -187,7 +189,9 @@ def test_flops_are_those_by_hand(run: Call) -> None:
     numbers.
     """
     found = run(f"{LLAMA} --batch 3 --seq 100 --prompt-tokens 100 --new-tokens 100 --json").json
-    blocks, head, attention = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 4096 * 32000, 4 * 4096 * 32
+    blocks = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+    head = 4096 * 32000
+    attention = 4 * 4096 * 32
     parts = {
         "linear_layers": 2 * 300 * blocks,
         "attention": 3 * 100 * 100 * attention,
@@ -200,7 +204,8 @@ def test_flops_are_those_by_hand(run: Call) -> None:
         2 * forward,
         3 * forward,
     )
-    generation, weights = found["generation"], 2 * (blocks + head)
+    generation = found["generation"]
+    weights = 2 * (blocks + head)
     assert (generation["naive_positions"], generation["cached_positions"]) == (15_050, 200)
     assert generation["prefill"] == weights * 100 + attention * 100**2
     assert generation["naive"] == weights * 15_050 + attention * sum(

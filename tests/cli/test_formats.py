@@ -61,7 +61,8 @@ def test_weights_saved_and_made_on_the_fly_give_the_same_text(
 
 
 def test_page_is_written_and_its_size_is_said(here: Path, tmp_path: Path, run: Call) -> None:
-    page, sizes = tmp_path / "tiny.html", list[int]()
+    page = tmp_path / "tiny.html"
+    sizes: list[int] = []
     for weights, end in (("int8", 3), ("fp16", 6), ("float32", 6)):
         checkpoint = f"runs/tiny/checkpoints/step-{end:06d}"
         line = f"export --to html --checkpoint {checkpoint} --output {page} --weights {weights}"
@@ -153,11 +154,9 @@ def test_what_is_written_without_output_is_named_after_the_run(
 def test_export_names_the_sampling_defaults_that_it_lacks(workplace: Path, run: Call) -> None:
     keys = "sample.stop=[door] sample.end_id=3 sample.repetition_penalty=1.2 sample.temperature=0.5"
     run(f"train --config tiny.yaml train.max_steps=1 {keys}")
-    stop, penalty, heat = (
-        'sample.stop=["door"]',
-        "sample.repetition_penalty=1.2",
-        "sample.temperature=0.5",
-    )
+    stop = 'sample.stop=["door"]'
+    penalty = "sample.repetition_penalty=1.2"
+    heat = "sample.temperature=0.5"
     for to, name, lost in (
         ("html", "tiny.html", f"{penalty}, {stop}"),
         ("hf", "tiny-hf", stop),

@@ -124,7 +124,7 @@ def test_lost_streams_and_mistakes_are_one_line(
     name, _, options = command.partition(" ")
     result = shell(f"{script(name)} {options}", trained)
     assert (result.returncode, result.stdout) == (code, "")
-    # which a busy machine says
+    # A busy machine also says that it is loading torch.
     told = re.sub(r"^loading torch.*\n", "", result.stderr, flags=re.MULTILINE)
     assert told.startswith(said)
     assert told.count("\n") == bool(said)
@@ -180,7 +180,7 @@ def test_printed_commands_lead_from_a_text_to_a_sample(terminal: Terminal) -> No
         f"{shlex.quote(sys.executable)} -c {shlex.quote(without)} export --to gguf --output x", 2
     )
     install = said.partition("package: ")[2].rstrip()
-    # pip itself reaches for the network
+    # Pip itself reaches for the network.
     assert "Install Options" in terminal.paste(f"{install} --help")
 
 

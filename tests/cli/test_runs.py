@@ -53,7 +53,8 @@ def test_diff_gives_mean_and_deviation_over_seeds(
 ) -> None:
     summary = list_runs(capsys, "--diff")
     assert summary["differing_keys"] == ["model.n_embd"]
-    listed, groups = summary["runs"], summary["groups"]
+    listed = summary["runs"]
+    groups = summary["groups"]
     assert isinstance(listed, list)
     assert isinstance(groups, list)
     loss = {run["name"]: run["best_loss"] for run in listed}

@@ -147,10 +147,8 @@ def test_file_that_is_misshapen_or_contradicts_itself_is_refused(text: str, prob
 
 
 def test_all_problems_of_file_and_overrides_are_told_at_once() -> None:
-    model, optim = (
-        "model:\n  n_layers: 4\n  n_head: 5\n  n_kv_head: 2\n",
-        "optim:\n  learning_rate: 1e-5\n  warmup: 10\n",
-    )
+    model = "model:\n  n_layers: 4\n  n_head: 5\n  n_kv_head: 2\n"
+    optim = "optim:\n  learning_rate: 1e-5\n  warmup: 10\n"
     text = f"{model}{optim}data:\n  source: pydocs\n  source: file\nsound: {{loud: true}}\n"
     first, *problems = complaint(
         text, "train.max_step=10", "run.seed=-1", "oops", "train.batch_size=["
@@ -288,7 +286,8 @@ def test_unreadable_file_is_refused(path: str, message: str, tmp_path: Path) -> 
 @st.composite
 def valid_configs(draw: st.DrawFn) -> Config:
     """Configurations with values of every type: texts of any characters, numbers of any size."""
-    anything, small = st.text(min_size=1, max_size=20), st.floats(0, 1, exclude_max=True)
+    anything = st.text(min_size=1, max_size=20)
+    small = st.floats(0, 1, exclude_max=True)
     path = anything.filter(lambda text: "\0" not in text)
     like_other_types = st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])
     name = st.from_regex(r"[A-Za-z0-9é日][A-Za-z0-9é日._-]{0,9}", fullmatch=True) | like_other_types

@@ -31,7 +31,8 @@ from gpt.training.graphed_step import GraphedStepper
 from gpt.training.step import Stepper
 from tiny import sharp_model, tiny_config
 
-DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
+DEVICE = torch.device("cuda")
+CPU = torch.device("cpu")
 every_optimizer = pytest.mark.parametrize("name", ["adamw", "muon"])
 every_type = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 
@@ -44,7 +45,8 @@ def batch_of(seed: int, rows: int = 8) -> StepBatch:
 
 @every_optimizer
 def test_losses_are_those_of_the_cpu(name: str) -> None:
-    model, losses = GPT(tiny_config(position="rope", norm="rmsnorm", qk_norm=True)), []
+    model = GPT(tiny_config(position="rope", norm="rmsnorm", qk_norm=True))
+    losses = []
     for place in (CPU, DEVICE):
         stepper = stepper_of(copy.deepcopy(model).to(place), place, name=name)
         losses.append(
@@ -71,7 +73,8 @@ def test_every_type_learns_and_no_step_waits(dtype: torch.dtype, name: str) -> N
 @every_optimizer
 def test_graphs_make_the_steps_of_plain_launches(name: str) -> None:
     """Of every length, before and after the end of multi-token prediction, at rates that change."""
-    model, found = GPT(tiny_config(position="rope")).to(DEVICE), []
+    model = GPT(tiny_config(position="rope")).to(DEVICE)
+    found = []
     for kind in (Stepper, GraphedStepper):
         stepper = stepper_of(copy.deepcopy(model), DEVICE, kind=kind, name=name)
         with patch.object(torch.cuda, "graph", wraps=torch.cuda.graph) as capture:
@@ -131,10 +134,8 @@ def test_step_that_is_not_finite_changes_nothing(dtype: torch.dtype, name: str) 
     model = GPT(tiny_config()).to(DEVICE)
     stepper = stepper_of(model, DEVICE, dtype, name=name)
     stepper.step(0, 1e-3, [batch_of(0)])
-    before, scale = (
-        [parameter.detach().clone() for parameter in model.parameters()],
-        stepper.scaler.get_scale(),
-    )
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    scale = stepper.scaler.get_scale()
     if dtype == torch.float16:
         handle = model.wte.weight.register_hook(lambda gradient: gradient * torch.inf)
     else:
@@ -153,7 +154,8 @@ def test_step_that_is_not_finite_changes_nothing(dtype: torch.dtype, name: str) 
 
 def test_compiled_blocks_give_the_gradients_of_plain_ones() -> None:
     model = GPT(tiny_config(position="rope", norm="rmsnorm")).to(DEVICE)
-    plain, compiled = stepper_of(model, DEVICE), stepper_of(copy.deepcopy(model), DEVICE)
+    plain = stepper_of(model, DEVICE)
+    compiled = stepper_of(copy.deepcopy(model), DEVICE)
     batch = batch_of(1)
     compile_blocks(compiled.model, lambda: compiled.gradients([batch]), print)
     for stepper in (plain, compiled):
@@ -257,7 +259,8 @@ def test_bf16_weights_are_multiplied_in_bfloat16() -> None:
 def test_log_probabilities_through_a_cache_are_near_the_cpus(
     kv_dtype: str, tolerance: float
 ) -> None:
-    params, found = SamplingParams(temperature=0, max_new_tokens=1, logprobs=23), []
+    params = SamplingParams(temperature=0, max_new_tokens=1, logprobs=23)
+    found = []
     for place, kind in ((CPU, "fp32"), (DEVICE, kv_dtype)):
         batch = Batch(
             build_runtime(sharp_model(0.1).to(place), DecodeOptions("eager", kind)),
@@ -288,9 +291,11 @@ def test_beams_are_those_of_the_cpu() -> None:
     "changes", [{}, {"position": "rope", "n_kv_head": 2, "norm": "rmsnorm", "mlp": "swiglu"}]
 )
 def test_everything_seen_inside_is_that_of_the_cpu(changes: dict[str, object]) -> None:
-    edits, found = {"blocks.0.attn.hook_z": gpt.edits.zero(head=1)}, []
+    edits = {"blocks.0.attn.hook_z": gpt.edits.zero(head=1)}
+    found = []
     for place in (CPU, DEVICE):
-        model, idx = sharp_model(0.1, **changes).to(place), (torch.arange(12) % 23).to(place)
+        model = sharp_model(0.1, **changes).to(place)
+        idx = (torch.arange(12) % 23).to(place)
         _, cache = gpt.run_with_cache(model, idx[None], edits=edits)
         assert {activation.device.type for activation in cache.values()} == {place.type}
         seen = surprisal(model, idx)

@@ -39,7 +39,8 @@ def test_batches_depend_on_the_seed_and_resume_from_a_state(order: str) -> None:
     one, other, same = (build_sampler(order, TOKENS, 16, seed) for seed in (1, 2, 1))
     turns = [[draws(sampler, 1) for sampler in (one, other, same)] for _ in range(30)]
     assert all(torch.equal(a, c) and not torch.equal(a, b) for a, b, c in turns)
-    state, expected = one.state_dict(), draws(same, 30)
+    state = one.state_dict()
+    expected = draws(same, 30)
     for resumed in (other, one):
         resumed.load_state_dict(state)
         assert torch.equal(draws(resumed, 30), expected)
@@ -96,7 +97,8 @@ def test_every_epoch_has_an_order_and_an_offset_of_its_own() -> None:
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=5))
 @examples(0.25)
 def test_batches_of_any_sizes_take_the_same_order(sizes: list[int]) -> None:
-    sampler, one_by_one = shuffled(), shuffled()
+    sampler = shuffled()
+    one_by_one = shuffled()
     inputs = torch.cat([sampler.get_batch(size)[0] for size in sizes])
     assert torch.equal(inputs, draws(one_by_one, sum(sizes), 1)[:, 0, 0])
     assert sampler.state_dict() == one_by_one.state_dict()

@@ -122,7 +122,9 @@ def test_byte_pairs_are_learned_from_blocks_all_over_a_corpus(
     monkeypatch.setattr(corpus_text, "MAX_BYTES_LEARNED_WHOLE", 1000)
     monkeypatch.setattr(corpus_text, "SAMPLE_CHARACTERS", 300)
     sample = list(corpus.sample())
-    step = -(-len(TEXT) // 20_000)
+    step = -(
+        -len(TEXT) // 20_000
+    )  # SAMPLED_BYTES of the text, rounded up: one block in `step` is read
     assert "".join(sample) == "".join(list(corpus.blocks())[::step])
     assert max(map(len, sample)) == 300
     assert step > 3

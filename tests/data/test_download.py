@@ -253,7 +253,8 @@ def test_own_file_is_used_in_place_unless_empty_or_too_large(
 
 def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
     path = locate(source="pydocs", dir=str(tmp_path / "new" / "data"))
-    text, written = path.read_text(encoding="utf-8"), path.stat()
+    text = path.read_text(encoding="utf-8")
+    written = path.stat()
     assert path.parent == tmp_path / "new" / "data"
     assert len(text) > 100_000
     assert 'The "if" statement' in text
@@ -265,7 +266,7 @@ def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
 def test_shakespeare_comes_from_the_environment_before_data_dir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the real one is not here to test with
+    # The real corpus would have to be downloaded: a small one takes its place.
     small = Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000)
     monkeypatch.setattr(locating, "SHAKESPEARE", small)
     for folder in ("common", "data"):

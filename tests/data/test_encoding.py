@@ -397,7 +397,8 @@ def test_work_of_another_process_is_taken(
     """Whether that ends before this one has written or just before it would move its own into
     place.
     """
-    written, call = set[int](), getattr(place_of, name)
+    written: set[int] = set()
+    call = getattr(place_of, name)
 
     def overtaken(*arguments: Any) -> Any:
         monkeypatch.setattr(place_of, name, call)

@@ -169,7 +169,8 @@ def test_contradictions_are_refused(keys: dict[str, Any], problem: str) -> None:
 def test_recipe_counts_the_characters_that_are_trained_on(write: Write) -> None:
     text = "some words of a text.\n" * 2000
     path = write("a.txt", text)
-    train, val = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    train = text[: len(text) * 9 // 10]
+    val = text[len(text) * 9 // 10 :]
     by_fraction, _ = fit_recipe(config_of(path), OFFLINE, silent)
     split = config_of(write("train.txt", train), val_path=write("val.txt", val))
     assert fit_recipe(split, OFFLINE, silent)[0] == by_fraction

@@ -36,7 +36,7 @@ def test_own_text_gets_a_config_whose_validation_fills_a_block(characters: int) 
     assert config.model.block_size < characters // 10
     tokens = config.model.block_size * config.train.batch_size
     assert tokens in {tier.tokens for tier in TIERS}
-    # times that its training split is read
+    # The training split, 0.9 of the text, is read fewer than 26 times.
     assert tokens * config.train.max_steps < 26 * 0.9 * characters
     assert config.optim.warmup_steps + (config.optim.decay_steps or 0) <= config.train.max_steps
     assert config.train.max_steps / config.train.eval_interval > 3  # at least four evaluations
@@ -82,7 +82,8 @@ def test_characters_that_hardly_occur_again_are_read_less_often() -> None:
 def test_a_line_warns_of_a_text_too_small_for_a_claim(
     tmp_path: Path, characters: int, warned: bool
 ) -> None:
-    path, lines = tmp_path / "text.txt", list[str]()
+    path = tmp_path / "text.txt"
+    lines: list[str] = []
     path.write_text("0123456789" * (characters // 10))
     fit_recipe(
         DataConfig(source="file", path=str(path), dir=str(tmp_path)),

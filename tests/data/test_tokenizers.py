@@ -37,7 +37,8 @@ def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 @given(text=st.text(min_size=1))
 def test_tokenizer_round_trips_texts_and_its_own_json(text: str) -> None:
-    chars, data = CharTokenizer(text), ByteTokenizer()
+    chars = CharTokenizer(text)
+    data = ByteTokenizer()
     assert bytes(data.encode(text).tolist()) == text.encode("utf-8")
     assert chars.itos == sorted(set(text))
     assert chars.encode(text).tolist() == [chars.itos.index(char) for char in text]
@@ -94,7 +95,7 @@ def test_character_outside_the_vocabulary_is_unknown(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("chars", "expected"),
-    # without a question mark and a space, the first of the vocabulary
+    # ? where the vocabulary has it, else a space, else its first character.
     [("abc?! ", "a??c"), ("abc! ", "a  c"), ("abc!", "a!!c")],
 )
 def test_unknown_characters_can_be_replaced(chars: str, expected: str) -> None:
@@ -132,7 +133,8 @@ def test_stream_of_any_bytes_gives_what_decode_gives(ids: list[int]) -> None:
     assert "".join(streamed(ByteTokenizer(), ids)) == ByteTokenizer().decode(ids)
 
 
-TOKENIZER, CPU = CharTokenizer("abc"), torch.device("cpu")
+TOKENIZER = CharTokenizer("abc")
+CPU = torch.device("cpu")
 READ_ONLY = np.array([0, 2, 1], np.uint8)
 READ_ONLY.flags.writeable = False
 
@@ -225,7 +227,8 @@ def sentencepiece(normalizer: Any, pre_tokenizer: Any, strips: bool) -> Any:
     library = LibraryTokenizer(
         BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    library.normalizer, library.pre_tokenizer = normalizer, pre_tokenizer
+    library.normalizer = normalizer
+    library.pre_tokenizer = pre_tokenizer
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     library.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
     library.add_special_tokens([AddedToken(token, normalized=False) for token in first[:3]])
@@ -255,7 +258,8 @@ LIBRARIES = {
 TOKENIZERS = {
     name: BPETokenizer(json.loads(library.to_str())) for name, library in LIBRARIES.items()
 }
-LIBRARY, OURS = LIBRARIES["gpt2"], TOKENIZERS["gpt2"]
+LIBRARY = LIBRARIES["gpt2"]
+OURS = TOKENIZERS["gpt2"]
 CONTENT: dict[str, Any] = OURS.to_dict()["tokenizer"]
 MODEL = CONTENT["model"]
 PARTS = [
@@ -271,7 +275,8 @@ EVERY_KIND = pytest.mark.parametrize("name", LIBRARIES)
 @EVERY_KIND
 @given(text=TEXTS)
 def test_ids_are_those_of_the_library(name: str, text: str) -> None:
-    ours, library = TOKENIZERS[name], LIBRARIES[name]
+    ours = TOKENIZERS[name]
+    library = LIBRARIES[name]
     ids = ours.encode(text)
     assert ids.tolist() == library.encode(text, add_special_tokens=False).ids
     assert ours.decode(ids) == library.decode(ids, skip_special_tokens=False)
@@ -281,7 +286,8 @@ def test_ids_are_those_of_the_library(name: str, text: str) -> None:
 @EVERY_KIND
 def test_character_appears_with_the_last_of_its_bytes(name: str) -> None:
     ours = TOKENIZERS[name]
-    ids, stream = ours.encode("a🎭")[-4:], ours.stream()
+    ids = ours.encode("a🎭")[-4:]
+    stream = ours.stream()
     assert [stream.feed(index) for index in ids] == ["", "", "", "🎭"]
     assert b"".join(map(ours.token_bytes, ids)) == "🎭".encode()
 
@@ -298,13 +304,15 @@ def test_saved_tokenizer_merges_and_neither_cuts_nor_pads() -> None:
 @EVERY_KIND
 @given(data=st.data())
 def test_any_ids_decode_and_stream_as_in_the_library(name: str, data: st.DataObject) -> None:
-    ours, library = TOKENIZERS[name], LIBRARIES[name]
+    ours = TOKENIZERS[name]
+    library = LIBRARIES[name]
     ids = data.draw(st.lists(st.integers(0, ours.vocab_size - 1)))
     text = ours.decode(ids)
     theirs = library.decode(ids, skip_special_tokens=False)
-    assert text == theirs or (
-        "\ufffd" in text and "\ufffd" in theirs and "<0x00>" in library.get_vocab()
-    )
+    # A library with tokens of single bytes may count the replacement characters of broken UTF-8
+    # differently.
+    both_broken = "\ufffd" in text and "\ufffd" in theirs
+    assert text == theirs or (both_broken and "<0x00>" in library.get_vocab())
     assert (
         "".join(streamed(ours, ids)).removeprefix(" " if name in ("llama2", "mistral") else "")
         == text

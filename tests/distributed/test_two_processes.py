@@ -112,7 +112,8 @@ def assert_same_metrics(run: Path, other: Path) -> None:
 
 def largest_difference(run: Path, other: Path, step: int) -> float:
     """Between the tensors of two checkpoints."""
-    tensors, expected = saved(run, step), saved(other, step)
+    tensors = saved(run, step)
+    expected = saved(other, step)
     assert tensors.keys() == expected.keys()
     return max(float((tensor - expected[name]).abs().max()) for name, tensor in tensors.items())
 
@@ -121,7 +122,8 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
     ("variant", "alone", "most"),
     [
         ("adamw", "adamw", 3e-6),
-        # adds in the same order: Newton-Schulz makes other rounding errors visible
+        # Muon alone adds in the same order here: its Newton-Schulz iteration would make other
+        # rounding errors visible.
         (
             "muon",
             "muon-halves",

@@ -66,7 +66,8 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
         trainer = start_session(folder / f"{variant}-pair", *overrides, world=world)
         with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
             trainer.run()
-        config, tokens = trainer.config, trainer.dataset.train
+        config = trainer.config
+        tokens = trainer.dataset.train
         sampler = build_sampler(config.data.order, tokens, config.model.block_size, config.run.seed)
         whole = sampler.get_batch(config.train.batch_size * config.train.grad_accum_steps)[0]
         first_step = step.call_args_list[0].args[2]

@@ -83,7 +83,8 @@ def test_option_that_is_not_listed_is_refused_by_name(
 
 def exports_of(recipe: Path, folder: Path) -> str:
     """What a recipe's row in the page has to have in the last column."""
-    model, possible = sharp_model(**load_config(recipe).config.model.model_dump() | SMALLER), []
+    model = sharp_model(**load_config(recipe).config.model.model_dump() | SMALLER)
+    possible = []
     for name, export in EXPORTS.items():
         try:
             export(model, folder)

@@ -30,7 +30,8 @@ from tiny import CORPUS, sharp_model
 CHARS = CharTokenizer("abcdefghijklmnopqrs\né?")
 BPE = learn_bpe([CORPUS], 300)
 LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
-GPT2, TIED = {"mlp": "gelu_tanh"}, LLAMA | {"n_kv_head": 2, "tie_weights": True}
+GPT2 = {"mlp": "gelu_tanh"}
+TIED = LLAMA | {"n_kv_head": 2, "tie_weights": True}
 VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("gpt2", GPT2),
     ("gpt2", GPT2 | {"position": "sinusoidal", "bias": True, "tie_weights": True}),
@@ -46,7 +47,9 @@ def logits_of(file: Path, idx: Tensor, expected_kind: str) -> Tensor:
     """What the file's architecture, in transformers, computes of its sizes and tensors."""
     reader: Any = gguf.GGUFReader(file)
     fields = {name.partition(".")[2]: field.contents() for name, field in reader.fields.items()}
-    kind, layers, vocab = fields["architecture"], fields["block_count"], fields["vocab_size"]
+    kind = fields["architecture"]
+    layers = fields["block_count"]
+    vocab = fields["vocab_size"]
     assert (kind, fields["name"], fields["context_length"]) == (
         expected_kind,
         "a name",
@@ -241,9 +244,10 @@ print(json.dumps({"ids": ids, "text": text["choices"][0]["text"]}))
 def test_llama_cpp_writes_the_same_greedy_text(
     tokenizer: Tokenizer, prompt: str, changes: dict[str, object], tmp_path: Path
 ) -> None:
-    model, ids = sharp_model(block_size=256, **changes), tokenizer.encode(prompt).tolist()
+    model = sharp_model(block_size=256, **changes)
+    ids = tokenizer.encode(prompt).tolist()
     write_gguf(tmp_path / "x.gguf", model, tokenizer, "float32", "x")
-    # it is not in the vocabulary
+    # The library is asked for a character that the vocabulary lacks.
     unknown = prompt.replace("?", "#") if tokenizer is CHARS else prompt
     command = [sys.executable, "-c", RUN, str(tmp_path / "x.gguf"), unknown]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -72,7 +72,7 @@ def test_logits_are_those_of_the_weights_rounded_as_in_the_page(
 
 def test_byte_pairs_bytes_and_words_become_the_ids_of_the_package() -> None:
     library = LibraryTokenizer.from_str(json.dumps(learn_bpe([CORPUS], 300).to_dict()["tokenizer"]))
-    # which are literal text
+    # The added tokens are literal text, which may look like words or marks.
     library.add_special_tokens([AddedToken("<|end|>"), AddedToken("<|end|>.")])
     generator = random.Random(0)
     parts = [
@@ -308,7 +308,7 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
             "document.querySelector('.view .text, .view .head canvas, .view #lens-table "
             ".cell') !== null"
         )
-        assert (view, page.violations()) == (view, [])
+        assert page.violations() == [], view
         assert page.run("document.documentElement.scrollWidth") <= width
 
 

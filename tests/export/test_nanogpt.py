@@ -123,7 +123,7 @@ def test_hostile_pickle_runs_nothing(
             "numbers more values than it has bytes",
         ),
         (b"}p4000000000\n.", "numbers more values than it has bytes"),
-        # whose hash would end the process
+        # Tuples nested so deeply that their hash would overflow the stack and end the process.
         (
             b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s.",
             "does not need",

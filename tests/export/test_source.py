@@ -179,7 +179,7 @@ def test_views_are_those_of_the_package(name: str, ablate: list[list[int]]) -> N
     wanted = surprisal(model, IDS, edits=edits)
     bits = {"bits": [None, *wanted.bits.tolist()], "mean_bits": wanted.mean_bits}
     assert_views(surprised, {"labels": expected["labels"], **bits})
-    # the others leave no room in the window
+    # Nine tokens, since all of them would leave no room in the window.
     ids, probabilities = greedy_continuation(model, IDS[-9:], 7, edits)
     expected = {"ids": ids.tolist(), "labels": labels_of(CHARS, ids.tolist())}
     assert_views(continuation, expected | {"probabilities": probabilities.tolist()})

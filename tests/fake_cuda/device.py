@@ -100,7 +100,8 @@ class FakeCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def refusing(self, waits: bool = True, float32: bool = False) -> Iterator[None]:
         """Within, waiting raises HiddenSync, and a float32 matmul Float32Matmul."""
         before = self._refuses_waits, self._refuses_float32
-        self._refuses_waits, self._refuses_float32 = waits, float32
+        self._refuses_waits = waits
+        self._refuses_float32 = float32
         try:
             yield
         finally:
@@ -365,7 +366,8 @@ class OnDevice:
     @contextmanager
     def use_stream(self, stream: Stream) -> Iterator[None]:
         """Within, work is queued on a stream, whose device is the current one."""
-        before, index = self._device.stream, exchange_device(stream.device.index)
+        before = self._device.stream
+        index = exchange_device(stream.device.index)
         self._device.stream = stream
         try:
             yield
@@ -541,7 +543,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     if q.device.type != "cuda" or q.dtype == torch.float32 or options.get("attn_mask") is not None:
         return written_out(q, k, v, **options)
     k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
-    dropout, is_causal = options.get("dropout_p", 0.0), options.get("is_causal", False)
+    dropout = options.get("dropout_p", 0.0)
+    is_causal = options.get("is_causal", False)
     return torch.ops.aten._scaled_dot_product_flash_attention(
         q, k, v, dropout, is_causal, scale=options.get("scale")
     )[0]

@@ -121,7 +121,8 @@ def train(
         state = trainer.run()
     place = torch.device("cuda", trainer.compute.device.index or 0)
     assert (state.step, state.evaluated_step) == (end, end)
-    optimizer, parameters = trainer.stepper.optimizer, list(trainer.model.parameters())
+    optimizer = trainer.stepper.optimizer
+    parameters = list(trainer.model.parameters())
     tensors = [leaf for leaf in tree_leaves(optimizer.state_dict()) if isinstance(leaf, Tensor)]
     assert {tensor.device for tensor in [*parameters, *tensors]} == {place}
     assert len(tensors) > 40
@@ -155,10 +156,8 @@ def capture(device: FakeCuda, name: str) -> None:
     model = GPT(tiny_config(n_layer=1)).to(place)
     parameters = list(model.parameters())
     optimizer = build_optimizer(model, OptimConfig(), place, torch.bfloat16)
-    compute, objective = (
-        Compute(place, torch.bfloat16, torch.bfloat16),
-        Objective(terms=(("z_loss", 0.1),)),
-    )
+    compute = Compute(place, torch.bfloat16, torch.bfloat16)
+    objective = Objective(terms=(("z_loss", 0.1),))
     stepper = GraphedStepper(model, optimizer, compute, 1.0, objective)
     with mock.patch.object(torch.cuda, "graph", captured):
         stepper.step(0, 1e-3, [BATCHES[0]])
@@ -450,7 +449,8 @@ SCENARIOS: dict[str, Scenario] = {
 def main() -> None:
     """Report what was wrong with each scenario; an empty text: nothing."""
     os.chdir(sys.argv[1])
-    device, reports = FakeCuda(), dict[str, str]()
+    device = FakeCuda()
+    reports: dict[str, str] = {}
     install(device)
     with contextlib.redirect_stdout(sys.stderr), device:
         for name, run in SCENARIOS.items():

@@ -21,12 +21,14 @@ TESTS = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What was wrong with each scenario, with its traceback; empty if nothing was."""
-    # with torch's C++ library
+    # A compiler that links torch's C++ library: zig brings one of its own.
     compiler = next((compiler for compiler in find_compilers() if not compiler.is_zig), None)
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    folder, package = tmp_path_factory.mktemp("fake_cuda"), Path(torch.__file__).parent
-    source, library = Path(__file__).with_name("no_op_cuda.cpp"), str(folder / "no_op_cuda.so")
+    folder = tmp_path_factory.mktemp("fake_cuda")
+    package = Path(torch.__file__).parent
+    source = Path(__file__).with_name("no_op_cuda.cpp")
+    library = str(folder / "no_op_cuda.so")
     flags = ["-std=c++20", "-O0", "-shared", "-fPIC", f"-I{package / 'include'}"]
     subprocess.run([*compiler.command, *flags, str(source), "-o", library], check=True)
     libraries = [str(package / "lib/libc10.so"), str(package / "lib/libtorch_cpu.so"), library]

@@ -89,10 +89,8 @@ def complete(
     **options: Any,
 ) -> list[Text]:
     """The texts after prompts, each as if it were alone."""
-    runtime, tokenizer = (
-        options.get("runtime") or build_runtime(model),
-        options.get("tokenizer", LETTERS),
-    )
+    runtime = options.get("runtime") or build_runtime(model)
+    tokenizer = options.get("tokenizer", LETTERS)
     texts = [Text() for _ in prompts]
     for chunk in TextBatch(runtime, tokenizer, prompts, params, seeds):
         texts[chunk.row].chunks.append(chunk._replace(row=0))

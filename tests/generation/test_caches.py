@@ -19,11 +19,9 @@ CONFIG = tiny_config(n_kv_head=2)
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 def test_cache_returns_what_was_appended_rounded(kv_dtype: str) -> None:
-    # of each layer, keys and values
-    cache, x = (
-        KVCache(CONFIG, 3, kv_dtype),
-        torch.randn(2, 3, 4, 16, 8),
-    )
+    # The cache has keys and values for each layer.
+    cache = KVCache(CONFIG, 3, kv_dtype)
+    x = torch.randn(2, 3, 4, 16, 8)
     places = set()
 
     def append(start: int, end: int) -> None:
@@ -54,7 +52,8 @@ def test_cache_returns_what_was_appended_rounded(kv_dtype: str) -> None:
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize(("batch", "n_kv_head"), [(1, 4), (3, 2), (3, 1)])
 def test_bytes_are_known_before_a_cache_is_made(kv_dtype: str, batch: int, n_kv_head: int) -> None:
-    config, size = tiny_config(n_kv_head=n_kv_head), KV_DTYPES[kv_dtype].itemsize
+    config = tiny_config(n_kv_head=n_kv_head)
+    size = KV_DTYPES[kv_dtype].itemsize
     cache = KVCache(config, batch, kv_dtype)
     assert (
         cache.nbytes
@@ -63,7 +62,8 @@ def test_bytes_are_known_before_a_cache_is_made(kv_dtype: str, batch: int, n_kv_
     )
 
 
-SIZE, BLOCKS = 3, 9
+SIZE = 3
+BLOCKS = 9
 texts = st.lists(st.integers(0, 1), max_size=2 * SIZE + 1)
 """Of two tokens, so that sequences often begin alike."""
 
@@ -81,7 +81,8 @@ class PagedCache(RuleBasedStateMachine):
 
     def _reserve(self, table: BlockTable, length: int) -> bool:
         """Reserve room, or find that there is none and that nothing has changed."""
-        before, free = (list(table.blocks), list(table.tokens)), self.pool.free
+        before = (list(table.blocks), list(table.tokens))
+        free = self.pool.free
         try:
             copies = table.reserve(length)
         except OutOfBlocksError:

@@ -51,7 +51,9 @@ def largest_error(runtime: Runtime, prompts: list[list[int]], steps: int, **para
     """How far log-probabilities are from the uncached ones, over the deviation of these, while a
     batch grows.
     """
-    model, rows, errors = runtime.model, [list(prompt) for prompt in prompts], []
+    model = runtime.model
+    rows = [list(prompt) for prompt in prompts]
+    errors = []
     window = Window(model.config.block_size)
     sampling = SamplingParams(
         max_new_tokens=steps, temperature=1.0, logprobs=model.vocab_size, **params
@@ -97,10 +99,8 @@ def test_logits_equal_uncached_ones_while_rows_leave(
     backend: str, position: str, lengths: list[int], steps: int
 ) -> None:
     model = model_of(position)
-    runtime, prompts = (
-        runtime_of(model, backend),
-        random_prompts(model, lengths, steps),
-    )
+    runtime = runtime_of(model, backend)
+    prompts = random_prompts(model, lengths, steps)
     assert largest_error(runtime, prompts, steps, stop=("a", "bc")) < LOGITS
 
 
@@ -136,7 +136,8 @@ def test_bfloat16_model_has_the_same_logits_with_a_cache(position: str, kv_dtype
 def test_tokens_are_those_of_the_reference(
     backend: str, given: dict[str, Any], prompt: list[int]
 ) -> None:
-    model, params = model_of("rope"), SamplingParams(max_new_tokens=40, seed=5, **given)
+    model = model_of("rope")
+    params = SamplingParams(max_new_tokens=40, seed=5, **given)
     found = generate_tokens(model, prompt, params, runtime_of(model, backend))
     assert list(found) == list(reference_tokens(model, prompt, params))
 
@@ -145,8 +146,10 @@ def test_tokens_are_those_of_the_reference(
     "given", [{}, {"end_id": 7}, {"stop": ("ab", "c")}, {"end_id": 3, "stop": ("f",)}], ids=str
 )
 def test_texts_of_the_reference_end_as_those_of_the_engine(given: dict[str, Any]) -> None:
-    model, params = model_of("rope", vocab_size=30), SamplingParams(max_new_tokens=40, **given)
-    texts, polls = [text.text for text in complete(model, [""] * 3, params, seeds=(1, 2, 3))], []
+    model = model_of("rope", vocab_size=30)
+    params = SamplingParams(max_new_tokens=40, **given)
+    texts = [text.text for text in complete(model, [""] * 3, params, seeds=(1, 2, 3))]
+    polls = []
     assert reference_texts(model, LETTERS, params, (1, 2, 3), lambda: polls.append(1)) == texts
     assert len(polls) == 40
     assert any(len(text) < 40 for text in texts) == bool(given)
@@ -155,7 +158,8 @@ def test_texts_of_the_reference_end_as_those_of_the_engine(given: dict[str, Any]
 @every_backend
 def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> None:
     """However far ahead tokens are sampled, only those that are asked for count."""
-    model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=20, temperature=0)
+    model = sharp_model(std=0.25)
+    params = SamplingParams(max_new_tokens=20, temperature=0)
     expected = list(reference_tokens(model, [1, 2, 3], params))[:7]
     with torch.no_grad():
         model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
@@ -167,10 +171,8 @@ def test_row_that_ends_before_its_logits_break_keeps_its_text(backend: str) -> N
 
 @needs_compiler
 def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, params = (
-        model_of("rope"),
-        SamplingParams(max_new_tokens=80, seed=5, logprobs=2, repetition_penalty=1.1),
-    )
+    model = model_of("rope")
+    params = SamplingParams(max_new_tokens=80, seed=5, logprobs=2, repetition_penalty=1.1)
     texts = []
     torch.set_num_threads(2)
     try:
@@ -190,10 +192,8 @@ def test_tokens_are_the_same_bits_by_however_many_threads(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("backend", ["auto", "eager", "graph"])
 def test_text_is_the_same_streamed_batched_and_alone(backend: str, temperature: float) -> None:
     model = model_of("rope")
-    prompts, runtime = (
-        ["abc", "v", "", "hjklmnopqrstu"],
-        runtime_of(model, backend),
-    )
+    prompts = ["abc", "v", "", "hjklmnopqrstu"]
+    runtime = runtime_of(model, backend)
     options = {
         "runtime": runtime,
         "max_new_tokens": 30,
@@ -239,7 +239,8 @@ def finish(drive: Drive, runtime: Runtime, answers: Iterable[Text]) -> None:
     drive.finish()
     for answer in answers:
         assert answer.request is not None
-        prompt, params = LETTERS.decode(answer.request.prompt_ids), answer.request.params
+        prompt = LETTERS.decode(answer.request.prompt_ids)
+        params = answer.request.params
         (expected,) = complete(runtime.model, [prompt], params, runtime=runtime)
         assert (answer.text, answer.finish, answer.ids) == (
             expected.text,
@@ -333,7 +334,7 @@ def test_logits_not_finite_fail_only_their_request(backend: str) -> None:
     assert broken.request is not None
     assert "after position 3 are not finite" in str(broken.request.error)
     assert (sound.finish, sound.text) == ("length", text)
-    # may lie in the blocks that held NaN
+    # Its keys and values may lie in the blocks that held NaN.
     next_one = drive.add("abc", max_new_tokens=5, temperature=0.0)
     drive.finish()
     assert next_one.text == text

@@ -106,7 +106,8 @@ def test_chunks_come_in_turn_and_name_their_row() -> None:
 
 @pytest.mark.parametrize("count", [None, 0, 3, 1000])
 def test_logprobs_are_the_models_own_whatever_the_sampling(count: int | None) -> None:
-    model, prompt = sharp_model(), LETTERS.encode("abc").tolist()
+    model = sharp_model()
+    prompt = LETTERS.encode("abc").tolist()
     params = {"max_new_tokens": 12, "temperature": 0.4, "top_k": 5, "repetition_penalty": 1.3}
     (row,) = completions(["abc"], logprobs=count, **params)
     assert row.text == completions(["abc"], **params)[0].text
@@ -140,7 +141,8 @@ def test_error_names_the_position_of_logits_not_finite(value: float) -> None:
 
 
 def test_calls_refuse_what_they_cannot_generate(tiny_model: GPT) -> None:
-    runtime, params = build_runtime(tiny_model), SamplingParams()
+    runtime = build_runtime(tiny_model)
+    params = SamplingParams()
     with pytest.raises(DataError, match="'€' at 1"):
         gpt.stream(tiny_model, LETTERS, "a€")
     with pytest.raises(InputError, match="23"):
@@ -174,11 +176,9 @@ def test_calls_refuse_what_they_cannot_generate(tiny_model: GPT) -> None:
 
 
 def test_tokens_follow_a_text_as_they_follow_its_ids(tiny_model: GPT) -> None:
-    tokenizer, params, before = (
-        CharTokenizer("abc"),
-        SamplingParams(max_new_tokens=5),
-        torch.get_rng_state(),
-    )
+    tokenizer = CharTokenizer("abc")
+    params = SamplingParams(max_new_tokens=5)
+    before = torch.get_rng_state()
     expected = list(generate_tokens(tiny_model, [0, 2, 1], params))
     assert list(generate_tokens(tiny_model, "acb", params, tokenizer=tokenizer)) == expected
     assert list(generate_tokens(tiny_model, torch.tensor([[0, 2, 1]]), params)) == expected

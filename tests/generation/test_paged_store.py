@@ -45,7 +45,8 @@ def test_view_of_one_sequence_returns_all_positions(
 
 def test_view_of_several_sequences_hides_what_is_not_theirs(store: PagedStore) -> None:
     x = torch.randn(2, 2, 6, 8)
-    long, short = [7, 0], [3]
+    long = [7, 0]
+    short = [3]
     append(store.view([long], [0], 5), x[:1, :, :5])
     append(store.view([short], [0], 2), x[1:, :, :2])
     view = store.view([long, short], [5, 2], 1)

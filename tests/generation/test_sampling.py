@@ -33,7 +33,7 @@ EIGHTHS = [math.log(share) for share in (0.125, 0.5, 0.25, 0.125)]
             for k, ids in ((1, [1]), (2, [1, 2, 4]), (3, [1, 2, 4]), (4, [0, 1, 2, 4]))
         ),
         *(("top_k", TIED, k, EVERY) for k in (5, 6, 10**30)),
-        # reached exactly, and what is 0 in float32
+        # 0.5 is reached exactly by the first token; 1e-300 is 0 in float32.
         *(("top_p", EIGHTHS, p, [1]) for p in (0.3, 0.5, 1e-10, 1e-45, 1e-300)),
         *(("top_p", EIGHTHS, p, [1, 2]) for p in (0.51, 0.75)),
         ("top_p", EIGHTHS, 0.76, [0, 1, 2]),
@@ -164,11 +164,11 @@ def test_distribution_equals_that_of_hugging_face(values: tuple[Any, ...]) -> No
         "top_p": hf.TopPLogitsWarper,
         "min_p": hf.MinPLogitsWarper,
     }
-    logits, ids = (
-        torch.randn(200, 65) * torch.linspace(0.1, 6, 200).unsqueeze(1),
-        torch.randint(65, (200, 30)),
-    )
-    params, before, theirs = dict(zip(parts, values, strict=True)), logits.clone(), logits
+    logits = torch.randn(200, 65) * torch.linspace(0.1, 6, 200).unsqueeze(1)
+    ids = torch.randint(65, (200, 30))
+    params = dict(zip(parts, values, strict=True))
+    before = logits.clone()
+    theirs = logits
     for name, part in parts.items():
         if params[name] != PLAIN.get(name, 1.0):
             theirs = part(params[name])(ids, theirs)

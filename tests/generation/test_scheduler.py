@@ -14,7 +14,8 @@ from gpt.generation.runner import Runner, Sampled
 from gpt.generation.sequence import ScheduledWork, SequenceState
 from gpt.generation.tokens import SampledToken, Window
 
-BLOCK_SIZE, WINDOW_BLOCKS = 200, 4
+BLOCK_SIZE = 200
+WINDOW_BLOCKS = 4
 PROMPTS = [
     "abcdefghij" * 20,
     "abcdefghij" * 13 + "k",
@@ -102,11 +103,9 @@ def finish(drive: Drive) -> None:
     """Every answer is the one given alone, or the beginning of that."""
     drive.finish()
     for request, answer in drive.answers.items():
-        count, window, right = (
-            request.params.max_new_tokens,
-            Window(BLOCK_SIZE),
-            list(request.prompt_ids),
-        )
+        count = request.params.max_new_tokens
+        window = Window(BLOCK_SIZE)
+        right = list(request.prompt_ids)
         for uniform in torch.rand(
             count, generator=torch.Generator().manual_seed(request.params.seed)
         ).tolist():
@@ -196,7 +195,8 @@ def test_new_request_comes_first_in_every_other_step() -> None:
     others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(20)]
     drive.step(4)
     for seed in range(10):
-        new, before = drive.add("cd", max_new_tokens=100, seed=seed), len(others[0].tokens)
+        new = drive.add("cd", max_new_tokens=100, seed=seed)
+        before = len(others[0].tokens)
         drive.step()
         assert (len(new.tokens), len(others[0].tokens), computed[-1]) == (1, before, 2)
         drive.add("ef", max_new_tokens=100, seed=seed)
@@ -274,7 +274,8 @@ def test_cancelled_request_returns_its_blocks_at_once() -> None:
 @given(block_size=st.integers(1, 40), length=st.integers(1, 200))
 def test_window_holds_all_that_fits_and_moves_by_quarters(block_size: int, length: int) -> None:
     window = Window(block_size)
-    start, held = window.start(length), window.of(range(length))
+    start = window.start(length)
+    held = window.of(range(length))
     assert window.chunk == max(1, block_size // 4)
     assert list(held) == list(range(start, length))
     assert (start == 0) is (length <= block_size)

@@ -42,7 +42,7 @@ def test_empty_prompt_starts_after_a_line_end_or_the_first_id(
     ("prompt", "params", "error"),
     [
         ("abcde", {}, r"5 tokens, more than the window of 4; .*long_prompt=crop"),
-        # even in the part that would be cropped
+        # An unknown character is refused even in the part that would be cropped.
         (
             "€abcdefgh",
             {"long_prompt": "crop"},
@@ -91,7 +91,8 @@ ALPHABET = "ab\né🙂"
 
 def shown(text: str, stop: list[str], tokenizer: Tokenizer) -> list[str]:
     """The pieces shown when a text is fed character by character until a stop, then flushed."""
-    stream, pieces = TextStream(tokenizer, stop), []
+    stream = TextStream(tokenizer, stop)
+    pieces = []
     for character in text:
         pieces.append("")
         for index in tokenizer.encode(character).tolist():
@@ -127,7 +128,8 @@ def test_stream_shows_text_as_soon_as_no_stop_can_begin_in_it(
     begin a stop.
     """
     text += data.draw(st.sampled_from(["", *stop])) + data.draw(texts)
-    expected, so_far = up_to_the_earliest_stop(text, stop), ""
+    expected = up_to_the_earliest_stop(text, stop)
+    so_far = ""
     *pieces, last = shown(text, stop, tokenizer)
     for fed, piece in enumerate(pieces, start=1):
         so_far += piece

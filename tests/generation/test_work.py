@@ -32,19 +32,19 @@ def calls(tiny_model: GPT) -> list[tuple[int, ...]]:
     ("prompts", "steps", "expected"),
     [
         ([[1] * 7], 10, [(1, 7)] + [(1, 1)] * 9),  # each position once
-        # then a window per slide
+        # Where the window is full, each slide computes it again.
         (
             [[1] * 16],
             10,
             [(1, 16)] + ([(1, 13)] + [(1, 1)] * 3) * 2 + [(1, 13)],
         ),
-        # equal ones share all but the last token
+        # Equal prompts share all but the last token.
         (
             [[1] * 5, [2] * 9, [1] * 5],
             1,
             [(1, 9), (1, 4), (1, 1), (2, 1)],
         ),
-        # only the row that moved
+        # Of several prompts, only the one whose window slides is computed again.
         (
             [[1] * 16, [2] * 4, [3] * 2],
             2,
@@ -95,7 +95,8 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 def test_runtime_keeps_the_weights_of_its_moment(
     tiny_model: GPT, change: Callable[[Any], object]
 ) -> None:
-    params, runtime = SamplingParams(max_new_tokens=20), build_runtime(tiny_model)
+    params = SamplingParams(max_new_tokens=20)
+    runtime = build_runtime(tiny_model)
     before = list(generate_tokens(tiny_model, [1], params))
     change(tiny_model)
     expected = list(generate_tokens(copy.deepcopy(tiny_model), [1], params))

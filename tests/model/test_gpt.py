@@ -88,10 +88,12 @@ def test_logits_depend_on_earlier_tokens_and_their_order(model: GPT) -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing_for_the_tokens(model: GPT, side: str) -> None:
     rows = [random_ids(1, length)[0] for length in (5, 8, 1, 3, 0)]  # the last is all padding
-    idx, real = torch.zeros(5, 8, dtype=torch.long), torch.zeros(5, 8, dtype=torch.bool)
+    idx = torch.zeros(5, 8, dtype=torch.long)
+    real = torch.zeros(5, 8, dtype=torch.bool)
     for row, tokens in enumerate(rows):
         place = slice(0, len(tokens)) if side == "right" else slice(8 - len(tokens), 8)
-        idx[row, place], real[row, place] = tokens, True
+        idx[row, place] = tokens
+        real[row, place] = True
     logits = model(idx, real)
     assert logits.isfinite().all()
     for row, tokens in enumerate(rows[:-1]):
@@ -109,7 +111,8 @@ def test_padding_changes_nothing_for_the_tokens(model: GPT, side: str) -> None:
 
 @torch.inference_mode()
 def test_cache_gives_the_logits_of_the_whole_sequence(model: GPT) -> None:
-    idx, cache = random_ids(2), KVCache(model.config, 2)
+    idx = random_ids(2)
+    cache = KVCache(model.config, 2)
     in_pieces = torch.cat(
         [model(piece, cache=cache) for piece in idx.split([3, 1, 1, 2, 1], dim=1)], dim=1
     )
@@ -126,7 +129,8 @@ def test_scattered_blocks_give_the_logits_of_the_whole_sequence(
     store.keys.fill_(torch.nan)  # what is in blocks that nobody has written must not count
     store.values.fill_(torch.nan)
     order = torch.randperm(40).tolist()
-    tables, stored = [order[:16], order[16:32]], [7, 3]
+    tables = [order[:16], order[16:32]]
+    stored = [7, 3]
     for row, length in enumerate(stored):  # two prompts of different lengths, each in two chunks
         for start, end in ((0, 2), (2, length)):
             model(
@@ -176,10 +180,11 @@ def test_masks_that_do_not_fit_are_refused(tiny_model: GPT, mask: Tensor, messag
         tiny_model(random_ids(2, 5), mask)
 
 
-# torch has no fused kernel for it
+# Torch warns that it has no fused kernel for attention under vmap.
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_gradients_of_each_sequence_can_be_mapped_over_a_batch(model: GPT) -> None:
-    idx, parameters = random_ids(3), dict(model.named_parameters())
+    idx = random_ids(3)
+    parameters = dict(model.named_parameters())
 
     def loss(weights: dict[str, Tensor], row: Tensor) -> Tensor:
         logits = torch.func.functional_call(model, weights, (row[None],))
@@ -233,7 +238,8 @@ def test_logits_are_float32_and_close_in_all_types(model: GPT) -> None:
 
 
 def test_tied_weights_share_storage_after_loading_and_stepping() -> None:
-    tied, untied = GPT(tiny_config(tie_weights=True)), GPT(tiny_config(tie_weights=False))
+    tied = GPT(tiny_config(tie_weights=True))
+    untied = GPT(tiny_config(tie_weights=False))
     assert untied.lm_head.weight.data_ptr() != untied.wte.weight.data_ptr()
     assert parameters(untied) - parameters(tied) == 23 * 32
     tied.load_state_dict(GPT(tiny_config(tie_weights=True)).state_dict())
@@ -298,7 +304,8 @@ def test_weights_begin_with_the_deviations_of_gpt2(
 
 @pytest.mark.parametrize("attention", ["reference", "sdpa", "auto"])
 def test_dropout_makes_training_random_and_evaluation_not(attention: str) -> None:
-    model, idx = GPT(tiny_config(dropout=0.5, attention=attention)), random_ids(1)
+    model = GPT(tiny_config(dropout=0.5, attention=attention))
+    idx = random_ids(1)
     assert not torch.equal(model(idx), model(idx))
     without = GPT(tiny_config(attention=attention))
     without.load_state_dict(model.state_dict())
@@ -321,10 +328,8 @@ def test_score_bias_lowers_scores_by_the_slope_of_their_head(
     tmp_path: Path, attention: str
 ) -> None:
     plugin_of(tmp_path)
-    model, idx = (
-        sharp_model(std=0.25, position="own_alibi", n_kv_head=2, attention=attention),
-        random_ids(2, 16),
-    )
+    model = sharp_model(std=0.25, position="own_alibi", n_kv_head=2, attention=attention)
+    idx = random_ids(2, 16)
     names = ["blocks.0.attn.hook_q", "blocks.0.attn.hook_k", "blocks.0.attn.hook_attn_scores"]
     logits, seen = run_with_cache(model, idx, names)
     q, k, scores = (seen[name][0] for name in names)

@@ -28,7 +28,8 @@ def inputs(kv_heads: int = 4, queries: int = 6, keys: int = 6) -> tuple[Tensor, 
 
 
 def mask_of(kind: str, queries: int, keys: int) -> Tensor | None:
-    causal, itself = causal_mask(queries, keys, CPU), torch.eye(keys, dtype=torch.bool)[-queries:]
+    causal = causal_mask(queries, keys, CPU)
+    itself = torch.eye(keys, dtype=torch.bool)[-queries:]
     return {
         "none": None,
         "causal": causal,
@@ -43,7 +44,8 @@ def mask_of(kind: str, queries: int, keys: int) -> Tensor | None:
 def test_cores_agree_on_values_and_gradients(
     queries: int, keys: int, mask: str, kv_heads: int
 ) -> None:
-    tensors, allowed = inputs(kv_heads, queries, keys), mask_of(mask, queries, keys)
+    tensors = inputs(kv_heads, queries, keys)
+    allowed = mask_of(mask, queries, keys)
     upstream = torch.randn(2, 4, queries, 8)
     expected, actual = (core(0.0)(*tensors, allowed) for core in (ReferenceCore, SDPACore))
     gradients = [torch.autograd.grad(result, tensors, upstream) for result in (actual, expected)]
@@ -64,7 +66,8 @@ def test_auto_takes_the_reference_only_to_train_faster_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, grad: bool, compiling: bool, used: str
 ) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
-    auto, ran = AutoCore(0.0), []
+    auto = AutoCore(0.0)
+    ran = []
     for name, core in auto.named_children():
         core.register_forward_hook(lambda *_, name=name: ran.append(name))
     with torch.set_grad_enabled(grad):
@@ -103,7 +106,8 @@ def test_query_and_key_norms_see_each_head_alone_and_no_values() -> None:
     ("norm", "bias"), [("layernorm", True), ("layernorm", False), ("rmsnorm", True)]
 )
 def test_norm_computes_its_formula(mean: float, deviation: float, norm: str, bias: bool) -> None:
-    eps, x = 1e-2, mean + deviation * torch.randn(2, 3, 16, dtype=torch.float64)
+    eps = 1e-2
+    x = mean + deviation * torch.randn(2, 3, 16, dtype=torch.float64)
     built = build_norm(tiny_config(n_embd=16, norm=norm, bias=bias, norm_eps=eps))
     names = ["weight", "bias"] if bias and norm == "layernorm" else ["weight"]
     assert [name for name, _ in built.named_parameters()] == names
@@ -133,7 +137,8 @@ def test_sinusoidal_table_holds_the_formula(width: int, theta: float) -> None:
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 def test_each_token_gets_the_row_of_its_position(position: str) -> None:
-    added, x = build_position(tiny_config(position=position)), torch.randn(2, 3, 32)
+    added = build_position(tiny_config(position=position))
+    x = torch.randn(2, 3, 32)
     (rows,) = (*added.parameters(), *added.buffers())
     assert rows.shape == (16, 32)
     torch.nn.init.normal_(rows)
@@ -150,7 +155,8 @@ def test_each_token_gets_the_row_of_its_position(position: str) -> None:
 )
 def test_rotary_multiplies_by_complex_numbers(width: int, theta: float, positions: Tensor) -> None:
     """Column i is the real and column i + D/2 the imaginary part, times e^(i angle)."""
-    x, half = torch.randn(2, 4, 6, width), width // 2
+    x = torch.randn(2, 4, 6, width)
+    half = width // 2
     frequencies = torch.tensor(
         [theta ** (-2 * i / width) for i in range(half)], dtype=torch.float64
     )

@@ -27,22 +27,22 @@ def linear(outputs: int = 24, inputs: int = 64, bias: bool = True) -> nn.Linear:
 @pytest.mark.parametrize("weights", sorted(FORMATS))
 @pytest.mark.parametrize("bias", [True, False])
 def test_quantized_weights_are_off_by_clipping_and_half_a_step(weights: str, bias: bool) -> None:
-    layer, x, largest = linear(bias=bias), torch.randn(2, 5, 64), 2 ** (FORMATS[weights][0] - 1) - 1
+    layer = linear(bias=bias)
+    x = torch.randn(2, 5, 64)
+    largest = 2 ** (FORMATS[weights][0] - 1) - 1
     nn.init.zeros_(layer.weight[0])
     quantized = QuantizedLinear(layer, *FORMATS[weights])
     quantized.fill(layer.weight)
     torch.testing.assert_close(quantized(x), x @ quantized.weight.T + (layer.bias if bias else 0))
-    groups, scales = (
-        layer.weight.detach().view(*quantized.scales.shape, -1),
-        quantized.scales.unsqueeze(-1),
-    )
+    groups = layer.weight.detach().view(*quantized.scales.shape, -1)
+    scales = quantized.scales.unsqueeze(-1)
     clipped = groups.clamp(-largest * scales, largest * scales)
     assert ((quantized.weight.view(groups.shape) - clipped).abs() <= scales / 2 * 1.0001).all()
     assert not quantized.weight[0].any()
 
 
 def test_scale_of_a_group_has_the_least_error_of_those_tried() -> None:
-    # clipping the 1 is better than losing the others
+    # Clipping the 1 has a smaller error than rounding the others to 0 or 1.
     weight = torch.tensor([[0.5, -0.5, 0.5, -0.5, 1.0]])
     integers, scale = round_to_integers(weight, largest=1)
     assert float(scale) == pytest.approx(0.6, abs=0.02)
@@ -68,7 +68,8 @@ def test_quantized_model_has_logits_near_the_original(
     assert weights_format(model) == "float32"
     assert weights_format(quantized) == weights
     idx = torch.randint(23, (2, 16))
-    logits, expected = quantized(idx), model(idx)
+    logits = quantized(idx)
+    expected = model(idx)
     assert 0 < (logits - expected).norm() < near * expected.norm()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(parameter.requires_grad for parameter in quantized.parameters())

@@ -39,7 +39,8 @@ QUICK = ("--hypothesis-profile", "quick", "-m", "not slow and not browser and no
 NATIVE = ("tests/native", "--hypothesis-profile", "quick", "-m", "not slow")
 OF_SOURCES = "tests/native/test_fingerprint.py"
 """Compares the files with what was recorded of them, and so would find every edit."""
-SECONDS, NATIVE_SECONDS = 60, 600
+SECONDS = 60
+NATIVE_SECONDS = 600
 """For a test, which has failed if it does not end; those of C++ compile."""
 
 

@@ -109,6 +109,7 @@ def test_changed_source_macro_class_or_compiler_compiles_anew(cache: Path, sourc
     assert answer(cache, flags=["-DMACRO"]) == 8
     find_library("room/answer.cpp", replace(GENERIC, macros=(*GENERIC.macros, "-O1")), cache)
     assert answer(cache, compiler=replace(next(find_compilers()), version="newer")) == 8
+    # One library for each of the six calls: none has replaced another.
     assert len(list((cache / "kernels").iterdir())) == 6
 
 
@@ -190,7 +191,8 @@ def test_threads_and_processes_that_build_at_once_all_succeed(cache: Path) -> No
 @pytest.mark.parametrize("compiler", list(find_compilers()), ids=lambda compiler: compiler.name)
 @pytest.mark.timeout(1800)  # zig compiles its C++ library first
 def test_libraries_of_every_compiler_agree_with_pytorch(compiler: Compiler) -> None:
-    cache, processor = read_settings().cache_dir, supported_processors()[0]
+    cache = read_settings().cache_dir
+    processor = supported_processors()[0]
     library = open_library(find_library(bindings.SOURCE, processor, cache, compiler=compiler))
     assert training_difference(bindings.Kernels(library, processor)) is None
     library = open_library(

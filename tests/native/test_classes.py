@@ -265,10 +265,8 @@ def test_emulated_processors_repeat_recorded_calls(
     from recording import record_decoding, record_training
 
     cases = [(AVX2, "Haswell", 0), (GENERIC, "qemu64", 0), (AVX2, "Nehalem", -signal.SIGILL)]
-    replay, settings = (
-        [ROOT / "packaging/replay.cpp", "-o", tmp_path / "replay", "-ldl"],
-        read_settings(),
-    )
+    replay = [ROOT / "packaging/replay.cpp", "-o", tmp_path / "replay", "-ldl"]
+    settings = read_settings()
     subprocess.run([*next(find_compilers()).command, "-std=c++17", *replay], check=True)
     for source, record in ((bindings.SOURCE, record_training), (decoder.SOURCE, record_decoding)):
         record(tmp_path / "recording", GENERIC, settings)

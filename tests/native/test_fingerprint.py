@@ -498,7 +498,8 @@ def test_change_in_a_model_is_named_where_it_matters(said: str) -> None:
     ids=["activation", "core", "hook", "eps", "bias", "class"],
 )
 def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], object]) -> None:
-    model, idx = build(), torch.randint(23, (2, 9))
+    model = build()
+    idx = torch.randint(23, (2, 9))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     use_native_blocks(model, FLOAT32, read_settings())
@@ -512,7 +513,8 @@ def test_change_after_kernels_were_chosen_is_computed(change: Callable[[Any], ob
 
 @needs_compiler
 def test_blocks_inside_a_mode_are_by_pytorch() -> None:
-    model, idx = build(dropout=0.1), torch.randint(23, (2, 9))
+    model = build(dropout=0.1)
+    idx = torch.randint(23, (2, 9))
     with Watching() as plain:
         model(idx)
     use_native_blocks(model, FLOAT32, read_settings())
@@ -534,7 +536,8 @@ def test_plugin_replacing_a_shipped_activation_runs_in_pytorch(
 
 @needs_compiler
 def test_edited_model_trains_and_decodes_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, lines = sharp_model(**RECIPE), list[str]()
+    model = sharp_model(**RECIPE)
+    lines: list[str] = []
     assert build_runtime(model, report=lines.append).name == "native, fp32 cache"
     EDITS["no residual"](monkeypatch)
     assert build_runtime(model, report=lines.append).name == "eager, fp32 cache"
@@ -552,7 +555,8 @@ def same(logits: Tensor, *_: Any) -> Tensor:
 @needs_compiler
 @pytest.mark.parametrize("name", ["top_k", "repetition_penalty"])
 def test_edited_sampling_is_by_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, lines = sharp_model(**RECIPE), list[str]()
+    model = sharp_model(**RECIPE)
+    lines: list[str] = []
     params = SamplingParams.model_validate({"temperature": 0.9, name: 3, "max_new_tokens": 30})
     if name in FILTERS:
         monkeypatch.setitem(FILTERS, name, Filter(same, FILTERS[name].field))

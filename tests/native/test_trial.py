@@ -85,7 +85,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of compiled kernels: those of the best float32 class are faulty, those of the next
     whole.
     """
-    folder, settings = tmp_path_factory.mktemp("faulty"), read_settings()
+    folder = tmp_path_factory.mktemp("faulty")
+    settings = read_settings()
     place = folder / "gpt/kernels"
     place.mkdir(parents=True)
     for each in (place, place.parent):
@@ -296,10 +297,8 @@ def test_edited_copy_writes_no_record(tmp_path: Path) -> None:
 def test_where_sampling_was_edited_a_record_is_of_logits_only(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried, sampling = (
-        list[str](),
-        list[str | None](["sample of gpt/generation/sampling.py was edited"]),
-    )
+    tried: list[str] = []
+    sampling = list[str | None](["sample of gpt/generation/sampling.py was edited"])
 
     def run(self: Trial, rounds: int) -> tuple[int, list[str]]:
         tried.append("logits" if sampling[0] else "logits and tokens")

@@ -109,7 +109,8 @@ def test_answers_with_a_draft_are_those_without(model: GPT) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_ids_without_a_token_are_not_sampled(make: Make, backend: str) -> None:
-    model, few = sharp_model(block_size=64), CharTokenizer("\nabcdef")
+    model = sharp_model(block_size=64)
+    few = CharTokenizer("\nabcdef")
     engine = make(model, few, backend=backend)
     for options in ({}, {"temperature": 0}, {"logprobs": 3}):
         params = SamplingParams(max_new_tokens=70, seed=3, **options)
@@ -120,7 +121,10 @@ def test_ids_without_a_token_are_not_sampled(make: Make, backend: str) -> None:
 
 def test_requests_are_cancelled_from_any_thread(make: Make) -> None:
     engine = make(max_sequences=1)
-    running, waiting, last, cancelled = Receiver(), Receiver(), Receiver(), threading.Event()
+    running = Receiver()
+    waiting = Receiver()
+    last = Receiver()
+    cancelled = threading.Event()
 
     def hold(chunks: list[TextChunk]) -> None:
         """Keep the engine from giving the place to another sequence."""
@@ -142,7 +146,8 @@ def test_requests_are_cancelled_from_any_thread(make: Make) -> None:
 
 
 def test_queue_is_limited_and_closing_cancels_all(make: Make) -> None:
-    engine, answers = make(max_sequences=1, max_waiting=2), [Receiver() for _ in range(4)]
+    engine = make(max_sequences=1, max_waiting=2)
+    answers = [Receiver() for _ in range(4)]
     engine.submit("a", ENDLESS, answers[0])
     assert answers[0].begun.wait(PATIENCE)
     requests = [engine.submit("a", ENDLESS, received) for received in answers[1:3]]
@@ -162,7 +167,8 @@ def test_queue_is_limited_and_closing_cancels_all(make: Make) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_bug_ends_engine_and_its_requests(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, received = make(backend="eager"), Receiver()
+    engine = make(backend="eager")
+    received = Receiver()
 
     def broken(runner: TorchRunner, chunks: object) -> None:
         raise ZeroDivisionError("a bug")

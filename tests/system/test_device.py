@@ -18,7 +18,8 @@ from gpt.system.environment import Launch
 from gpt.system.errors import DeviceError
 from gpt.system.processor import AMX, AVX2, PROCESSORS
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda:0")
 TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
 
 
@@ -90,7 +91,8 @@ def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     This torch is built for 8.0, 9.0 and, as PTX, 12.0.
     """
-    of_devices, current = [(8, 0), (8, 0)], [0]
+    of_devices = [(8, 0), (8, 0)]
+    current = [0]
 
     @contextmanager
     def on(place: torch.device) -> Iterator[None]:

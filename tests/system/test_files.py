@@ -36,7 +36,7 @@ def test_new_content_replaces_the_old_and_leaves_nothing_else(content: bytes, ol
     with old.open("rb") as file:
         assert file.read(1) == b"o"
         write_atomic(old, content)
-        # who has the old file open reads it to its end
+        # Whoever has the old file open reads that one to its end.
         assert file.read() == b"ld"
     sync_file(old)
     assert old.read_bytes() == content
@@ -100,7 +100,8 @@ def test_the_content_is_on_disk_before_it_gets_its_name(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut the name must not stand for an empty file."""
-    steps, replace = [], os.replace
+    steps = []
+    replace = os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: steps.append("fsync"))
     monkeypatch.setattr(
         os, "replace", lambda source, target: (steps.append("replace"), replace(source, target))
@@ -141,7 +142,8 @@ def test_tail_reads_only_the_end_of_a_file_as_it_was(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:
     write_atomic(tmp_path / "new", b"1")
-    old, young = tmp_path / ".new.abcdefgh.tmp", tmp_path / ".new.bcdefghi.tmp"
+    old = tmp_path / ".new.abcdefgh.tmp"
+    young = tmp_path / ".new.bcdefghi.tmp"
     for folder in (old, young):
         folder.mkdir()
         (folder / "part").write_bytes(b"1")

@@ -35,7 +35,8 @@ def test_cores_that_others_use(
     ticks: tuple[int, int, int], cores: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of four belong to this process; a tick is a hundredth of a second."""
-    stat, clock = tmp_path / "stat", [7.0]
+    stat = tmp_path / "stat"
+    clock = [7.0]
     user, idle, interrupts = ticks
 
     def write(user: int, idle: int, interrupts: int) -> None:

@@ -111,7 +111,8 @@ def test_auto_says_why_kernels_do_not_apply_and_native_refuses(
 
 
 def test_failing_compiler_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, error = GPT(tiny_config(dropout=0.5)), RuntimeError("no compiler here\nand a long story")
+    model = GPT(tiny_config(dropout=0.5))
+    error = RuntimeError("no compiler here\nand a long story")
     monkeypatch.setattr(Block, "compile", Mock(side_effect=error))
     with pytest.raises(
         DeviceError, match=r"torch\.compile failed: no compiler here; set run\.compile=false"
@@ -127,7 +128,8 @@ def test_compiled_blocks_have_the_gradients_of_eager_ones() -> None:
     def gradients(compiled: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = GPT(tiny_config())
-        names, before = list(model.state_dict()), torch.get_rng_state()
+        names = list(model.state_dict())
+        before = torch.get_rng_state()
         if compiled:
             compile_blocks(model, lambda: model(IDX).sum().backward(), report=lambda line: None)
         assert [block._compiled_call_impl is not None for block in model.h] == [compiled] * 2

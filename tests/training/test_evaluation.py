@@ -58,6 +58,7 @@ def test_loss_is_the_mean_of_a_loop_over_single_tokens(tiny_model: GPT, stride: 
     """100 tokens in windows of 16: the last window is shorter, and the last batch smaller."""
     total = 0.0
     for target in range(1, 100):
+        # The first of the windows, which begin at multiples of the stride, that reaches the target.
         begin = max(0, math.ceil((target - 16) / stride)) * stride
         logits = tiny_model(torch.tensor([TOKENS[begin:target].tolist()]))[0, -1]
         total -= float(logits.log_softmax(dim=-1)[TOKENS[target]])
@@ -94,7 +95,10 @@ def small_model(**changes: object) -> GPT:
 @given(length=st.integers(2, 30), stride=st.integers(1, WIDTH))
 @torch.no_grad()
 def test_token_is_scored_by_the_first_window_that_reaches_it(length: int, stride: int) -> None:
-    model, ids, expected, begin = small_model(), LETTERS.encode(TEXT[:length]).tolist(), [], 0
+    model = small_model()
+    ids = LETTERS.encode(TEXT[:length]).tolist()
+    expected = []
+    begin = 0
     for place in range(1, length):
         begin += stride * (begin + WIDTH < place)
         logits = model(torch.tensor([ids[begin:place]]))[0, -1]

@@ -105,7 +105,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
 @example([(3, EVALUATE, signal.SIGINT)])
 @example([(6, SAMPLE, signal.SIGTERM)])
 @example([(2, TRAIN, signal.SIGINT)])  # the step that makes an evaluation due
-# the last update, and its evaluation not yet made
+# After the last update, before its evaluation.
 @example([(MAX_STEPS - 1, TRAIN, signal.SIGTERM)])
 @example([(MAX_STEPS, EVALUATE, signal.SIGTERM)])
 @example([(0, TRAIN, CRASH), (5, TRAIN, CRASH), (6, SAMPLE, CRASH), (8, TRAIN, CRASH)])
@@ -152,7 +152,8 @@ NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 def test_other_optimizers_and_kernels_go_on_as_exactly(
     tmp_path: Path, variant: tuple[str, ...]
 ) -> None:
-    recipe, folder = (*RECIPE, *variant), tmp_path / "stopped"
+    recipe = (*RECIPE, *variant)
+    folder = tmp_path / "stopped"
     straight = finish(tmp_path / "straight", recipe)
     assert ("training/optimizer/muon/state/0/momentum" in straight) == (
         "optim.name=muon" in variant

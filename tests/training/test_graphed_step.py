@@ -70,7 +70,7 @@ def test_static_inputs_take_new_values_at_the_same_addresses(mtp_scale: float | 
     if static.mtp_scale is not None:
         tensors.append(static.mtp_scale)
     addresses = [tensor.data_ptr() for tensor in tensors]
-    # a step that float32 could not hold
+    # The first whole number that float32 cannot hold.
     late = inputs_of(2**24 + 1, None if mtp_scale is None else 0.5)
     static.copy_from(late)
     assert [tensor.data_ptr() for tensor in tensors] == addresses

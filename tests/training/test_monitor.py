@@ -42,7 +42,8 @@ EVALUATION = b'{"step": 3, "val/loss": 1e-09}\n'
 def test_resume_keeps_the_whole_lines_up_to_its_step(
     tmp_path: Path, found: list[bytes], step: int, evaluated: bool, kept: list[bytes]
 ) -> None:
-    path, files = tmp_path / "metrics.jsonl", RunFiles(RunFolder(tmp_path))
+    path = tmp_path / "metrics.jsonl"
+    files = RunFiles(RunFolder(tmp_path))
     path.write_bytes(b"".join(found))
     files.start(step, evaluated)
     files.scalars(9, {"train/loss": 0.1, "train/grad_norm": 1e-9})
@@ -123,7 +124,8 @@ def failing(error: Exception | None = None) -> Mock:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
 def test_monitors_hear_everything_although_one_cannot_write(number: int) -> None:
     lines: list[str] = []
-    full, whole = failing(OSError(number, "it is full")), failing()
+    full = failing(OSError(number, "it is full"))
+    whole = failing()
     group = MonitorGroup([full, whole], lines.append)
     group.scalars(1, {})
     group.sample(1, "")
@@ -142,7 +144,8 @@ def test_speed_counts_steps_since_the_last_reading_or_restart(
     """
     model = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=16, vocab_size=5)
     config = Config(model=model, train=TrainConfig(batch_size=125, grad_accum_steps=1))
-    whole, short = training_flops(model, 125, 16), training_flops(model, 250, 8)
+    whole = training_flops(model, 125, 16)
+    short = training_flops(model, 250, 8)
     monkeypatch.setattr(monitor, "measure_matmul_rate", lambda device, dtype: 2.0 * whole)
     monkeypatch.setattr(monitor, "peak_memory_bytes", lambda device: 7)
     clock = SimpleNamespace(now=100.0)

@@ -22,7 +22,8 @@ from tiny import CORPUS
 from training.sessions import start_session as start
 from training.sessions import stopped_after
 
-SHORT, LONG = "train.max_steps=3", "train.max_steps=6"
+SHORT = "train.max_steps=3"
+LONG = "train.max_steps=6"
 COMMAND = ["--config", "tiny.yaml", "train.sample_tokens=0"]
 
 
@@ -35,7 +36,7 @@ def files(run: Path) -> dict[str, bytes]:
 
 
 def all_runs(place: Path) -> dict[str, dict[str, bytes]]:
-    # without locks
+    # Lock files, which begin with a dot, are left out.
     return {path.name: files(path) for path in sorted((place / "runs").glob("[!.]*"))}
 
 
@@ -56,7 +57,8 @@ def finished(tmp_path: Path) -> dict[str, bytes]:
 def test_configurations_take_the_next_names_and_are_found_again(
     tmp_path: Path, finished: dict[str, bytes]
 ) -> None:
-    runs, lines = tmp_path / "runs", list[str]()
+    runs = tmp_path / "runs"
+    lines: list[str] = []
     start(tmp_path, LONG, report=lines.append).run()
     assert (
         f"{runs / 'run'} is a run of another configuration (train.max_steps: 3 -> 6), and stays; "

@@ -65,7 +65,7 @@ def summed(logits: Tensor, ahead: int = 0) -> Tensor:
             (Objective(mtp_weights=(0.5, 0.25), mtp_steps=20), step, max(0, 1 - step / 20))
             for step in (0, 15, 20, 29)
         ),
-        # further ahead than the sequence is long
+        # Tokens are predicted further ahead than the sequence is long.
         (
             Objective(mtp_weights=(1.0,) * 6, mtp_steps=1),
             0,
@@ -79,7 +79,8 @@ def summed(logits: Tensor, ahead: int = 0) -> Tensor:
 def test_objective_and_its_gradient_follow_the_definition(
     objective: Objective, step: int, share: float
 ) -> None:
-    model, certainty = Table(), objective.teacher_weight
+    model = Table()
+    certainty = objective.teacher_weight
     teacher = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(3)).softmax(-1).half()
     logits = model.logits / objective.logit_temperature
     further = sum(
@@ -269,7 +270,8 @@ def taught(school: Path, name: str = "teacher") -> tuple[str, str]:
 
 @pytest.mark.parametrize(("count", "temperature"), [(16, 1.0), (50, 0.7), (64, 1.0)])
 def test_teacher_predicts_every_position_once(count: int, temperature: float) -> None:
-    model, tokens = sharp_model(), np.arange(count) * 7 % 23
+    model = sharp_model()
+    tokens = np.arange(count) * 7 % 23
     found = predict(
         model, tokens.astype(np.uint16), batch_size=2, compute=COMPUTE, temperature=temperature
     )

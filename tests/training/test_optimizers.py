@@ -107,7 +107,8 @@ def rounding(values: Tensor) -> float:
     error = torch.full_like(values, 0.5 / math.sqrt(len(values)))
     for _ in range(5):
         terms = a + abs(b) * values.max() ** 2 + c * values.max() ** 4
-        along, across = a + 3 * b * values**2 + 5 * c * values**4, a + b * values**2 + c * values**4
+        along = a + 3 * b * values**2 + 5 * c * values**4
+        across = a + b * values**2 + c * values**4
         error = torch.maximum(along.abs(), across.abs()) * error + terms * values / 2
         values = iterate(values, 1)
     return float(error.norm() / values.norm())
@@ -165,7 +166,9 @@ def test_ten_steps_of_muon_are_those_of_torch(momentum: float, weight_decay: flo
     bfloat16.
     """
     shapes = ((16, 16), (48, 16), (16, 48), (16, 48), (16, 16), (7, 5))
-    ours, theirs, begin = matrices(*shapes), matrices(*shapes), matrices(*shapes)
+    ours = matrices(*shapes)
+    theirs = matrices(*shapes)
+    begin = matrices(*shapes)
     optimizer = Muon(
         ours, lr=0.1, momentum=momentum, weight_decay=weight_decay, dtype=torch.bfloat16
     )
@@ -192,7 +195,8 @@ def test_ten_steps_of_muon_are_those_of_torch(momentum: float, weight_decay: flo
 def test_muon_moves_nothing_where_found_inf_is_set(value: float) -> None:
     """A 0 that multiplies the update is not enough: 0 times NaN is NaN."""
     ours, plain = (matrices((8, 8), (8, 8), (4, 8)) for _ in range(2))
-    optimizer, other = Muon(ours, weight_decay=0.5), Muon(plain, weight_decay=0.5)
+    optimizer = Muon(ours, weight_decay=0.5)
+    other = Muon(plain, weight_decay=0.5)
     give_gradients(ours, plain)
     optimizer.found_inf = torch.tensor(0.0)  # as if it were not set
     optimizer.step()
@@ -217,7 +221,8 @@ def test_state_continues_exactly(name: str, frozen: bool) -> None:
     assert torch.equal(model.h[0].attn.c_q.weight, other.h[0].attn.c_q.weight) == frozen
     state = copy.deepcopy(optimizer.state_dict())
     assert list(state) == list(optimizer.optimizers)
-    # each skips an update by itself, and a scaler need not wait
+    # This tells torch's scaler that each optimizer skips an update by itself, so that the scaler
+    # does not wait for the device.
     assert optimizer._step_supports_amp_scaling
     trained = sum(parameter.requires_grad for parameter in model.parameters())
     assert sum(len(part["state"]) for part in state.values()) == trained

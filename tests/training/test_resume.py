@@ -58,7 +58,8 @@ def last_of(run: RunFolder) -> Path:
 
 
 def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
-    run, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "other")
+    run = RunFolder(tmp_path / "run")
+    other = RunFolder(tmp_path / "other")
     save(other, 3)
     assert find_start(CONFIG, run, None, print) == New()
     assert isinstance(find_start(CONFIG, run, last_of(other), print), Resume)
@@ -72,7 +73,9 @@ def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_path_means_one_checkpoint_and_auto_skips_damaged_ones(tmp_path: Path) -> None:
-    run, new, lines = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "new"), list[str]()
+    run = RunFolder(tmp_path / "run")
+    new = RunFolder(tmp_path / "new")
+    lines: list[str] = []
     folders = [save(run, step, best=step == 5) for step in (5, 10, 15)]
 
     def step_of(place: RunFolder, resume: str) -> int:
@@ -98,10 +101,8 @@ def test_path_means_one_checkpoint_and_auto_skips_damaged_ones(tmp_path: Path) -
 def test_checkpoint_allows_only_some_changes_of_configuration(tmp_path: Path) -> None:
     """With another tokenizer the same ids would mean other characters."""
     point = Resume(Path("step-000005"), read_checkpoint(save(RunFolder(tmp_path), 5)))
-    rate, foreign = (
-        changed("optim.learning_rate", 0.5),
-        replace(DATASET, tokenizer=CharTokenizer("abd")),
-    )
+    rate = changed("optim.learning_rate", 0.5)
+    foreign = replace(DATASET, tokenizer=CharTokenizer("abd"))
     for config, data, message in (
         (rate, DATASET, r"optim\.learning_rate: 0\.001 -> 0\.5\. Change that"),
         (
@@ -218,16 +219,15 @@ def test_run_begins_with_weights_architecture_and_tokenizer(
     tmp_path: Path, base: Path, added: str
 ) -> None:
     """Characters that the base does not know leave the others as they were."""
-    lines, options = list[str](), ("model.n_embd=16", "model.dropout=0.1")
+    lines: list[str] = []
+    options = ("model.n_embd=16", "model.dropout=0.1")
     text = f"the {added}keeper keeps the key.\n" * 60  # fewer characters than the base knows
     (tmp_path / "corpus.txt").write_text(text, encoding="utf-8")
     trainer = start(tmp_path, f"train.init_from={base}", *options, report=lines.append)
     assert any(f"beginning with {base}" in line for line in lines)
     assert (trainer.config.model.tie_weights, trainer.config.model.dropout) == (False, 0.1)
-    before, after = (
-        load_trained(base / "last", base.parent, torch.device("cpu")),
-        trainer.dataset.tokenizer,
-    )
+    before = load_trained(base / "last", base.parent, torch.device("cpu"))
+    after = trainer.dataset.tokenizer
     assert isinstance(before.tokenizer, CharTokenizer)
     assert isinstance(after, CharTokenizer)
     assert sorted(after.itos) == sorted({*before.tokenizer.itos, *added})

@@ -168,11 +168,9 @@ def test_step_gives_loss_and_norm_before_the_update(
     dtype: torch.dtype, grad_clip: float, most: float | None
 ) -> None:
     """The scale that keeps float16 gradients from vanishing is removed before they are clipped."""
-    stepper, reference, data = (
-        build_stepper(dtype, grad_clip=grad_clip),
-        build_stepper().model,
-        batches(2),
-    )
+    stepper = build_stepper(dtype, grad_clip=grad_clip)
+    reference = build_stepper().model
+    data = batches(2)
     inputs = torch.cat([batch.inputs for batch in data])
     targets = torch.cat([batch.targets for batch in data])
     loss = torch.nn.functional.cross_entropy(reference(inputs).flatten(0, 1), targets.flatten())
@@ -208,7 +206,8 @@ def test_groups_have_their_shares_of_the_learning_rate() -> None:
 def test_overflow_of_a_scaled_gradient_skips_the_step(name: str) -> None:
     stepper = build_stepper(torch.float16, name=name)
     stepper.step(0, RATE, batches())
-    before, scale = held(stepper), stepper.scaler.get_scale()
+    before = held(stepper)
+    scale = stepper.scaler.get_scale()
     spoil(stepper, "gradient", math.inf)
     stepper.step(1, RATE, batches())
     assert same(held(stepper), before)
@@ -240,7 +239,7 @@ def test_overflow_of_a_scaled_gradient_skips_the_step(name: str) -> None:
         ("cosine", {"decay_steps": 60}, {35: 0.55, 60: 0.1, 109: 0.1}),
         ("cosine", {"decay_steps": 5}, {10: 1.0, 11: 0.1}),  # over before the warmup is
         ("cosine", {"warmup_steps": 0}, {0: 1.0, 55: 0.55}),
-        # the last fifth, 22 steps, decays
+        # The decay takes a fifth of the steps, the last 22.
         ("wsd", {}, {10: 1.0, 88: 1.0, 99: 0.55, 109: 0.1 + 0.9 / 22, 110: 0.1, 500: 0.1}),
         ("wsd", {"decay_steps": 50}, {60: 1.0, 85: 0.55}),
         ("wsd", {"decay_steps": 1}, {109: 1.0}),
@@ -305,7 +304,7 @@ def test_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(
     assert fitted.optim.warmup_steps == warmup
     told = [f"optim.warmup_steps: {warmup} instead of 100, since train.max_steps is {max_steps}"]
     assert lines == (told if warmup < 100 else [])
-    # as where a run goes on by its own config.yaml
+    # A run that goes on by its own config.yaml fits its schedule a second time, in silence.
     assert fit_schedule(fitted, pytest.fail) == fitted
     assert learning_rate(warmup, fitted.optim, max_steps) == fitted.optim.learning_rate
 

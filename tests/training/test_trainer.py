@@ -106,7 +106,8 @@ def test_full_disk_costs_checkpoints_but_not_the_run(
         if 2 <= trainer.state.step <= 7 or trainer.state.step > 10:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    losses, lines = iter([1.0, 1.8, 1.5, 2.0]), list[str]()
+    losses = iter([1.0, 1.8, 1.5, 2.0])
+    lines: list[str] = []
     monkeypatch.setattr(
         "gpt.training.train.evaluate", lambda *arguments: Evaluation(next(losses), 1)
     )
@@ -184,7 +185,8 @@ def test_run_killed_before_its_last_pointers_gets_them_on_resume(
     tmp_path: Path, changes: int
 ) -> None:
     """The last step is saved twice, and a pointer to its folder may be that of the first time."""
-    whole, trainer = start(tmp_path / "whole"), start(tmp_path / "killed")
+    whole = start(tmp_path / "whole")
+    trainer = start(tmp_path / "killed")
     whole.run()
     writes_at_step_6 = 0
 
@@ -359,7 +361,8 @@ class Recorder(Callback):
 
 
 def test_callbacks_see_the_metrics_and_log_beside_them(tmp_path: Path) -> None:
-    recorder, lengths = Recorder(), list[int]()
+    recorder = Recorder()
+    lengths: list[int] = []
     logs = as_callbacks([lambda event: event.log("mine/double", 2 * event.step)])
     prints = as_callbacks([lambda event: lengths.append(len(repr(event)))])
     trainer = start(tmp_path, callbacks=[recorder, *logs, *prints])
@@ -418,7 +421,8 @@ def test_callback_is_started_and_closed_whatever_ends_a_run(tmp_path: Path) -> N
 @HOOKS
 def test_stop_ends_the_run_evaluated_and_saved(tmp_path: Path, hook: str) -> None:
     end = 2 if hook == "on_step" else 3
-    callback, recorder = Callback(), Recorder()
+    callback = Callback()
+    recorder = Recorder()
     setattr(callback, hook, lambda event: event.step == end and event.stop())
     trainer = start(tmp_path, callbacks=[callback, recorder])
     state = trainer.run()
@@ -441,7 +445,8 @@ def test_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path: Path, h
         if event.step == 3:
             raise error
 
-    callback, recorder = Callback(), Recorder()
+    callback = Callback()
+    recorder = Recorder()
     setattr(callback, hook, fail)
     trainer = start(tmp_path, callbacks=[callback, recorder])
     with pytest.raises(type(error)) as caught:
@@ -451,7 +456,8 @@ def test_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path: Path, h
     assert error.__context__ is None
     assert recorder.events["end"] == []
     assert max(event[0] for events in recorder.events.values() for event in events) <= 3
-    resumed, whole = start(tmp_path, resume="auto"), start(tmp_path, "run.name=whole")
+    resumed = start(tmp_path, resume="auto")
+    whole = start(tmp_path, "run.name=whole")
     assert resumed.state.step == 3
     resumed.run()
     whole.run()

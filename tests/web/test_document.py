@@ -10,7 +10,8 @@ import gpt
 from gpt.extras.web.document import STYLES
 
 PACKAGE = Path(gpt.__file__).parent
-WEB, ROOT = PACKAGE / "extras" / "web", PACKAGE.parent
+WEB = PACKAGE / "extras" / "web"
+ROOT = PACKAGE.parent
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_page_is_one_whole_document_that_asks_nothing_of_anyone(kind: str) -> No
         assert (len(re.findall(rf"<{tag}[ >]", page)), page.count(f"</{tag}>")) == (1, 1), tag
     assert page.count("<script") == page.count("</script>") == 2
     assert page.count("A title</") == 2
-    # the icon
+    # The page's icon, an empty one, is its only address.
     assert set(re.findall(r'\s(?:src|href|srcset|action|data|poster)="([^"]*)"', page)) == {
         "data:,"
     }
@@ -77,7 +77,8 @@ def test_page_keeps_the_vectors_of_a_picture() -> None:
     view["added"][:, 0] *= 1000  # as the first token of a trained model often has it
     data = data_of("picture", view)
     for name in ("added", "queries", "keys", "hidden"):
-        vectors, packed = view[name], data[name]
+        vectors = view[name]
+        packed = data[name]
         steps = torch.tensor(
             np.frombuffer(base64.b64decode(packed["numbers"]), dtype="<i2").astype(np.float32)
         )

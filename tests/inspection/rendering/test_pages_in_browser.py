@@ -196,7 +196,7 @@ def test_frame_is_as_high_as_its_content_at_any_width(
     assert shown.run(f"{content}.scrollWidth <= {frame}.clientWidth")
     shown.run(f"{frame}.style.width = '500px'")
     shown.wait_for(f"{frame}.clientWidth === 500 && {fits}")
-    # not that of the page
+    # The heading has the size of the document in the frame, not that of the notebook around it.
     assert shown.run("getComputedStyle(document.querySelector('h1')).fontSize") == "32px"
     assert shown.requests == [notebook.as_uri()]
 

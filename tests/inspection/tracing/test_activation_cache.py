@@ -25,7 +25,9 @@ ACTIVATED = {
 
 def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
     """Every activation in float64, from the configuration and the weights."""
-    c, weights, length = model.config, model.state_dict(), idx.size(1)
+    c = model.config
+    weights = model.state_dict()
+    length = idx.size(1)
     found: dict[str, Tensor] = {}
 
     def linear(name: str, x: Tensor) -> Tensor:
@@ -46,7 +48,8 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
         found["hook_pos_embed"] = vectors[:length].expand_as(x)
         x = x + found["hook_pos_embed"]
     for layer in range(c.n_layer):
-        module, hook = f"h.{layer}", f"blocks.{layer}"
+        module = f"h.{layer}"
+        hook = f"blocks.{layer}"
         found[f"{hook}.hook_resid_pre"] = x
         normed = norm(f"{module}.ln_1", f"{hook}.ln1", x)
         q, k, v = (
@@ -117,10 +120,8 @@ def turned(x: Tensor, config: ModelConfig) -> Tensor:
 
 
 def sines(config: ModelConfig) -> Tensor:
-    columns, positions = (
-        torch.arange(config.n_embd),
-        torch.arange(config.block_size).double()[:, None],
-    )
+    columns = torch.arange(config.n_embd)
+    positions = torch.arange(config.block_size).double()[:, None]
     angles = positions / config.rope_theta ** (columns // 2 * 2 / config.n_embd).double()
     return torch.where(columns % 2 == 1, angles.cos(), angles.sin()).float().double()
 
@@ -134,11 +135,14 @@ def test_captured_activations_follow_the_formulas(
 
     The model stays as it was, and computes the same.
     """
-    model, idx = sharp_model(**variant).double(), some_ids(batch, length)
-    plain, before = model(idx), state_of(model)
+    model = sharp_model(**variant).double()
+    idx = some_ids(batch, length)
+    plain = model(idx)
+    before = state_of(model)
     logits, cache = run_with_cache(model, idx)
     assert state_of(model) == before
-    expected, table = by_hand(model, idx), activations(model.config)
+    expected = by_hand(model, idx)
+    table = activations(model.config)
     assert list(cache) == list(table)
     assert set(cache) == set(expected)
     for name, tensor in cache.items():
@@ -154,7 +158,8 @@ def test_captured_activations_follow_the_formulas(
 
 @every_variant
 def test_gradient_of_an_activation_predicts_the_loss_of_an_edit(variant: dict[str, object]) -> None:
-    model, idx = sharp_model(**variant).double(), some_ids()
+    model = sharp_model(**variant).double()
+    idx = some_ids()
     logits, cache = run_with_cache(model, idx)
     captured = {name: x for name, x in cache.items() if x.requires_grad}  # a sinusoid does not
     gradients = torch.autograd.grad(logits.double().logsumexp(-1).sum(), list(captured.values()))
@@ -202,12 +207,13 @@ def test_cache_refuses_a_key_that_it_lacks(key: Key, words: str) -> None:
             read(key)
         assert isinstance(error.value, KeyError)
         assert words in str(error.value)
-        # and not in quotation marks, as of a KeyError
+        # A plain KeyError would have its message in quotation marks.
         assert str(error.value) == error.value.args[0]
 
 
 def test_capture_beyond_the_memory_limit_is_refused_unrun() -> None:
-    model, calls = sharp_model(), []
+    model = sharp_model()
+    calls = []
     model.wte.register_forward_hook(lambda *_: calls.append(1))
     with pytest.raises(
         InputError, match=r"takes [\d,]+ bytes, more than the limit of 1,000; capture fewer names"

@@ -37,8 +37,12 @@ def everything(model: GPT) -> list[str]:
 @every_variant
 def test_hooks_visit_every_name_once_in_order(variant: dict[str, object]) -> None:
     """Not even touched while its copy runs, so that others can use it at the same time."""
-    model, idx, visited = sharp_model(**variant), some_ids(), []
-    before, cores, logits = state_of(model), [block.attn.core for block in model.h], model(idx)
+    model = sharp_model(**variant)
+    idx = some_ids()
+    visited = []
+    before = state_of(model)
+    cores = [block.attn.core for block in model.h]
+    logits = model(idx)
 
     def use_model(name: str, x: Tensor) -> Tensor:
         visited.append(name)
@@ -64,7 +68,8 @@ def set_forward(module: nn.Module, wrap: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("path", ["", "h.0", "h.0.attn", "h.1.mlp"])
 def test_wrappers_of_a_forward_are_left_out(path: str) -> None:
-    model, idx = sharp_model(), some_ids()
+    model = sharp_model()
+    idx = some_ids()
     logits, cache = run_with_cache(model, idx)
     rows = trace_shapes(model, idx)
     module = model.get_submodule(path)
@@ -79,7 +84,8 @@ def test_wrappers_of_a_forward_are_left_out(path: str) -> None:
 
 
 def test_replaced_forward_is_traced_as_far_as_it_goes() -> None:
-    model, idx = sharp_model(), some_ids()
+    model = sharp_model()
+    idx = some_ids()
     mlp = model.get_submodule("h.0.mlp")
     mlp.forward = lambda x: 0 * x  # type: ignore[method-assign]
     logits, cache = run_with_cache(
@@ -104,7 +110,9 @@ def test_replaced_forward_is_traced_as_far_as_it_goes() -> None:
 
 
 def test_hooks_draw_no_dropout_of_a_model_that_trains() -> None:
-    model, idx, before = sharp_model(dropout=0.5).train(), some_ids(), torch.get_rng_state()
+    model = sharp_model(dropout=0.5).train()
+    idx = some_ids()
+    before = torch.get_rng_state()
     copy = with_hooks(model, ["blocks.0.attn.hook_pattern"], unchanged)
     assert torch.equal(copy(idx), copy(idx))
     assert torch.equal(torch.get_rng_state(), before)
@@ -121,7 +129,9 @@ def test_hooks_reach_a_compiled_model(name: str, whole: bool) -> None:
 
     The compiled one itself stays as it is.
     """
-    model, idx, visited = sharp_model(), some_ids(), []
+    model = sharp_model()
+    idx = some_ids()
+    visited = []
     plain = model(idx)
     for block in [] if whole else model.h:
         block.compile(backend="eager")
@@ -140,7 +150,8 @@ def test_hooks_reach_a_model_that_trains_by_native_kernels(training: bool) -> No
     No kernel is called here.
     """
     model = sharp_model(dropout=0.1).train(training)
-    names, idx = everything(model), some_ids()
+    names = everything(model)
+    idx = some_ids()
     torch.manual_seed(1)  # of the dropout
     plain = with_hooks(model, names, unchanged)(idx)
     replace_blocks(model, kernels=None)
@@ -154,7 +165,8 @@ def test_hooks_reach_a_model_that_trains_by_native_kernels(training: bool) -> No
 
 def test_attention_of_another_formula_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "block_size": 72}
-    model, idx = sharp_model(**recipe), torch.arange(72).remainder(23).unsqueeze(0)
+    model = sharp_model(**recipe)
+    idx = torch.arange(72).remainder(23).unsqueeze(0)
     run_with_cache(model, idx)
     EDITS["a window of 64"](monkeypatch)
     with pytest.raises(
@@ -170,7 +182,8 @@ def test_blocks_of_another_class_run_as_they_are() -> None:
         def forward(self, *args: Any) -> Tensor:
             return 2 * super().forward(*args)
 
-    model, idx = sharp_model(), some_ids()
+    model = sharp_model()
+    idx = some_ids()
     plain = model(idx)
     model.h[0].__class__ = Doubled  # the norm after the last one would hide a factor
     logits, _ = run_with_cache(model, idx, "*resid_post")

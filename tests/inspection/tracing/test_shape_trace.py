@@ -76,7 +76,8 @@ def test_reference_model_has_the_shapes_of_its_specification() -> None:
 def test_rows_agree_with_the_model(variant: dict[str, object], length: int) -> None:
     """Its FLOPs, parameters and sizes; every row has a name of its own and words."""
     model = sharp_model(**variant)
-    c, rows = model.config, trace_shapes(model, some_ids(2, length))
+    c = model.config
+    rows = trace_shapes(model, some_ids(2, length))
     assert sum(row.flops for row in rows) == forward_flops(c, 2, length)
     assert len({row.name for row in rows}) == len(rows)
     linear = {
@@ -128,7 +129,8 @@ def test_rows_agree_with_the_model(variant: dict[str, object], length: int) -> N
 @pytest.mark.parametrize("training", [False, True])
 def test_trace_leaves_the_model_as_it_was(training: bool) -> None:
     model = sharp_model(**VARIANTS["grouped"]).train(training)
-    before, logits = state_of(model), model(some_ids())
+    before = state_of(model)
+    logits = model(some_ids())
     trace_shapes(model, some_ids())
     with pytest.raises(InputError, match="outside the vocabulary"):
         trace_shapes(model, torch.full((1, 3), 23))
@@ -137,7 +139,8 @@ def test_trace_leaves_the_model_as_it_was(training: bool) -> None:
 
 
 def test_compiled_and_native_models_are_traced_as_written() -> None:
-    model, idx = sharp_model(dropout=0.1).train(), some_ids(1, 4)
+    model = sharp_model(dropout=0.1).train()
+    idx = some_ids(1, 4)
     plain = trace_shapes(model, idx)
     for block in model.h:
         block.compile(backend="eager")

@@ -25,7 +25,8 @@ NAMES = ["⏎", "␣", *"abcdefghijklmnopqrs", "#21", "#22"]
 @every_variant
 @torch.no_grad()
 def test_row_i_of_the_lens_is_the_output_of_a_model_of_i_blocks(variant: dict[str, object]) -> None:
-    model, idx = sharp_model(**variant), some_ids()
+    model = sharp_model(**variant)
+    idx = some_ids()
     with torch.enable_grad():
         lens = logit_lens(model, idx)
     assert (lens.shape, lens.dtype, lens.requires_grad) == ((3, 2, 7, 23), torch.float32, False)
@@ -38,8 +39,10 @@ def test_row_i_of_the_lens_is_the_output_of_a_model_of_i_blocks(variant: dict[st
 
 
 def test_lens_shows_the_edited_model_from_the_edit_on() -> None:
-    model, idx = sharp_model(**VARIANTS["llama"]), some_ids()
-    plain, edits = logit_lens(model, idx), {"blocks.1.attn.hook_z": zero()}
+    model = sharp_model(**VARIANTS["llama"])
+    idx = some_ids()
+    plain = logit_lens(model, idx)
+    edits = {"blocks.1.attn.hook_z": zero()}
     edited = logit_lens(model, idx, edits)
     assert torch.equal(plain[:2], edited[:2])
     assert not torch.allclose(plain[2], edited[2], atol=1e-2)
@@ -67,7 +70,8 @@ def test_lens_of_a_model_with_another_head_is_refused() -> None:
 @torch.no_grad()
 def test_lens_view_ranks_the_tokens_of_each_row() -> None:
     model = sharp_model()
-    view, edits = lens_view(model, CHARS, IDS.int(), count=3), {"blocks.1.attn.hook_z": zero()}
+    view = lens_view(model, CHARS, IDS.int(), count=3)
+    edits = {"blocks.1.attn.hook_z": zero()}
     assert (view["labels"], view["rows"]) == (LABELS, ["embeddings", "block 0", "block 1"])
     assert view["next"] == [*LABELS[1:], None]
     for row, logits in enumerate(logit_lens(model, IDS)[:, 0]):
@@ -93,7 +97,8 @@ def test_picture_has_the_numbers_of_the_activations(variant: dict[str, object]) 
     model = sharp_model(**variant)
     view = picture_view(model, CHARS, IDS)
     _, cache = run_with_cache(model, IDS)
-    begin, layers = view["parts"].index("attn"), model.config.n_layer
+    begin = view["parts"].index("attn")
+    layers = model.config.n_layer
     assert view["parts"] == [*["embedding", "position"][:begin], *["attn", "mlp"] * layers]
     streams = view["added"].cumsum(0)
     for layer in range(layers):
@@ -101,7 +106,8 @@ def test_picture_has_the_numbers_of_the_activations(variant: dict[str, object]) 
         torch.testing.assert_close(before, cache["resid_pre", layer][0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(after, cache["resid_post", layer][0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(view["weights"][layer], cache["pattern", layer][0])
-        q, k = view["queries"][layer].transpose(0, 1), view["keys"][layer].transpose(0, 1)
+        q = view["queries"][layer].transpose(0, 1)
+        k = view["keys"][layer].transpose(0, 1)
         scores = (
             q @ k.repeat_interleave(len(q) // len(k), 0).transpose(-2, -1) / math.sqrt(q.size(-1))
         )
@@ -125,7 +131,7 @@ def test_picture_has_the_numbers_of_the_activations(variant: dict[str, object]) 
         lens["top"][-1],
     )
     assert view["lens"] == [[candidates[0] for candidates in row] for row in lens["top"]]
-    # of one block, which the others are like
+    # The view has the parameters of one block, and the others have the same shapes.
     counts = {name: math.prod(shape) for name, shape in view["parameters"]}
     block = sum(count for name, count in counts.items() if name.startswith("h."))
     assert sum(counts.values()) + (layers - 1) * block == sum(

@@ -65,7 +65,8 @@ def test_summary_of_a_head_by_hand() -> None:
 @every_variant
 def test_ablation_equals_zeros_in_the_columns_of_a_head(variant: dict[str, object]) -> None:
     model = sharp_model(**variant)
-    before, changes = state_of(model), ablate_heads(model, IDS)
+    before = state_of(model)
+    changes = ablate_heads(model, IDS)
     assert changes.shape == (2, 4)
     assert state_of(model) == before
     whole = loss_of(model)
@@ -83,7 +84,8 @@ def test_ablation_equals_zeros_in_the_columns_of_a_head(variant: dict[str, objec
 
 
 def test_attention_is_that_of_the_edited_model() -> None:
-    model, edits = sharp_model(), {"blocks.0.attn.hook_z": zero()}
+    model = sharp_model()
+    edits = {"blocks.0.attn.hook_z": zero()}
     view = attention_view(model, TOKENIZER, IDS, edits)
     _, cache = run_with_cache(model, IDS[None], "blocks.*.attn.hook_pattern", edits)
     assert torch.equal(view["weights"], torch.cat(list(cache.values())))
@@ -101,7 +103,8 @@ def test_views_refuse_values_that_are_not_finite(look: Callable[..., View], fact
 
 @pytest.mark.parametrize(("tokenizer", "vocabulary"), [(TOKENIZER, 23), (ByteTokenizer(), 256)])
 def test_mean_surprisal_is_that_of_scoring(tokenizer: Tokenizer, vocabulary: int) -> None:
-    model, text = sharp_model(vocab_size=vocabulary), "faceadecadebee"
+    model = sharp_model(vocab_size=vocabulary)
+    text = "faceadecadebee"
     result = surprisal(model, torch.tensor(tokenizer.encode(text).tolist()))
     score = score_text(model, tokenizer, text)
     assert result.mean_bits == pytest.approx(score.bits_per_char, abs=1e-5)
@@ -125,8 +128,10 @@ def test_surprisal_of_a_distribution_by_hand() -> None:
 
 @every_variant
 def test_continuation_is_what_generate_writes(variant: dict[str, object]) -> None:
-    model, ids = sharp_model(**variant), some_ids(1, 5)[0]
-    before, view = state_of(model), continuation_view(model, TOKENIZER, ids, 11)
+    model = sharp_model(**variant)
+    ids = some_ids(1, 5)[0]
+    before = state_of(model)
+    view = continuation_view(model, TOKENIZER, ids, 11)
     found, probabilities = greedy_continuation(model, ids, 11)
     text = generate(
         model, TOKENIZER, TOKENIZER.decode(ids.tolist()), max_new_tokens=11, temperature=0.0
@@ -145,7 +150,8 @@ def test_continuation_is_what_generate_writes(variant: dict[str, object]) -> Non
 @pytest.mark.parametrize("length", [5, 14, 20])
 def test_continuation_edits_every_step(length: int) -> None:
     """The window of 16 tokens fills and slides."""
-    model, ids = sharp_model(), some_ids(1, length)[0]
+    model = sharp_model()
+    ids = some_ids(1, length)[0]
     edits = {**without_heads([(1, 2), (0, 1), (1, 0)]), "blocks.0.hook_mlp_out": scale(0.5)}
     found, probabilities = greedy_continuation(model, ids, 8, edits)
     for token, probability in zip(found, probabilities, strict=True):

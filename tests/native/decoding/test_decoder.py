@@ -86,7 +86,8 @@ def texts_of(*lengths: int) -> list[list[int]]:
 def test_logits_are_those_of_the_model_in_float64(
     changes: dict[str, Any], weights: str, processor: Processor
 ) -> None:
-    model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
+    model = in_format(sharp_model(std=0.25, **changes), weights)
+    texts = texts_of(16, 1, 9)
     exact = copy.deepcopy(model).double()
     found = prefill(decoder_of(model, 3, processor), texts).split([16, 1, 9])
     for text, logits in zip(texts, found, strict=True):
@@ -110,7 +111,8 @@ def test_logits_of_long_texts_and_wide_heads(
     torch.testing.assert_close(
         in_pieces(decoder, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5
     )
-    half, other = block_size // 2, (text[-1] + 1) % 23
+    half = block_size // 2
+    other = (text[-1] + 1) % 23
     again = decoder.forward(TokenBatch([other], [0], [half]), [0])  # a position may be written over
     expected = model(torch.tensor([[*text[:half], other]]))[0, -1:]
     torch.testing.assert_close(again, expected, rtol=1e-5, atol=5e-5)
@@ -122,7 +124,8 @@ def test_logits_of_long_texts_and_wide_heads(
 def test_narrower_cache_changes_logits_by_rounding_only(
     changes: dict[str, Any], kv_dtype: str, tolerance: float, processor: Processor
 ) -> None:
-    model, texts = sharp_model(std=0.1, **changes), texts_of(16, 1, 9)
+    model = sharp_model(std=0.1, **changes)
+    texts = texts_of(16, 1, 9)
     exact = prefill(decoder_of(model, 3, processor), texts)
     rounded = prefill(decoder_of(model, 3, processor, kv_dtype), texts)
     assert 0 < float((rounded - exact).norm() / exact.norm()) < tolerance
@@ -147,10 +150,8 @@ MIXED = [
 def test_logits_do_not_depend_on_the_rest_of_the_pass(
     processor: Processor, changes: dict[str, Any], weights: str, kv_dtype: str
 ) -> None:
-    model, texts = (
-        in_format(sharp_model(std=0.25, **changes), weights),
-        texts_of(11, 1, 9, 16, 7, 3),
-    )
+    model = in_format(sharp_model(std=0.25, **changes), weights)
+    texts = texts_of(11, 1, 9, 16, 7, 3)
     together = prefill(decoder_of(model, 6, processor, kv_dtype), texts).split(
         [len(text) for text in texts]
     )
@@ -236,8 +237,10 @@ def samples_of(
 
 
 def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
-    model, params = sharp_model(std=0.25), SamplingParams(temperature=1.2, repetition_penalty=1.7)
-    uniforms, logits = torch.rand(1, 10), torch.empty(10, 23)
+    model = sharp_model(std=0.25)
+    params = SamplingParams(temperature=1.2, repetition_penalty=1.7)
+    uniforms = torch.rand(1, 10)
+    logits = torch.empty(10, 23)
     seen = torch.zeros(1, 23, dtype=torch.uint8)
     seen[0, 1] = 1
     (tokens,), expected = generate(model, uniforms, params, seen=seen, keep_logits=True)
@@ -270,15 +273,15 @@ def test_step_over_given_tokens_samples_what_generating_sampled() -> None:
     ids=str,
 )
 def test_decoder_samples_as_the_reference(sampling: dict[str, Any]) -> None:
-    params, logits, uniforms = SamplingParams(**sampling), torch.empty(400, 23), torch.rand(400)
+    params = SamplingParams(**sampling)
+    logits = torch.empty(400, 23)
+    uniforms = torch.rand(400)
     uniforms[:40], uniforms[40:80] = 0.0, 1 - 2**-24
     seen = torch.rand(400, 23) < 0.3
     penalized = [None] * 400 if params.repetition_penalty == 1.0 else list(seen.to(torch.uint8))
-    decoder, tokens, found = (
-        decoder_of(sharp_model(block_size=400)),
-        torch.randint(23, (400,)).tolist(),
-        list[int](),
-    )
+    decoder = decoder_of(sharp_model(block_size=400))
+    tokens = torch.randint(23, (400,)).tolist()
+    found: list[int] = []
     samples = samples_of(params, uniforms, penalized, logits)
     for start in range(0, 400, 50):
         batch = TokenBatch(tokens[start : start + 50], [0] * 50, range(start, start + 50))
@@ -297,8 +300,10 @@ def test_decoder_samples_as_the_reference(sampling: dict[str, Any]) -> None:
     ("vocab_size", "top_p"), [(50_257, 0.9), (4, 0.5)], ids=["large vocabulary", "tie"]
 )
 def test_top_p_adds_up_equal_probabilities_as_the_reference(vocab_size: int, top_p: float) -> None:
-    model, params = sharp_model(vocab_size=vocab_size, std=0.0), SamplingParams(top_p=top_p)
-    uniforms, logits = torch.rand(1, 10), torch.zeros(10, vocab_size)
+    model = sharp_model(vocab_size=vocab_size, std=0.0)
+    params = SamplingParams(top_p=top_p)
+    uniforms = torch.rand(1, 10)
+    logits = torch.zeros(10, vocab_size)
     (found,), _ = generate(model, uniforms, params)
     assert found == reference_sample(next_token_probabilities(logits, params), uniforms[0]).tolist()
 
@@ -317,7 +322,7 @@ def test_top_p_adds_up_equal_probabilities_as_the_reference(vocab_size: int, top
 def test_nan_in_any_weight_is_not_hidden(changes: dict[str, Any]) -> None:
     names = [name for name, _ in sharp_model(**changes).named_parameters()]
     for name in names:
-        # torch's fused kernel hides some of it
+        # Torch's fused kernel of attention hides some NaN, so that it is not the reference here.
         model = sharp_model(std=0.25, attention="reference", **changes)
         model.get_parameter(name)[:] = math.nan
         assert not torch.isfinite(model(torch.tensor([[1, 2]]))).all()

@@ -22,7 +22,8 @@ from gpt.system.processor import Processor
 pytestmark = needs_compiler
 
 WIDTHS = {"AMX": 16, "AVX-512 bf16": 16, "AVX-512": 16, "AVX2": 8, "NEON": 4}
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 COUNT = 4096
 UNFUSED = 8e-8
 """Growth of the relative error of e^x with |x| where x / ln 2 is rounded before its whole part is
@@ -37,7 +38,8 @@ class Primitives:
 
     def __init__(self, processor: Processor, compiler: Compiler) -> None:
         source = str(Path(__file__).parent / "primitives.cpp")
-        cache, flags = read_settings().cache_dir, ["-I", str(SOURCES)]
+        cache = read_settings().cache_dir
+        flags = ["-I", str(SOURCES)]
         self.library = open_library(
             find_library(source, processor, cache, flags=flags, compiler=compiler)
         )
@@ -81,7 +83,8 @@ def test_functions_and_their_ends(apply: Primitives) -> None:
     growth = 0.0 if apply.width else UNFUSED
     for name, function, first, last, relative, absolute in FUNCTIONS:
         x = torch.linspace(first, last, COUNT)
-        y, expected = apply(f"map_{name}", x).double(), function(x.double())
+        y = apply(f"map_{name}", x).double()
+        expected = function(x.double())
         bound = absolute + expected.abs() * (relative + growth * x.abs() * (relative > 0))
         assert ((y - expected).abs() <= bound).all(), name
     beyond = torch.tensor([-INF, -1e30, -100.0, -88.0, 100.0, 1e30, INF, 0.0]).repeat(2)
@@ -93,8 +96,11 @@ def test_functions_and_their_ends(apply: Primitives) -> None:
 
 
 def test_operations_on_two_vectors(apply: Primitives) -> None:
-    a, b, nan = torch.randn(COUNT), torch.randn(COUNT), torch.full((COUNT,), NAN)
-    exact, result = (a.double() * b.double() + a.double()).float(), apply("map2_fma", a, b)
+    a = torch.randn(COUNT)
+    b = torch.randn(COUNT)
+    nan = torch.full((COUNT,), NAN)
+    exact = (a.double() * b.double() + a.double()).float()
+    result = apply("map2_fma", a, b)
     assert ((result == exact) | (result == a * b + a)).all()
     assert apply.width is None or torch.equal(result, exact)  # a back end of its own rounds once
     torch.testing.assert_close(apply("map2_multiply_add", a, b), 3 * a + b, rtol=1e-6, atol=1e-6)
@@ -132,10 +138,8 @@ def test_bfloat16_is_rounded_as_torch_does(apply: Primitives) -> None:
         torch.tensor([0.0, -0.0, INF, -INF] * 4),
     ):
         # AVX-512 makes the others zero
-        is_number, is_normal = (
-            ~x.isnan(),
-            (x.abs() >= 2.0**-126) | (x == 0),
-        )
+        is_number = ~x.isnan()
+        is_normal = (x.abs() >= 2.0**-126) | (x == 0)
         stored = apply("store_bf16", x, out=torch.empty(x.shape, dtype=torch.bfloat16))
         kept = is_number & is_normal
         assert torch.equal(stored[kept].view(torch.int16), x.bfloat16()[kept].view(torch.int16))

@@ -151,7 +151,8 @@ def test_mode_of_each_dropout_counts(kernels: Kernels, dropped: str) -> None:
 
 def test_frozen_embeddings_change_no_other_gradient(kernels: Kernels) -> None:
     """The first block's input wants no gradient."""
-    data, found = [batch()], []
+    data = [batch()]
+    found = []
     for blocks in (kernels, None):
         stepper = build_stepper(blocks, compute_of(kernels), tie_weights=False)
         stepper.model.wte.requires_grad_(False)
@@ -199,7 +200,8 @@ def test_evaluations_in_bfloat16_take_the_kernels_of_training(
     kernels: Kernels, changes: dict[str, Any]
 ) -> None:
     inputs = batch().inputs
-    model, compute = build_model(kernels, **changes).eval(), compute_of(kernels)
+    model = build_model(kernels, **changes).eval()
+    compute = compute_of(kernels)
     with compute.autocast():
         trained = model(inputs).detach()
         with torch.no_grad():

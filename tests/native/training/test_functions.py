@@ -40,7 +40,8 @@ Function = Callable[..., Tensor | tuple[Tensor, ...]]
 EXACT = 2e-6
 """Of sums in float32."""
 NONE = Dropout()
-LAYER, RMS = NormOptions(True, 1e-5), NormOptions(False, 1e-5)
+LAYER = NormOptions(True, 1e-5)
+RMS = NormOptions(False, 1e-5)
 
 
 @pytest.fixture(scope="module", params=PROCESSORS_HERE, ids=lambda processor: processor.name)
@@ -136,7 +137,8 @@ Depths of a block, one more, and of several.
 @pytest.mark.parametrize(("rows", "depth", "columns"), MATMULS)
 def test_matmul(kernels: Kernels, rows: int, depth: int, columns: int) -> None:
     """Of transposes too; the number of threads does not change a bit."""
-    a, b = torch.randn(rows, depth), torch.randn(depth, columns)
+    a = torch.randn(rows, depth)
+    b = torch.randn(depth, columns)
     for left in (a, a.T.contiguous().T):
         for right in (b, b.T.contiguous().T):
             results = []
@@ -148,7 +150,8 @@ def test_matmul(kernels: Kernels, rows: int, depth: int, columns: int) -> None:
 
 
 def test_weights_are_rounded_to_the_nearest_number_of_the_type(kernels: Kernels) -> None:
-    x, weight = narrow(kernels, 7, 32), wide(48, 32)
+    x = narrow(kernels, 7, 32)
+    weight = wide(48, 32)
     nearest = weight.detach().to(kernels.dtype).float()
     assert torch.equal(linear(kernels, x, weight), linear(kernels, x, nearest))
 
@@ -183,7 +186,9 @@ def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) ->
 
 
 def test_gradients_that_are_not_contiguous_are_read_by_strides(kernels: Kernels) -> None:
-    x, y, gain = wide(32, 32), narrow(kernels, 32, 32), wide(32)
+    x = wide(32, 32)
+    y = narrow(kernels, 32, 32)
+    gain = wide(32)
     turned = torch.randn(32, 32).t()
     for function in (
         lambda: add(kernels, x, y, NONE),
@@ -221,7 +226,8 @@ def test_swiglu_is_silu_of_the_gate_times_the_other_half(kernels: Kernels) -> No
     )
     for size in (90.0, 1e30):  # gates that are open or shut
         x = torch.ones(2, 32).to(kernels.dtype)
-        x[0, :16], x[1, :16] = size, -size
+        x[0, :16] = size
+        x[1, :16] = -size
         y = activate(kernels, x.requires_grad_(), "swiglu")
         torch.testing.assert_close(y[0], torch.full((16,), size).to(kernels.dtype))
         torch.testing.assert_close(y[1], torch.zeros(16).to(kernels.dtype), atol=1e-7, rtol=0)
@@ -279,7 +285,8 @@ def attend(
     return attention(kernels, torch.cat(inputs[:3], dim=-1), heads, norms, turning, dropout)
 
 
-LENGTHS, WIDTHS = (1, 7, 16, 31, 32, 33, 100, 128, 256), (32, 64, 96, 128)
+LENGTHS = (1, 7, 16, 31, 32, 33, 100, 128, 256)
+WIDTHS = (32, 64, 96, 128)
 PREPARED = ("plain", "gains", "rotated", "both")
 ATTENDED = [
     *(
@@ -345,7 +352,7 @@ def test_later_tokens_do_not_change_a_bit_of_earlier_results(kernels: Kernels, c
     dy[:, cut:] = 0
     for gradient, is_value in zip(gradients([y], inputs, [dy]), (False, False, True), strict=False):
         assert not gradient[:, cut:].any()
-        # one key has all the weight, whatever it is
+        # Where there is one key, it has all the weight, and only its value has a gradient.
         assert gradient[:, :cut].any() or (cut == 1 and not is_value)
 
 
@@ -354,9 +361,11 @@ def test_scores_however_large_choose_a_key(kernels: Kernels, scale: float) -> No
     """Every query knows its key: itself, or the one before."""
     keys = torch.eye(48, 64).to(kernels.dtype)
     chosen = (torch.arange(48) - torch.arange(48) % 2).clamp(min=0)
-    q, k = (scale * keys[chosen])[None].requires_grad_(), keys[None].clone().requires_grad_()
+    q = (scale * keys[chosen])[None].requires_grad_()
+    k = keys[None].clone().requires_grad_()
     v = narrow(kernels, 1, 48, 64)
-    y, dy = attend(kernels, [q, k, v], 1), torch.randn(1, 48, 64).to(kernels.dtype)
+    y = attend(kernels, [q, k, v], 1)
+    dy = torch.randn(1, 48, 64).to(kernels.dtype)
     assert torch.equal(y, v[:, chosen])
     dq, dk, dv = gradients([y], [q, k, v], [dy])
     assert dq.abs().max() < 1e-5
@@ -452,7 +461,9 @@ def test_sums_drop_the_same_elements_on_the_way_back(
 ) -> None:
     mask = stream_mask(kernels, 21, 48, dropout).double()
     assert (mask == 1).all() or dropout.probability > 0
-    x, y, gain = wide(21, 48), narrow(kernels, 21, 48), wide(48, scale=0.3, mean=1.0)
+    x = wide(21, 48)
+    y = narrow(kernels, 21, 48)
+    gain = wide(48, scale=0.3, mean=1.0)
 
     def right(x: Tensor, y: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         return x + mask * y, norm_of(x + mask * y, gain, options)
@@ -464,7 +475,8 @@ def test_sums_drop_the_same_elements_on_the_way_back(
         [x, y, gain],
         limits,
     )
-    out, dout = add(kernels, x, y, dropout), torch.randn(21, 48)
+    out = add(kernels, x, y, dropout)
+    dout = torch.randn(21, 48)
     dx, dy = gradients([out], [x, y], [dout])
     (alone,) = gradients([drop_out(kernels, x, dropout)], [x], [dout])
     assert error(out, x.double() + mask * y.double()) < EXACT
@@ -479,7 +491,9 @@ def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
     """Results and gradients of all kernels; and gradients of gains, which are sums over rows."""
     torch.manual_seed(0)
     inputs = attention_inputs(kernels, 3, 45, 3, 32, gains=True)
-    x, y, gain = wide(3, 45, 96), narrow(kernels, 3, 45, 96), wide(96)
+    x = wide(3, 45, 96)
+    y = narrow(kernels, 3, 45, 96)
+    gain = wide(96)
     results = [
         attend(kernels, inputs, 3, rotation(45, 32), dropout),
         *add_norm(kernels, x, y, gain, LAYER, dropout),
@@ -519,7 +533,8 @@ def test_attention_to_what_is_not_finite_is_not_finite(
 
 
 def test_an_activation_sum_or_norm_of_nan_is_nan(kernels: Kernels) -> None:
-    x, y = torch.randn(2, 32), torch.zeros(2, 32).to(kernels.dtype)
+    x = torch.randn(2, 32)
+    y = torch.zeros(2, 32).to(kernels.dtype)
     y[0, 3] = math.nan
     for name in ACTIVATIONS:
         assert activate(kernels, y, name).isnan().nonzero().tolist() == [[0, 3]]
@@ -530,7 +545,8 @@ def test_an_activation_sum_or_norm_of_nan_is_nan(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("name", ["linear", "add_norm", "add", "drop_out", "activate", "attention"])
 def test_second_derivatives_are_refused(kernels: Kernels, name: str) -> None:
-    x, y = wide(2, 4, 32), narrow(kernels, 2, 4, 32)
+    x = wide(2, 4, 32)
+    y = narrow(kernels, 2, 4, 32)
     functions: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: linear(kernels, y, wide(32, 32)),
         "add_norm": lambda: add_norm(kernels, x, y, wide(32), LAYER, NONE)[1],

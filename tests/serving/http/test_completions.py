@@ -88,13 +88,15 @@ def test_completion_equals_generate_at_once_and_in_a_stream(
         asked = [char_model[1].encode(prompt).tolist() for prompt in prompts]
     body = {"prompt": asked if len(asked) > 1 else asked[0], "max_tokens": count, "n": n, "seed": 3}
     body |= {"logprobs": logprobs, "echo": echo, "extra_body": sampling}
-    answer, streamed = create(server, **body), joined(list(create(server, **body, stream=True)))
+    answer = create(server, **body)
+    streamed = joined(list(create(server, **body, stream=True)))
     assert [choice.model_dump() for choice in answer.choices] == streamed
     assert [choice.index for choice in answer.choices] == list(range(len(prompts) * n))
     assert answer.object == "text_completion"
     assert answer.id.startswith("cmpl-")
     for choice in answer.choices:
-        prompt, seed = prompts[choice.index // n], 3 + choice.index % n
+        prompt = prompts[choice.index // n]
+        seed = 3 + choice.index % n
         text = alone(char_model, prompt, max_new_tokens=count, seed=seed, **sampling)
         assert (choice.model_extra["seed"], choice.text) == (seed, prompt * echo + text)
         assert choice.finish_reason == ("length" if len(text) == count else "stop")
@@ -116,7 +118,8 @@ def test_completion_equals_generate_at_once_and_in_a_stream(
         ):
             assert (top is None) is (logprob is None)
             assert top is None or (logprobs <= len(top) <= logprobs + 1 and top[token] == logprob)
-    usage, shown = answer.usage, sum(map(len, prompts))
+    usage = answer.usage
+    shown = sum(map(len, prompts))
     assert (usage.prompt_tokens, usage.total_tokens) == (shown, shown + usage.completion_tokens)
     assert "stop" in sampling or usage.completion_tokens == len(prompts) * n * count
 
@@ -232,7 +235,7 @@ def test_window_crops_a_prompt_that_is_still_echoed_whole(
     )
     choice = answer.json()["choices"][0]
     assert choice["text"] == prompt + alone(char_model, prompt[-64:], max_new_tokens=5, seed=2)
-    # what was cropped is not described
+    # The tokens that were cropped are not described.
     assert "".join(choice["logprobs"]["tokens"]) == choice["text"][16:]
     assert choice["logprobs"]["text_offset"] == [*range(16, 85)]
     known = [logprob is not None for logprob in choice["logprobs"]["token_logprobs"]]

@@ -151,9 +151,7 @@ def test_prompt_that_is_shown_is_counted_for_each_completion(serve: Serve) -> No
 def test_long_request_is_read_and_answered_beside_the_event_loop(
     serve: Serve, char_model: CharModel
 ) -> None:
-    """A thread lets the others in, at the latest after the call that it is in; the event loop does
-    not.
-    """
+    """The event loop could answer nobody else in the meantime; a thread lets others work."""
     model, tokenizer = char_model
     used: set[str] = set()
 
@@ -166,18 +164,17 @@ def test_long_request_is_read_and_answered_beside_the_event_loop(
             used.add(threading.current_thread().name)
             return super().token_bytes(index)
 
-    long, loaded = {"prompt": "I" * 20_000}, make_loaded(model, Watched(tokenizer.itos))
+    long = {"prompt": "I" * 20_000}
+    loaded = make_loaded(model, Watched(tokenizer.itos))
     completion = {**long, "long_prompt": "crop", "max_tokens": 0, "echo": True, "logprobs": 0}
     engine = real_engine(make_loaded(*char_model)(Path()))
     with serve(lambda loaded: engine, loaded=loaded) as served:
-        for path, body in (
-            ("/tokenize", long),
-            ("/v1/completions", completion),
-            ("/api/generate", long),
-        ):
+        bodies = {"/tokenize": long, "/v1/completions": completion, "/api/generate": long}
+        for path, body in bodies.items():
+            used.clear()
             assert served.post(path, **body).status_code == 200
-            assert len(used) == 1
-            assert used.pop().startswith("long-requests")
+            (thread,) = used
+            assert thread.startswith("long-requests")
 
 
 def test_requests_under_way_hold_a_bounded_number_of_bytes(serve: Serve) -> None:
@@ -225,7 +222,8 @@ def test_metrics_count_requests_tokens_and_seconds(serve: Serve) -> None:
             for line in served.get("/metrics").text.splitlines()
             if line[0] != "#"
         ]
-    path, found = "/v1/completions", {name: float(value) for name, value in lines}
+    path = "/v1/completions"
+    found = {name: float(value) for name, value in lines}
     assert found[f'gpt_requests_total{{path="{path}",status="200"}}'] == 1
     assert found[f'gpt_requests_total{{path="{path}",status="400"}}'] == 2
     assert found['gpt_requests_total{path="none",status="404"}'] == 2
@@ -305,7 +303,7 @@ def test_too_large_body_is_refused_before_it_is_read(server: Served) -> None:
 
 def test_protocol_is_documented_and_health_tells_of_failures(manual: Served) -> None:
     document = manual.get("/openapi.json").json()
-    # the rest is the playground's
+    # The other paths are the playground's.
     protocol = {path for path in document["paths"] if not path.startswith("/api/")}
     models = {"/v1/models", "/v1/models/{name}"}
     assert protocol == {

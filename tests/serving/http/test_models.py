@@ -54,13 +54,14 @@ def test_models_are_listed_and_described(server: Served) -> None:
 
 def test_models_tell_window_and_vocabulary_before_loading(tmp_path: Path) -> None:
     add_run(tmp_path, "run")
-    models, folder = make_models(tmp_path), tmp_path / "run" / "checkpoints" / "step-000001"
+    models = make_models(tmp_path)
+    folder = tmp_path / "run" / "checkpoints" / "step-000001"
     assert models.sizes("run") == {}
     tokenizer = CharTokenizer("abc")
     model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=32, vocab_size=3))
     write_checkpoint(folder, bare_checkpoint(model, tokenizer))
     assert models.sizes("run") == {"max_model_len": 32, "vocab_size": 3}
-    # not what was saved
+    # The manifest has another hash of the file now.
     (folder / "tokenizer.json").write_text(json.dumps(CharTokenizer("abcd").to_dict()))
     os.utime(folder)
     assert models.sizes("run") == {}
@@ -205,6 +206,7 @@ def test_changed_checkpoint_is_loaded_anew_beside_the_old_one(tmp_path: Path) ->
 
 
 def test_names_are_text_and_those_of_given_checkpoints(tmp_path: Path, runs: Path) -> None:
+    # The second is no UTF-8, and could not be sent as JSON.
     for name in ("run", os.fsdecode(b"\xff")):
         add_run(tmp_path, name)
     assert names(make_models(tmp_path, checkpoints=())) == ["run"]

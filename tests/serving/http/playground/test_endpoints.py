@@ -122,7 +122,7 @@ def test_prompt_may_be_ids_and_known(server: Served, char_model: CharModel) -> N
     (token,) = tokens(server, prompt="It was", max_tokens=1, known=6, alternatives=size)
     assert sorted(index for index, _, _ in token["own"]) == list(range(size))
     assert sum(p for _, _, p in token["own"]) == pytest.approx(1, abs=1e-3)
-    # the first of which lie before the window
+    # The first tokens of a longer prompt lie before the window, and have no probability.
     found = tokens(server, prompt="It was\n" * 10, max_tokens=2)
     assert [index for index, token in enumerate(found) if token["probability"] is None] == list(
         range(70 - 64 + 1)

@@ -43,7 +43,7 @@ def get(site: Served, path: str, status: int = 200) -> Any:
 
 
 def test_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
-    # a checkpoint without a run
+    # A checkpoint without a run is not listed.
     shutil.copytree(next((folder / "tiny/checkpoints").iterdir()), folder / "quantized")
     assert get(site, "/api/runs") == {"runs": ["tiny"], "training": None}
     get(site, "/api/runs/quantized", status=404)
@@ -65,11 +65,9 @@ def test_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
 
 
 def test_training_run_says_so_and_how_far_it_is(site: Served, folder: Path) -> None:
-    metrics, run, other = (
-        folder / "tiny" / "metrics.jsonl",
-        RunFolder(folder / "tiny"),
-        RunFolder(folder / "tiny"),
-    )
+    metrics = folder / "tiny" / "metrics.jsonl"
+    run = RunFolder(folder / "tiny")
+    other = RunFolder(folder / "tiny")
     lines = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= 4]
     damaged = ['{"step": 5, "train/loss": 1', "[" * 100_000, '{"train/loss": 2}', ""]
     metrics.write_text("\n".join([*lines[:1] * 1000, *damaged[1:], *lines]) + "\n" + damaged[0])
@@ -159,7 +157,7 @@ def test_no_other_folder_can_be_named_and_damage_is_said(site: Served, folder: P
     for path in (
         f"/api/runs/{name}{rest}" for name in OTHER_FOLDERS for rest in ("", "/snapshots/0?basis=0")
     ):
-        # which sends the path as it is
+        # This client sends a path as it is, without resolving its dots.
         with closing(HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -94,7 +94,8 @@ def test_page_writes_the_completion_and_a_reload_keeps_the_form(
 def test_text_streams_stops_at_once_and_gives_way_to_another(
     open_page: Open, manual: Served
 ) -> None:
-    page, engine = open_page(served=manual), manual.engine
+    page = open_page(served=manual)
+    engine = manual.engine
     engine.wait_for_request()  # it writes when it is opened
     fill(page, prompt="It")
     page.point("document.getElementById('write-button')", click=True)
