@@ -3,12 +3,14 @@
 import argparse
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
 
 from docs.site.build import build, execute_all
 from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems, read
+from docs.site.lessons import LESSONS, execute_lesson
 from docs.site.pages import page
 
 FOLDER = Path("build").absolute()
@@ -29,6 +31,18 @@ def check(paths: list[Path], output: Path | None) -> None:
             output.write_text(page(executed, path.stem), encoding="utf-8")
 
 
+def execute_lessons() -> None:
+    """Execute the notebooks that are kept with their outputs, each in a fresh folder; write them.
+
+    Raises:
+        CellExecutionError: a cell failed; that notebook stays as it was.
+    """
+    for path in LESSONS:
+        with tempfile.TemporaryDirectory() as folder:
+            lesson = execute_lesson(path, Path(folder))
+        nbformat.write(lesson, path)
+
+
 def main() -> int:
     """Run a subcommand; return 0, or 2 with a line on each mistake of a chapter."""
     parser = argparse.ArgumentParser(prog="python -m docs.site", description=__doc__)
@@ -36,6 +50,7 @@ def main() -> int:
     building = commands.add_parser("build", help="build the site")
     building.add_argument("--no-outputs", action="store_true", help="do not execute the chapters")
     commands.add_parser("notebooks", help="write the notebooks of the chapters into notebooks/")
+    commands.add_parser("lessons", help="execute the notebooks that are kept with their outputs")
     checking = commands.add_parser("check", help="execute chapters and say which cell fails")
     checking.add_argument("chapters", type=Path, nargs="+")
     checking.add_argument("--output", type=Path, help="write the page, in Markdown")
@@ -52,6 +67,8 @@ def main() -> int:
         elif options.command == "notebooks":
             for path in CHAPTERS:
                 nbformat.write(notebook(path), NOTEBOOKS / f"{path.stem}.ipynb")
+        elif options.command == "lessons":
+            execute_lessons()
         else:
             check(options.chapters, options.output)
     except (ChapterError, subprocess.CalledProcessError) as error:

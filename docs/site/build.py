@@ -13,6 +13,7 @@ import yaml
 
 from docs.site import reference
 from docs.site.chapters import CHAPTERS, NOTEBOOKS, ROOT, execute
+from docs.site.lessons import LESSONS
 from docs.site.links import adapt, place
 from docs.site.pages import page
 from gpt.cli.commands import COMMANDS
@@ -38,6 +39,8 @@ def build(folder: Path, chapters: dict[Path, nbformat.NotebookNode]) -> Path:
         shutil.rmtree(old, ignore_errors=True)
     for path, chapter in chapters.items():
         _write_chapter(path, chapter, pages, folder / "book" / path.stem / "shown")
+    for path in LESSONS:
+        _write_lesson(path, pages)
     _write_generated(pages)
     _write_documents(pages)
     look = Path(__file__).parent / "mkdocs.yml"
@@ -88,6 +91,16 @@ def _write_chapter(path: Path, chapter: nbformat.NotebookNode, pages: Path, show
     )
     if shown.is_dir():
         shutil.copytree(shown, pages / "book" / path.stem)
+
+
+def _write_lesson(path: Path, pages: Path) -> None:
+    """Write the page of a notebook that is kept with its outputs."""
+    lesson = nbformat.read(path, as_version=4)
+    for cell in lesson.cells:
+        if cell.cell_type == "markdown":
+            cell.source, linked = adapt(cell.source, f"notebooks/{path.name}")
+            _write_linked(linked, pages)
+    _write(pages / "book" / f"{path.stem}.md", page(lesson, path.stem))
 
 
 def _write_generated(pages: Path) -> None:
@@ -153,6 +166,7 @@ def navigation() -> list[object]:
     return [
         {"Home": "index.md"},
         {"Book": [*chapters, *APPENDICES]},
+        {"Notebooks": [f"book/{path.stem}.md" for path in LESSONS]},
         {
             "Guides": [
                 {title: [f"{name}.md" for name in listed]} for title, listed in GUIDES.items()

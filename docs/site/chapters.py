@@ -113,7 +113,7 @@ def execute(path: Path, folder: Path) -> NotebookNode:
     client = NotebookClient(
         notebook, timeout=600, kernel_name="python3", coalesce_streams=True, extra_arguments=quiet
     )
-    with client.setup_kernel(env=_environment(), cwd=str(place)):
+    with client.setup_kernel(env=kernel_environment(), cwd=str(place)):
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "code":
                 _run(client, path, number)
@@ -123,7 +123,7 @@ def execute(path: Path, folder: Path) -> NotebookNode:
     return notebook
 
 
-def _environment() -> dict[str, str]:
+def kernel_environment() -> dict[str, str]:
     """Return what a kernel sees: this checkout, its `gpt`, no network, one core, since chapters run
     side by side.
     """

@@ -8,6 +8,10 @@ from pathlib import PurePosixPath
 
 from latex2mathml.converter import convert
 
+from docs.site.lessons import LESSONS
+
+_LESSONS = {f"notebooks/{path.name}": f"book/{path.stem}.md" for path in LESSONS}
+"""The pages of the notebooks that are kept with their outputs."""
 _PARTS = re.compile(
     r"(?P<code>^ *(?P<fence>`{3,}).*?^ *(?P=fence) *$|`[^`]+`)"
     r"|\]\((?P<link>[^)\s]+)\)"
@@ -24,6 +28,8 @@ def place(path: str) -> str:
     """
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
+    if path in _LESSONS:
+        return _LESSONS[path]
     if path.startswith("notebooks/") and path.endswith(".ipynb"):
         return "book/" + path.removeprefix("notebooks/")
     if path == "README.md":

@@ -34,7 +34,7 @@ def page(notebook: NotebookNode, name: str) -> str:
     title, text = re.split(r"(?<=\n)", "\n\n".join(parts).lstrip(), maxsplit=1)
     colab = f"https://colab.research.google.com/github/{chapters.REPOSITORY}/blob/main/notebooks/{name}.ipynb"
     opened = f", [in Colab]({colab})" if chapters.REPOSITORY else ""
-    return f"{title}\n*This chapter as a [notebook]({name}.ipynb){opened}.*\n{text}\n"
+    return f"{title}\n*This page as a [notebook]({name}.ipynb){opened}.*\n{text}\n"
 
 
 def _code(cell: NotebookNode) -> str:

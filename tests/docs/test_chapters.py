@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 
 from docs.site import chapters
 from docs.site.chapters import CHAPTERS, NOTEBOOKS, ChapterError, execute, notebook, problems, read
+from docs.site.lessons import LESSONS, execute_lesson
 from docs.site.pages import page
 
 WHOLE = "# A title\n\n{}\n\n## What you have read\n"
@@ -84,7 +85,8 @@ def test_notebooks_are_those_of_the_chapters_without_outputs() -> None:
     assert sorted(name for name in kept if name[0].isdigit()) == [path.stem for path in CHAPTERS]
     for path in CHAPTERS:
         assert kept[path.stem] == notebook(path), f"{path.name} has changed: run make site"
-    cells = [cell for each in kept.values() for cell in each.cells]
+    lessons = {path.stem for path in LESSONS}
+    cells = [cell for name, each in kept.items() if name not in lessons for cell in each.cells]
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
@@ -127,3 +129,63 @@ def test_other_notebooks_run_without_network(
     assert sum("<iframe" in output.get("data", {}).get("text/html", "") for output in copies) == 2
     assert (tmp_path / "my_parts.py").is_file()
     assert any("image/png" in output.get("data", {}) for output in outputs["your_own_parts"])
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_lessons_are_kept_with_all_their_outputs(path: Path) -> None:
+    lesson = nbformat.read(path, as_version=4)
+    cells = [cell for cell in lesson.cells if cell.cell_type == "code"]
+    # executed from top to bottom in a fresh kernel
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert {output.output_type for output in outputs} == {"stream", "display_data"}
+    assert not [output for output in outputs if output.get("name") == "stderr"]
+    assert sum(output.output_type == "display_data" for output in outputs) == 2  # pictures
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 200_000
+    assert not [place for place in (Path.home(), NOTEBOOKS.parent, "/tmp") if str(place) in text]
+    assert ELSEWHERE.findall(page(lesson, path.stem)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # on a busy machine a training takes minutes
+def test_names_are_new_and_end_where_the_lens_says(tmp_path: Path) -> None:
+    printed = printed_by(execute_lesson(LESSONS[0], tmp_path))
+    assert "data.items=lines" in printed
+    assert "on both sides: set()" in printed
+    by_hand = number_in(r"held out: ([\d.]+) nats per character", printed)
+    assert by_hand == pytest.approx(number_in(r"'loss': ([\d.]+)", printed), abs=1e-3)
+    assert by_hand < 1.5
+    counted = number_in(r"(\d+) of 1000 are new", printed)
+    assert counted == number_in(r"'new_samples': (\d+)", printed)
+    assert counted > 800
+    after_last_block = re.findall(r"ninety(?: degrees)? .* ([\d.]+)%\n", printed)
+    assert float(after_last_block[0]) < 20 < float(after_last_block[1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_answers_are_better_from_pairs_than_from_plain_text(tmp_path: Path) -> None:
+    printed = printed_by(execute_lesson(LESSONS[1], tmp_path))
+    assert "data.items=pairs" in printed
+    assert "58+73▸131■5+53▸58■" in printed
+    assert "      ^^^^     ^^^ " in printed
+    pairs = number_in(r"pairs +(\d+) of 1000 exact", printed)
+    plain_text = number_in(r"plain text, best +(\d+) of 1000 exact", printed)
+    assert pairs > 800
+    assert pairs > plain_text
+    assert number_in(r"(\d+) of 200 last answers", printed) > 150
+    assert printed.count("> +7") == 2  # a talk with each of two models
+
+
+def printed_by(lesson: nbformat.NotebookNode) -> str:
+    """Return all that the cells of a notebook have printed."""
+    outputs = [output for cell in lesson.cells for output in cell.get("outputs", [])]
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def number_in(pattern: str, text: str) -> float:
+    """Return the number in the only group of a pattern, where it is first found."""
+    found = re.search(pattern, text)
+    assert found is not None, f"no {pattern} in {text}"
+    return float(found[1])

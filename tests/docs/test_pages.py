@@ -11,6 +11,7 @@ import pytest
 import gpt
 from docs.site import build, reference
 from docs.site.chapters import CHAPTERS, ROOT
+from docs.site.lessons import LESSONS
 from docs.site.links import adapt
 from gpt.cli.commands import COMMANDS
 from gpt.cli.explain import VIEWS
@@ -21,6 +22,7 @@ def test_every_document_has_its_place() -> None:
     assert len(listed) == len(set(listed))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} <= set(listed)
     assert {f"book/{path.name}" for path in CHAPTERS} <= set(listed)
+    assert {f"book/{path.stem}.md" for path in LESSONS} <= set(listed)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,7 @@ def test_every_document_has_its_place() -> None:
         ),
         ("docs/book/1_x.md", "../data.md", "../data.md", set()),
         ("docs/data.md", "../notebooks/1_x.ipynb", "book/1_x.ipynb", set()),
+        ("docs/data.md", "../notebooks/names.ipynb", "book/names.md", set()),
         ("README.md", "docs/data.md", "data.md", set()),
         ("benchmarks/LOG.md", "../docs/attention.png", "../../attention.png", set()),
         (

@@ -13,6 +13,7 @@ import gpt
 from browser import Page
 from docs.site.build import build
 from docs.site.chapters import CHAPTERS
+from docs.site.lessons import LESSONS
 from gpt.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test waits for every chapter
@@ -40,7 +41,7 @@ def test_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path) -> Non
     assert all((site / "commands" / f"{name}.html").is_file() for name in COMMANDS)
     assert all(
         (site / "book" / f"{path.stem}.{kind}").is_file()
-        for path in CHAPTERS
+        for path in [*CHAPTERS, *LESSONS]
         for kind in ("html", "ipynb")
     )
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
