@@ -6,16 +6,21 @@ The days and the order of all are random, by a fixed seed.
 """
 
 import argparse
+import ast
 import calendar
 import json
 import random
 import sys
+import sysconfig
 from collections.abc import Iterator
 from datetime import date, timedelta
+from pathlib import Path
 
 SEED = 1
 NUM_DATES = 3_000
 MAX_AMOUNT = 400
+MAX_SUMMARY = 80
+"""Characters of the longest first line of a docstring that is an answer."""
 UNITS = (("km", "m", 1000), ("m", "cm", 100), ("cm", "mm", 10), ("kg", "g", 1000))
 ONES = (
     *("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
@@ -69,7 +74,29 @@ def conversions() -> Iterator[tuple[str, str]]:
             yield f"{number * factor} {small} in {large}", f"{number} {large}"
 
 
-SETS = {"arithmetic": arithmetic, "dates": dates, "conversions": conversions}
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yield functions and classes of the standard library, and the first lines of their docstrings.
+
+    What a name does can hardly be known from other names: this set shows how well answers are
+    written, by their loss, and not how many are right.
+    """
+    for file in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+                continue
+            docstring = ast.get_docstring(node) or ""
+            summary = docstring.partition("\n")[0]
+            is_sentence = summary.endswith(".") and summary.isascii()
+            if is_sentence and len(summary) <= MAX_SUMMARY:
+                yield f"what does {file.stem}.{node.name} do", summary
+
+
+SETS = {
+    "arithmetic": arithmetic,
+    "dates": dates,
+    "conversions": conversions,
+    "docstrings": docstrings,
+}
 
 
 def main() -> int:
