@@ -35,7 +35,7 @@ def execute_lessons() -> None:
     """Execute the notebooks that are kept with their outputs, each in a fresh folder; write them.
 
     Raises:
-        CellExecutionError: a cell failed; that notebook stays as it was.
+        ChapterError: a cell failed; that notebook stays as it was.
     """
     for path in LESSONS:
         with tempfile.TemporaryDirectory() as folder:

@@ -146,7 +146,7 @@ def _run(client: NotebookClient, path: Path, number: int) -> None:
         except CellExecutionError as error:
             if error.ename not in ("AssertionError", "NotImplementedError"):
                 raise ChapterError(
-                    f"{_place(path, cell)}: the check of the stub ends with {_plain(error)}"
+                    f"{_place(path, cell)}: the check of the stub ends with {plain(error)}"
                 ) from None
             stub.outputs = []
             return
@@ -154,10 +154,10 @@ def _run(client: NotebookClient, path: Path, number: int) -> None:
     try:
         client.execute_cell(cell, number)
     except CellExecutionError as error:
-        raise ChapterError(f"{_place(path, cell)}: {_plain(error)}") from None
+        raise ChapterError(f"{_place(path, cell)}: {plain(error)}") from None
 
 
-def _plain(error: CellExecutionError) -> str:
+def plain(error: CellExecutionError) -> str:
     """Return an error with its traceback, or what a shell printed, without the colors of a
     terminal.
     """

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
-from docs.site.chapters import NOTEBOOKS, kernel_environment
+from docs.site.chapters import NOTEBOOKS, ChapterError, kernel_environment, plain
 
 LESSONS = [NOTEBOOKS / f"{name}.ipynb" for name in ("names", "answers")]
 """In the order in which they are to be read."""
@@ -25,7 +26,7 @@ def execute_lesson(path: Path, folder: Path) -> NotebookNode:
     """Execute a notebook in a kernel that works in `folder`; return it with its outputs.
 
     Raises:
-        CellExecutionError: a cell failed.
+        ChapterError: a cell failed.
     """
     lesson = nbformat.read(path, as_version=4)
     metadata = lesson.metadata.copy()
@@ -39,7 +40,10 @@ def execute_lesson(path: Path, folder: Path) -> NotebookNode:
     )
     with client.setup_kernel(env=kernel_environment(), cwd=str(folder)):
         for number, cell in enumerate(lesson.cells):
-            client.execute_cell(cell, number)
+            try:
+                client.execute_cell(cell, number)
+            except CellExecutionError as error:
+                raise ChapterError(f"{path}, cell {number}: {plain(error)}") from None
     lesson.metadata = metadata  # the kernel adds the version of Python
     for cell in lesson.cells:
         for output in cell.get("outputs", []):

@@ -148,6 +148,18 @@ def test_lessons_are_kept_with_all_their_outputs(path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_executed_lesson_has_no_times_and_names_the_failing_cell(tmp_path: Path) -> None:
+    path = tmp_path / "lesson.ipynb"
+    cells = [nbformat.v4.new_code_cell("print('step 3: evaluating\\ndone')", id="first")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    assert printed_by(execute_lesson(path, tmp_path)) == "done\n"
+    cells.append(nbformat.v4.new_code_cell("1 / 0", id="second"))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    with pytest.raises(ChapterError, match=r"lesson\.ipynb, cell 1: (?s:.*)ZeroDivisionError"):
+        execute_lesson(path, tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # on a busy machine a training takes minutes
 def test_names_are_new_and_end_where_the_lens_says(tmp_path: Path) -> None:
     printed = printed_by(execute_lesson(LESSONS[0], tmp_path))
