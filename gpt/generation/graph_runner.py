@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.config.sections import SHIPPED
+from gpt.config.components import SHIPPED
 from gpt.generation.burst import MAX_BURST, Burst
 from gpt.generation.runner import NOT_FINITE, Sampled, TorchRunner, sample_each
 from gpt.generation.sampling import next_token_probabilities, sample

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config import Config, OptimConfig
-from gpt.config.sections import SHIPPED
+from gpt.config.components import SHIPPED
 from gpt.data.batches import StepBatch
 from gpt.data.tokens import IGNORE
 from gpt.model import GPT
