@@ -18,7 +18,7 @@ from gpt.generation.engine import Engine
 from gpt.generation.runner import Runner, Sampled
 from gpt.generation.runtime import Runtime, build_runtime
 from gpt.generation.sequence import Request, ScheduledWork
-from gpt.generation.speculation import DraftStats, SpeculativeRunner
+from gpt.generation.speculation import Experience, SpeculativeRunner
 from gpt.generation.tokens import SampledToken
 from gpt.model.quantized import weights_format
 
@@ -65,6 +65,7 @@ def simulated(subject: Subject, small: Subject, rate: float) -> Entrant:
 
 def _with_draft(runtime: Runtime, small: Runtime, rate: float) -> Decode:
     """Return a function that decodes with drafts of which each token is right at a rate."""
+    experience = Experience()
 
     def decode(idx: Tensor, params: SamplingParams) -> list[float]:
         seeds = range(params.seed, params.seed + len(idx))
@@ -76,7 +77,7 @@ def _with_draft(runtime: Runtime, small: Runtime, rate: float) -> Decode:
             texts[chunk.row].append(chunk.token.id)
         target = runtime.runner(len(idx))
         draft = SimulatedDraft(small.runner(len(idx)), rate, texts)
-        engine = Engine(SpeculativeRunner(target, draft, DraftStats()), None, len(idx))
+        engine = Engine(SpeculativeRunner(target, draft, experience), None, len(idx))
         start = time.perf_counter()
         for row, (ids, seed) in enumerate(zip(idx.tolist(), seeds, strict=True)):
             seeded = params.model_copy(update={"seed": seed})

@@ -248,7 +248,7 @@ def _sample(
         if arguments.stats:
             report(f"{runtime.name}: {tokens} tokens, {tokens / seconds:,.0f} tokens/s")
             if arguments.draft is not None:
-                report(runtime.draft_stats.describe())
+                report(runtime.draft_experience.describe())
 
 
 def _requests(prompts: Sequence[Prompt], seeds: Iterable[int]) -> Iterator[tuple[Prompt, int]]:

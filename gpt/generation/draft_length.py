@@ -7,10 +7,10 @@ LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 A longer draft than 16 pays only where more than nine of ten tokens are accepted.
 """
-FIRST_LENGTHS = (4, 4, 0, 0, 8, 8, 2, 2)
-"""Lengths of the first rounds, spread over `LENGTHS`.
+FIRST_LENGTHS = (4, 4, 0)
+"""Lengths of the first rounds, after which a draft that does not pay is hardly used any more.
 
-Each comes twice, since the first round of a length takes longer: it warms the caches.
+The first round takes longer, as the small model reads the text so far, and so is repeated.
 """
 MAX_TRIAL_SHARE = 0.02
 """Share of the time that may go into trials of other lengths than the best one."""

@@ -12,7 +12,7 @@ from gpt.generation.kv_cache import KV_DTYPES
 from gpt.generation.native_runner import NativeModel, NativeRunner
 from gpt.generation.paged import BLOCK
 from gpt.generation.runner import Runner, TorchRunner
-from gpt.generation.speculation import DraftStats, SpeculativeRunner
+from gpt.generation.speculation import Experience, SpeculativeRunner
 from gpt.model import GPT
 from gpt.model.quantized import BFLOAT16, weights_format
 from gpt.native.decoding.decoder import load_decoder
@@ -72,7 +72,7 @@ class Runtime:
 
     Attributes:
         name: the backend, the types of weights and of the cache, and the device, for messages.
-        draft_stats: what was drafted, if a draft was given.
+        draft_experience: what was learned of the draft, if one was given.
 
     Args:
         native: what the C++ engine needs of the model; None if PyTorch computes it.
@@ -92,7 +92,7 @@ class Runtime:
     ) -> None:
         self.model = model
         self._draft = draft
-        self.draft_stats = DraftStats()
+        self.draft_experience = Experience()
         self._kv_dtype = kv_dtype
         self._native = native
         self._report = report
@@ -153,7 +153,7 @@ class Runtime:
         # The small model has a full window for each sequence: its keys and values are small. It
         # computes no prompts in parts, since it reads one only when its answer has begun.
         draft = self._draft.runner(sequences)
-        return SpeculativeRunner(target, draft, self.draft_stats)
+        return SpeculativeRunner(target, draft, self.draft_experience)
 
     def _own_runner(self, sequences: int, prefill_chunk: int | None, blocks: int | None) -> Runner:
         # A forked child has one thread of its parent's pool, and would wait for the others forever.

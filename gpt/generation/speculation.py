@@ -13,7 +13,7 @@ rule of Leviathan et al. accepts more tokens, but its text depends on the draft 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -27,18 +27,22 @@ ENDLESS = 2**62
 
 
 @dataclass
-class DraftStats:
-    """What has been drafted since the start.
+class Experience:
+    """What was learned of the drafts for a model, by all runners of its runtime.
 
     Attributes:
         passes: number of passes in which the target checked drafts, counted for each sequence.
         drafted: number of tokens in these drafts.
         accepted: how many of them the target sampled too.
+        acceptance: how often a token was accepted in the last rounds.
+        lengths: chooses the length of drafts, by the number of sequences that share a pass.
     """
 
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    lengths: dict[int, DraftLength] = field(default_factory=dict)
 
     def describe(self) -> str:
         """Return the counts as a line for a person."""
@@ -61,17 +65,15 @@ class SpeculativeRunner(Runner):
     Args:
         target: computes what is sampled.
         draft: of a model with the same token ids, with room for as many sequences.
-        stats: counts what this runner drafts.
+        experience: of earlier runners with the same models, which this one adds to.
     """
 
-    def __init__(self, target: Runner, draft: Runner, stats: DraftStats) -> None:
+    def __init__(self, target: Runner, draft: Runner, experience: Experience) -> None:
         super().__init__(target.block_size, target.pool)
         self._target = target
         self._draft = draft
-        self._stats = stats
+        self._experience = experience
         self._drafts: dict[int, _Draft] = {}  # by the row of their sequences
-        self._acceptance = Acceptance()
-        self._lengths: dict[int, DraftLength] = {}  # by the number of sequences
 
     @property
     def max_samples_per_call(self) -> int:
@@ -84,8 +86,7 @@ class SpeculativeRunner(Runner):
         """Compute a step; sample several tokens where every sequence needs only its next one."""
         if any(item.max_samples == 0 or len(item.tokens) > 1 for item in work):
             return self._target.run(work)
-        # The best length depends on how many sequences share a pass.
-        lengths = self._lengths.setdefault(len(work), DraftLength(self._acceptance))
+        lengths = self._lengths(len(work))
         length = lengths.next()
         # The last tokens before a window moves, or a text ends, are too few for the whole draft.
         if length >= min(item.max_samples for item in work):
@@ -101,6 +102,13 @@ class SpeculativeRunner(Runner):
         lengths.record(length, time.perf_counter() - start)
         self._count(drafted, sampled)
         return sampled
+
+    def _lengths(self, sequences: int) -> DraftLength:
+        known = self._experience.lengths.get(sequences)
+        if known is None:
+            known = DraftLength(self._experience.acceptance)
+            self._experience.lengths[sequences] = known
+        return known
 
     def _drafted(self, work: Sequence[ScheduledWork], length: int) -> list[ScheduledWork]:
         """Return the items with drafts of `length` tokens, or fewer where a draft ends."""
@@ -138,10 +146,10 @@ class SpeculativeRunner(Runner):
             # The last sampled token is the target's own; without any, the logits are not finite.
             num_accepted = max(0, num_sampled - 1)
             num_compared = min(num_accepted + 1, len(item.draft))
-            self._acceptance.record(num_accepted, num_compared)
-            self._stats.passes += 1
-            self._stats.drafted += len(item.draft)
-            self._stats.accepted += num_accepted
+            self._experience.acceptance.record(num_accepted, num_compared)
+            self._experience.passes += 1
+            self._experience.drafted += len(item.draft)
+            self._experience.accepted += num_accepted
 
 
 class _Draft:

@@ -76,7 +76,7 @@ def test_texts_with_a_draft_are_those_without(backend: str, given: dict[str, Any
     found = complete(model, PROMPTS, params, runtime=drafted)
     assert tokens_of(found) == tokens_of(expected)
     assert [text.finish for text in found] == [text.finish for text in expected]
-    stats = drafted.draft_stats
+    stats = drafted.draft_experience
     assert 0 < stats.accepted < stats.drafted
 
 
@@ -97,7 +97,7 @@ def test_model_that_drafts_for_itself_is_always_right() -> None:
     model = sharp_model(std=0.25, position="rope", block_size=64)
     runtime = build_runtime(model, DecodeOptions("eager"), draft=model)
     complete(model, ["abc"], SamplingParams(max_new_tokens=50, seed=1), runtime=runtime)
-    stats = runtime.draft_stats
+    stats = runtime.draft_experience
     assert stats.accepted == stats.drafted > 30
 
 
