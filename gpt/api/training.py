@@ -16,7 +16,7 @@ from gpt.config.composing import Source, compose_config
 from gpt.config.plugins import load_plugins
 from gpt.config.sources import LoadedConfig, name_of_text, to_name
 from gpt.data.locating import store_text
-from gpt.data.own_text import fit_recipe
+from gpt.data.own_text import fit_recipe, for_checkpoint
 from gpt.extras.snapshots import Snapshots
 from gpt.system.device import require_own_threads
 from gpt.system.distributed import joined
@@ -173,8 +173,10 @@ def _configure(
     assert path is not None
     keywords = _with_path(keywords, path)
     if source is None:
-        data = compose_config(None, keywords).config.data
-        source, _ = fit_recipe(data, settings, report)
+        chosen = compose_config(None, keywords).config
+        source, _ = fit_recipe(chosen.data, settings, report)
+        if chosen.train.init_from is not None:
+            source = for_checkpoint(source)
     loaded = compose_config(source, keywords)
     if loaded.file is not None:
         return loaded

@@ -77,20 +77,30 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
         output: the YAML file; if it is not in this folder, the text's path in it is absolute.
         overrides: values that the file has too, such as train.max_steps=500.
     """
-    from gpt.data.own_text import fit_recipe
+    from gpt.data.own_text import fit_recipe, for_checkpoint
 
     is_here = output.parent.resolve() == Path.cwd()
     path = str(Path(text) if is_here else Path(text).absolute())
     check_overrides(["data.source=file", "data.path=", *overrides])
     given = ["data.source=file", override("data.path", path), *overrides]
-    sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, settings, report)
+    chosen = parse_config("", "the recipe", given)
+    sections, dataset = fit_recipe(chosen.data, settings, report)
+    if chosen.train.init_from is not None:
+        sections = for_checkpoint(sections)
     config = parse_config(dump(sections), "the recipe", given)
-    dataset.check_length(config.model.block_size)
+    if chosen.train.init_from is None:  # else the window is that of the checkpoint
+        dataset.check_length(config.model.block_size)
     body = dump_config(config, only_given=True).encode()
     comment = _describe_text(text, dataset)
-    if all(word.startswith("data.") for word in overrides):
+    if all(map(decides_recipe, overrides)):
         comment += f" Written anew for another text, unless edited: {_checksum(body)}"
     return FittedText(config, dataset, f"{comment}\n".encode() + body)
+
+
+def decides_recipe(override: str) -> bool:
+    """Return whether a value, such as data.items=lines, has to be known to choose the recipe."""
+    key = override.partition("=")[0].strip()
+    return key.startswith("data.") or key == "train.init_from"
 
 
 def _describe_text(text: str, dataset: "Dataset") -> str:

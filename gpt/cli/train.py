@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import CommandParser, load, load_torch, report, run_command
 from gpt.cli.config_options import add_config_options, check_overrides, write_output
-from gpt.cli.make_config import default_output, describe_reading, fit_text, is_edited
+from gpt.cli.make_config import (
+    decides_recipe,
+    default_output,
+    describe_reading,
+    fit_text,
+    is_edited,
+)
 from gpt.cli.shared_options import not_empty
 from gpt.config import Config
 from gpt.config.loading import dump_config, parse_config
@@ -25,6 +31,7 @@ from gpt.system.invocation import command_line
 from gpt.system.progress import silent
 
 if TYPE_CHECKING:
+    from gpt.data.dataset import Dataset
     from gpt.training.signals import Interrupted
     from gpt.training.trainer import Trainer
 
@@ -205,14 +212,14 @@ def _read_run(resume: str, overrides: Sequence[str]) -> tuple[LoadedConfig, str]
 def _read_text(text: str, overrides: Sequence[str], arguments: argparse.Namespace) -> LoadedConfig:
     """Return the configuration for a text, with all overrides.
 
-    A YAML file with this configuration is written first. Of the overrides it has those that say how
-    the text is read; the others are for this run only.
+    A YAML file with this configuration is written first. Of the overrides it has those by which the
+    recipe is chosen; the others are for this run only.
     """
     check_overrides(overrides)
     output = default_output(text)
-    of_data = [word for word in overrides if word.partition(".")[0].strip() == "data"]
+    of_recipe = [word for word in overrides if decides_recipe(word)]
     settings = read_settings(arguments.offline)
-    fitted = fit_text(text, output, of_data, settings)
+    fitted = fit_text(text, output, of_recipe, settings)
     config = parse_config(fitted.content.decode(), str(output), overrides)
     if output.exists() and is_edited(output):
         # What a user has written into the file is never replaced.
@@ -224,14 +231,18 @@ def _read_text(text: str, overrides: Sequence[str], arguments: argparse.Namespac
         # Checked before the file is written: a training that cannot begin here leaves none.
         choose_device(config.run.device)
         write_output(output, fitted.content)
+    report(f"{output}: {_describe_training(config, fitted.dataset)}")
+    return LoadedConfig(config, to_name(output.stem), output)
+
+
+def _describe_training(config: Config, dataset: "Dataset") -> str:
     model = config.model
     train = config.train
-    report(
-        f"{output}: {model.n_layer} layers of {model.n_embd}, {model.block_size} positions, "
-        f"{train.max_steps:,} steps of {train.batch_size} sequences; "
-        f"{describe_reading(config, fitted.dataset)}"
-    )
-    return LoadedConfig(config, to_name(output.stem), output)
+    steps = f"{train.max_steps:,} steps of {train.batch_size} sequences"
+    if train.init_from is not None:  # its window, and so the amount of text, is not known yet
+        return f"the model of {train.init_from}, {steps}"
+    size = f"{model.n_layer} layers of {model.n_embd}, {model.block_size} positions"
+    return f"{size}, {steps}; {describe_reading(config, dataset)}"
 
 
 def _check_same(found: dict[str, Any], fitted: dict[str, Any], file: Path) -> None:

@@ -6,6 +6,7 @@ and each number below was measured together with the others, see benchmarks/LOG.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,6 +180,18 @@ def recipe_for(characters: int, shorter_split: int, distinct: int) -> dict[str, 
     if shorter_split > MAX_EVAL_TOKENS:
         sections["train"]["eval_max_tokens"] = MAX_EVAL_TOKENS
     return sections
+
+
+def for_checkpoint(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return a recipe for a run that begins with a checkpoint, by `train.init_from`.
+
+    The architecture is the checkpoint's. So is the window, on which the short sequences at the
+    beginning depend.
+    """
+    kept = {name: dict(section) for name, section in sections.items()}
+    kept["model"] = {key: value for key, value in kept["model"].items() if "dropout" in key}
+    kept["train"].pop("length_warmup", None)
+    return kept
 
 
 def item_recipe_for(
