@@ -204,7 +204,7 @@ def require_plugins(recorded: Any) -> None:
 
 
 def _read_records(records: Any) -> list[tuple[str, str, dict[Any, Any]]]:
-    """Return file, hash and parts of each record; CheckpointError: they are damaged."""
+    """Return file, hash and parts of each record; raise CheckpointError if they are damaged."""
     found = []
     try:
         for record in records:

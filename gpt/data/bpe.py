@@ -38,21 +38,20 @@ class BPETokenizer(Tokenizer):
                     f"{content['model']['type']}"
                 )
             require_known_parts(content)
-            spelling = spelling_of(content["decoder"])
+            spelling = spelling_of(content["decoder"])  # how the vocabulary writes bytes
             with library_errors("not a tokenizer"):
-                # a post-processor adds tokens around a text, which only chats have
+                # A post-processor adds special tokens around a text; only chats need them.
                 self._tokenizer = Library.from_str(json.dumps(content | {"post_processor": None}))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
             added = {token["content"] for token in content.get("added_tokens") or []}
+            largest_id = max(vocabulary.values())
         except DataError:
             raise
         except Exception as error:
             # The content is what somebody else wrote, of any type: any key can be missing.
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
-        if max(vocabulary.values()) >= MAX_TOKENS:
-            raise DataError(
-                f"a token has the id {max(vocabulary.values())}; {MAX_TOKENS:,} ids are supported"
-            )
+        if largest_id >= MAX_TOKENS:
+            raise DataError(f"a token has the id {largest_id}; {MAX_TOKENS:,} ids are supported")
         missing = set(spelling.byte_names) - vocabulary.keys()
         if missing:
             raise DataError(
@@ -60,7 +59,7 @@ class BPETokenizer(Tokenizer):
                 "so that texts would lose characters"
             )
         self._content = content
-        self._bytes = [b""] * (max(vocabulary.values()) + 1)  # ids without a token stay empty
+        self._bytes = [b""] * (largest_id + 1)  # ids without a token stay empty
         for token, index in vocabulary.items():
             # Added tokens are written as they are, the others in the spelling of the vocabulary.
             self._bytes[index] = token.encode() if token in added else spelling.to_bytes(token)

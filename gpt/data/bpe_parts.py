@@ -77,7 +77,7 @@ def _require(
     """Return the steps of a part; raise DataError where one is not known, or they are too many.
 
     Args:
-        inner: the key of the steps of a sequence.
+        inner: the key under which a `Sequence` lists its steps.
         name: what messages call the part.
     """
     steps: list[dict[str, Any]] = []
@@ -88,13 +88,14 @@ def _require(
                 "only those of published models are"
             )
         steps.append(step)
+        # Somebody else wrote the file, and each step takes time for every text.
         if len(steps) > MAX_STEPS:
             raise DataError(f"the {name} has more than {MAX_STEPS} steps")
     return steps
 
 
 def _steps_of(part: Any, inner: str) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a part; a sequence has further steps, by the key `inner`, at any depth."""
+    """Yield the steps of a part; a `Sequence` lists further ones under `inner`, at any depth."""
     if part is None:
         return
     if part["type"] == "Sequence":

@@ -144,7 +144,7 @@ def _write_tokens(
             if num_tokens == begin:
                 raise DataError(f"{text.name} has no text in it")
             ends.append(num_tokens)
-    path.chmod(READABLE_FILE)
+    path.chmod(READABLE_FILE)  # a temporary file can be read by its owner only
     # The description that names this hash must not reach the disk before the tokens.
     sync_file(path)
     return digest.hexdigest(), ends
@@ -182,12 +182,15 @@ def _splits_of_texts(
     Args:
         ends: the index after the last token of each text, the corpus first.
     """
-    if isinstance(corpus, ItemCorpus):  # whose sizes of splits know of held-out texts already
+    if isinstance(corpus, ItemCorpus):
+        # It has left out of its own splits what held-out texts replace.
         splits = _splits_of_items(tokens[: ends[0]], tokenizer, corpus, config)
     elif "val" in corpus.held_out:
+        # Nothing of the corpus has to validate, and a held-out test replaces its test split.
         splits = {"train": (0, ends[0])}
     else:
         splits = _splits(tokens[: ends[0]], tokenizer, config)
+    # A held-out text begins where the one before it ends.
     for split, (begin, end) in zip(corpus.held_out, pairwise(ends), strict=True):
         splits[split] = (begin, end)
     return splits

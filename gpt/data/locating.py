@@ -89,8 +89,8 @@ def _shakespeare(config: DataConfig, settings: Settings, report: Report) -> Path
     folders = [expand_home(config.dir, "data.dir")]
     if settings.data_dir is not None:
         folders.insert(0, settings.data_dir)
-    has_file = [folder for folder in folders if (folder / SHAKESPEARE.filename).is_file()]
-    folder = has_file[0] if has_file else folders[0]
+    with_file = (folder for folder in folders if (folder / SHAKESPEARE.filename).is_file())
+    folder = next(with_file, folders[0])
     return fetch(SHAKESPEARE, folder, offline=settings.offline, report=report)
 
 

@@ -352,7 +352,7 @@ def _check_validation_text(name: str, dataset: Dataset, report: Report) -> None:
 
 
 def _with_items(data: DataConfig, settings: Settings, report: Report) -> DataConfig:
-    """Return what says how a text is read, with the items that are recognized in it."""
+    """Return `data` with `items` set to what is recognized in the text."""
     if isinstance(data.path, tuple):  # several texts, each of which is running text
         return data
     corpus = CorpusText(corpus_files(data, settings, report))

@@ -90,7 +90,8 @@ class BlockPool:
         if self._references[block] > 0:
             return
         if block in self._key_by_block:
-            # Its keys and values stay, for a later sequence that begins with the same tokens.
+            # Its content stays, for a later sequence that begins with the same tokens. The dict is
+            # an ordered set, whose values mean nothing.
             self._reusable[block] = None
         else:
             self._empty.append(block)

@@ -93,7 +93,9 @@ class GatheredView(Cache):
     """The cache of several sequences, or of scattered blocks: blocks are gathered for each layer.
 
     Args:
-        tables, stored, new: see `PagedStore.view`.
+        tables: the blocks of each sequence, in order.
+        stored: how many positions of each sequence are stored, (B,).
+        new: T, how many positions each sequence gets.
     """
 
     def __init__(
@@ -114,21 +116,24 @@ class GatheredView(Cache):
             padded.append([*table[:width], *padding])
         blocks = torch.tensor(padded)  # (B, width)
         self._blocks = to_device(blocks.flatten(), store.device)  # (B * width,)
-        # where each position of each sequence lies in the memory of a layer
-        slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)  # (B, width * size)
+        # Where each position of each sequence lies in the memory of a layer: (B, width * size).
+        first_slots = blocks.unsqueeze(2) * size  # of each block, (B, width, 1)
+        slots = (first_slots + torch.arange(size)).flatten(1)
         positions = torch.tensor(stored).unsqueeze(1) + torch.arange(new)  # (B, T)
         self._written = to_device(slots.gather(1, positions).flatten(), store.device)  # (B * T,)
         self._mask: Tensor | None = None
         self._hidden: Tensor | None = None
         if min(stored) == max(stored):
-            # All sequences have the same length: attention without a mask is causal, and faster.
+            # All sequences have the same length. Attention without a mask is causal, with the last
+            # query at the last key, and is faster for one query.
             self._positions = torch.arange(stored[0], self._longest, device=store.device)  # (T,)
         else:
             self._positions = to_device(positions, store.device)  # (B, T)
             # A query attends to the keys up to its own position.
             keys = torch.arange(self._longest, device=store.device)  # (S,)
             self._mask = keys <= self._positions[:, None, :, None]  # (B, 1, T, S)
-            # What the last query of a sequence does not see belongs to other sequences.
+            # What the last query of a sequence does not see belongs to other sequences. It is
+            # overwritten by 0: a weight of 0 times a value that is not finite would be NaN.
             self._hidden = ~self._mask[:, :, -1:].transpose(2, 3)  # (B, 1, S, 1)
 
     def positions(self, new: int) -> Tensor:

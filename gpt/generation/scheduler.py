@@ -153,7 +153,7 @@ class Scheduler:
         return counts | plan.counts
 
     def _prefer_new(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
-        """In every other step, leave only sequences that get their first token by it, if any.
+        """In every other step keep only the sequences that it gives their first token, if any.
 
         Alone, the end of a prompt takes less time than with the whole batch, so that a new request
         is answered sooner. The others never miss two steps in a row.

@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 def parts_of(sequences: int) -> list[Part]:
-    """Return the parts that a number of sequences fills, the last one perhaps not to its end.
+    """Divide a number of sequences into parts, of which the last one may have empty slots.
 
     The batch of a part is a power of two, so that few shapes, and few CUDA graphs, are enough.
     """

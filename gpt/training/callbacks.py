@@ -295,7 +295,7 @@ class CallbackGroup:
         self.gradient_callbacks = [each for each in callbacks if _changes_gradients(each)]
         # Rank 0 may have callbacks that the others have not been given. All processes must agree
         # whether `sync_across_ranks` communicates: one that waited for the others would hang.
-        self._is_used = world.all_reduce_max(len(callbacks)) > 0
+        self._any_rank_has_callbacks = world.all_reduce_max(len(callbacks)) > 0
         self.is_asked_to_stop = False
         self.stopped = False
         self.failed = False
@@ -333,7 +333,7 @@ class CallbackGroup:
             Exception: a callback's own error, in its process.
             PeerError: a callback of another process has failed.
         """
-        if not self._is_used:  # the same in all processes, see `__init__`
+        if not self._any_rank_has_callbacks:  # the same in all processes, see `__init__`
             return
         # The strongest request of any process is the one that all of them follow.
         request = _Request.CONTINUE

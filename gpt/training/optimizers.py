@@ -89,13 +89,13 @@ def _load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     unknown = saved["state"].keys() - set(range(len(parameters)))
     if unknown:
         raise ValueError(
-            f"the optimizer has moments of a parameter {min(unknown)}, which is not there"
+            f"the saved state has moments of parameter {min(unknown)}, which does not exist"
         )
     names = _state_names(optimizer)
     for number, entry in saved["state"].items():
         _check_entry(entry, parameters[number], names)
-    # All hyperparameters stay those of the present configuration. The learning rate is none of
-    # them: the next step sets it, and until then it is that of the last step.
+    # All hyperparameters stay those of the present configuration, except the learning rate: it is
+    # that of the last step until the next step sets it.
     for group, saved_group in zip(groups, saved_groups, strict=True):
         group["lr"] = float(saved_group["lr"])
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})

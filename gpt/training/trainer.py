@@ -176,7 +176,8 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         length = sequence_length(self.state.step, self.config)
         micro_batches = self.batches.next(length)
-        # None without such callbacks: a step that calls no Python may be a CUDA graph.
+        # Without callbacks for gradients it is None: such a step calls no Python, and so may be a
+        # CUDA graph.
         change_gradients = self._change_gradients if self.callbacks.gradient_callbacks else None
         result = self.stepper.step(self.state.step, rate, micro_batches, change_gradients)
         self.state.step += 1

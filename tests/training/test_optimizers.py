@@ -287,6 +287,6 @@ def test_state_of_another_optimizer_or_model_is_refused(name: str) -> None:
     moments = next(iter(state.values()))["state"]
     moments[99] = moments[0]
     with pytest.raises(
-        ValueError, match="the optimizer has moments of a parameter 99, which is not there"
+        ValueError, match="the saved state has moments of parameter 99, which does not exist"
     ):
         build(name=name)[1].load_state_dict(state)

@@ -138,8 +138,10 @@ class Decoder:
         self.blocks_per_sequence = -(-weights.model.block_size // BLOCK)  # rounded up
         entries = sequences * self.blocks_per_sequence  # of all block tables
         self.blocks = entries if blocks is None else blocks
-        # C++ reads the block tables here in every pass, so `set_blocks` writes into this memory.
-        self._tables = (ctypes.c_int32 * entries)(*range(min(entries, self.blocks)))
+        # C++ reads the block tables here in every pass, so `set_blocks` writes into this memory. At
+        # first sequence 0 has the first blocks, sequence 1 the next ones; entries beyond are 0.
+        first_blocks = range(min(entries, self.blocks))
+        self._tables = (ctypes.c_int32 * entries)(*first_blocks)
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
         error = ctypes.create_string_buffer(ERROR_BYTES)  # C++ writes a message into it
         address = library.gpt_decoder_create(
@@ -151,7 +153,7 @@ class Decoder:
             error,
             len(error),
         )
-        if not address:  # a null pointer, as for want of memory
+        if not address:  # a null pointer, for example because there is too little memory
             raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
         self._decoder = ctypes.c_void_p(address)
 
