@@ -19,12 +19,16 @@ from gpt.checkpoint import (
     read_state,
     similar_run,
 )
-from gpt.config import Config
+from gpt.config import Config, SamplingParams
 from gpt.config.sources import load_config
 from gpt.data import Tokenizer
+from gpt.data.pairs import Message
 from gpt.data.tokenizers import convert_newlines
 from gpt.extras.inspection.rendering.curves import loss_curves, points_of
-from gpt.generation.generator import generate
+from gpt.generation.batch import Batch
+from gpt.generation.conversation import encode_conversation
+from gpt.generation.generator import generate, sampling_params
+from gpt.generation.runtime import build_runtime
 from gpt.model import GPT
 from gpt.system.device import choose_compute, choose_device
 from gpt.system.errors import CheckpointError, GPTError
@@ -104,6 +108,9 @@ class Run:
     def sample(self, prompt: str = "", **params: Any) -> str:
         """Return the prompt and the text that follows it.
 
+        A run on questions and answers reads the prompt as a question, and its answer stands in a
+        line of its own.
+
         Args:
             prompt: the beginning of the text; if it is empty, the text starts as after a line end.
             params: fields of `SamplingParams`, which replace those of the run's configuration.
@@ -112,8 +119,20 @@ class Run:
             GPTError: see `gpt.generate`.
         """
         defaults = self._loaded.config.sample.model_dump(exclude_unset=True)
+        if self._loaded.config.data.items == "pairs":
+            return f"{prompt}\n{self._answer(prompt, sampling_params({**defaults, **params}))}"
         text = generate(self.model, self.tokenizer, prompt, **{**defaults, **params})
         return convert_newlines(prompt) + text  # the model, too, has read \n in place of \r\n
+
+    def _answer(self, question: str, params: SamplingParams) -> str:
+        """Return the answer to a question, which is read as in training."""
+        block_size = self.model.config.block_size
+        asked = [Message("user", question)]
+        ids = encode_conversation(self.tokenizer, asked, params, block_size)
+        # Ids of the model that the tokenizer does not have are not sampled: they have no text.
+        params = params.limited_to(self.tokenizer.vocab_size)
+        batch = Batch(build_runtime(self.model), [ids], params, [params.seed], self.tokenizer)
+        return "".join(chunk.text for chunk in batch)
 
     def evaluate(self, split: str = "val") -> dict[str, Any]:
         """Compute the loss of the model over a split of its corpus, as `gpt evaluate` does.
@@ -123,7 +142,8 @@ class Run:
 
         Returns:
             A dict with `checkpoint`, `protocol`, `split`, `loss` in nats per token,
-            `bits_per_char`, `tokens` and `block_size`.
+            `bits_per_char`, `tokens` and `block_size`; of a run on items also what the last line of
+            `gpt evaluate` says of them.
 
         Raises:
             GPTError: the prepared corpus is gone, or has no such split.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import gpt
 from cli.conftest import Call, Refuse
 from gpt.config import SamplingParams
 from gpt.config.sources import load_config
@@ -49,6 +50,7 @@ def test_pairs_are_recognized_evaluated_and_asked(run: Call, refuse: Refuse) -> 
     assert row["prompt"] == "red blue"
     text = run("sample --checkpoint pairs --prompt 'red blue'").out
     assert text == f"red blue\n{row['text']}\n"
+    assert gpt.Run("pairs").sample("red blue") + "\n" == text
     assert "ask one with --prompt" in refuse("sample --checkpoint pairs")
     assert "ask one with --prompt" in refuse("sample --checkpoint pairs --interactive")
 
