@@ -68,9 +68,12 @@ class DraftLength:
         self._trial_seconds = 0.0
 
     def next(self) -> int:
-        """Return the length of the next draft."""
+        """Return the length of the next draft.
+
+        It is the same until a round is recorded: there may be no room for a draft.
+        """
         if self._first:
-            return self._first.pop()
+            return self._first[-1]
         best = self.best()
         if self._trial_seconds > MAX_TRIAL_SHARE * self._seconds:
             return best
@@ -84,7 +87,9 @@ class DraftLength:
             tokens: how many tokens the large model computed one after another, which may be several
                 only without a draft.
         """
-        if self._round_seconds and length != self.best():
+        if self._first:
+            self._first.pop()
+        elif length != self.best():
             self._trial_seconds += seconds
         self._seconds += seconds
         self._rounds += 1

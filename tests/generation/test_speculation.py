@@ -168,3 +168,17 @@ def test_generate_takes_a_draft() -> None:
 def test_draft_with_other_token_ids_is_refused() -> None:
     with pytest.raises(GenerationError, match="the draft has 24 token ids, the model 23"):
         build_runtime(sharp_model(), draft=sharp_model(vocab_size=24))
+
+
+def test_drafts_are_chosen_by_the_clock_while_requests_wait() -> None:
+    """Steps in which somebody waits have no room for drafts, and leave the choice as it was."""
+    model = sharp_model(std=0.25, position="rope", block_size=64)
+    draft = noisy_copy(model, 0.02, position="rope", block_size=64)
+    plain, drafted = runtimes("eager", model, draft)
+    drive = Drive(drafted.engine(LETTERS, max_sequences=1))
+    answers = [drive.add("abc", max_new_tokens=40, seed=seed) for seed in range(3)]
+    drive.finish()
+    assert drafted.draft_experience.passes > 0
+    params = SamplingParams(max_new_tokens=40)
+    expected = complete(model, ["abc"] * 3, params, seeds=range(3), runtime=plain)
+    assert [answer.ids for answer in answers] == [text.ids for text in expected]
