@@ -78,6 +78,7 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
         overrides: values that the file has too, such as train.max_steps=500.
     """
     from gpt.data.own_text import fit_recipe, for_checkpoint
+    from gpt.data.preparation import check_length
 
     is_here = output.parent.resolve() == Path.cwd()
     path = str(Path(text) if is_here else Path(text).absolute())
@@ -89,7 +90,7 @@ def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settin
         sections = for_checkpoint(sections)
     config = parse_config(dump(sections), "the recipe", given)
     if chosen.train.init_from is None:  # else the window is that of the checkpoint
-        dataset.check_length(config.model.block_size)
+        check_length(dataset, config.data, settings, config.model.block_size)
     body = dump_config(config, only_given=True).encode()
     comment = _describe_text(text, dataset)
     if all(map(decides_recipe, overrides)):

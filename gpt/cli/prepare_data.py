@@ -23,11 +23,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 )
 def main(arguments: argparse.Namespace) -> int:
     config = read_config(arguments).config
-    from gpt.data.preparation import prepare
+    from gpt.data.preparation import check_length, prepare
 
     settings = read_settings(arguments.offline)
     dataset = prepare(config.data, settings, report)
-    dataset.check_length(config.model.block_size)
+    check_length(dataset, config.data, settings, config.model.block_size)
     test = "" if dataset.test is None else f" and {len(dataset.test):,} test"
     print(
         f"{len(dataset.train):,} training and {len(dataset.val):,} validation{test} tokens, "

@@ -155,3 +155,8 @@ def test_answer_longer_than_the_window_is_refused_with_its_line(refuse: Refuse) 
     problem = "line 129: the answer has 181 tokens, and model.block_size is 64; shorten it"
     assert f"long.jsonl, {problem}" in error
     assert not Path("runs/long").exists()
+    # The recipe's own window is long enough for the answer above, and not for this one.
+    lines[-1] = json.dumps({"prompt": "red", "answer": "GREEN " * 50})
+    Path("longer.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    error = refuse("make_config longer.jsonl")
+    assert "longer.jsonl, line 129: the answer has 301 tokens" in error
